@@ -1,0 +1,25 @@
+# Imported targets of the pinned PyPI wheel. find_package(Torch) is not used: it wants a CUDA toolkit.
+#   trainyard::torch_cpu   tensors, autograd, c10d with gloo
+# A file that includes torch may include neither protobuf nor gRPC: the wheel carries an older protobuf's headers.
+set(TRAINYARD_TORCH_ROOT "" CACHE PATH "The wheel's folder: site-packages/torch")
+if(NOT EXISTS ${TRAINYARD_TORCH_ROOT}/lib/libtorch_cpu.so)
+  message(FATAL_ERROR "No LibTorch at TRAINYARD_TORCH_ROOT='${TRAINYARD_TORCH_ROOT}'. Run ./dev setup, which puts the pinned "
+                      "wheel there, or name the folder of an installed torch==2.11.0.")
+endif()
+
+function(trainyard_torch_library name file)
+  add_library(trainyard::${name} SHARED IMPORTED GLOBAL)
+  set_target_properties(trainyard::${name} PROPERTIES IMPORTED_LOCATION ${TRAINYARD_TORCH_ROOT}/lib/${file})
+  target_include_directories(trainyard::${name} SYSTEM INTERFACE
+    ${TRAINYARD_TORCH_ROOT}/include ${TRAINYARD_TORCH_ROOT}/include/torch/csrc/api/include)
+endfunction()
+
+trainyard_torch_library(c10 libc10.so)
+trainyard_torch_library(torch_cpu libtorch_cpu.so)
+target_link_libraries(trainyard::torch_cpu INTERFACE trainyard::c10)
+target_compile_definitions(trainyard::torch_cpu INTERFACE
+  USE_DISTRIBUTED USE_C10D_GLOO AT_PER_OPERATOR_HEADERS FMT_HEADER_ONLY=1)
+# The wheel's c10d headers name gloo's, which it does not ship; nothing of gloo is called through them.
+target_include_directories(trainyard::torch_cpu SYSTEM INTERFACE ${CMAKE_SOURCE_DIR}/cmake/gloo-stub)
+target_link_options(trainyard::torch_cpu INTERFACE
+  "LINKER:-rpath-link,${TRAINYARD_TORCH_ROOT}/../nvidia/cu13/lib")

@@ -1,0 +1,64 @@
+# Compiles; sourced by ./dev.
+
+# One compilation of a file with torch headers takes up to 1.5 GB: as many at once as cores and memory allow.
+default_jobs() {
+  local cores memory_gib
+  cores=$(nproc)
+  memory_gib=$(($(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1024 / 1024))
+  local by_memory=$((memory_gib * 2 / 3))
+  ((by_memory < 1)) && by_memory=1
+  echo $((cores < by_memory ? cores : by_memory))
+}
+
+# preset -> its build folder, as CMakePresets.json has it
+build_folder() {
+  case $1 in
+    release) echo build ;;
+    dev | asan | tsan) echo "build/$1" ;;
+    *) die_usage "there is no preset '$1'; it is one of release, dev, asan, tsan." ;;
+  esac
+}
+
+# preset, targets...; configures first where that has not been done, or was done for a checkout elsewhere
+build() {
+  local preset=$1 folder targets=()
+  folder=$(build_folder "$preset")
+  shift
+  (($#)) && targets=(--target "$@")
+  local configured=
+  [[ -f $folder/CMakeCache.txt ]] && configured=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
+  if [[ $configured != "$ROOT" || ! -f $folder/build.ninja ]]; then
+    echo "build: configures preset '$preset' in $folder/"
+    mkdir -p "$folder"
+    cmake --fresh --preset "$preset" >"$folder/configure.log" 2>&1 || {
+      tail -n 30 "$folder/configure.log" >&2
+      die "configuring failed; the whole output is in $folder/configure.log."
+    }
+  fi
+  cmake --build "$folder" --parallel "${JOBS:-$(default_jobs)}" "${targets[@]}"
+}
+
+verb_build() {
+  local preset=release targets=()
+  while (($#)); do
+    case $1 in
+      -h | --help)
+        cat <<'TEXT'
+./dev build [--preset release|dev|asan|tsan] [-j N] [TARGET...]
+
+release (the default) goes to build/, the others to build/<preset>/; programs lie in bin/, tests in bin/tests/.
+dev checks invariants after every event; asan adds address and undefined-behaviour checks, tsan thread checks.
+TEXT
+        return ;;
+      --preset) preset=${2:-}; shift 2 || die_usage "--preset needs a name." ;;
+      --preset=*) preset=${1#*=}; shift ;;
+      -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
+      -j*) JOBS=${1#-j}; shift ;;
+      -*) die_usage "build does not know '$1'; see ./dev build --help." ;;
+      *) targets+=("$1"); shift ;;
+    esac
+  done
+  build_folder "$preset" >/dev/null
+  setup build
+  build "$preset" "${targets[@]}"
+}

@@ -1,0 +1,149 @@
+# Installs what building and testing need; sourced by ./dev. Two levels: `build` (Debian packages and the smallest set of
+# wheels) and `full` (adds what tests and benchmarks need). A stamp per level holds the hash of the lists it was made from;
+# while stamp and lists agree, nothing is called but dpkg-query, because the stamp cannot know of a package removed since.
+# Everything but Debian packages lands in .deps/, which git ignores. Every failure ends with a sentence saying what to do.
+
+DEPS="$ROOT/.deps"
+PYTHON="$DEPS/python/bin/python"
+SETUP_LOG="$DEPS/setup.log"
+
+# Measured on Debian 12, with room for pip's downloads beside what it unpacks, in MiB.
+BUILD_MIB=3072
+FULL_MIB=9216
+
+packages_listed() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$ROOT/requirements/apt.txt"; }
+
+packages_missing() {
+  comm -23 <(packages_listed | sort -u) \
+    <(dpkg-query --show --showformat '${db:Status-Abbrev}\t${Package}\n' 2>/dev/null | sed -n 's/^ii *\t//p' | sort -u)
+}
+
+# level -> the hash of everything that decides what it installs
+setup_digest() {
+  local files=("$ROOT/requirements/apt.txt" "$ROOT/requirements/build.txt")
+  [[ $1 == full ]] && files+=("$ROOT/requirements/full.txt")
+  cat "${files[@]}" | sha256sum | cut -d' ' -f1
+}
+
+setup_is_fresh() {
+  local level=$1
+  [[ -x $PYTHON && -f $DEPS/stamp-$level && $(<"$DEPS/stamp-$level") == "$(setup_digest "$level")" ]] &&
+    [[ -z $(packages_missing) ]]
+}
+
+# Runs a command into the log and shows that it is alive: one line that changes on a terminal, else a line every 20 s.
+run_logged() {
+  local label=$1 start=$SECONDS shown=$SECONDS pid last
+  shift
+  printf '\n--- %s: %s\n' "$label" "$*" >>"$SETUP_LOG"
+  "$@" >>"$SETUP_LOG" 2>&1 </dev/null &
+  pid=$!
+  # A background command ignores Ctrl-C; it must not go on by itself.
+  trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
+  while kill -0 "$pid" 2>/dev/null; do
+    if [[ -t 1 ]]; then
+      last=$(tail -n 1 "$SETUP_LOG" | tr -d '\r' | cut -c 1-70)
+      printf '\r\033[K%s: %d s  %s' "$label" $((SECONDS - start)) "$last"
+    elif ((SECONDS - shown >= 20)); then
+      shown=$SECONDS
+      echo "$label: $((SECONDS - start)) s so far"
+    fi
+    sleep 0.3
+  done
+  trap - INT TERM
+  [[ -t 1 ]] && printf '\r\033[K'
+  wait "$pid" || return $?
+  echo "$label: done in $((SECONDS - start)) s"
+}
+
+# Ends with the sentence that fits what the log says. Arguments: what was tried, what it talks to.
+die_from_log() {
+  local tried=$1 source=$2 tail_text
+  tail_text=$(tail -n 40 "$SETUP_LOG")
+  if grep -qiE 'No space left|not enough free space' <<<"$tail_text"; then
+    die "$tried failed: the disk is full. Free some space (see 'df -h'), then run ./dev setup again."
+  elif grep -qiE 'resolv|could not connect|unable to connect|connection (timed out|refused|broken)|network is unreachable|NewConnectionError|failed to fetch|read timed out|No matching distribution' \
+    <<<"$tail_text"; then
+    die "$tried failed: $source did not answer. Check the network and proxy settings, then run ./dev setup again." \
+      "(The full output is in .deps/setup.log.)"
+  fi
+  tail -n 15 "$SETUP_LOG" >&2
+  die "$tried failed; the lines above are the end of .deps/setup.log. Mend what they name, then run ./dev setup again."
+}
+
+require_disk() {
+  local need_mib=$1 what=$2 free_mib
+  free_mib=$(($(df --output=avail -k "$ROOT" | tail -n 1) / 1024))
+  ((free_mib >= need_mib)) ||
+    die "$what needs about $((need_mib / 1024)) GB on the disk of $ROOT, and $((free_mib / 1024)) GB are free." \
+      "Free some space or move the checkout to a larger disk, then run ./dev setup again."
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null ||
+    die "dpkg-query is not here: Trainyard is built on Debian 12. Use a Debian 12 machine or container, or see deploy/."
+  local missing
+  mapfile -t missing < <(packages_missing)
+  ((${#missing[@]})) || return 0
+  local install=(apt-get install --yes --no-install-recommends "${missing[@]}")
+  if ((EUID != 0)); then
+    die "${#missing[@]} Debian packages are missing and this is not root. Run this, then ./dev setup again:" \
+      $'\n'"  sudo apt-get update && sudo ${install[*]}"
+  fi
+  require_disk 1024 "Installing Debian packages"
+  echo "setup: installs ${#missing[@]} Debian packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  run_logged "setup: package lists" apt-get -o APT::Update::Error-Mode=any -o DPkg::Lock::Timeout=120 update ||
+    die_from_log "Reading Debian's package lists" "the Debian mirror"
+  run_logged "setup: Debian packages" apt-get -o DPkg::Lock::Timeout=120 "${install[@]:1}" ||
+    die_from_log "Installing Debian packages" "the Debian mirror"
+}
+
+# Debian's own Python: another one found first in PATH would bring another version than CMakePresets.json names.
+make_venv() {
+  [[ -x $PYTHON ]] && "$PYTHON" -c 'import pip' 2>/dev/null && return
+  local version
+  version=$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  [[ $version == 3.11 ]] ||
+    die "/usr/bin/python3 is Python $version, and the pinned wheels are for 3.11, that of Debian 12. Use Debian 12."
+  rm -rf "$DEPS/python"
+  run_logged "setup: Python environment in .deps/python" /usr/bin/python3 -m venv "$DEPS/python" ||
+    die_from_log "Making .deps/python" "python3-venv"
+}
+
+# Unpacks beside the goal and not in /tmp, which is often small and in memory.
+install_wheels() {
+  local label=$1 list=$2
+  mkdir -p "$DEPS/tmp"
+  TMPDIR="$DEPS/tmp" run_logged "$label" "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off \
+    --no-deps --requirement "$ROOT/requirements/$list" || die_from_log "Installing requirements/$list" "the Python package index"
+  rm -rf "$DEPS/tmp"
+}
+
+wheel_is_installed() { [[ -n $(find "$DEPS/python/lib" -maxdepth 3 -name "$1" -print -quit 2>/dev/null) ]]; }
+
+# level: build or full. Quiet and quick when nothing is to be done.
+setup() {
+  local level=$1
+  setup_is_fresh "$level" && return
+  mkdir -p "$DEPS" 2>/dev/null && [[ -w $DEPS ]] ||
+    die "$DEPS cannot be written by $(id -un). Make the checkout your own (chown), then run ./dev setup again."
+  exec 9>"$DEPS/lock"
+  flock --nonblock 9 || { echo "setup: waits for another ./dev setup in this checkout"; flock 9; }
+  : >"$SETUP_LOG"
+  install_packages
+  if ! wheel_is_installed 'torch-2.11.0.dist-info'; then require_disk $BUILD_MIB "Setting up the build"; fi
+  make_venv
+  echo "setup: Python packages for the build: $(sed -e 's/#.*//' -e '/^$/d' "$ROOT/requirements/build.txt" | xargs)"
+  install_wheels "setup: LibTorch (0.5 GB to download once)" build.txt
+  setup_digest build >"$DEPS/stamp-build"
+  if [[ $level == full ]]; then
+    if ! wheel_is_installed 'nvidia_cudnn_cu13-*.dist-info'; then require_disk $FULL_MIB "Setting up tests and benchmarks"; fi
+    echo "setup: Python packages for tests and benchmarks: the whole torch wheel and requirements/full.txt"
+    install_wheels "setup: whole wheel (3 GB to download once)" full.txt
+    run_logged "setup: check" "$PYTHON" -m pip check || die_from_log "Checking requirements/full.txt (pip check)" "the lists"
+    setup_digest full >"$DEPS/stamp-full"
+  fi
+  flock --unlock 9
+  exec 9>&-
+}

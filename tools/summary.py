@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Adds up the JUnit files of one test run and prints the closing line, 'N passed, N failed' (', N skipped' where some were).
+
+A test program that ended badly without reporting a failed case (it crashed, hung, or could not start) counts as one failure of
+its own: ctest knows of it even when the program wrote nothing. Exit code 0 only if something ran and nothing failed.
+"""
+
+import pathlib
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+class Count:
+    def __init__(self):
+        self.passed = self.skipped = 0
+        self.failed = []
+
+    def add_case(self, case, name):
+        if case.find("failure") is not None or case.find("error") is not None:
+            self.failed.append(name)
+        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+            self.skipped += 1
+        else:
+            self.passed += 1
+
+
+def cases_of(path):
+    """The test cases of one JUnit file; none when it is not there or was cut off by a crash."""
+    try:
+        return list(ElementTree.parse(path).getroot().iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        return []
+
+
+def add_ctest(count, results):
+    for program in cases_of(results / "ctest.xml"):
+        name = program.get("name")
+        failed_before = len(count.failed)
+        cases = cases_of(results / f"{name}.xml")
+        for case in cases:
+            # A filtered-out or disabled case was not asked for: it is neither passed nor skipped.
+            if case.get("status") == "notrun":
+                continue
+            if case.get("result") == "skipped":
+                count.skipped += 1
+                continue
+            count.add_case(case, f"{name}: {case.get('classname')}.{case.get('name')}")
+        ended_badly = program.find("failure") is not None or program.get("status") in ("fail", "notrun")
+        if ended_badly and len(count.failed) == failed_before:
+            count.failed.append(f"{name}: ended badly without reporting a failed case")
+        elif not ended_badly and not cases:
+            count.passed += 1  # a program that is one test by itself
+
+
+def main():
+    results = pathlib.Path(sys.argv[1])
+    count = Count()
+    add_ctest(count, results)
+    for case in cases_of(results / "pytest.xml"):
+        count.add_case(case, f"pytest: {case.get('classname')}::{case.get('name')}")
+
+    for name in count.failed:
+        print(f"FAILED {name}")
+    if not count.passed and not count.failed:
+        print("No test ran: the filter matches none, or the test programs are missing.")
+    print(f"{count.passed} passed, {len(count.failed)} failed" + (f", {count.skipped} skipped" if count.skipped else ""))
+    return 0 if count.passed and not count.failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

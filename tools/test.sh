@@ -1,0 +1,91 @@
+# Runs the tests; sourced by ./dev. The C++ tests go through ctest, the rest through pytest; both leave JUnit files in
+# <build>/test-results, which tools/summary.py adds up to the one closing line.
+
+# results folder, build folder, filter: the C++ tests
+run_ctest() {
+  local results=$1 folder=$2 filter=$3
+  local args=(--test-dir "$folder" --output-on-failure --output-junit "$results/ctest.xml")
+  args+=(--parallel "${JOBS:-$(default_jobs)}")
+  if [[ $filter ]]; then
+    # A filter names whole test programs, or else single tests inside them.
+    if ctest --test-dir "$folder" --show-only -R "$filter" | grep -q '^  Test'; then
+      args+=(-R "$filter")
+    else
+      export GTEST_FILTER="*$filter*"
+    fi
+  fi
+  ctest "${args[@]}"
+}
+
+# results folder, build folder, then pytest's own arguments: the Python tests
+run_pytest() {
+  local results=$1 folder=$2 code=0
+  shift 2
+  TRAINYARD_BIN="$ROOT/$folder/bin" "$PYTHON" -m pytest --junitxml="$results/pytest.xml" "$@" || code=$?
+  ((code == 5)) && code=0  # no test of that name among these; the summary refuses a run without any
+  return $code
+}
+
+verb_test() {
+  local preset=release filter='' kind=all code=0
+  while (($#)); do
+    case $1 in
+      -h | --help)
+        cat <<'TEXT'
+./dev test [FILTER] [--unit|--fast|--python] [--preset P] [-j N]
+
+Builds, then runs the C++ tests (ctest) and the Python ones (pytest: real processes, comparison with PyTorch, README), and
+ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
+
+  --unit     C++ tests only
+  --fast     all but the tests that are marked slow
+  --python   Python tests only
+TEXT
+        return ;;
+      --unit | --fast | --python) kind=${1#--}; shift ;;
+      --preset) preset=${2:-}; shift 2 || die_usage "--preset needs a name." ;;
+      --preset=*) preset=${1#*=}; shift ;;
+      -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
+      -*) die_usage "test does not know '$1'; see ./dev test --help." ;;
+      *) [[ -z $filter ]] || die_usage "test takes one filter; got '$filter' and '$1'."; filter=$1; shift ;;
+    esac
+  done
+  local folder results
+  folder=$(build_folder "$preset")
+  results="$ROOT/$folder/test-results"
+  setup full
+  build "$preset"
+  rm -rf "$results"
+  mkdir -p "$results"
+  if [[ $kind != python ]]; then run_ctest "$results" "$folder" "$filter" || code=1; fi
+  if [[ $kind != unit ]]; then
+    local args=()
+    [[ $filter ]] && args+=(-k "$filter")
+    [[ $kind == fast ]] && args+=(-m "not slow")
+    run_pytest "$results" "$folder" "${args[@]}" || code=1
+  fi
+  /usr/bin/python3 tools/summary.py "$results" || code=1
+  exit $code
+}
+
+# sim [SEED] [--seeds N]
+sim() {
+  local seed='' count=1
+  while (($#)); do
+    case $1 in
+      --seeds) count=${2:-}; shift 2 || die_usage "--seeds needs a number." ;;
+      --seeds=*) count=${1#*=}; shift ;;
+      *) seed=$1; shift ;;
+    esac
+  done
+  seed=${seed:-$((RANDOM * 32768 + RANDOM))}
+  [[ $seed =~ ^[0-9]+$ && $count =~ ^[1-9][0-9]*$ ]] || die_usage "sim takes whole numbers, e.g. ./dev sim 42 --seeds 10."
+  setup build
+  build release coordinator_core_test
+  local end=$((seed + count))
+  for (( ; seed < end; seed++)); do
+    echo "sim: seed $seed"
+    TRAINYARD_WALK_SEED=$seed build/bin/tests/coordinator_core_test --gtest_filter='CoreWalk.*' --gtest_brief=1 ||
+      die "the walk with seed $seed failed; repeat it with ./dev sim $seed."
+  done
+}
