@@ -1,0 +1,188 @@
+#include "common/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+
+absl::Status ErrnoStatus(int error, absl::string_view what) {
+  std::string message = absl::StrCat(what, ": ", strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case EEXIST:
+    case ENOTEMPTY:
+      return absl::AlreadyExistsError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnknownError(message);
+  }
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  std::string data;
+  char buffer[1 << 16];
+  while (true) {
+    ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
+    if (n == 0) return data;
+    if (data.size() + static_cast<size_t>(n) > max_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(path, " is larger than ", max_bytes, " bytes"));
+    }
+    data.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view data) {
+  std::string temporary = absl::StrCat(path, ".tmp-", getpid());
+  int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", temporary));
+  absl::Cleanup remove = [&] { unlink(temporary.c_str()); };
+  {
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    absl::string_view rest = data;
+    while (!rest.empty()) {
+      ssize_t n = write(fd, rest.data(), rest.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot write ", temporary));
+      rest.remove_prefix(static_cast<size_t>(n));
+    }
+    if (fsync(fd) != 0) return ErrnoStatus(errno, absl::StrCat("cannot sync ", temporary));
+  }
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
+  }
+  std::move(remove).Cancel();
+  return SyncFolder(std::filesystem::path(path).parent_path().string());
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  // The parents that get a new entry, to be synced so that the folder is there after a loss of power.
+  std::vector<std::filesystem::path> parents;
+  std::filesystem::path missing = path;
+  while (!missing.empty() && !FileExists(missing.string())) {
+    missing = missing.has_filename() ? missing.parent_path() : missing.parent_path().parent_path();
+    parents.push_back(missing);
+  }
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot make folder ", path));
+  for (const std::filesystem::path& parent : parents) {
+    absl::Status status = SyncFolder(parent.string());
+    // A parent that may be entered but not read cannot be synced; that is no reason to refuse the folder.
+    if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  std::string folder = path.empty() ? "." : path;
+  int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open folder ", folder));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  // Some file systems cannot sync a folder and say EINVAL: nothing to be done there.
+  if (fsync(fd) != 0 && errno != EINVAL) return ErrnoStatus(errno, absl::StrCat("cannot sync folder ", folder));
+  return absl::OkStatus();
+}
+
+bool FileExists(const std::string& path) {
+  struct stat st;
+  return stat(path.c_str(), &st) == 0;
+}
+
+std::string AbsolutePath(absl::string_view path, absl::string_view working_directory) {
+  std::filesystem::path given{std::string(path)};
+  if (given.is_relative()) given = std::filesystem::path(std::string(working_directory)) / given;
+  std::string normal = given.lexically_normal().string();
+  if (normal.size() > 1) normal = std::string(absl::StripSuffix(normal, "/"));
+  return normal;
+}
+
+std::string WorkingDirectory() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+std::string BinaryFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+std::string JoinPath(absl::string_view folder, absl::string_view name) {
+  if (folder.empty()) return std::string(name);
+  return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path, absl::Duration wait) {
+  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open lock file ", path));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  absl::Time deadline = absl::Now() + wait;
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("cannot lock ", path));
+    if (absl::Now() >= deadline) {
+      char holder[32] = {};
+      ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
+      int64_t pid = 0;
+      bool known = n > 0 && absl::SimpleAtoi(absl::StripSuffix(absl::string_view(holder, n), "\n"), &pid);
+      return absl::UnavailableError(
+          absl::StrCat(path, " is locked by ", known ? absl::StrCat("process ", pid) : "another process"));
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot write lock file ", path));
+  }
+  std::move(close_fd).Cancel();
+  return std::unique_ptr<FileLock>(new FileLock(fd));
+}
+
+FileLock::~FileLock() { close(fd_); }
+
+absl::StatusOr<std::string> SocketFolder() {
+  const char* runtime = getenv("XDG_RUNTIME_DIR");
+  std::string folder = runtime != nullptr && *runtime == '/' && strlen(runtime) < 40
+                           ? JoinPath(runtime, "trainyard")
+                           : absl::StrCat("/tmp/trainyard-", getuid());
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("cannot make socket folder ", folder));
+  }
+  struct stat st;
+  if (lstat(folder.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", folder));
+  if (!S_ISDIR(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(folder, " must be a folder of user ", getuid(),
+                                                      " with mode 0700; remove it or set XDG_RUNTIME_DIR"));
+  }
+  return folder;
+}
+
+}  // namespace trainyard

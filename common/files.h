@@ -1,0 +1,59 @@
+// Files, with statuses in place of errno, and writes that survive a crash. Every message names the path.
+// All functions are thread-safe in that they keep no state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace trainyard {
+
+// The status of a failed system call: `what` and strerror(error). NotFound, PermissionDenied, AlreadyExists and
+// ResourceExhausted (disk full, quota) where errno says so; otherwise Unknown.
+absl::Status ErrnoStatus(int error, absl::string_view what);
+
+// Whole file. Possible errors: NotFound; PermissionDenied; ResourceExhausted when it is larger than `max_bytes`.
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes = uint64_t{1} << 30);
+
+// Replaces `path` at once: temporary name, fsync, rename, fsync of the folder. A crash leaves the old or the new file.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view data);
+
+// Makes `path` and its parents (mode 0777 less umask), and syncs the folders that got a new entry.
+absl::Status MakeFolders(const std::string& path);
+absl::Status SyncFolder(const std::string& path);
+
+bool FileExists(const std::string& path);
+
+// `path` as an absolute one, `.` and `..` removed by text alone (no symbolic link is followed).
+std::string AbsolutePath(absl::string_view path, absl::string_view working_directory);
+std::string WorkingDirectory();
+// Folder of the running program: where its sibling binaries lie.
+std::string BinaryFolder();
+std::string JoinPath(absl::string_view folder, absl::string_view name);
+
+// An exclusive lock on a file, held until this is destroyed or the process ends. The file stays.
+class FileLock {
+ public:
+  // Tries until `wait` has passed. Possible errors: Unavailable when another process holds it (the message names its
+  // pid where the file tells it).
+  static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  explicit FileLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+// A folder for Unix sockets whose path is short whatever the state folder is: $XDG_RUNTIME_DIR/trainyard, else
+// /tmp/trainyard-<uid>; mode 0700, ours, or FailedPrecondition.
+absl::StatusOr<std::string> SocketFolder();
+
+}  // namespace trainyard

@@ -1,0 +1,210 @@
+// SetScalar of yaml_schema.h: one scalar into one field, by type.
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
+
+namespace trainyard::yaml {
+namespace {
+
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+bool IsDigits(absl::string_view text) {
+  if (text.empty()) return false;
+  for (char c : text) {
+    if (!absl::ascii_isdigit(c)) return false;
+  }
+  return true;
+}
+
+std::string Shown(const Scalar& scalar) {
+  constexpr size_t kShown = 60;
+  std::string text = scalar.text.size() > kShown ? absl::StrCat(scalar.text.substr(0, kShown), "...") : scalar.text;
+  return !scalar.quoted && IsNumber(scalar.text) ? text : absl::StrCat("'", text, "'");
+}
+
+std::string Mismatch(const Scalar& scalar, const FieldDescriptor& field) {
+  std::string range = RangeSentence(field);
+  bool is_number = !scalar.quoted && IsNumber(scalar.text);
+  if (is_number && !range.empty()) return absl::StrCat(range, ", found ", Shown(scalar));
+  return absl::StrCat("expected ", Expectation(field), ", found ", scalar.quoted ? "the text " : "", Shown(scalar));
+}
+
+bool ParseDouble(absl::string_view text, double* value) {
+  absl::string_view digits = absl::StripPrefix(text, "+");
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *value);
+  return error == std::errc() && end == digits.data() + digits.size() && std::isfinite(*value);
+}
+
+// A whole number with its sign apart, so that one function serves signed and unsigned fields. `1e3` and `100.0` are
+// whole.
+bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
+  absl::string_view digits = text;
+  *negative = absl::ConsumePrefix(&digits, "-");
+  if (!*negative) absl::ConsumePrefix(&digits, "+");
+  if (IsDigits(digits)) {
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *magnitude);
+    return error == std::errc() && end == digits.data() + digits.size();
+  }
+  double value = 0;
+  constexpr double kExact = 9007199254740992;  // 2^53: up to here a double holds every whole number
+  if (!IsNumber(digits) || !ParseDouble(digits, &value)) return false;
+  if (value != std::floor(value) || value > kExact) return false;
+  *magnitude = static_cast<uint64_t>(value);
+  return true;
+}
+
+std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  bool negative = false;
+  uint64_t magnitude = 0;
+  if (scalar.quoted || !IsNumber(scalar.text)) return Mismatch(scalar, field);
+  if (!ParseWhole(scalar.text, &negative, &magnitude)) {
+    double value = 0;
+    if (ParseDouble(scalar.text, &value) && value != std::floor(value)) {
+      return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar));
+    }
+    return Mismatch(scalar, field);
+  }
+  double value = negative ? -static_cast<double>(magnitude) : static_cast<double>(magnitude);
+  if (!InRange(field, value)) return Mismatch(scalar, field);
+  const auto* reflection = message->GetReflection();
+  const bool is_unsigned =
+      field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32 || field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64;
+  const bool is_wide =
+      field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64 || field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+  uint64_t most = is_wide ? (is_unsigned ? UINT64_MAX : INT64_MAX) : (is_unsigned ? UINT32_MAX : INT32_MAX);
+  if (magnitude > most || (negative && is_unsigned && magnitude > 0)) {
+    return absl::StrCat("must be from ", is_unsigned ? "0" : absl::StrCat("-", most), " to ", most, ", found ",
+                        Shown(scalar));
+  }
+  int64_t with_sign = negative ? -static_cast<int64_t>(magnitude) : static_cast<int64_t>(magnitude);
+  const bool add = field.is_repeated();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      add ? reflection->AddUInt32(message, &field, static_cast<uint32_t>(magnitude))
+          : reflection->SetUInt32(message, &field, static_cast<uint32_t>(magnitude));
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      add ? reflection->AddUInt64(message, &field, magnitude) : reflection->SetUInt64(message, &field, magnitude);
+      break;
+    case FieldDescriptor::CPPTYPE_INT32:
+      add ? reflection->AddInt32(message, &field, static_cast<int32_t>(with_sign))
+          : reflection->SetInt32(message, &field, static_cast<int32_t>(with_sign));
+      break;
+    default:
+      add ? reflection->AddInt64(message, &field, with_sign) : reflection->SetInt64(message, &field, with_sign);
+  }
+  return "";
+}
+
+std::string SetReal(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  double value = 0;
+  if (scalar.quoted || !IsNumber(scalar.text) || !ParseDouble(scalar.text, &value) || !InRange(field, value)) {
+    return Mismatch(scalar, field);
+  }
+  const auto* reflection = message->GetReflection();
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+    field.is_repeated() ? reflection->AddFloat(message, &field, static_cast<float>(value))
+                        : reflection->SetFloat(message, &field, static_cast<float>(value));
+  } else {
+    field.is_repeated() ? reflection->AddDouble(message, &field, value) : reflection->SetDouble(message, &field, value);
+  }
+  return "";
+}
+
+std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  if (!scalar.quoted && (IsNumber(scalar.text) || scalar.text == "true" || scalar.text == "false")) {
+    return absl::StrCat("expected ", Expectation(field), ", found ", scalar.text,
+                        "; put it in quotes if it is meant as a text");
+  }
+  if (scalar.text.size() > limits::kPathBytes) {
+    return absl::StrCat("is ", scalar.text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
+  }
+  std::string text = scalar.text;
+  if (RuleOf(field).path()) {
+    if (text.empty()) return "expected a path, found an empty text";
+    if (!scalar.working_directory.empty()) text = AbsolutePath(text, scalar.working_directory);
+  }
+  const auto* reflection = message->GetReflection();
+  field.is_repeated() ? reflection->AddString(message, &field, text) : reflection->SetString(message, &field, text);
+  return "";
+}
+
+std::string SetWord(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  const auto& type = *field.enum_type();
+  for (int i = 0; i < type.value_count(); ++i) {
+    const EnumValueDescriptor& value = *type.value(i);
+    if (value.number() == 0 || EnumWord(value) != scalar.text) continue;
+    const auto* reflection = message->GetReflection();
+    field.is_repeated() ? reflection->AddEnum(message, &field, &value) : reflection->SetEnum(message, &field, &value);
+    return "";
+  }
+  std::vector<std::string> words = WordsOf(type);
+  if (RuleOf(field).auto_()) words.push_back("auto");
+  std::string nearest = NearestWord(scalar.text, words);
+  return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar),
+                      nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
+}
+
+std::string SetFlag(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  if (scalar.quoted || (scalar.text != "true" && scalar.text != "false")) return Mismatch(scalar, field);
+  const auto* reflection = message->GetReflection();
+  const bool value = scalar.text == "true";
+  field.is_repeated() ? reflection->AddBool(message, &field, value) : reflection->SetBool(message, &field, value);
+  return "";
+}
+
+}  // namespace
+
+// [-+]? ( digits [. digits?]? | . digits ) ( [eE] [-+]? digits )?
+bool IsNumber(absl::string_view text) {
+  if (!absl::ConsumePrefix(&text, "-")) absl::ConsumePrefix(&text, "+");
+  size_t digits = 0;
+  auto take_digits = [&] {
+    size_t n = 0;
+    while (n < text.size() && absl::ascii_isdigit(text[n])) ++n;
+    text.remove_prefix(n);
+    return n;
+  };
+  digits = take_digits();
+  if (absl::ConsumePrefix(&text, ".")) digits += take_digits();
+  if (digits == 0) return false;
+  if (absl::ConsumePrefix(&text, "e") || absl::ConsumePrefix(&text, "E")) {
+    if (!absl::ConsumePrefix(&text, "-")) absl::ConsumePrefix(&text, "+");
+    if (take_digits() == 0) return false;
+  }
+  return text.empty();
+}
+
+std::string SetScalar(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_STRING:
+      return SetText(scalar, field, message);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return SetWord(scalar, field, message);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return SetFlag(scalar, field, message);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return SetReal(scalar, field, message);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar));
+    default:
+      return SetWhole(scalar, field, message);
+  }
+}
+
+}  // namespace trainyard::yaml

@@ -1,0 +1,179 @@
+#include "common/yaml_schema.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/strict_yaml.h"
+
+namespace trainyard {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+
+std::string EnumWord(const EnumValueDescriptor& value) {
+  const std::string& own = value.options().GetExtension(v1::word).yaml();
+  if (!own.empty()) return own;
+  // LogFormat's values start with LOG_FORMAT_.
+  std::string prefix;
+  const std::string& type = value.type()->name();
+  for (size_t i = 0; i < type.size(); ++i) {
+    if (i > 0 && absl::ascii_isupper(type[i])) prefix += '_';
+    prefix += absl::ascii_toupper(type[i]);
+  }
+  return absl::AsciiStrToLower(absl::StripPrefix(value.name(), absl::StrCat(prefix, "_")));
+}
+
+std::string NearestWord(absl::string_view word, const std::vector<std::string>& candidates) {
+  if (word.size() > 64) return "";
+  std::string best;
+  size_t best_distance = std::max<size_t>(1, std::min<size_t>(3, word.size() / 2)) + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t n = word.size(), m = candidate.size();
+    std::vector<std::vector<size_t>> d(n + 1, std::vector<size_t>(m + 1));
+    for (size_t i = 0; i <= n; ++i) d[i][0] = i;
+    for (size_t j = 0; j <= m; ++j) d[0][j] = j;
+    for (size_t i = 1; i <= n; ++i) {
+      for (size_t j = 1; j <= m; ++j) {
+        bool same = absl::ascii_tolower(word[i - 1]) == absl::ascii_tolower(candidate[j - 1]);
+        d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (same ? 0 : 1)});
+        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
+          d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+        }
+      }
+    }
+    if (d[n][m] < best_distance) {
+      best_distance = d[n][m];
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+namespace yaml {
+namespace {
+
+// Dotted paths below `message` that end in `key`.
+void FindKey(const Descriptor& message, absl::string_view key, const std::string& path,
+             std::vector<std::string>* found) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    std::string at = JoinKeys(path, field.name());
+    if (field.name() == key) found->push_back(at);
+    if (field.message_type() != nullptr) FindKey(*field.message_type(), key, at, found);
+  }
+}
+
+bool IsFloat(const FieldDescriptor& field) {
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE || field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT;
+}
+
+std::string Range(const v1::FieldRule& rule) {
+  if (rule.has_min() && rule.has_max()) {
+    if (rule.above_min())
+      return absl::StrCat("above ", NumberText(rule.min()), " and at most ", NumberText(rule.max()));
+    return absl::StrCat("from ", NumberText(rule.min()), " to ", NumberText(rule.max()));
+  }
+  if (rule.has_min()) return absl::StrCat(rule.above_min() ? "above " : "at least ", NumberText(rule.min()));
+  if (rule.has_max()) return absl::StrCat("at most ", NumberText(rule.max()));
+  return "";
+}
+
+}  // namespace
+
+const v1::FieldRule& RuleOf(const FieldDescriptor& field) { return field.options().GetExtension(v1::rule); }
+
+std::string JoinKeys(absl::string_view parent, absl::string_view key) {
+  return parent.empty() ? std::string(key) : absl::StrCat(parent, ".", key);
+}
+
+std::vector<std::string> KeysOf(const Descriptor& message) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < message.field_count(); ++i) keys.push_back(message.field(i)->name());
+  return keys;
+}
+
+std::vector<std::string> WordsOf(const EnumDescriptor& type) {
+  std::vector<std::string> words;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() != 0) words.push_back(EnumWord(*type.value(i)));
+  }
+  return words;
+}
+
+std::string NumberText(double value) {
+  char buffer[64];
+  if (std::abs(value) < 1e15 && value == std::floor(value)) {
+    auto end = std::to_chars(buffer, buffer + sizeof buffer, static_cast<int64_t>(value)).ptr;
+    return std::string(buffer, end);
+  }
+  auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  return std::string(buffer, end);
+}
+
+std::string Expectation(const FieldDescriptor& field) {
+  std::string one;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return absl::StrCat("a map with keys of ", absl::StrJoin(KeysOf(*field.message_type()), ", "));
+    case FieldDescriptor::CPPTYPE_ENUM:
+      one = absl::StrJoin(WordsOf(*field.enum_type()), ", ");
+      if (field.enum_type()->value_count() > 2) one = absl::StrCat("one of ", one);
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      one = "true or false";
+      break;
+    case FieldDescriptor::CPPTYPE_STRING:
+      one = RuleOf(field).path() ? "a path" : "a text";
+      break;
+    default:
+      one = absl::StrCat(IsFloat(field) ? "a number" : "a whole number", Range(RuleOf(field)).empty() ? "" : " ",
+                         Range(RuleOf(field)));
+  }
+  const v1::FieldRule& rule = RuleOf(field);
+  if (field.is_repeated()) {
+    std::string count = rule.has_min_items() && rule.min_items() == rule.max_items()
+                            ? absl::StrCat(" of ", rule.min_items())
+                            : std::string();
+    return absl::StrCat("a list", count, ", each ", one);
+  }
+  return rule.auto_() ? absl::StrCat(one, " or auto") : one;
+}
+
+std::string RangeSentence(const FieldDescriptor& field) {
+  std::string range = Range(RuleOf(field));
+  return range.empty() ? "" : absl::StrCat("must be ", range);
+}
+
+bool InRange(const FieldDescriptor& field, double value) {
+  const v1::FieldRule& rule = RuleOf(field);
+  if (std::isnan(value)) return false;
+  if (rule.has_min() && (rule.above_min() ? !(value > rule.min()) : !(value >= rule.min()))) return false;
+  return !rule.has_max() || value <= rule.max();
+}
+
+std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, const Descriptor& root) {
+  std::string help;
+  std::string nearest = NearestWord(key, KeysOf(message));
+  std::vector<std::string> elsewhere;
+  FindKey(root, key, "", &elsewhere);
+  if (elsewhere.size() > 3) elsewhere.clear();
+  if (!elsewhere.empty()) {
+    help = absl::StrCat("; it belongs at ", absl::StrJoin(elsewhere, " or "), ".");
+  } else if (!nearest.empty()) {
+    help = absl::StrCat("; did you mean '", nearest, "'?");
+  } else {
+    help = ".";
+  }
+  return absl::StrCat(help, " Valid here: ", absl::StrJoin(KeysOf(message), ", "));
+}
+
+}  // namespace yaml
+}  // namespace trainyard

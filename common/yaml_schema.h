@@ -1,0 +1,48 @@
+// What a descriptor says about YAML: keys, words, rules and the sentences about them. Shared by the reader, the rules
+// and the writer of strict_yaml.h, which is what others include. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "trainyard/v1/options.pb.h"
+
+namespace trainyard::yaml {
+
+const v1::FieldRule& RuleOf(const google::protobuf::FieldDescriptor& field);
+
+std::string JoinKeys(absl::string_view parent, absl::string_view key);
+std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
+// Words of an enum, the unspecified one left out.
+std::vector<std::string> WordsOf(const google::protobuf::EnumDescriptor& type);
+
+// "a whole number from 1 to 1024", "true or false", "one of cosine, linear, constant".
+std::string Expectation(const google::protobuf::FieldDescriptor& field);
+// "must be from 1 to 1024"; empty when the rule has no range.
+std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
+bool InRange(const google::protobuf::FieldDescriptor& field, double value);
+// "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Looks further down and up the
+// schema for the very same key as well.
+std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,
+                           const google::protobuf::Descriptor& root);
+
+// A number as people write it: 0.1, 3e-04 as 0.0003, whole ones without a point.
+std::string NumberText(double value);
+
+// One scalar of a YAML file.
+struct Scalar {
+  std::string text;
+  bool quoted = false;
+  std::string working_directory;  // see YamlSource
+};
+
+bool IsNumber(absl::string_view text);
+
+// Sets `field` (or adds to it, when it is repeated). Returns what is wrong with the scalar, or nothing.
+std::string SetScalar(const Scalar& scalar, const google::protobuf::FieldDescriptor& field,
+                      google::protobuf::Message* message);
+
+}  // namespace trainyard::yaml

@@ -1,0 +1,68 @@
+#include "common/files.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+namespace trainyard {
+namespace {
+
+class FilesTest : public testing::Test {
+ protected:
+  FilesTest() {
+    char name[] = "/tmp/trainyard-files-XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  ~FilesTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+TEST_F(FilesTest, WrittenFileReadsBackAndLeavesNoTemporary) {
+  std::string path = JoinPath(folder_, "a");
+
+  ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "two").ok());
+
+  EXPECT_EQ(*ReadFile(path), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(FilesTest, ErrorsNameThePathAndTheirKind) {
+  absl::Status missing = ReadFile(JoinPath(folder_, "none")).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(missing.message().find(folder_), absl::string_view::npos);
+
+  ASSERT_TRUE(WriteFileAtomically(JoinPath(folder_, "big"), std::string(100, 'x')).ok());
+  EXPECT_EQ(ReadFile(JoinPath(folder_, "big"), 99).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(MakeFolders(JoinPath(folder_, "big/below")).ok(), false);
+}
+
+TEST_F(FilesTest, LockIsHeldByOneAtATime) {
+  std::string path = JoinPath(folder_, ".lock");
+  auto first = FileLock::Acquire(path, absl::ZeroDuration());
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  EXPECT_EQ(FileLock::Acquire(path, absl::ZeroDuration()).status().code(), absl::StatusCode::kUnavailable);
+
+  first->reset();
+  EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
+}
+
+TEST(Paths, AreMadeAbsoluteByText) {
+  EXPECT_EQ(AbsolutePath("a/../b", "/w"), "/w/b");
+  EXPECT_EQ(AbsolutePath("/a//b/./c/", "/w"), "/a/b/c");
+  EXPECT_EQ(AbsolutePath(".", "/w"), "/w");
+  EXPECT_EQ(AbsolutePath("../..", "/w"), "/");
+  EXPECT_EQ(JoinPath("/a/", "b"), "/a/b");
+}
+
+TEST(SocketFolder, IsShortAndOurs) {
+  auto folder = SocketFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_LT(folder->size(), 60u);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,199 @@
+// The strict reader beside job files: the daemons' configuration, defaults, writing, and noise.
+#include "common/strict_yaml.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "trainyard/v1/config.pb.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+namespace {
+
+std::string ErrorsOf(const std::string& text, google::protobuf::Message* message) {
+  Problems problems;
+  ReadYaml({.text = text, .file_name = "f", .working_directory = "/w"}, message, &problems);
+  return std::string(problems.ToStatus().message());
+}
+
+TEST(Config, IsReadAndDefaulted) {
+  v1::WorkerConfig config;
+
+  EXPECT_EQ(ErrorsOf("coordinator: 10.0.0.1:7070\nslots: 4\nstate: s\nlog: {format: json}\n", &config), "");
+  ApplyDefaults(&config);
+
+  EXPECT_EQ(config.coordinator(), "10.0.0.1:7070");
+  EXPECT_EQ(config.slots(), 4u);
+  EXPECT_EQ(config.state(), "/w/s");
+  EXPECT_EQ(config.log().format(), v1::LOG_FORMAT_JSON);
+  EXPECT_EQ(config.log().level(), v1::LOG_LEVEL_INFO);
+  EXPECT_EQ(config.log_bytes_per_rank(), uint64_t{64} << 20);
+}
+
+TEST(Config, AutoStaysOpen) {
+  v1::WorkerConfig config;
+
+  EXPECT_EQ(ErrorsOf("slots: auto\nname: auto\n", &config), "");
+  ApplyDefaults(&config);
+
+  EXPECT_FALSE(config.has_slots());
+  EXPECT_FALSE(config.has_name());
+}
+
+TEST(Config, QuotedAutoIsAText) {
+  v1::WorkerConfig config;
+
+  EXPECT_EQ(ErrorsOf("name: 'auto'\n", &config), "");
+
+  EXPECT_EQ(config.name(), "auto");
+}
+
+TEST(Config, EmptyTextIsAValue) {
+  v1::CoordinatorConfig config;
+
+  EXPECT_EQ(ErrorsOf("metrics: ''\n", &config), "");
+  ApplyDefaults(&config);
+
+  EXPECT_EQ(config.metrics(), "");
+}
+
+TEST(Config, MapWhoseKeysAreCommentedOutIsEmpty) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(ErrorsOf("log:\n  # level: debug\nlisten: localhost:1\n", &config), "");
+}
+
+TEST(Config, ListAtTheTopIsRefused) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(
+      ErrorsOf("- a\n", &config),
+      "f:1:1: expected a map with keys of listen, state, metrics, lease_ms, finished_jobs, allow_plaintext, log; found "
+      "a list");
+}
+
+TEST(Config, KeyThatIsNoWordIsRefused) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(ErrorsOf("[a, b]: 1\n", &config), "f:1:1: expected a key, found a list");
+}
+
+TEST(Config, ShippedCoordinatorFileIsValid) {
+  v1::CoordinatorConfig config;
+
+  absl::Status status = ReadYamlFile("configs/coordinator.yaml", &config);
+
+  EXPECT_TRUE(status.ok()) << status;
+  v1::CoordinatorConfig defaults;
+  ApplyDefaults(&defaults);
+  config.clear_state();
+  EXPECT_EQ(WriteYaml(config), WriteYaml(defaults)) << "the file shows the defaults";
+}
+
+TEST(Config, MissingFileIsNotFound) {
+  v1::CoordinatorConfig config;
+  EXPECT_EQ(ReadYamlFile("/no/such/file.yaml", &config).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Defaults, EveryDefaultOfTheSchemaIsValid) {
+  for (const auto* descriptor :
+       {v1::JobSpec::descriptor(), v1::CoordinatorConfig::descriptor(), v1::WorkerConfig::descriptor()}) {
+    std::unique_ptr<google::protobuf::Message> message(
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(descriptor)->New());
+    ApplyDefaults(message.get());
+    std::string text = WriteYaml(*message);
+    std::unique_ptr<google::protobuf::Message> again(message->New());
+
+    EXPECT_EQ(ErrorsOf(text, again.get()), "") << text;
+    ApplyDefaults(again.get());
+    EXPECT_EQ(again->SerializeAsString(), message->SerializeAsString()) << text;
+  }
+}
+
+TEST(WriteYaml, QuotesWhatWouldReadBackAsSomethingElse) {
+  for (const char* text : {"", "auto", "true", "5", "1e3", "a: b", "a#b", "\"q\"", "back\\slash", "- x", "new\nline",
+                           "ü", "*a", "&a", "!t", "null", "~", " blank "}) {
+    v1::WorkerConfig config;
+    config.set_name(text);
+    v1::WorkerConfig again;
+
+    EXPECT_EQ(ErrorsOf(WriteYaml(config), &again), "") << WriteYaml(config);
+    EXPECT_EQ(again.name(), text) << WriteYaml(config);
+  }
+}
+
+TEST(WriteYaml, NumbersReadBackToTheBit) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 1000; ++i) {
+    v1::Schedule schedule;
+    schedule.set_min_ratio(std::uniform_real_distribution<double>(0, 1)(random));
+    v1::Schedule again;
+
+    ASSERT_EQ(ErrorsOf(WriteYaml(schedule), &again), "");
+    ASSERT_EQ(again.min_ratio(), schedule.min_ratio()) << WriteYaml(schedule);
+  }
+}
+
+TEST(NearestWord, FindsWhatWasMeant) {
+  const std::vector<std::string> words = {"layers", "heads", "width", "context"};
+  EXPECT_EQ(NearestWord("layres", words), "layers");
+  EXPECT_EQ(NearestWord("Heads", words), "heads");
+  EXPECT_EQ(NearestWord("contxt", words), "context");
+  EXPECT_EQ(NearestWord("colour", words), "");
+  EXPECT_EQ(NearestWord("", words), "");
+  EXPECT_EQ(NearestWord(std::string(10'000, 'x'), words), "");
+}
+
+// The reader meets what people and programs produce by mistake; it may refuse it in any words, but has to come back.
+TEST(Noise, RandomBytesNeverCrashTheReader) {
+  for (uint32_t seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    std::string text(random() % 200, '\0');
+    for (char& c : text) c = static_cast<char>(random());
+    v1::JobSpec spec;
+    ErrorsOf(text, &spec);
+  }
+}
+
+TEST(Noise, PiecesOfYamlInAnyOrderNeverCrashTheReader) {
+  const std::vector<std::string> pieces = {
+      "name", "train", "model", ":",         " ",  "\n",    "  ",   "- ",   "[",     "]",  "{",   "}",   ",",
+      "&a",   "*a",    "!t",    "|",         ">",  "'",     "\"",   "#",    "?",     "<<", "---", "...", "auto",
+      "1",    "-1e9",  "~",     "%YAML 1.2", "\t", "steps", "data", "text", "!!int", "\\", "*",   "&"};
+  for (uint32_t seed = 0; seed < 5000; ++seed) {
+    std::mt19937 random(seed);
+    std::string text;
+    for (uint32_t i = random() % 60; i > 0; --i) text += pieces[random() % pieces.size()];
+    v1::JobSpec spec;
+    ErrorsOf(text, &spec);
+    Problems problems;
+    SetYamlKey("train.data", {.text = text, .file_name = "--set", .working_directory = "/w"}, &spec, &problems);
+  }
+}
+
+TEST(Noise, OneByteChangedInARealJobNeverCrashesTheReader) {
+  const std::string job = *ReadFile("configs/jobs/stdlib.yaml");
+  for (uint32_t seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    std::string text = job;
+    text[random() % text.size()] = static_cast<char>(random());
+    v1::JobSpec spec;
+    ErrorsOf(text, &spec);
+  }
+}
+
+TEST(Noise, DeepNestingAndManyAliasesAreRefusedOrReadQuickly) {
+  v1::JobSpec spec;
+  EXPECT_NE(ErrorsOf(std::string(100'000, '['), &spec), "");
+  EXPECT_NE(ErrorsOf(std::string(100'000, '{'), &spec), "");
+  std::string laughs = "a: &a [x,x,x,x,x,x,x,x,x]\n";
+  for (char c = 'b'; c < 'z'; ++c) {
+    std::string before(1, static_cast<char>(c - 1));
+    absl::StrAppend(&laughs, std::string(1, c), ": &", std::string(1, c), " [*", before, ",*", before, ",*", before,
+                    "]\n");
+  }
+  EXPECT_NE(ErrorsOf(laughs + "train: {data: {text: *y}}\n", &spec), "");
+}
+
+}  // namespace
+}  // namespace trainyard
