@@ -1,0 +1,55 @@
+#include "spec/job_file.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/strict_yaml.h"
+#include "spec/presets.h"
+#include "spec/validate.h"
+
+namespace trainyard {
+namespace {
+
+void ApplyOverride(const JobFile& file, const std::string& text, v1::JobSpec* spec, Problems* problems,
+                   Positions* positions) {
+  const std::string place = absl::StrCat("--set ", text);
+  size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problems->Add({.is_warning = false,
+                   .position = {.file = place, .line = 0, .column = 0},
+                   .path = "",
+                   .text = "expected key=value, for example train.steps=100"});
+    return;
+  }
+  std::string key(absl::StripAsciiWhitespace(text.substr(0, equals)));
+  std::string value = text.substr(equals + 1);
+  SetYamlKey(key, {.text = value, .file_name = place, .working_directory = file.working_directory}, spec, problems,
+             positions);
+}
+
+}  // namespace
+
+v1::JobSpec ReadJobFile(const JobFile& file, Problems* problems, Positions* positions) {
+  Positions own;
+  if (positions == nullptr) positions = &own;
+  v1::JobSpec spec;
+  const int before = problems->error_count();
+  ReadYaml({.text = file.text, .file_name = file.file_name, .working_directory = file.working_directory}, &spec,
+           problems, positions);
+  // A text that is no YAML at all would only draw a train of "is required" after it.
+  const bool readable = problems->error_count() == before || positions->size() > 1;
+  for (const std::string& text : file.overrides) ApplyOverride(file, text, &spec, problems, positions);
+  if (!readable) return spec;
+  const int before_preset = problems->error_count();
+  ApplyPreset(*positions, &spec, problems);
+  if (problems->error_count() > before_preset) {
+    // Sizes that the preset would have given are not missing; they are unknown.
+    for (const char* key : {"layers", "heads", "width", "context"}) {
+      positions->insert({absl::StrCat("train.model.", key), Position{.file = file.file_name, .line = 0, .column = 0}});
+    }
+  }
+  CheckRules(spec, *positions, problems);
+  ValidateJob(spec, *positions, problems);
+  return spec;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,18 @@
+// Named model sizes. A preset fills only the keys of `model` that are not given. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/problems.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+
+std::vector<std::string> PresetNames();
+
+// Fills `spec`'s model from the preset it names, if it names one; an unknown name is a problem. The name stays in the
+// spec.
+void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems);
+
+}  // namespace trainyard

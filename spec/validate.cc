@@ -1,0 +1,249 @@
+#include "spec/validate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/numeric/int128.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/strict_yaml.h"
+
+namespace trainyard {
+namespace {
+
+// No machine of today holds a tensor of 2^38 elements (1 TiB of fp32) or trains 2^42 parameters on one rank each, and
+// all products of sizes below these stay far from the end of 64 bits.
+constexpr uint64_t kTensorElementsMax = uint64_t{1} << 38;
+constexpr uint64_t kParametersMax = uint64_t{1} << 42;
+
+// Divisors of n near `near`, at most four, ascending.
+std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near) {
+  std::vector<uint64_t> divisors;
+  for (uint64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    divisors.push_back(d);
+    if (d != n / d) divisors.push_back(n / d);
+  }
+  std::sort(divisors.begin(), divisors.end(), [near](uint64_t a, uint64_t b) {
+    auto distance = [near](uint64_t d) { return d > near ? d - near : near - d; };
+    return distance(a) != distance(b) ? distance(a) < distance(b) : a < b;
+  });
+  if (divisors.size() > 4) divisors.resize(4);
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+std::string Choices(const std::vector<uint64_t>& numbers) { return absl::StrJoin(numbers, ", "); }
+
+std::string WordOf(const google::protobuf::EnumDescriptor* type, int number) {
+  const auto* value = type->FindValueByNumber(number);
+  return value == nullptr ? absl::StrCat(number) : EnumWord(*value);
+}
+
+class Validator {
+ public:
+  Validator(const v1::JobSpec& spec, const Positions& positions, Problems* problems)
+      : spec_(spec), train_(spec.train()), positions_(positions), problems_(*problems) {}
+
+  void Name() {
+    if (!spec_.has_name() || IsJobName(spec_.name())) return;
+    Error("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found '",
+                               spec_.name().substr(0, 80), "'"));
+  }
+
+  void Model() {
+    const v1::Model& model = train_.model();
+    if (model.heads() > 0 && model.width() > 0 && model.width() % model.heads() != 0) {
+      uint64_t below = model.width() / model.heads() * uint64_t{model.heads()};
+      Error("train.model.heads",
+            absl::StrCat("width ", model.width(), " is not a multiple of heads ", model.heads(), "; choose heads ",
+                         Choices(DivisorsNear(model.width(), model.heads())), " or width ",
+                         below == 0 ? "" : absl::StrCat(below, " or "), below + model.heads()));
+    }
+    const uint32_t least = TokenizerVocabulary(train_.data().tokenizer());
+    if (model.has_vocabulary() && model.vocabulary() < least) {
+      Error("train.model.vocabulary",
+            absl::StrCat(
+                "must be at least ", least, ", which the tokenizer ",
+                WordOf(v1::Tokenizer_descriptor(), std::max<int>(train_.data().tokenizer(), v1::TOKENIZER_BYTES)),
+                " has; found ", model.vocabulary()));
+    }
+  }
+
+  void Sizes() {
+    const v1::Model& model = train_.model();
+    if (model.layers() == 0 || model.heads() == 0 || model.width() == 0 || model.context() == 0) return;
+    const uint64_t vocabulary = Vocabulary();
+    const uint64_t parameters = CountParameters(model);
+    if (parameters > kParametersMax) {
+      Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
+                                        " this program works with; choose fewer layers or a smaller width"));
+    }
+    const uint64_t micro =
+        train_.batch().has_micro() ? train_.batch().micro() : train_.batch().global() / std::max(Ranks(), uint64_t{1});
+    if (micro == 0) return;
+    Tensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});
+    Tensor("attention scores",
+           {{"micro", micro}, {"heads", model.heads()}, {"context", model.context()}, {"context", model.context()}});
+    Tensor("activations", {{"micro", micro}, {"context", model.context()}, {"4 x width", 4 * uint64_t{model.width()}}});
+  }
+
+  void Batch() {
+    const v1::Batch& batch = train_.batch();
+    const uint64_t global = batch.global(), ranks = Ranks();
+    if (global == 0 || ranks == 0) return;
+    if (!batch.has_micro()) {
+      if (global % ranks == 0) return;
+      Error("train.batch.global",
+            absl::StrCat(global, " sequences cannot be dealt evenly to ", ranks, " ranks; choose global ",
+                         Multiples(global, ranks), " or ranks ", Choices(DivisorsNear(global, ranks))));
+      return;
+    }
+    const uint64_t micro = batch.micro();
+    if (global % micro != 0) {
+      uint64_t times = global / micro;
+      Error("train.batch.micro",
+            absl::StrCat("global ", global, " is not a multiple of micro ", micro, ": ",
+                         times == 0 ? "" : absl::StrCat(micro, " x ", times, " = ", micro * times, ", "), micro, " x ",
+                         times + 1, " = ", micro * (times + 1), "; choose micro ", Choices(DivisorsNear(global, micro)),
+                         " or global ", Multiples(global, micro)));
+      return;
+    }
+    const uint64_t deals = global / micro;
+    if (deals % ranks != 0) {
+      Error("resources.ranks",
+            absl::StrCat("global ", global, " / micro ", micro, " = ", deals,
+                         " micro-batches cannot be dealt evenly to ", ranks, " ranks; choose ranks ",
+                         Choices(DivisorsNear(deals, ranks)), " or global ", Multiples(global, micro * ranks)));
+    }
+  }
+
+  void Data() {
+    for (const std::string& path : train_.data().text()) {
+      if (path.empty()) Error("train.data.text", "holds an empty path");
+    }
+    const bool evaluates = train_.evaluate().every_steps() > 0;
+    if (evaluates && train_.data().has_validation() && train_.data().validation() == 0) {
+      NoEffect("train.evaluate.every_steps", "train.data.validation is 0, so there is no text to evaluate on");
+    }
+    if (!evaluates && train_.evaluate().has_batches()) {
+      NoEffect("train.evaluate.batches", "train.evaluate.every_steps is 0, so there is no evaluation");
+    }
+  }
+
+  void Optimizer() {
+    if (train_.optimizer().has_lr() && train_.optimizer().lr() == 0) {
+      Warning("train.optimizer.lr", "is 0: the model learns nothing");
+    }
+    const auto kind = train_.schedule().kind();
+    if (kind == v1::SCHEDULE_KIND_CONSTANT && train_.schedule().has_min_ratio()) {
+      NoEffect("train.schedule.min_ratio", "the schedule is constant");
+    }
+  }
+
+  void Intervals() {
+    const uint64_t steps = train_.steps();
+    if (steps == 0) return;
+    if (train_.schedule().warmup_steps() > steps) {
+      Warning("train.schedule.warmup_steps", absl::StrCat("is ", train_.schedule().warmup_steps(), ", beyond steps ",
+                                                          steps, ": the learning rate never reaches its peak"));
+    }
+    if (train_.evaluate().every_steps() > steps) {
+      Warning("train.evaluate.every_steps", absl::StrCat("is ", train_.evaluate().every_steps(), ", beyond steps ",
+                                                         steps, ": the only evaluation follows the last step"));
+    }
+    if (spec_.checkpoint().every_steps() > steps) {
+      Warning("checkpoint.every_steps", absl::StrCat("is ", spec_.checkpoint().every_steps(), ", beyond steps ", steps,
+                                                     ": only the last step is saved"));
+    }
+  }
+
+  void Resources() {
+    if (spec_.resources().device() == v1::DEVICE_CUDA) {
+      Error("resources.device", "cuda is not supported by this version, which trains on CPUs; choose cpu or auto");
+    }
+    if (Ranks() != 1) return;
+    for (const char* key : {"bucket_elements", "overlap"}) {
+      const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
+      if (spec_.parallel().GetReflection()->HasField(spec_.parallel(), field)) {
+        NoEffect(absl::StrCat("parallel.", key), "one rank reduces with no other");
+      }
+    }
+    if (spec_.network().has_interface()) NoEffect("network.interface", "one rank talks to no other");
+  }
+
+ private:
+  struct Size {
+    const char* name;
+    uint64_t value;
+  };
+
+  uint64_t Ranks() const {
+    if (spec_.resources().has_ranks()) return spec_.resources().ranks();
+    // Given but refused before: nothing is known about it.
+    return positions_.count("resources.ranks") > 0 ? 0 : 1;
+  }
+
+  uint64_t Vocabulary() const {
+    return train_.model().has_vocabulary() ? train_.model().vocabulary()
+                                           : TokenizerVocabulary(train_.data().tokenizer());
+  }
+
+  // Multiples of `unit` just below and above `near`.
+  static std::string Multiples(uint64_t near, uint64_t unit) {
+    uint64_t below = near / unit * unit;
+    return below == 0 ? absl::StrCat(unit) : absl::StrCat(below, " or ", below + unit);
+  }
+
+  void Tensor(absl::string_view what, const std::vector<Size>& sizes) {
+    absl::uint128 elements = 1;
+    for (const Size& size : sizes) elements *= size.value;  // at most 2^24 x 2^10 x 2^20 x 2^20: fits 128 bits
+    if (elements <= kTensorElementsMax) return;
+    std::string product = absl::StrJoin(
+        sizes, " x ", [](std::string* out, const Size& size) { absl::StrAppend(out, size.name, " ", size.value); });
+    Error("train", absl::StrCat("the ", what, " of one micro-batch would have ", product, " elements, more than the ",
+                                kTensorElementsMax, " this program works with; choose smaller sizes"));
+  }
+
+  void Error(absl::string_view path, absl::string_view text) { problems_.AddError(positions_, path, text); }
+  void Warning(absl::string_view path, absl::string_view text) { problems_.AddWarning(positions_, path, text); }
+  void NoEffect(absl::string_view path, absl::string_view why) { Warning(path, absl::StrCat("has no effect: ", why)); }
+
+  const v1::JobSpec& spec_;
+  const v1::Train& train_;
+  const Positions& positions_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+bool IsJobName(absl::string_view name) {
+  if (name.empty() || name.size() > 63 || !absl::ascii_islower(name[0])) return false;
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; });
+}
+
+uint32_t TokenizerVocabulary(v1::Tokenizer) { return 256; }
+
+uint64_t CountParameters(const v1::Model& model) {
+  const uint64_t width = model.width();
+  const uint64_t vocabulary = model.vocabulary() > 0 ? model.vocabulary() : TokenizerVocabulary(v1::TOKENIZER_BYTES);
+  // A block: two norms (4w), attention (4w^2 + 4w), the two-layer perceptron (8w^2 + 5w). Then the last norm.
+  const uint64_t block = 12 * width * width + 13 * width;
+  return (vocabulary + model.context()) * width + model.layers() * block + 2 * width;
+}
+
+void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
+  Validator validator(spec, positions, problems);
+  validator.Name();
+  validator.Model();
+  validator.Sizes();
+  validator.Batch();
+  validator.Data();
+  validator.Optimizer();
+  validator.Intervals();
+  validator.Resources();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,240 @@
+// Bad input gets a sentence: each row is one thing wrong and the very words it is refused with.
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "absl/strings/str_replace.h"
+#include "tests/unit/spec/sample_job.h"
+
+namespace trainyard {
+namespace {
+
+struct BadJob {
+  const char* name;
+  const char* from;  // this text of kGoodJob
+  const char* to;    // becomes this
+  const char* errors;
+};
+
+std::ostream& operator<<(std::ostream& out, const BadJob& row) { return out << row.name; }
+
+class BadJobTest : public testing::TestWithParam<BadJob> {};
+
+TEST_P(BadJobTest, IsRefusedWithASentence) {
+  const BadJob& row = GetParam();
+
+  ReadJob read = Read(absl::StrReplaceAll(kGoodJob, {{row.from, row.to}}));
+
+  EXPECT_EQ(read.Errors(), row.errors);
+}
+
+// Keys, types and ranges.
+const BadJob kValues[] = {
+    {"misspelt_key", "layers: 2", "layres: 2",
+     "job.yaml:3:3: train.model.layers: is required: a whole number from 1 to 1024\n"
+     "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, "
+     "heads, "
+     "width, context, vocabulary, dropout, init_from"},
+    {"key_of_another_place", "  steps: 10", "  steps: 10\n  lr: 1",
+     "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
+     "optimizer, "
+     "schedule, precision, steps, evaluate, seed"},
+    {"unknown_key", "  steps: 10", "  steps: 10\n  colour: blue",
+     "job.yaml:14:3: train: unknown key 'colour'. Valid here: model, data, batch, optimizer, schedule, precision, "
+     "steps, "
+     "evaluate, seed"},
+    {"text_for_a_number", "steps: 10", "steps: many",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 'many'"},
+    {"quoted_number", "steps: 10", "steps: '10'",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found the text '10'"},
+    {"underscores_in_a_number", "steps: 10", "steps: 1_000",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found '1_000'"},
+    {"part_of_a_step", "steps: 10", "steps: 10.5",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 10.5"},
+    {"list_for_a_number", "steps: 10", "steps: [1, 2]",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found a list"},
+    {"map_for_a_number", "steps: 10", "steps: {a: 1}",
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found a map"},
+    {"no_value", "steps: 10",
+     "steps:", "job.yaml:13:3: train.steps: has no value; expected a whole number from 1 to 1000000000000"},
+    {"no_steps", "steps: 10", "seed: 1",
+     "job.yaml:2:1: train.steps: is required: a whole number from 1 to 1000000000000"},
+    {"zero_steps", "steps: 10", "steps: 0", "job.yaml:13:10: train.steps: must be from 1 to 1000000000000, found 0"},
+    {"negative_width", "width: 16", "width: -16",
+     "job.yaml:6:12: train.model.width: must be from 1 to 65536, found -16"},
+    {"huge_layers", "layers: 2", "layers: 1000000000000",
+     "job.yaml:4:13: train.model.layers: must be from 1 to 1024, found 1000000000000"},
+    {"number_beyond_64_bits", "layers: 2", "layers: 99999999999999999999999",
+     "job.yaml:4:13: train.model.layers: must be from 1 to 1024, found 99999999999999999999999"},
+};
+
+// What does not fit together.
+const BadJob kTogether[] = {
+    {"heads_not_dividing_width", "heads: 2", "heads: 3",
+     "job.yaml:5:12: train.model.heads: width 16 is not a multiple of heads 3; choose heads 1, 2, 4, 8 or width 15 or "
+     "18"},
+    {"micro_not_dividing_global", "micro: 2", "micro: 3",
+     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 3: 3 x 2 = 6, 3 x 3 = 9; choose micro 1, "
+     "2, 4, "
+     "8 or global 6 or 9"},
+    {"micro_above_global", "micro: 2", "micro: 16",
+     "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 16: 16 x 1 = 16; choose micro 1, 2, 4, 8 "
+     "or "
+     "global 16"},
+    {"uneven_deal", "ranks: 2", "ranks: 3",
+     "job.yaml:15:10: resources.ranks: global 8 / micro 2 = 4 micro-batches cannot be dealt evenly to 3 ranks; choose "
+     "ranks "
+     "1, 2, 4 or global 6 or 12"},
+    {"uneven_deal_with_auto", "micro: 2\n  steps: 10\nresources:\n  ranks: 2",
+     "micro: auto\n  steps: 10\nresources:\n  ranks: 3",
+     "job.yaml:11:13: train.batch.global: 8 sequences cannot be dealt evenly to 3 ranks; choose global 6 or 9 or ranks "
+     "1, "
+     "2, 4, 8"},
+    {"tensor_too_large", "context: 8\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
+     "context: 1048576\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
+     "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 x "
+     "context "
+     "1048576 elements, more than the 274877906944 this program works with; choose smaller sizes"},
+    {"too_many_parameters", "layers: 2\n    heads: 2\n    width: 16", "layers: 1024\n    heads: 2\n    width: 65536",
+     "job.yaml:3:3: train.model: has 52777447981056 parameters, more than the 4398046511104 this program works with; "
+     "choose "
+     "fewer layers or a smaller width"},
+    {"small_vocabulary", "context: 8", "context: 8\n    vocabulary: 100",
+     "job.yaml:8:17: train.model.vocabulary: must be at least 256, which the tokenizer bytes has; found 100"},
+};
+
+// Words, lists and texts.
+const BadJob kWords[] = {
+    {"wrong_word", "  steps: 10", "  steps: 10\n  schedule: {kind: cosinus}",
+     "job.yaml:14:20: train.schedule.kind: expected one of cosine, linear, constant, found 'cosinus'; did you mean "
+     "'cosine'?"},
+    {"word_of_yaml_1_1", "  ranks: 2", "  ranks: 2\nparallel: {overlap: yes}",
+     "job.yaml:16:21: parallel.overlap: expected true or false, found 'yes'"},
+    {"one_path_without_a_list", "text: [corpus]", "text: corpus",
+     "job.yaml:9:11: train.data.text: expected a list, each a path, found a single value; write [corpus]"},
+    {"no_path", "text: [corpus]", "text: []",
+     "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
+    {"number_as_path", "text: [corpus]", "text: [1]",
+     "job.yaml:9:12: train.data.text: expected a list, each a path, found 1; put it in quotes if it is meant as a "
+     "text"},
+    {"betas_above_one", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9, 1.5]}",
+     "job.yaml:14:28: train.optimizer.betas: must be from 0 to 0.9999999, found 1.5"},
+    {"one_beta", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9]}",
+     "job.yaml:14:22: train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of "
+     "1"},
+    {"eps_of_zero", "  steps: 10", "  steps: 10\n  optimizer: {eps: 0}",
+     "job.yaml:14:20: train.optimizer.eps: must be above 0 and at most 1, found 0"},
+    {"infinite_rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: .inf}",
+     "job.yaml:14:19: train.optimizer.lr: expected a number from 0 to 1000, found '.inf'"},
+    {"all_dropped", "context: 8", "context: 8\n    dropout: 1",
+     "job.yaml:8:14: train.model.dropout: must be from 0 to 0.9, found 1"},
+    {"capital_in_name", "name: tiny", "name: Tiny",
+     "job.yaml:1:7: name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found 'Tiny'"},
+    {"number_as_name", "name: tiny", "name: 5",
+     "job.yaml:1:7: name: expected a text, found 5; put it in quotes if it is meant as a text"},
+    {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
+     "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? There are: lab-tiny, "
+     "lab-10m"},
+    {"device_that_is_not_there", "  ranks: 2", "  ranks: 2\n  device: cuda",
+     "job.yaml:16:11: resources.device: cuda is not supported by this version, which trains on CPUs; choose cpu or "
+     "auto"},
+};
+
+// The file as a whole.
+const BadJob kFiles[] = {
+    {"key_twice", "  steps: 10", "  steps: 10\n  steps: 20", "job.yaml:14:3: train.steps: is given twice; remove one"},
+    {"merge_key", "  steps: 10", "  steps: 10\n  <<: {seed: 1}",
+     "job.yaml:14:3: train: merge keys (<<) are not read; write the keys out, or name the whole value by *alias"},
+    {"two_documents", "name: tiny", "name: tiny\n---\nname: other",
+     "job.yaml:2:1: goes on after its end, or holds a second document; keep one a file"},
+    {"stray_bracket", "  ranks: 2\n", "  ranks: 2\n]\n", "job.yaml:16:1: is not valid YAML: illegal flow end"},
+    {"broken_yaml", "name: tiny", "name: [unclosed", "job.yaml:2:6: is not valid YAML: end of sequence flow not found"},
+    {"control_character", "name: tiny", "name: ti\x01ny",
+     "job.yaml:1:9: holds the control character 1, which YAML does not allow"},
+    {"not_utf8", "name: tiny", "name: ti\xffny", "job.yaml:1:9: is not UTF-8 text"},
+};
+
+std::string RowName(const testing::TestParamInfo<BadJob>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Values, BadJobTest, testing::ValuesIn(kValues), RowName);
+INSTANTIATE_TEST_SUITE_P(Together, BadJobTest, testing::ValuesIn(kTogether), RowName);
+INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), RowName);
+INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), RowName);
+
+TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
+  EXPECT_EQ(
+      Read("").Errors(),
+      "job.yaml: name: is required: a text\n"
+      "job.yaml: train: is required: a map with keys of model, data, batch, optimizer, schedule, precision, steps, "
+      "evaluate, seed");
+}
+
+TEST(BadJobs, AllProblemsAreToldAtOnceInTheOrderOfTheFile) {
+  ReadJob read = Read("name: Small\ntrain:\n  modle: {layers: 1}\n  steps: -1\nresources: {rank: 2}\n");
+
+  EXPECT_EQ(read.problems.error_count(), 7);
+  std::vector<int> lines;
+  for (const Problem& problem : read.problems.Errors()) lines.push_back(problem.position.line);
+  EXPECT_EQ(lines, std::vector<int>({1, 2, 2, 2, 3, 4, 5}));
+}
+
+TEST(BadJobs, ReportHasALimitAndCountsTheRest) {
+  std::string text = kGoodJob;
+  for (int i = 0; i < 150; ++i) text += "k" + std::to_string(1000 + i) + ": 1\n";
+
+  ReadJob read = Read(text);
+
+  EXPECT_EQ(read.problems.error_count(), 150);
+  EXPECT_EQ(read.problems.all().size(), 100u);
+  EXPECT_NE(read.problems.ToStatus().message().find("and 50 more"), absl::string_view::npos);
+}
+
+TEST(BadJobs, FileAboveTheLimitIsNotParsed) {
+  EXPECT_EQ(Read(std::string((1 << 20) + 1, '#')).Errors(), "job.yaml: is 1048577 bytes; at most 1048576 are read");
+}
+
+struct Warned {
+  const char* name;
+  const char* from;
+  const char* to;
+  const char* warnings;
+};
+
+TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
+  const Warned rows[] = {
+      {"none", "", "", ""},
+      {"warm-up", "  steps: 10", "  steps: 10\n  schedule: {warmup_steps: 11}",
+       "job.yaml:14:28: warning: train.schedule.warmup_steps: is 11, beyond steps 10: the learning rate never reaches "
+       "its "
+       "peak"},
+      {"evaluation", "  steps: 10", "  steps: 10\n  evaluate: {every_steps: 11}",
+       "job.yaml:14:27: warning: train.evaluate.every_steps: is 11, beyond steps 10: the only evaluation follows the "
+       "last "
+       "step"},
+      {"save", "  ranks: 2", "  ranks: 2\ncheckpoint: {every_steps: 11}",
+       "job.yaml:16:27: warning: checkpoint.every_steps: is 11, beyond steps 10: only the last step is saved"},
+      {"ratio", "  steps: 10", "  steps: 10\n  schedule: {kind: constant, min_ratio: 0.5}",
+       "job.yaml:14:41: warning: train.schedule.min_ratio: has no effect: the schedule is constant"},
+      {"no validation", "text: [corpus]", "text: [corpus]\n    validation: 0\n  evaluate: {every_steps: 5}",
+       "job.yaml:11:27: warning: train.evaluate.every_steps: has no effect: train.data.validation is 0, so there is no "
+       "text "
+       "to evaluate on"},
+      {"no evaluation", "  steps: 10", "  steps: 10\n  evaluate: {batches: 3}",
+       "job.yaml:14:23: warning: train.evaluate.batches: has no effect: train.evaluate.every_steps is 0, so there is "
+       "no "
+       "evaluation"},
+      {"one rank", "  ranks: 2", "  ranks: 1\nparallel: {overlap: false}",
+       "job.yaml:16:21: warning: parallel.overlap: has no effect: one rank reduces with no other"},
+      {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
+       "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
+  };
+  for (const Warned& row : rows) {
+    ReadJob read = Read(*row.from == '\0' ? kGoodJob : absl::StrReplaceAll(kGoodJob, {{row.from, row.to}}));
+
+    EXPECT_EQ(read.Errors(), "") << row.name;
+    EXPECT_EQ(read.Warnings(), row.warnings) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

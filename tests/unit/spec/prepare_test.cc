@@ -1,0 +1,186 @@
+// From a submitted spec to the one every rank runs.
+#include "spec/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/files.h"
+#include "common/strict_yaml.h"
+#include "spec/digest.h"
+#include "spec/validate.h"
+#include "tests/unit/spec/sample_job.h"
+
+namespace trainyard {
+namespace {
+
+PreparedJob Prepared(const std::string& text) {
+  auto job = PrepareJob(Read(text).spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : PreparedJob();
+}
+
+std::map<std::string, std::string> Decisions(const PreparedJob& job) {
+  std::map<std::string, std::string> decisions;
+  for (const v1::ResolvedKey& decision : job.decisions) decisions[decision.key()] = decision.value();
+  return decisions;
+}
+
+TEST(Prepare, GivesEveryDefaultOfTheSchema) {
+  const v1::JobSpec spec = Prepared(kGoodJob).spec;
+
+  EXPECT_EQ(spec.train().optimizer().lr(), 3e-4);
+  EXPECT_EQ(spec.train().optimizer().betas_size(), 2);
+  EXPECT_EQ(spec.train().optimizer().eps(), 1e-8);
+  EXPECT_EQ(spec.train().seed(), 1337u);
+  EXPECT_EQ(spec.train().precision(), v1::PRECISION_FP32);
+  EXPECT_EQ(spec.parallel().bucket_elements(), 6553600u);
+  EXPECT_TRUE(spec.parallel().overlap());
+  EXPECT_EQ(spec.checkpoint().keep(), 3u);
+  EXPECT_EQ(spec.recovery().max_restarts(), 10u);
+}
+
+TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
+  PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"micro: 2", "micro: auto"}}));
+
+  EXPECT_EQ(Decisions(job), (std::map<std::string, std::string>{
+                                {"checkpoint.dir", "/runs/tiny-abcdefgh"},
+                                {"network.interface", "auto"},
+                                {"resources.device", "cpu"},
+                                {"resources.mkl_avx512", "auto"},
+                                {"resources.threads_per_rank", "auto"},
+                                {"train.batch.micro", "4"},
+                                {"train.model.vocabulary", "256"},
+                            }));
+  EXPECT_EQ(job.spec.train().batch().micro(), 4u);
+  EXPECT_EQ(job.spec.train().model().vocabulary(), 256u);
+  EXPECT_EQ(job.spec.checkpoint().dir(), "/runs/tiny-abcdefgh");
+  EXPECT_EQ(job.decisions[0].reason(), "the largest that gives each of 2 ranks the same count: global 8 = 4 x 2");
+}
+
+TEST(Prepare, WhatIsGivenIsNoDecision) {
+  PreparedJob job =
+      Prepared(absl::StrReplaceAll(kGoodJob, {{"context: 8", "context: 8\n    vocabulary: 300"},
+                                              {"  ranks: 2",
+                                               "  ranks: 2\n  device: cpu\n  threads_per_rank: 1\n  mkl_avx512: off\n"
+                                               "checkpoint: {dir: /data/run}\nnetwork: {interface: eth0}"}}));
+
+  EXPECT_TRUE(job.decisions.empty());
+  EXPECT_EQ(job.spec.resources().mkl_avx512(), v1::SWITCH_OFF);
+}
+
+TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  spec.set_name("");
+  spec.mutable_train()->mutable_model()->set_heads(0);
+  spec.mutable_train()->set_precision(static_cast<v1::Precision>(9));
+  spec.mutable_train()->mutable_optimizer()->add_betas(0.5);
+  spec.clear_resources();
+
+  absl::Status status = PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = ""}).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "train.model.heads: must be from 1 to 1024, found 0\n"
+            "train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of 1\n"
+            "train.precision: expected one of fp32, fp64, found the unknown value 9\n"
+            "name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found ''\n"
+            "checkpoint.dir: is required: a folder that all hosts of the job share");
+}
+
+TEST(Prepare, WarningsTravelWithoutAPlace) {
+  PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  optimizer: {lr: 0}"}}));
+
+  EXPECT_EQ(job.warnings, std::vector<std::string>({"train.optimizer.lr: is 0: the model learns nothing"}));
+}
+
+TEST(Prepare, PreparingAPreparedSpecChangesNothing) {
+  PreparedJob first = Prepared(kGoodJob);
+
+  auto second = PrepareJob(first.spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
+
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->digest, first.digest);
+}
+
+TEST(Digest, IsOfTheBytesAndStaysTheSame) {
+  PreparedJob job = Prepared(kGoodJob);
+
+  EXPECT_EQ(job.digest, SpecDigest(job.bytes));
+  EXPECT_EQ(job.bytes, SpecBytes(job.spec));
+  v1::JobSpec parsed;
+  ASSERT_TRUE(parsed.ParseFromString(job.bytes));
+  EXPECT_EQ(SpecBytes(parsed), job.bytes);
+  // A change of this value means that coordinators and trainers of different builds refuse each other.
+  EXPECT_EQ(job.digest, "33fae6a5b755820698ef0ed1bd184538");
+}
+
+TEST(Digest, DiffersWhereSpecsDiffer) {
+  EXPECT_NE(Prepared(kGoodJob).digest, Prepared(absl::StrReplaceAll(kGoodJob, {{"steps: 10", "steps: 11"}})).digest);
+}
+
+TEST(Parameters, AreThoseOfGpt2) {
+  v1::Model model;
+  model.set_layers(12);
+  model.set_heads(12);
+  model.set_width(768);
+  model.set_context(1024);
+  model.set_vocabulary(50257);
+
+  EXPECT_EQ(CountParameters(model), 124439808u);  // as Hugging Face counts "gpt2"
+}
+
+TEST(JobNames, AreLettersDigitsAndDashes) {
+  for (const char* good : {"a", "stdlib-gpt", "lab-10m", "a-"}) EXPECT_TRUE(IsJobName(good)) << good;
+  for (const char* bad : {"", "-a", "1a", "A", "a_b", "a b", "a/b", "ä"}) EXPECT_FALSE(IsJobName(bad)) << bad;
+  EXPECT_TRUE(IsJobName(std::string(63, 'a')));
+  EXPECT_FALSE(IsJobName(std::string(64, 'a')));
+}
+
+TEST(WriteYaml, ResolvedSpecReadsBackEqual) {
+  PreparedJob job = Prepared(kGoodJob);
+
+  ReadJob again = Read(WriteYaml(job.spec));
+
+  EXPECT_EQ(again.Errors(), "");
+  auto prepared = PrepareJob(again.spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->bytes, job.bytes);
+}
+
+class ShippedJobs : public testing::TestWithParam<const char*> {};
+
+TEST_P(ShippedJobs, AreValidWithoutAWarning) {
+  auto text = ReadFile(std::string("configs/jobs/") + GetParam() + ".yaml");
+  ASSERT_TRUE(text.ok()) << text.status();
+
+  ReadJob read = Read(*text);
+
+  EXPECT_EQ(read.Errors(), "");
+  EXPECT_EQ(read.Warnings(), "");
+}
+
+TEST_P(ShippedJobs, CommentEveryKeyOfTheSchema) {
+  std::string text = *ReadFile(std::string("configs/jobs/") + GetParam() + ".yaml");
+  PreparedJob job = Prepared(text);
+  std::string resolved = WriteYaml(job.spec);
+
+  size_t lines = 0;
+  for (absl::string_view line : absl::StrSplit(resolved, '\n', absl::SkipEmpty())) {
+    std::string key(absl::StripLeadingAsciiWhitespace(line.substr(0, line.find(':'))));
+    EXPECT_NE(text.find(key + ":"), std::string::npos) << key;
+    ++lines;
+  }
+  EXPECT_GT(lines, 40u);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ShippedJobs, testing::Values("stdlib", "lab-tiny", "lab-10m"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           return absl::StrReplaceAll(info.param, {{"-", "_"}});
+                         });
+
+}  // namespace
+}  // namespace trainyard
