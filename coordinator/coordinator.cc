@@ -1,0 +1,124 @@
+#include "coordinator/coordinator.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/ids.h"
+#include "common/limits.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "coordinator/core/records.h"
+#include "trainyard/v1/store.pb.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kClusterIdLength = 16;
+
+// The cluster's id is made once, with the state folder.
+absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
+  for (const auto& [key, value] : snapshot.records) {
+    if (key != kClusterKey) continue;
+    v1::ClusterRecord record;
+    if (!record.ParseFromString(value) || record.cluster_id().empty()) {
+      return absl::DataLossError(absl::StrCat("record ", key, " of the store cannot be read"));
+    }
+    return record.cluster_id();
+  }
+  v1::ClusterRecord record;
+  record.set_cluster_id(RandomId(kClusterIdLength));
+  std::string value = record.SerializeAsString();
+  ASSIGN_OR_RETURN(snapshot.revision, store.Commit({{kClusterKey, value}}, snapshot.revision));
+  return record.cluster_id();
+}
+
+void Log(const WriteLog& line) {
+  switch (line.level) {
+    case WriteLog::Level::kInfo:
+      spdlog::info("{}", line.text);
+      break;
+    case WriteLog::Level::kWarning:
+      spdlog::warn("{}", line.text);
+      break;
+    case WriteLog::Level::kError:
+      spdlog::error("{}", line.text);
+      break;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const CoordinatorOptions& options, Clock& clock,
+                                                                std::function<void(absl::Status)> failed) {
+  auto coordinator = std::unique_ptr<Coordinator>(new Coordinator);
+  RETURN_IF_ERROR(coordinator->OpenStore(options));
+  RETURN_IF_ERROR(coordinator->StartLoop(options, clock, std::move(failed)));
+  RETURN_IF_ERROR(coordinator->Serve(options));
+  return coordinator;
+}
+
+Coordinator::~Coordinator() { Stop(); }
+
+absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
+  RETURN_IF_ERROR(MakeFolders(options.state)) << "while making the state folder";
+  ASSIGN_OR_RETURN(lock_, FileLock::Acquire(JoinPath(options.state, "lock"), limits::kTakeOverWait),
+                   << "another coordinator uses this state folder; stop it, or choose another --state");
+  ASSIGN_OR_RETURN(store_, OpenSqliteStore(JoinPath(options.state, "store.db")));
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& clock,
+                                    std::function<void(absl::Status)> failed) {
+  ASSIGN_OR_RETURN(Snapshot snapshot, store_->Load(""));
+  CoreOptions core_options{.cluster_id = "",
+                           .incarnation = RandomIncarnation(),
+                           .lease = absl::Milliseconds(options.lease_ms),
+                           .finished_jobs = options.finished_jobs};
+  ASSIGN_OR_RETURN(core_options.cluster_id, TakeClusterId(*store_, snapshot));
+  ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
+  queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
+  server_ = std::make_unique<RpcServer>(
+      RpcServerOptions{.listen = options.listen, .allow_plaintext = options.allow_plaintext}, queue_.get(), &clock,
+      [this](const char* method, absl::StatusCode code) { metrics_.CountRpc(method, code); });
+  loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
+      .core = std::move(core),
+      .revision = snapshot.revision,
+      .store = store_.get(),
+      .clock = &clock,
+      .queue = queue_.get(),
+      .sink = this,
+      .heard = [this] { return server_->TakeHeard(); },
+      .observe = [this, &clock](const LoopRound& round,
+                                const Core& core) { metrics_.ObserveRound(round, core, clock.TimeNow()); },
+      .failed = std::move(failed),
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
+  RETURN_IF_ERROR(server_->Start());
+  loop_->Start();
+  if (!options.metrics.empty()) {
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(options.metrics, metrics_.registry()));
+    if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
+    spdlog::info("metrics on http://{}/metrics", endpoint_->address());
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));
+  spdlog::info("serving on {}, state in {}", server_->address(), options.state);
+  return absl::OkStatus();
+}
+
+void Coordinator::Stop() {
+  if (loop_ != nullptr) loop_->Stop();
+  if (server_ != nullptr) server_->Stop();
+  endpoint_.reset();
+}
+
+void Coordinator::Release(Effect effect) {
+  if (const auto* line = std::get_if<WriteLog>(&effect)) return Log(*line);
+  metrics_.ObserveEffect(effect);
+  server_->Release(std::move(effect));
+}
+
+}  // namespace trainyard

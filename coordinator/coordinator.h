@@ -1,0 +1,60 @@
+// The coordinator as a whole: what main() creates and runs. Owns everything in the order of declaration: what comes
+// later uses what comes before, and is destroyed first.
+//
+//   ASSIGN_OR_RETURN(auto coordinator, Coordinator::Start(options));
+//   ... until a signal ...
+//   coordinator->Stop();
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/files.h"
+#include "coordinator/core/core_loop.h"
+#include "coordinator/core/event_queue.h"
+#include "coordinator/metrics.h"
+#include "coordinator/options.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/store.h"
+
+namespace trainyard {
+
+class Coordinator final : private EffectSink {
+ public:
+  // Serves when this returns. `failed` is called, from another thread, when the store takes nothing any more.
+  // Possible errors:
+  //   InvalidArgument      an address.
+  //   Unavailable          another coordinator holds the state folder, or the port is taken.
+  //   FailedPrecondition, DataLoss  the store is not ours, newer, or damaged.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Clock& clock,
+                                                            std::function<void(absl::Status)> failed);
+  ~Coordinator() override;
+
+  const std::string& address() const { return server_->address(); }
+  std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
+
+  // Handles what is queued, ends all streams with UNAVAILABLE, closes the store. Jobs go on.
+  void Stop();
+
+ private:
+  Coordinator() = default;
+
+  absl::Status OpenStore(const CoordinatorOptions& options);
+  absl::Status StartLoop(const CoordinatorOptions& options, Clock& clock, std::function<void(absl::Status)> failed);
+  absl::Status Serve(const CoordinatorOptions& options);
+  void Release(Effect effect) override;
+
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<Store> store_;
+  CoordinatorMetrics metrics_;
+  std::unique_ptr<EventQueue> queue_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<CoreLoop> loop_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,144 @@
+// Every invariant of the core's state, in prose and code. A debug build runs them after each event; tests do so always.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+#include "coordinator/core/core.h"
+#include "coordinator/policy/lifecycle.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Broken(const Job& job, absl::string_view what) {
+  return absl::InternalError(absl::StrCat("job ", job.id.value(), " (", StateName(job.state()), ", generation ",
+                                          job.head().generation(), "): ", what));
+}
+
+// Where the job stands and where the tables say it stands are the same.
+absl::Status CheckIndexes(const State& state, const Job& job) {
+  uint64_t index = job.record.submit_index();
+  auto it = state.by_submission.find(index);
+  if (it == state.by_submission.end() || it->second != job.id) return Broken(job, "is not listed by its submit index");
+  if (state.active.contains(job.id) != HasTrainers(job.state())) return Broken(job, "is active in one place only");
+  bool queued = state.queue.contains(index);
+  if (job.state() == v1::JOB_STATE_QUEUED && !queued) return Broken(job, "waits, but not in the queue");
+  if (queued && job.state() != v1::JOB_STATE_QUEUED && job.state() != v1::JOB_STATE_RECOVERING) {
+    return Broken(job, "is in the queue, but does not wait");
+  }
+  bool finished = std::count(state.finished.begin(), state.finished.end(), job.id) == 1;
+  if (finished != IsFinal(job.state())) return Broken(job, "is final in one place only");
+  return absl::OkStatus();
+}
+
+// A generation has all its ranks, each on one host that knows of the job as long as it is not over.
+absl::Status CheckRanks(const State& state, const Job& job) {
+  if (job.ranks.size() != job.record.rank_count()) return Broken(job, "has another number of ranks than recorded");
+  if ((job.head().generation() == 0) != job.ranks.empty()) return Broken(job, "has ranks without a generation");
+  if (!job.ranks.empty() && job.ranks.size() != job.world_size()) return Broken(job, "is not placed whole");
+  size_t indexed = 0;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    indexed += ranks.size();
+    auto host = state.hosts.find(name);
+    bool listed = host != state.hosts.end() && host->second.jobs.contains(job.id);
+    if (!IsFinal(job.state()) && !listed) return Broken(job, absl::StrCat("host ", name.value(), " does not know it"));
+    if (IsFinal(job.state()) && listed) return Broken(job, absl::StrCat("is over, yet holds host ", name.value()));
+    for (uint32_t rank : ranks) {
+      if (rank >= job.ranks.size() || job.ranks[rank].host() != name) return Broken(job, "a rank's host is wrong");
+    }
+  }
+  if (indexed != job.ranks.size()) return Broken(job, "a rank is on no host");
+  return absl::OkStatus();
+}
+
+// What a state promises about its ranks and about the store.
+absl::Status CheckPromises(const Job& job) {
+  v1::JobState at = job.state();
+  for (const Rank& rank : job.ranks) {
+    if (rank.record.ready() && !rank.record.registered()) return Broken(job, "a rank is ready without its digest");
+    if (at == v1::JOB_STATE_RUNNING && !rank.record.ready()) return Broken(job, "runs with a rank that is not ready");
+    if (at == v1::JOB_STATE_SUCCEEDED && (!rank.exited() || !rank.record.finished())) {
+      return Broken(job, "succeeded with a rank that did not finish");
+    }
+  }
+  if (at == v1::JOB_STATE_RUNNING && !job.store.sealed) return Broken(job, "runs with an open store");
+  if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.store.sealed) {
+    return Broken(job, "forms with a sealed store");
+  }
+  if ((job.store.sealed || job.nothing_desired) && !job.store.watchers.empty()) {
+    return Broken(job, "watchers were left at a store that is over");
+  }
+  if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
+  if (job.head().restarts() + 1 != job.head().generation() && job.head().generation() > 0) {
+    return Broken(job, "a generation that is no restart");
+  }
+  if (at == v1::JOB_STATE_CANCELLED && !job.record.cancelled()) {
+    if (job.head().generation() > 0) return Broken(job, "cancelled though nobody asked");
+  }
+  if (IsFinal(at) && !job.nothing_desired) return Broken(job, "is over, yet desires trainers");
+  if (IsFinal(at) && job.head().finished_unix_ms() == 0) return Broken(job, "is over at no time");
+  return absl::OkStatus();
+}
+
+// Watchers: sequences rise, stay below what was reserved, and a job that is over keeps nobody waiting.
+absl::Status CheckHistory(const Job& job) {
+  uint64_t before = 0;
+  for (const EventPtr& event : job.history) {
+    if (event->sequence() <= before) return Broken(job, "its history is out of order");
+    before = event->sequence();
+  }
+  if (before > job.last_sequence) return Broken(job, "told an event beyond its last sequence");
+  if (!IsFinal(job.state()) && job.last_sequence > job.record.sequence_limit()) {
+    return Broken(job, "told an event beyond what was reserved");
+  }
+  if (IsFinal(job.state()) && !job.waiting.empty()) return Broken(job, "is over, yet a watcher waits");
+  for (int i = 1; i < job.head().checkpoints_size(); ++i) {
+    if (job.head().checkpoints(i - 1).step() >= job.head().checkpoints(i).step()) {
+      return Broken(job, "its checkpoints are out of order");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHosts(const State& state) {
+  size_t attached = 0;
+  for (const auto& [name, host] : state.hosts) {
+    if (host.attached()) {
+      ++attached;
+      auto it = state.sessions.find(host.session);
+      if (it == state.sessions.end() || it->second != name) {
+        return absl::InternalError(absl::StrCat("host ", name.value(), ": its session is not its own"));
+      }
+    }
+    for (const JobId& id : host.jobs) {
+      auto job = state.jobs.find(id);
+      if (job == state.jobs.end() || !job->second.ranks_on.contains(name)) {
+        return absl::InternalError(absl::StrCat("host ", name.value(), " lists job ", id.value(), " without a rank"));
+      }
+    }
+  }
+  if (attached != state.sessions.size()) return absl::InternalError("a session belongs to no host");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Core::Check() const {
+  RETURN_IF_ERROR(CheckHosts(state_));
+  for (const auto& [id, job] : state_.jobs) {
+    RETURN_IF_ERROR(CheckIndexes(state_, job));
+    RETURN_IF_ERROR(CheckRanks(state_, job));
+    RETURN_IF_ERROR(CheckPromises(job));
+    RETURN_IF_ERROR(CheckHistory(job));
+    if (HashHex(job.record.spec_bytes()) != job.head().spec_digest()) return Broken(job, "digest and spec differ");
+  }
+  for (const auto& [reader_id, reader] : state_.readers) {
+    if (!state_.jobs.contains(JobId(reader.request.job_id()))) {
+      return absl::InternalError(absl::StrCat("log reader ", reader_id.value(), " reads a job that is forgotten"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

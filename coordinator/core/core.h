@@ -1,0 +1,57 @@
+// The coordinator's event core: Handle(event, now) → records to store and effects to release. No thread, lock, clock,
+// disk, network or randomness inside, so that "durable before it is acknowledged" and "simulated in one thread" hold by
+// construction. One thread feeds it (core_loop.h); ops/ holds what each event does, policy/ what is decided.
+//
+//   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = life}, records, now));
+//   Output output = core->Handle(SubmitJob{...}, now);
+//   ... commit output.records, then release output.effects
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/effect.h"
+#include "coordinator/core/event.h"
+#include "coordinator/core/state.h"
+
+namespace trainyard {
+
+// What gauges show.
+struct Totals {
+  std::map<v1::JobState, uint64_t> jobs;
+  uint64_t hosts_attached = 0;
+  uint64_t hosts_unreachable = 0;
+  uint64_t slots = 0;
+  uint64_t slots_free = 0;
+};
+
+class Core {
+ public:
+  // `records` are all records of the store, empty when it is new.
+  // Possible errors: DataLoss: the records cannot be read.
+  static absl::StatusOr<std::unique_ptr<Core>> New(CoreOptions options,
+                                                   const std::vector<std::pair<std::string, std::string>>& records,
+                                                   absl::Time now);
+
+  // Once, before the first event: takes up what the store held.
+  Output Start(absl::Time now);
+  // REQUIRES: `now` is not before that of the event before.
+  Output Handle(Event event, absl::Time now);
+
+  Totals CountTotals() const;
+  const State& state() const { return state_; }
+  // Every invariant of the state; the message names the first that does not hold. Run after each event in debug builds.
+  absl::Status Check() const;
+
+ private:
+  Core() = default;
+
+  State state_;
+};
+
+}  // namespace trainyard

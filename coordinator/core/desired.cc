@@ -1,0 +1,92 @@
+#include "coordinator/core/desired.h"
+
+#include <algorithm>
+#include <map>
+
+namespace trainyard {
+namespace {
+
+bool IsDesired(const Job& job, const Rank& rank) {
+  if (job.nothing_desired || rank.exited() || !rank.gone.empty()) return false;
+  // Told as started, yet its host attached without it: its exit is on the way, and starting it anew would be wrong.
+  if (rank.missing_since != absl::InfiniteFuture()) return false;
+  // After a restart of ours nothing is started until every host of the job has said what it runs.
+  return rank.seen_running || job.unconfirmed.empty();
+}
+
+v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& host) {
+  v1::DesiredTrainer trainer;
+  trainer.mutable_key()->set_job_id(job.id.value());
+  trainer.mutable_key()->set_generation(job.generation().value());
+  trainer.mutable_key()->set_rank(rank.record.rank());
+  trainer.set_world_size(static_cast<uint32_t>(job.ranks.size()));
+  trainer.set_local_rank(rank.local_rank);
+  trainer.set_local_world_size(rank.local_world_size);
+  trainer.set_spec(job.record.spec_bytes());
+  trainer.set_spec_digest(job.head().spec_digest());
+  trainer.set_threads(ThreadsPerRank(job, host, rank.local_world_size));
+  // From the second generation on the folder holds what the first one left.
+  trainer.set_resume(job.head().resume() || job.generation().value() > 1);
+  if (job.head().checkpoints_size() > 0) {
+    *trainer.mutable_restart_from() = job.head().checkpoints(job.head().checkpoints_size() - 1);
+  }
+  trainer.set_go(job.store.sealed);
+  trainer.set_stop(job.stop);
+  trainer.set_data_address(host.inventory.data_address());
+  return trainer;
+}
+
+}  // namespace
+
+uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size) {
+  uint32_t asked = job.head().spec().resources().threads_per_rank();
+  if (asked > 0) return asked;
+  return std::max(1u, host.inventory.cores() / std::max(1u, local_world_size));
+}
+
+v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
+  v1::CoordinatorMessage message;
+  v1::DesiredState& desired = *message.mutable_desired();
+  desired.set_revision(host.record.revision());
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (job.nothing_desired || on == job.ranks_on.end()) continue;
+    for (uint32_t rank : on->second) {
+      if (IsDesired(job, job.ranks[rank])) *desired.add_trainers() = MakeTrainer(job, job.ranks[rank], host);
+    }
+  }
+  for (const auto& [id, reader] : state.readers) {
+    // Once the job has ended there is nothing to follow: the daemon sends what is left and ends its push.
+    if (reader.close_at != absl::InfiniteFuture()) continue;
+    for (const auto& [request_id, name] : reader.open) {
+      const Job& job = state.jobs.at(JobId(reader.request.job_id()));
+      auto on = job.ranks_on.find(name);
+      if (name != host.name || on == job.ranks_on.end()) continue;
+      v1::LogRequest& request = *desired.add_logs();
+      request.set_request_id(request_id);
+      request.set_job_id(reader.request.job_id());
+      request.set_tail_lines(reader.request.tail_lines());
+      request.set_follow(reader.request.follow());
+      for (uint32_t rank : on->second) {
+        const auto& asked = reader.request.ranks();
+        if (asked.empty() || std::count(asked.begin(), asked.end(), rank) > 0) request.add_ranks(rank);
+      }
+    }
+  }
+  return message;
+}
+
+void MarkRemoved(State& state, const Host& host) {
+  for (const JobId& id : host.jobs) {
+    Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (!job.nothing_desired || on == job.ranks_on.end()) continue;
+    for (uint32_t index : on->second) {
+      Rank& rank = job.ranks[index];
+      if (rank.removed_at_revision == 0) rank.removed_at_revision = host.record.revision();
+    }
+  }
+}
+
+}  // namespace trainyard

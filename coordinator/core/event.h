@@ -1,0 +1,139 @@
+// What can happen to the coordinator's core: plain values, made by rpc/ from messages and by the loop from its timer.
+// Ids and random numbers come in with the event, so that handling one is a function of the state, the event and the
+// time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "trainyard/v1/agent.pb.h"
+#include "trainyard/v1/service.pb.h"
+
+namespace trainyard {
+
+// A call that waits for one answer; a stream that is fed until it ends; one life of a daemon's stream.
+using CallId = NumberId<struct CallIdTag>;
+using WatchId = NumberId<struct WatchIdTag>;
+using SessionId = NumberId<struct SessionIdTag>;
+using ReaderId = NumberId<struct ReaderIdTag>;
+
+// ---- people and services -------------------------------------------------------------------------------------------
+
+struct SubmitJob {
+  CallId call;
+  v1::SubmitRequest request;
+  JobId fallback_id;  // used when the request names none
+};
+
+struct GetJob {
+  CallId call;
+  JobId job;
+};
+
+struct ListJobs {
+  CallId call;
+  v1::ListRequest request;
+};
+
+struct CancelJob {
+  CallId call;
+  JobId job;
+  std::string reason;
+};
+
+struct GetServerInfo {
+  CallId call;
+};
+
+// Asks for what happened to a job after `after_sequence`, at most `limit` events; answered by WatchBatch as soon as
+// there is something. The watcher asks again when it has written them, so a slow one holds no queue here.
+struct WatchJob {
+  WatchId watch;
+  JobId job;
+  uint64_t after_sequence = 0;
+  bool first = false;  // the stream has just been opened
+};
+
+struct WatchClosed {
+  WatchId watch;
+  JobId job;
+};
+
+struct OpenLogs {
+  ReaderId reader;
+  v1::LogsRequest request;
+};
+
+struct LogsClosed {  // the reader has gone
+  ReaderId reader;
+};
+
+struct LogPushEnded {  // a daemon has sent all that a request asked for
+  std::string request_id;
+};
+
+// ---- daemons -------------------------------------------------------------------------------------------------------
+
+struct AttachHost {
+  SessionId session;
+  v1::Hello hello;
+  std::string peer;  // address, for messages
+};
+
+struct DetachHost {
+  SessionId session;
+};
+
+struct HostFactsTold {
+  SessionId session;
+  v1::FactBatch batch;
+};
+
+struct RankReportsTold {
+  SessionId session;
+  v1::RankReports reports;
+};
+
+// The host has applied a desired state. Sent when the number changes; heartbeats as such come with the Tick.
+struct RevisionApplied {
+  SessionId session;
+  uint64_t revision = 0;
+};
+
+struct PutValue {
+  CallId call;
+  v1::PutValueRequest request;
+};
+
+struct WatchValues {
+  WatchId watch;
+  v1::WatchValuesRequest request;
+};
+
+struct WatchValuesClosed {
+  WatchId watch;
+  JobId job;
+};
+
+// ---- time ----------------------------------------------------------------------------------------------------------
+
+// About ten times a second. `heard` tells the sessions that were heard of since the last tick, and when.
+struct Tick {
+  struct Heard {
+    SessionId session;
+    absl::Time time;
+  };
+  std::vector<Heard> heard;
+};
+
+using Event = std::variant<SubmitJob, GetJob, ListJobs, CancelJob, GetServerInfo, WatchJob, WatchClosed, OpenLogs,
+                           LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold,
+                           RevisionApplied, PutValue, WatchValues, WatchValuesClosed, Tick>;
+
+// "submit_job": a label of metrics.
+const char* NameOf(const Event& event);
+
+}  // namespace trainyard

@@ -1,0 +1,104 @@
+// trainyard-coordinator. Reads its settings, runs a Coordinator until SIGTERM, SIGINT, the end of its lifeline or a
+// store that takes nothing any more, and stops it. Exit codes: 0 stopped as asked; 1 failed; 2 bad input.
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/logging.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/options.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitBadInput = 2;
+
+// Blocked in every thread from here on and read from a descriptor instead, so no handler ever runs.
+int BlockSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+void TellReady(int fd, const Coordinator& coordinator) {
+  if (fd < 0) return;
+  std::string line =
+      nlohmann::json({{"listen", coordinator.address()}, {"metrics", coordinator.metrics_address()}}).dump() + "\n";
+  if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    spdlog::warn("cannot tell the addresses on descriptor {}", fd);
+  }
+  close(fd);
+}
+
+// Returns the exit code.
+int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd) {
+  pollfd polled[] = {{signal_fd, POLLIN, 0}, {failed_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}};
+  while (true) {
+    if (poll(polled, lifeline_fd >= 0 ? 3 : 2, -1) < 0) continue;
+    if (polled[1].revents != 0) return kExitFailed;
+    if (polled[0].revents != 0) {
+      signalfd_siginfo info;
+      ssize_t got = read(signal_fd, &info, sizeof info);
+      spdlog::info("signal {}: going down; jobs go on", got == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
+      return 0;
+    }
+    if (polled[2].revents == 0) continue;
+    char byte;
+    if (read(lifeline_fd, &byte, 1) <= 0) {
+      spdlog::info("the lifeline has ended: going down");
+      return 0;
+    }
+  }
+}
+
+int Run(const CoordinatorOptions& options) {
+  int signal_fd = BlockSignals();
+  int failed_fd = eventfd(0, EFD_CLOEXEC);
+  auto coordinator = Coordinator::Start(options, Clock::GetRealClock(), [failed_fd](const absl::Status& status) {
+    spdlog::error("the store takes nothing any more: {}; exiting, jobs go on", std::string(status.message()));
+    eventfd_write(failed_fd, 1);
+  });
+  if (!coordinator.ok()) {
+    spdlog::error("{}", std::string(coordinator.status().message()));
+    return absl::IsInvalidArgument(coordinator.status()) ? kExitBadInput : kExitFailed;
+  }
+  TellReady(options.ready_fd, **coordinator);
+  int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd);
+  (*coordinator)->Stop();
+  return code;
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+#ifndef TRAINYARD_SANITIZED
+  // Debian's Abseil runs its deadlock detector also in release builds; with thousands of streams it costs two thirds.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+  auto command_line = trainyard::ReadCommandLine(argc, argv);
+  if (!command_line.ok()) {
+    std::fprintf(stderr, "trainyard-coordinator: %s\n", std::string(command_line.status().message()).c_str());
+    return trainyard::kExitBadInput;
+  }
+  if (!command_line->print.empty()) {
+    std::fputs(command_line->print.c_str(), stdout);
+    return 0;
+  }
+  const trainyard::CoordinatorOptions& options = command_line->options;
+  trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
+  return trainyard::Run(options);
+}

@@ -1,0 +1,169 @@
+#include "coordinator/metrics.h"
+
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/version.h"
+#include "coordinator/policy/lifecycle.h"
+
+namespace trainyard {
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+// Gauges of totals are counted anew so often; a scrape is every few seconds.
+constexpr absl::Duration kTotalsInterval = absl::Milliseconds(500);
+
+constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
+                               "Always 1; the version is in the label.", "version"};
+constexpr MetricSpec kJobs = {"trainyard_jobs", MetricKind::kGauge,
+                              "Jobs known, by state; finished ones until they are forgotten.", "state"};
+constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge,
+                               "Hosts by state: attached (stream open), unreachable (lease ran out).", "state"};
+constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge,
+                               "Slots of reachable hosts by state: free, used.", "state"};
+constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.", "job"};
+constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of the newest step of an unfinished job.",
+                              "job"};
+constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
+                                         "Tokens of the newest step over its wall time, all ranks.", "job"};
+constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
+                                "Tokens trained on, all jobs; a step counts once, also over restarts."};
+constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
+                                     "Wall time of optimizer steps, all jobs."};
+constexpr MetricSpec kFailures = {"trainyard_failures_total", MetricKind::kCounter,
+                                  "Generations that failed, by cause.", "cause"};
+constexpr MetricSpec kTransitions = {"trainyard_job_transitions_total", MetricKind::kCounter,
+                                     "Changes of a job's state, by the state entered.", "state"};
+constexpr MetricSpec kSaves = {"trainyard_checkpoints_total", MetricKind::kCounter, "Checkpoints recorded."};
+constexpr MetricSpec kSavedBytes = {"trainyard_checkpoint_bytes_total", MetricKind::kCounter,
+                                    "Bytes of the checkpoints recorded."};
+constexpr MetricSpec kSaveSeconds = {"trainyard_checkpoint_seconds", MetricKind::kHistogram,
+                                     "Time a save took, as rank 0 told it."};
+constexpr MetricSpec kFailedSaves = {"trainyard_checkpoint_failures_total", MetricKind::kCounter,
+                                     "Saves that failed; training went on."};
+constexpr MetricSpec kEvents = {"trainyard_core_events_total", MetricKind::kCounter, "Events handled by the core.",
+                                "event"};
+constexpr MetricSpec kQueue = {"trainyard_core_queue_length", MetricKind::kGauge, "Events waiting for the core."};
+constexpr MetricSpec kHandleSeconds = {"trainyard_core_handle_seconds", MetricKind::kHistogram,
+                                       "Time the core took for a batch of events."};
+constexpr MetricSpec kCommitSeconds = {"trainyard_store_commit_seconds", MetricKind::kHistogram,
+                                       "Time the store took to make a batch durable."};
+constexpr MetricSpec kRecords = {"trainyard_store_records_total", MetricKind::kCounter, "Records written or deleted."};
+constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
+                              "method, code"};
+
+const Buckets kFastBuckets = {1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1, 5};
+const Buckets kStepBuckets = {1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+
+std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); }
+
+}  // namespace
+
+const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
+  static const auto* specs = new std::vector<MetricSpec>{
+      kBuild,       kJobs,        kHosts,       kSlots,         kStep,          kLoss,    kTokensPerSecond,
+      kTokens,      kStepSeconds, kFailures,    kTransitions,   kSaves,         kSavedBytes, kSaveSeconds,
+      kFailedSaves, kEvents,      kQueue,       kHandleSeconds, kCommitSeconds, kRecords, kRpcs};
+  return *specs;
+}
+
+CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
+  for (const MetricSpec& spec : CoordinatorMetricSpecs()) {
+    if (spec.kind == MetricKind::kCounter) counters_[spec.name] = &CounterFamily(*registry_, spec);
+    if (spec.kind == MetricKind::kGauge) gauges_[spec.name] = &GaugeFamily(*registry_, spec);
+    if (spec.kind == MetricKind::kHistogram) histograms_[spec.name] = &HistogramFamily(*registry_, spec);
+  }
+  gauges_[kBuild.name]->Add({{"version", kVersion}}).Set(1);
+  tokens_ = &counters_[kTokens.name]->Add({});
+  saves_ = &counters_[kSaves.name]->Add({});
+  failed_saves_ = &counters_[kFailedSaves.name]->Add({});
+  saved_bytes_ = &counters_[kSavedBytes.name]->Add({});
+  counters_[kRecords.name]->Add({});
+  step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
+  save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
+  commit_seconds_ = &histograms_[kCommitSeconds.name]->Add({}, kFastBuckets);
+  handle_seconds_ = &histograms_[kHandleSeconds.name]->Add({}, kFastBuckets);
+  queue_length_ = &gauges_[kQueue.name]->Add({});
+}
+
+CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
+  auto it = jobs_.find(job);
+  if (it == jobs_.end()) {
+    prometheus::Labels labels = {{"job", job.value()}};
+    it = jobs_.emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
+                                      .loss = &gauges_[kLoss.name]->Add(labels),
+                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels)})
+             .first;
+  }
+  return it->second;
+}
+
+void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& step) {
+  JobSeries& series = SeriesOf(job);
+  series.step->Set(static_cast<double>(step.step()));
+  series.loss->Set(step.loss());
+  if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
+  tokens_->Increment(static_cast<double>(step.tokens()));
+  step_seconds_->Observe(step.step_s());
+}
+
+void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
+  if (const auto* told = std::get_if<JobTold>(&effect)) {
+    const v1::Event& event = *told->event;
+    if (event.has_step()) ObserveStep(told->job, event.step());
+    if (event.has_checkpoint()) {
+      saves_->Increment();
+      saved_bytes_->Increment(static_cast<double>(event.checkpoint().size_bytes()));
+    }
+    if (event.has_state()) {
+      counters_[kTransitions.name]->Add({{"state", Lower(StateName(event.state().state()))}}).Increment();
+    }
+  } else if (const auto* failure = std::get_if<FailureCounted>(&effect)) {
+    counters_[kFailures.name]->Add({{"cause", failure->cause}}).Increment();
+  } else if (const auto* save = std::get_if<SaveCounted>(&effect)) {
+    if (save->failed) {
+      failed_saves_->Increment();
+    } else {
+      save_seconds_->Observe(save->seconds);
+    }
+  } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {
+    auto it = jobs_.find(ended->job);
+    if (it == jobs_.end()) return;
+    gauges_[kStep.name]->Remove(it->second.step);
+    gauges_[kLoss.name]->Remove(it->second.loss);
+    gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
+    jobs_.erase(it);
+  }
+}
+
+void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, absl::Time now) {
+  for (const char* event : round.events) counters_[kEvents.name]->Add({{"event", event}}).Increment();
+  handle_seconds_->Observe(absl::ToDoubleSeconds(round.handle_time));
+  if (round.records > 0) {
+    commit_seconds_->Observe(absl::ToDoubleSeconds(round.commit_time));
+    counters_[kRecords.name]->Add({}).Increment(static_cast<double>(round.records));
+  }
+  queue_length_->Set(static_cast<double>(round.queue_length));
+  if (now - totals_at_ < kTotalsInterval) return;
+  totals_at_ = now;
+  ObserveTotals(core);
+}
+
+void CoordinatorMetrics::ObserveTotals(const Core& core) {
+  Totals totals = core.CountTotals();
+  for (const auto& [state, count] : totals.jobs) {
+    gauges_[kJobs.name]->Add({{"state", Lower(StateName(state))}}).Set(static_cast<double>(count));
+  }
+  gauges_[kHosts.name]->Add({{"state", "attached"}}).Set(static_cast<double>(totals.hosts_attached));
+  gauges_[kHosts.name]->Add({{"state", "unreachable"}}).Set(static_cast<double>(totals.hosts_unreachable));
+  gauges_[kSlots.name]->Add({{"state", "free"}}).Set(static_cast<double>(totals.slots_free));
+  gauges_[kSlots.name]->Add({{"state", "used"}}).Set(static_cast<double>(totals.slots - totals.slots_free));
+}
+
+void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {
+  counters_.at(kRpcs.name)->Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,60 @@
+// The coordinator's metrics: trainyard_*, base units. The table is what docs/metrics.md lists and a test compares.
+// Counted from effects and from rounds of the loop, so that no op carries a line for it. What carries a job's id is
+// dropped when the job is final, so that the number of series is that of unfinished jobs.
+//
+// Observe* on the loop's thread; CountRpc on any.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/metrics.h"
+#include "coordinator/core/core_loop.h"
+
+namespace trainyard {
+
+// Every metric there is.
+const std::vector<MetricSpec>& CoordinatorMetricSpecs();
+
+class CoordinatorMetrics {
+ public:
+  CoordinatorMetrics();
+
+  const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+
+  void ObserveEffect(const Effect& effect);
+  void ObserveRound(const LoopRound& round, const Core& core, absl::Time now);
+  void CountRpc(const char* method, absl::StatusCode code);
+
+ private:
+  struct JobSeries {
+    prometheus::Gauge* step;
+    prometheus::Gauge* loss;
+    prometheus::Gauge* tokens_per_second;
+  };
+
+  JobSeries& SeriesOf(const JobId& job);
+  void ObserveStep(const JobId& job, const v1::StepReport& step);
+  void ObserveTotals(const Core& core);
+
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::map<std::string, prometheus::Family<prometheus::Counter>*> counters_;
+  std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
+  std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
+  std::map<JobId, JobSeries> jobs_;
+  prometheus::Counter* tokens_;
+  prometheus::Counter* saves_;
+  prometheus::Counter* failed_saves_;
+  prometheus::Counter* saved_bytes_;
+  prometheus::Histogram* step_seconds_;
+  prometheus::Histogram* save_seconds_;
+  prometheus::Histogram* commit_seconds_;
+  prometheus::Histogram* handle_seconds_;
+  prometheus::Gauge* queue_length_;
+  absl::Time totals_at_ = absl::InfinitePast();
+};
+
+}  // namespace trainyard

@@ -1,0 +1,89 @@
+// A batch of facts: each counts once, by its sequence; what belongs to an old generation is refused by name; all of it
+// is acknowledged, durably, so that the daemon may forget it.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+
+namespace trainyard {
+namespace {
+
+absl::string_view FactName(const v1::Fact& fact) {
+  const auto* field = v1::Fact::descriptor()->FindFieldByNumber(static_cast<int>(fact.kind_case()));
+  return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
+}
+
+bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
+  return a.job_id() == b.job_id() && a.generation() == b.generation() && a.rank() == b.rank();
+}
+
+// The slot of a trainer of the past is free once it has exited.
+void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
+  if (!fact.has_exited()) return;
+  auto stray = std::find_if(host.strays.begin(), host.strays.end(),
+                            [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); });
+  if (stray == host.strays.end()) return;
+  host.strays.erase(stray);
+  turn.ScheduleAll();
+}
+
+// OK, or why the fact changes nothing.
+absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fact) {
+  const v1::TrainerKey& key = fact.key();
+  auto it = state.jobs.find(JobId(key.job_id()));
+  if (it == state.jobs.end()) return absl::NotFoundError("no such job");
+  const Job& job = it->second;
+  if (key.generation() != job.head().generation()) {
+    return absl::AbortedError(absl::StrCat("the job is at generation ", job.head().generation()));
+  }
+  if (IsFinal(job.state())) return absl::AbortedError(absl::StrCat("the job is ", StateName(job.state())));
+  if (key.rank() >= job.ranks.size() || job.ranks[key.rank()].host() != host.name) {
+    return absl::AbortedError("that rank is not on this host");
+  }
+  return absl::OkStatus();
+}
+
+void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
+  ForgetStray(turn, host, fact);
+  if (absl::Status status = CheckFence(turn.state, host, fact); !status.ok()) {
+    turn.Info(absl::StrCat("fact '", FactName(fact), "' of rank ", fact.key().rank(), ", generation ",
+                           fact.key().generation(), ", job ", fact.key().job_id(), " from ", host.name.value(),
+                           " is refused: ", std::string(status.message())));
+    return;
+  }
+  Job& job = turn.state.jobs.at(JobId(fact.key().job_id()));
+  Rank& rank = job.ranks[fact.key().rank()];
+  switch (fact.kind_case()) {
+    case v1::Fact::kSaved:
+    case v1::Fact::kSaveFailed:
+    case v1::Fact::kRestored:
+      ApplyCheckpointFact(turn, job, rank, fact);
+      break;
+    default:
+      ApplyTrainerFact(turn, job, rank, fact);
+  }
+  turn.Touch(job);
+}
+
+}  // namespace
+
+void Run(Turn& turn, HostFactsTold& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon tells them again on its new one
+  Host& host = turn.state.hosts.at(session->second);
+  uint64_t acked = host.record.acked_fact();
+  for (const v1::Fact& fact : event.batch.facts()) {
+    if (fact.sequence() <= acked) continue;
+    acked = fact.sequence();
+    ApplyFact(turn, host, fact);
+  }
+  host.record.set_acked_fact(acked);
+  turn.Save(host);
+  SendToHost ack{event.session, {}};
+  ack.message.mutable_ack()->set_sequence(acked);
+  turn.Emit(std::move(ack));
+}
+
+}  // namespace trainyard

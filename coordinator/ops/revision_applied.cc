@@ -1,0 +1,28 @@
+// A host has applied a desired state. The daemon tells this in order behind its facts, so a trainer that this revision
+// lacks and that never said `started` never will.
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+
+namespace trainyard {
+
+void Run(Turn& turn, RevisionApplied& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;
+  Host& host = turn.state.hosts.at(session->second);
+  host.applied_revision = event.revision;
+  for (const JobId& id : host.jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!job.nothing_desired) continue;
+    for (uint32_t index : job.ranks_on[host.name]) {
+      Rank& rank = job.ranks[index];
+      bool never_started = !rank.record.started() && !rank.seen_running && !rank.exited() && rank.gone.empty();
+      if (!never_started || rank.removed_at_revision == 0 || event.revision < rank.removed_at_revision) continue;
+      rank.gone = "never started";
+      turn.Touch(job);
+      turn.ScheduleAll();
+    }
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,102 @@
+// SubmitJob: check, resolve, record, answer; then place at once if the slots are there.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+#include "spec/prepare.h"
+
+namespace trainyard {
+namespace {
+
+bool IsJobId(absl::string_view id) {
+  return id.size() >= 8 && id.size() <= 32 &&
+         std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); });
+}
+
+absl::Status CheckRequest(const State& state, const v1::SubmitRequest& request, const JobId& id) {
+  if (!IsJobId(id.value())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job_id '", id.value().substr(0, 64), "' must be 8 to 32 of a-z and 0-9"));
+  }
+  if (!request.default_run_root().empty() && request.default_run_root().front() != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("default_run_root '", request.default_run_root(), "' must be an absolute path"));
+  }
+  if (state.queue.size() + state.active.size() >= limits::kJobsUnfinished) {
+    return absl::ResourceExhaustedError(absl::StrCat(state.queue.size() + state.active.size(),
+                                                     " jobs are unfinished, the limit; wait, or cancel some"));
+  }
+  return absl::OkStatus();
+}
+
+v1::SubmitResponse MakeResponse(const Job& job) {
+  v1::SubmitResponse response;
+  response.set_job_id(job.id.value());
+  *response.mutable_resolved() = job.head().spec();
+  *response.mutable_decisions() = job.head().decisions();
+  *response.mutable_warnings() = job.head().warnings();
+  return response;
+}
+
+Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, PreparedJob prepared) {
+  Job job;
+  job.id = id;
+  v1::Job& head = job.head();
+  head.set_job_id(id.value());
+  *head.mutable_spec() = std::move(prepared.spec);
+  head.set_state(v1::JOB_STATE_QUEUED);
+  head.set_submitted_unix_ms(absl::ToUnixMillis(turn.now));
+  for (v1::ResolvedKey& decision : prepared.decisions) *head.add_decisions() = std::move(decision);
+  for (std::string& warning : prepared.warnings) head.add_warnings(std::move(warning));
+  head.set_spec_digest(prepared.digest);
+  head.set_resume(request.resume());
+  job.record.set_spec_bytes(std::move(prepared.bytes));
+  job.record.set_submit_index(turn.state.next_submit_index++);
+  return job;
+}
+
+}  // namespace
+
+void Run(Turn& turn, SubmitJob& event) {
+  State& state = turn.state;
+  const v1::SubmitRequest& request = event.request;
+  JobId id = request.job_id().empty() ? event.fallback_id : JobId(request.job_id());
+  std::string request_digest = HashHex(request.SerializeAsString());
+  if (auto it = state.jobs.find(id); it != state.jobs.end()) {
+    if (it->second.record.request_digest() == request_digest) {
+      turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(it->second)});
+    } else {
+      turn.Emit(Reply{event.call,
+                      absl::AlreadyExistsError(absl::StrCat("job_id ", id.value(),
+                                                            " names another job; choose another id, or none")),
+                      {}});
+    }
+    return;
+  }
+  if (absl::Status status = CheckRequest(state, request, id); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
+  auto prepared = PrepareJob(request.spec(), {.job_id = id.value(), .default_run_root = request.default_run_root()});
+  if (!prepared.ok()) {
+    turn.Emit(Reply{event.call, prepared.status(), {}});
+    return;
+  }
+  Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
+  job.record.set_request_digest(std::move(request_digest));
+  state.by_submission[job.record.submit_index()] = id;
+  state.queue.insert(job.record.submit_index());
+  turn.Save(job);
+  turn.SetReason(job, "accepted");
+  turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(), ") accepted: ", job.world_size(),
+                         " ranks, digest ", job.head().spec_digest()));
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(job)});
+  turn.Schedule(job);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,116 @@
+#include "coordinator/options.h"
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "common/problems.h"
+#include "common/status_macros.h"
+#include "common/strict_yaml.h"
+#include "common/version.h"
+#include "coordinator/policy/lifecycle.h"
+#include "coordinator/rpc/server.h"
+#include "trainyard/v1/config.pb.h"
+
+namespace trainyard {
+namespace {
+
+struct Flags {
+  std::optional<std::string> listen, state, metrics, config, log_format, log_level;
+  std::optional<uint32_t> lease_ms;
+  bool allow_plaintext = false;
+  bool version = false;
+  bool print_lifecycle = false;
+  int lifeline_fd = -1;
+  int ready_fd = -1;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen, "host:port of the gRPC API; port 0: a free one (default 127.0.0.1:7070)");
+  app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
+  app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7071); empty: none");
+  app.add_option("--config", flags.config, "configuration file in YAML; flags win over it");
+  app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
+  app.add_option("--log-format", flags.log_format, "text or json (default text)");
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
+  app.add_option("--lease-ms", flags.lease_ms, "a host not heard of for so long is unreachable (default 3000)");
+  app.add_option("--lifeline-fd", flags.lifeline_fd, "exit when the other end of this pipe is closed");
+  app.add_option("--ready-fd", flags.ready_fd, "write one line of JSON with the addresses here once serving");
+  app.add_flag("--version", flags.version, "print the version");
+  app.add_flag("--print-lifecycle", flags.print_lifecycle, "print the table of job states of ARCHITECTURE.md");
+}
+
+// Flags win; a flag is checked as the same key of a file is, so both have the same ranges and words.
+void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& problems) {
+  auto set = [&](const char* key, const char* flag, const std::string& yaml) {
+    SetYamlKey(key, {.text = yaml, .file_name = flag, .working_directory = WorkingDirectory()}, &config, &problems);
+  };
+  // Text is set as it is: an address or a path is no YAML.
+  if (flags.listen) config.set_listen(*flags.listen);
+  if (flags.state) config.set_state(AbsolutePath(*flags.state, WorkingDirectory()));
+  if (flags.metrics) config.set_metrics(*flags.metrics);
+  if (flags.allow_plaintext) config.set_allow_plaintext(true);
+  if (flags.lease_ms) set("lease_ms", "--lease-ms", absl::StrCat(*flags.lease_ms));
+  if (flags.log_format) set("log.format", "--log-format", *flags.log_format);
+  if (flags.log_level) set("log.level", "--log-level", *flags.log_level);
+}
+
+void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
+  if (config.state().empty()) {
+    problems.AddError({}, "", "no state folder: give --state DIR, or `state` in the --config file");
+  }
+  absl::Status listen =
+      CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
+  if (!listen.ok()) problems.AddError({}, "", std::string(listen.message()));
+}
+
+CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags) {
+  CoordinatorOptions options;
+  options.listen = config.listen();
+  options.state = config.state();
+  options.metrics = config.metrics();
+  options.allow_plaintext = config.allow_plaintext();
+  options.lease_ms = config.lease_ms();
+  options.finished_jobs = config.finished_jobs();
+  options.log_json = config.log().format() == v1::LOG_FORMAT_JSON;
+  options.log_level = EnumWord(*v1::LogLevel_descriptor()->FindValueByNumber(config.log().level()));
+  options.lifeline_fd = flags.lifeline_fd;
+  options.ready_fd = flags.ready_fd;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
+  CLI::App app("The coordinator of Trainyard: accepts jobs, forms their groups of ranks, watches over them.",
+               "trainyard-coordinator");
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return CommandLine{.print = app.help(), .options = {}};
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), "; see trainyard-coordinator --help"));
+  }
+  if (flags.version) return CommandLine{.print = absl::StrCat("trainyard-coordinator ", kVersion, "\n"), .options = {}};
+  if (flags.print_lifecycle) return CommandLine{.print = PrintLifecycle(), .options = {}};
+
+  v1::CoordinatorConfig config;
+  if (flags.config) {
+    RETURN_IF_ERROR(ReadYamlFile(*flags.config, &config));
+  }
+  Problems problems;
+  ApplyFlags(flags, config, problems);
+  ApplyDefaults(&config);
+  CheckRules(config, {}, &problems);
+  CheckConfig(config, problems);
+  RETURN_IF_ERROR(problems.ToStatus());
+  return CommandLine{.print = "", .options = MakeOptions(config, flags)};
+}
+
+}  // namespace trainyard

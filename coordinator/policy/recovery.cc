@@ -1,0 +1,147 @@
+#include "coordinator/policy/recovery.h"
+
+#include <csignal>
+#include <cstring>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+using Failure = v1::FailureRecord;
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? "unknown" : absl::StrCat("SIG", name);
+}
+
+Failure MakeFailure(const EndedRank& ended, Failure::Kind kind, absl::string_view text) {
+  Failure failure;
+  failure.set_kind(kind);
+  failure.set_rank(ended.rank);
+  failure.set_text(absl::StrCat("rank ", ended.rank, " on ", ended.host, " ", text));
+  return failure;
+}
+
+}  // namespace
+
+std::string TellExit(const v1::TrainerExited& exit) {
+  switch (exit.cause()) {
+    case v1::TrainerExited::CAUSE_EXIT:
+      return absl::StrCat("exit code ", exit.code());
+    case v1::TrainerExited::CAUSE_SIGNAL:
+      return absl::StrCat("killed by signal ", exit.signal(), " (", SignalName(exit.signal()), ")",
+                          exit.core_dumped() ? ", core dumped" : "");
+    case v1::TrainerExited::CAUSE_START_FAILED:
+      return absl::StrCat("could not be started: ", exit.message());
+    case v1::TrainerExited::CAUSE_STOPPED:
+      return "ended by its daemon";
+    default:
+      return exit.message().empty() ? "lost: its shim is gone without a record"
+                                    : absl::StrCat("lost: ", exit.message());
+  }
+}
+
+std::optional<Failure> JudgeExit(const EndedRank& ended) {
+  const v1::TrainerExited& exit = *ended.exit;
+  switch (exit.cause()) {
+    case v1::TrainerExited::CAUSE_EXIT:
+      if (exit.code() == kExitDone) {
+        if (ended.told_finished || !ended.was_desired) return std::nullopt;
+        if (ended.stopped_unasked) {
+          return MakeFailure(ended, Failure::KIND_HOST, "stopped although the job was not cancelled (a SIGTERM?)");
+        }
+        return MakeFailure(ended, Failure::KIND_EXIT, "exited with code 0 before its steps were made");
+      }
+      if (exit.code() == kExitRefused) {
+        return MakeFailure(ended, Failure::KIND_REFUSED,
+                           absl::StrCat("refused the job (exit code 2)",
+                                        exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
+      }
+      if (exit.code() == kExitAborted) {
+        return MakeFailure(ended, Failure::KIND_ABORTED, "left: its group was aborted or a peer broke a collective");
+      }
+      if (exit.code() == kExitCannotRun) {
+        return MakeFailure(ended, Failure::KIND_START, "could not be run (exit code 127); see its output");
+      }
+      return MakeFailure(ended, Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code()));
+    case v1::TrainerExited::CAUSE_SIGNAL:
+      return MakeFailure(ended, Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit)));
+    case v1::TrainerExited::CAUSE_START_FAILED:
+      return MakeFailure(ended, Failure::KIND_START, TellExit(exit));
+    case v1::TrainerExited::CAUSE_STOPPED:
+      if (!ended.was_desired) return std::nullopt;
+      return MakeFailure(ended, Failure::KIND_HOST,
+                         absl::StrCat("was ended by its daemon",
+                                      exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
+    default:
+      return MakeFailure(ended, Failure::KIND_LOST, absl::StrCat("is ", TellExit(exit)));
+  }
+}
+
+bool IsForGood(Failure::Kind kind) {
+  return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST || kind == Failure::KIND_START;
+}
+
+bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && kind != Failure::KIND_COLLECTIVE; }
+
+bool IsBetterCause(const Failure& found, const Failure& known) {
+  if (IsForGood(found.kind()) != IsForGood(known.kind())) return IsForGood(found.kind());
+  // A refusal told in words explains more than the exit code that follows it, which comes later and is not better.
+  return HasOwnCause(found.kind()) && !HasOwnCause(known.kind());
+}
+
+absl::string_view FailureKindName(Failure::Kind kind) {
+  switch (kind) {
+    case Failure::KIND_EXIT:
+      return "exit";
+    case Failure::KIND_SIGNAL:
+      return "signal";
+    case Failure::KIND_START:
+      return "start";
+    case Failure::KIND_LOST:
+      return "lost";
+    case Failure::KIND_HOST:
+      return "host";
+    case Failure::KIND_COLLECTIVE:
+      return "collective";
+    case Failure::KIND_FORMATION:
+      return "formation";
+    case Failure::KIND_DIGEST:
+      return "digest";
+    case Failure::KIND_REFUSED:
+      return "refused";
+    case Failure::KIND_ABORTED:
+      return "aborted";
+    default:
+      return "unknown";
+  }
+}
+
+RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
+  const Failure& failure = *facts.failure;
+  if (IsForGood(failure.kind())) {
+    return {.restart = false, .delay = absl::ZeroDuration(), .reason = failure.text()};
+  }
+  if (facts.restarts >= facts.max_restarts) {
+    return {.restart = false,
+            .delay = absl::ZeroDuration(),
+            .reason = absl::StrCat(failure.text(), "; all ", facts.max_restarts,
+                                   " restarts are used up (recovery.max_restarts)")};
+  }
+  absl::Duration delay = absl::ZeroDuration();
+  if (facts.failures_without_progress > 0) {
+    uint32_t doublings = std::min(facts.failures_without_progress - 1, 10u);
+    delay = std::min(absl::Milliseconds(250) * (1 << doublings), absl::Seconds(10));
+  }
+  std::string where =
+      facts.checkpoint_step.has_value() ? absl::StrCat("step ", *facts.checkpoint_step) : std::string("the beginning");
+  return {.restart = true,
+          .delay = delay,
+          .reason = absl::StrCat(failure.text(), "; restarting from ", where, " (restart ", facts.restarts + 1, " of ",
+                                 facts.max_restarts, ")")};
+}
+
+}  // namespace trainyard

@@ -1,0 +1,25 @@
+// Numbers the ranks of a generation: which rank runs on which host. Pure. A rank stays on its host from one generation
+// to the next as long as the host is still chosen, so that what lies on that host (page cache, snapshots) is found
+// again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace trainyard {
+
+struct RankPlace {
+  HostName host;
+  uint32_t local_rank = 0;        // among the job's ranks on this host
+  uint32_t local_world_size = 0;  // how many those are
+};
+
+// By rank. `previous` is the host of each rank in the generation before; empty: ranks are numbered host by host in name
+// order. REQUIRES: the counts of `ranks_by_host` are not 0, and `previous` is empty or as long as their sum.
+std::vector<RankPlace> AssignRanks(const std::map<HostName, uint32_t>& ranks_by_host,
+                                   const std::vector<HostName>& previous);
+
+}  // namespace trainyard

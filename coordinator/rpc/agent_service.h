@@ -1,0 +1,54 @@
+// AgentService: the daemons' side. Attach is one stream per daemon life; its messages become events, and the core's
+// messages to a host are written to it, the newest desired state only. Heartbeats touch a clock here and skip the
+// core's queue.
+//
+// Thread-safe: gRPC calls from many threads, effects come from the loop's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "coordinator/core/effect.h"
+#include "coordinator/rpc/call_table.h"
+#include "coordinator/rpc/log_bridge.h"
+#include "coordinator/rpc/registry.h"
+#include "trainyard/v1/agent.grpc.pb.h"
+
+namespace trainyard {
+
+class AttachStream;
+class ValuesStream;
+
+class AgentServiceImpl final : public v1::AgentService::CallbackService {
+ public:
+  AgentServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge);
+  ~AgentServiceImpl() override;
+
+  grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* Attach(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* PutValue(grpc::CallbackServerContext* context, const v1::PutValueRequest* request,
+                                     v1::PutValueResponse* response) override;
+  grpc::ServerWriteReactor<v1::StoreValue>* WatchValues(grpc::CallbackServerContext* context,
+                                                        const v1::WatchValuesRequest* request) override;
+  grpc::ServerReadReactor<v1::LogChunk>* PushLogs(grpc::CallbackServerContext* context,
+                                                  v1::PushLogsResponse* response) override;
+
+  // Effects, on the loop's thread.
+  void Release(SendToHost send);
+  void Release(EndSession end);
+  void Release(SendValues send);
+  void Release(EndValues end);
+  void EndAll(const absl::Status& status);
+
+  // Sessions that were heard of since this was last asked. On the loop's thread.
+  std::vector<Tick::Heard> TakeHeard();
+
+ private:
+  const RpcContext& context_;
+  CallTable& calls_;
+  LogBridge& bridge_;
+  Registry<SessionId, AttachStream> sessions_;
+  Registry<WatchId, ValuesStream> watches_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,73 @@
+// Calls that wait for their one answer. A call gets an id, its event goes to the core, and the core's Reply with that
+// id ends it. Thread-safe.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/core/effect.h"
+#include "coordinator/rpc/context.h"
+#include "coordinator/rpc/status.h"
+
+namespace trainyard {
+
+class CallTable {
+ public:
+  explicit CallTable(const RpcContext& context) : context_(context) {}
+
+  // Posts the event that `make_event(call)` gives and answers the call once its reply comes.
+  template <typename Response, typename MakeEvent>
+  grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context, Response* response,
+                                  MakeEvent make_event) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    CallId id(next_.fetch_add(1, std::memory_order_relaxed));
+    {
+      absl::MutexLock lock(&mu_);
+      calls_[id] = [this, method, reactor, response](Reply& reply) {
+        if (reply.status.ok()) *response = std::move(std::get<Response>(reply.response));
+        context_.Count(method, reply.status.code());
+        reactor->Finish(ToGrpcStatus(reply.status));
+      };
+    }
+    if (!context_.queue->TryPost(make_event(id))) Finish({id, OverloadedStatus(), {}});
+    return reactor;
+  }
+
+  void Finish(Reply reply) {
+    std::function<void(Reply&)> done;
+    {
+      absl::MutexLock lock(&mu_);
+      auto it = calls_.find(reply.call);
+      if (it == calls_.end()) return;
+      done = std::move(it->second);
+      calls_.erase(it);
+    }
+    done(reply);
+  }
+
+  void FailAll(const absl::Status& status) {
+    std::vector<CallId> ids;
+    {
+      absl::MutexLock lock(&mu_);
+      for (const auto& [id, done] : calls_) ids.push_back(id);
+    }
+    for (CallId id : ids) Finish({id, status, {}});
+  }
+
+ private:
+  const RpcContext& context_;
+  std::atomic<uint64_t> next_{1};
+  absl::Mutex mu_;
+  absl::flat_hash_map<CallId, std::function<void(Reply&)>> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

@@ -1,0 +1,28 @@
+// What every service and reactor needs: where events go, what time it is, and who counts the calls.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "coordinator/core/event_queue.h"
+
+namespace trainyard {
+
+struct RpcContext {
+  EventQueue* queue = nullptr;
+  Clock* clock = nullptr;
+  // A call or stream has ended: its method ("Submit") and code. Called from any thread; may be empty.
+  std::function<void(const char* method, absl::StatusCode code)> count;
+
+  void Count(const char* method, absl::StatusCode code) const {
+    if (count) count(method, code);
+  }
+};
+
+inline absl::Status OverloadedStatus() {
+  return absl::UnavailableError("the coordinator has too many requests waiting, or is going down; try again");
+}
+inline absl::Status GoingDownStatus() { return absl::UnavailableError("the coordinator is going down; try again"); }
+
+}  // namespace trainyard

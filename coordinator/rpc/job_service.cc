@@ -1,0 +1,218 @@
+#include "coordinator/rpc/job_service.h"
+
+#include <string>
+#include <utility>
+
+#include "common/ids.h"
+#include "coordinator/rpc/stream_writer.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kJobIdLength = 12;  // 60 bits: no two of a cluster's life are alike
+// Lines that may wait for a slow reader of output before its pushers are told to wait.
+constexpr size_t kLogLinesWaiting = 1'024;
+
+}  // namespace
+
+// One Watch. It asks the core for a batch, writes it, and asks for the next; so it holds one batch, however slow its
+// reader.
+class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
+ public:
+  WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, const v1::WatchRequest& request)
+      : context_(context), registry_(registry), id_(registry.NewId()), job_(request.job_id()),
+        sequence_(request.after_sequence()), writer_(this) {}
+
+  void Start(std::shared_ptr<WatchStream> self) {
+    registry_.Add(id_, std::move(self));
+    Ask(true);
+  }
+
+  void Deliver(WatchBatch batch) {
+    // One for the batch itself, so that a write that is done at once does not ask again before all are queued.
+    unwritten_.fetch_add(batch.events.size() + 1);
+    last_ = batch.last;
+    for (EventPtr& event : batch.events) {
+      sequence_.store(event->sequence());
+      writer_.Push(std::move(event));
+    }
+    if (batch.last) writer_.End(grpc::Status::OK);
+    Written();
+  }
+
+  void End(const absl::Status& status) {
+    code_.store(status.code());
+    writer_.Abort(ToGrpcStatus(status));
+  }
+
+  void OnWriteDone(bool ok) override {
+    writer_.OnWriteDone(ok);
+    Written();
+  }
+  void OnCancel() override {
+    code_.store(absl::StatusCode::kCancelled);
+    context_.queue->Post(WatchClosed{id_, job_});
+    writer_.Abort(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+  }
+  void OnDone() override {
+    context_.queue->Post(WatchClosed{id_, job_});
+    context_.Count("Watch", code_.load());
+    registry_.Remove(id_);  // may be the last reference: nothing follows
+  }
+
+ private:
+  void Ask(bool first) {
+    if (!context_.queue->TryPost(WatchJob{id_, job_, sequence_.load(), first})) End(OverloadedStatus());
+  }
+  void Written() {
+    if (unwritten_.fetch_sub(1) == 1 && !last_) Ask(false);
+  }
+
+  const RpcContext& context_;
+  Registry<WatchId, WatchStream>& registry_;
+  const WatchId id_;
+  const JobId job_;
+  std::atomic<uint64_t> sequence_;
+  std::atomic<size_t> unwritten_{0};
+  std::atomic<bool> last_{false};
+  std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
+  StreamWriter<WatchStream, v1::Event> writer_;
+};
+
+// One Logs. Lines come through the bridge; when too many wait, pushers wait.
+class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public LogSink {
+ public:
+  LogsStream(const RpcContext& context, Registry<ReaderId, LogsStream>& registry, LogBridge& bridge)
+      : context_(context), registry_(registry), bridge_(bridge), id_(registry.NewId()), writer_(this) {}
+
+  void Start(std::shared_ptr<LogsStream> self, const v1::LogsRequest& request) {
+    registry_.Add(id_, std::move(self));
+    if (!context_.queue->TryPost(OpenLogs{id_, request})) End(OverloadedStatus());
+  }
+
+  bool Write(v1::LogChunk chunk, std::function<void()> resume) override {
+    size_t waiting = 0;
+    for (v1::LogLine& line : *chunk.mutable_lines()) {
+      waiting = writer_.Push(std::make_shared<const v1::LogLine>(std::move(line)));
+    }
+    if (waiting < kLogLinesWaiting) return true;
+    absl::MutexLock lock(&mu_);
+    paused_.push_back(std::move(resume));
+    return false;
+  }
+
+  void End(const absl::Status& status) {
+    code_.store(status.code());
+    writer_.End(ToGrpcStatus(status));
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (writer_.OnWriteDone(ok) < kLogLinesWaiting / 2) Resume();
+  }
+  void OnCancel() override {
+    code_.store(absl::StatusCode::kCancelled);
+    writer_.Abort(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+  }
+  void OnDone() override {
+    context_.queue->Post(LogsClosed{id_});
+    context_.Count("Logs", code_.load());
+    std::shared_ptr<LogsStream> self = registry_.Remove(id_);
+    bridge_.Close(self);
+    Resume();
+  }
+
+ private:
+  void Resume() {
+    std::vector<std::function<void()>> paused;
+    {
+      absl::MutexLock lock(&mu_);
+      paused.swap(paused_);
+    }
+    for (auto& resume : paused) resume();
+  }
+
+  const RpcContext& context_;
+  Registry<ReaderId, LogsStream>& registry_;
+  LogBridge& bridge_;
+  const ReaderId id_;
+  std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
+  absl::Mutex mu_;
+  std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
+  StreamWriter<LogsStream, v1::LogLine> writer_;
+};
+
+JobServiceImpl::JobServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge)
+    : context_(context), calls_(calls), bridge_(bridge) {}
+JobServiceImpl::~JobServiceImpl() = default;
+
+grpc::ServerUnaryReactor* JobServiceImpl::Submit(grpc::CallbackServerContext* context,
+                                                 const v1::SubmitRequest* request, v1::SubmitResponse* response) {
+  return calls_.Start("Submit", context, response,
+                      [request](CallId call) { return SubmitJob{call, *request, JobId(RandomId(kJobIdLength))}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                              v1::Job* response) {
+  return calls_.Start("Get", context, response,
+                      [request](CallId call) { return GetJob{call, JobId(request->job_id())}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
+                                               v1::ListResponse* response) {
+  return calls_.Start("List", context, response, [request](CallId call) { return ListJobs{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context,
+                                                 const v1::CancelRequest* request, v1::Job* response) {
+  return calls_.Start("Cancel", context, response, [request](CallId call) {
+    return CancelJob{call, JobId(request->job_id()), request->reason()};
+  });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
+                                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
+  return calls_.Start("GetServerInfo", context, response,
+                      [](CallId call) { return trainyard::GetServerInfo{call}; });
+}
+
+grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext*,
+                                                           const v1::WatchRequest* request) {
+  auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
+  WatchStream* reactor = stream.get();
+  reactor->Start(std::move(stream));
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServerContext*,
+                                                            const v1::LogsRequest* request) {
+  auto stream = std::make_shared<LogsStream>(context_, readers_, bridge_);
+  LogsStream* reactor = stream.get();
+  reactor->Start(std::move(stream), *request);
+  return reactor;
+}
+
+void JobServiceImpl::Release(WatchBatch batch) {
+  if (auto stream = watches_.Find(batch.watch)) stream->Deliver(std::move(batch));
+}
+
+void JobServiceImpl::Release(EndWatch end) {
+  if (auto stream = watches_.Find(end.watch)) stream->End(end.status);
+}
+
+void JobServiceImpl::Release(LogsOpened opened) {
+  if (auto stream = readers_.Find(opened.reader)) bridge_.Open(opened.request_ids, stream);
+}
+
+void JobServiceImpl::Release(EndLogs end) {
+  if (auto stream = readers_.Find(end.reader)) {
+    bridge_.Close(stream);
+    stream->End(end.status);
+  }
+}
+
+void JobServiceImpl::EndAll(const absl::Status& status) {
+  for (auto& [id, stream] : watches_.All()) stream->End(status);
+  for (auto& [id, stream] : readers_.All()) stream->End(status);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,56 @@
+// JobService: what trainctl and other programs call. Each call becomes an event; each answer is a reply of the core.
+// Watch and Logs are streams that the core feeds by id. No decision is made here.
+//
+// Thread-safe: gRPC calls from many threads, effects come from the loop's.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/core/effect.h"
+#include "coordinator/rpc/call_table.h"
+#include "coordinator/rpc/log_bridge.h"
+#include "coordinator/rpc/registry.h"
+#include "trainyard/v1/service.grpc.pb.h"
+
+namespace trainyard {
+
+class WatchStream;
+class LogsStream;
+
+class JobServiceImpl final : public v1::JobService::CallbackService {
+ public:
+  JobServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge);
+  ~JobServiceImpl() override;
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
+                                   v1::SubmitResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                v1::Job* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
+                                 v1::ListResponse* response) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
+                                   v1::Job* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,
+                                          v1::ServerInfo* response) override;
+  grpc::ServerWriteReactor<v1::Event>* Watch(grpc::CallbackServerContext* context,
+                                             const v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<v1::LogLine>* Logs(grpc::CallbackServerContext* context,
+                                              const v1::LogsRequest* request) override;
+
+  // Effects, on the loop's thread.
+  void Release(WatchBatch batch);
+  void Release(EndWatch end);
+  void Release(LogsOpened opened);
+  void Release(EndLogs end);
+  // Every stream ends with `status`; new ones are refused by the closed queue.
+  void EndAll(const absl::Status& status);
+
+ private:
+  const RpcContext& context_;
+  CallTable& calls_;
+  LogBridge& bridge_;
+  Registry<WatchId, WatchStream> watches_;
+  Registry<ReaderId, LogsStream> readers_;
+};
+
+}  // namespace trainyard

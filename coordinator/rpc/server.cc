@@ -1,0 +1,165 @@
+#include "coordinator/rpc/server.h"
+#include "common/network.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+struct HostPort {
+  std::string host;  // without brackets
+  std::string port;
+};
+
+absl::StatusOr<HostPort> SplitHostPort(absl::string_view address) {
+  size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen address '", address, "' must be host:port with a port of 0 to 65535"));
+  }
+  absl::string_view host = address.substr(0, colon);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
+  return HostPort{std::string(host), absl::StrCat(port)};
+}
+
+// gRPC says only that it could not listen. A plain socket says why.
+absl::Status ProbeListen(const HostPort& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  int code = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
+  if (code != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("listen address ", address.host, ": ", gai_strerror(code)));
+  }
+  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat("no socket: ", strerror(errno)));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
+    std::string text = absl::StrCat("cannot listen on ", address.host, ":", address.port, ": ", strerror(errno));
+    if (errno == EADDRINUSE) return absl::UnavailableError(text);
+    return absl::InvalidArgumentError(text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckListenAddress(const RpcServerOptions& options) {
+  ASSIGN_OR_RETURN(HostPort address, SplitHostPort(options.listen));
+  if (IsLoopbackHost(address.host) || options.allow_plaintext) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen address ", options.listen,
+                   " is not loopback, and the API is served in plain text: "
+                   "anybody who reaches the port could run jobs. Listen on 127.0.0.1, or say --allow-plaintext on a "
+                   "network you trust"));
+}
+
+RpcServer::RpcServer(RpcServerOptions options, EventQueue* queue, Clock* clock,
+                     std::function<void(const char*, absl::StatusCode)> count)
+    : options_(std::move(options)),
+      context_{.queue = queue, .clock = clock, .count = std::move(count)},
+      calls_(context_),
+      jobs_(context_, calls_, bridge_),
+      agents_(context_, calls_, bridge_) {}
+
+RpcServer::~RpcServer() { Stop(); }
+
+absl::Status RpcServer::Start() {
+  RETURN_IF_ERROR(CheckListenAddress(options_));
+  ASSIGN_OR_RETURN(HostPort address, SplitHostPort(options_.listen));
+  absl::Time deadline = absl::Now() + limits::kTakeOverWait;
+  absl::Status probed = ProbeListen(address);
+  while (absl::IsUnavailable(probed) && absl::Now() < deadline &&
+         !context_.queue->AwaitClosed(absl::Milliseconds(20))) {
+    probed = ProbeListen(address);
+  }
+  RETURN_IF_ERROR(probed) << "tried for " << absl::FormatDuration(limits::kTakeOverWait)
+                          << "; choose another --listen, or stop what uses the port";
+  return Listen();
+}
+
+absl::Status RpcServer::Listen() {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  // A second coordinator must not share the port silently.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
+  // Daemons ping every 2 s to notice a link that swallows everything; by default a server takes that for an attack.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Readers that vanished without a word (watchers have no lease) are found within 15 s.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  builder.RegisterService(&jobs_);
+  builder.RegisterService(&agents_);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    server_.reset();
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen, ": the port was taken just now"));
+  }
+  auto* health = server_->GetHealthCheckService();
+  health->SetServingStatus("trainyard.v1.JobService", true);
+  health->SetServingStatus("trainyard.v1.AgentService", true);
+  address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
+  return absl::OkStatus();
+}
+
+void RpcServer::Stop() {
+  if (server_ == nullptr) return;
+  server_->GetHealthCheckService()->SetServingStatus(false);
+  absl::Status status = GoingDownStatus();
+  jobs_.EndAll(status);
+  agents_.EndAll(status);
+  calls_.FailAll(status);
+  // Ended streams leave at once; what came in between is cancelled after this.
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  server_->Wait();
+  server_.reset();
+}
+
+void RpcServer::Release(Effect effect) {
+  std::visit(
+      [this](auto& what) {
+        using T = std::decay_t<decltype(what)>;
+        if constexpr (std::is_same_v<T, Reply>) {
+          calls_.Finish(std::move(what));
+        } else if constexpr (requires { jobs_.Release(std::move(what)); }) {
+          jobs_.Release(std::move(what));
+        } else if constexpr (requires { agents_.Release(std::move(what)); }) {
+          agents_.Release(std::move(what));
+        }
+        // The rest is for logs and metrics, which the composition root takes out before.
+      },
+      effect);
+}
+
+}  // namespace trainyard

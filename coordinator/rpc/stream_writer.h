@@ -1,0 +1,95 @@
+// The writing side of a server's stream: messages go out one at a time, in order, then the end. gRPC allows one write
+// at a time and one Finish ever; this keeps both rules whatever thread asks. Thread-safe.
+//
+// The owner calls OnWriteDone from the reactor's callback of that name.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace trainyard {
+
+template <typename Reactor, typename Message>
+class StreamWriter {
+ public:
+  // `reactor` owns this.
+  explicit StreamWriter(Reactor* reactor) : reactor_(reactor) {}
+
+  // Returns how many messages wait, this one included; 0: the stream is ending, the message was dropped.
+  size_t Push(std::shared_ptr<const Message> message) {
+    absl::MutexLock lock(&mu_);
+    if (ending_) return 0;
+    queue_.push_back(std::move(message));
+    if (!writing_) WriteFirst();
+    return queue_.size();
+  }
+
+  // Ends the stream after what is queued.
+  void End(grpc::Status status) {
+    absl::MutexLock lock(&mu_);
+    if (ending_) return;
+    ending_ = true;
+    status_ = std::move(status);
+    if (!writing_) FinishOnce();
+  }
+
+  // Ends the stream without what is queued.
+  void Abort(grpc::Status status) {
+    absl::MutexLock lock(&mu_);
+    queue_.resize(writing_ ? 1 : 0);
+    if (!ending_) status_ = std::move(status);
+    ending_ = true;
+    if (!writing_) FinishOnce();
+  }
+
+  // Returns how many messages still wait.
+  size_t OnWriteDone(bool ok) {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) {
+      queue_.clear();
+      if (!ending_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the reader has gone");
+      ending_ = true;
+    }
+    if (!queue_.empty()) {
+      WriteFirst();
+    } else if (ending_) {
+      FinishOnce();
+    }
+    return queue_.size();
+  }
+
+  // Runs `operation` (a StartRead) unless the stream is ending.
+  template <typename Operation>
+  void IfOpen(Operation operation) {
+    absl::MutexLock lock(&mu_);
+    if (!ending_) operation();
+  }
+
+ private:
+  void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    writing_ = true;
+    reactor_->StartWrite(queue_.front().get());
+  }
+  void FinishOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!std::exchange(finished_, true)) reactor_->Finish(status_);
+  }
+
+  Reactor* const reactor_;
+  absl::Mutex mu_;
+  std::deque<std::shared_ptr<const Message>> queue_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

@@ -1,0 +1,204 @@
+// The store in one SQLite file. Write-ahead log and synchronous=FULL: a commit that has returned survives a power cut.
+#include <sqlite3.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/store/store.h"
+
+namespace trainyard {
+namespace {
+
+// Kept in the file's user_version; a file of a newer schema is not touched.
+constexpr int kSchema = 1;
+// "TRYD", in the file's application_id: another program's database is not taken for ours.
+constexpr int kApplication = 0x54525944;
+
+absl::Status ToStatus(int code, sqlite3* db, absl::string_view what) {
+  std::string text = absl::StrCat(what, ": ", db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db));
+  switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return absl::DataLossError(text);
+    case SQLITE_FULL:
+      return absl::ResourceExhaustedError(text);
+    case SQLITE_PERM:
+    case SQLITE_READONLY:
+    case SQLITE_AUTH:
+      return absl::PermissionDeniedError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+class SqliteStore final : public Store {
+ public:
+  SqliteStore(sqlite3* db, std::string path) : db_(db), path_(std::move(path)) {}
+  ~SqliteStore() override {
+    for (sqlite3_stmt* statement : {load_, put_, delete_, read_revision_, write_revision_}) sqlite3_finalize(statement);
+    sqlite3_close(db_);
+  }
+
+  absl::Status Prepare() {
+    RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
+    RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+    RETURN_IF_ERROR(CheckSchema());
+    const std::pair<sqlite3_stmt**, const char*> statements[] = {
+        {&load_, "SELECT key, value FROM records WHERE key >= ?1 ORDER BY key"},
+        {&put_, "INSERT INTO records(key, value) VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = excluded.value"},
+        {&delete_, "DELETE FROM records WHERE key = ?1"},
+        {&read_revision_, "SELECT revision FROM revision"},
+        {&write_revision_, "UPDATE revision SET revision = ?1"},
+    };
+    for (const auto& [statement, sql] : statements) {
+      int code = sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, statement, nullptr);
+      if (code != SQLITE_OK) return Error(code, "cannot prepare");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Snapshot> Load(absl::string_view prefix) override {
+    Snapshot snapshot;
+    ASSIGN_OR_RETURN(snapshot.revision, ReadRevision());
+    absl::Cleanup reset = [this] { sqlite3_reset(load_); };
+    BindText(load_, 1, prefix);
+    int code;
+    while ((code = sqlite3_step(load_)) == SQLITE_ROW) {
+      std::string key = Column(load_, 0);
+      if (!absl::StartsWith(key, prefix)) return snapshot;
+      snapshot.records.emplace_back(std::move(key), Column(load_, 1));
+    }
+    if (code != SQLITE_DONE) return Error(code, "cannot read");
+    return snapshot;
+  }
+
+  absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) override {
+    RETURN_IF_ERROR(CheckEntries(entries));
+    RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+    absl::Status written = Write(entries, expected_revision);
+    if (written.ok()) written = Execute("COMMIT");
+    if (!written.ok()) {
+      // SQLite rolls back by itself on some errors; asking again is harmless.
+      sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+      return written;
+    }
+    return expected_revision + 1;
+  }
+
+ private:
+  absl::Status Error(int code, absl::string_view what) const {
+    return ToStatus(code, db_, absl::StrCat("store ", path_, ": ", what));
+  }
+
+  absl::Status Execute(const char* sql) {
+    int code = sqlite3_exec(db_, sql, nullptr, nullptr, nullptr);
+    return code == SQLITE_OK ? absl::OkStatus() : Error(code, sql);
+  }
+
+  absl::StatusOr<int> ReadNumber(const char* sql) {
+    sqlite3_stmt* statement = nullptr;
+    int code = sqlite3_prepare_v2(db_, sql, -1, &statement, nullptr);
+    absl::Cleanup finalize = [&statement] { sqlite3_finalize(statement); };
+    if (code != SQLITE_OK) return Error(code, sql);
+    code = sqlite3_step(statement);
+    if (code != SQLITE_ROW) return Error(code, sql);
+    return sqlite3_column_int(statement, 0);
+  }
+
+  absl::Status CheckSchema() {
+    ASSIGN_OR_RETURN(int application, ReadNumber("PRAGMA application_id"));
+    ASSIGN_OR_RETURN(int schema, ReadNumber("PRAGMA user_version"));
+    ASSIGN_OR_RETURN(int tables, ReadNumber("SELECT count(*) FROM sqlite_master"));
+    if (tables == 0) {
+      return Execute(absl::StrCat("BEGIN;"
+                                  "CREATE TABLE records(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+                                  "CREATE TABLE revision(revision INTEGER NOT NULL); INSERT INTO revision VALUES(0);"
+                                  "PRAGMA application_id=", kApplication, "; PRAGMA user_version=", kSchema, "; COMMIT")
+                         .c_str());
+    }
+    if (application != kApplication) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("store ", path_, ": this is not a coordinator's store; choose another --state"));
+    }
+    if (schema != kSchema) {
+      return absl::FailedPreconditionError(absl::StrCat("store ", path_, " has schema ", schema,
+                                                        ", this version reads ", kSchema,
+                                                        "; install the version that wrote it"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> ReadRevision() {
+    absl::Cleanup reset = [this] { sqlite3_reset(read_revision_); };
+    int code = sqlite3_step(read_revision_);
+    if (code != SQLITE_ROW) return Error(code, "cannot read the revision");
+    return static_cast<uint64_t>(sqlite3_column_int64(read_revision_, 0));
+  }
+
+  absl::Status Write(const std::vector<StoreEntry>& entries, uint64_t expected_revision) {
+    ASSIGN_OR_RETURN(uint64_t revision, ReadRevision());
+    if (revision != expected_revision) {
+      return absl::AbortedError(absl::StrCat("store ", path_, " is at revision ", revision, ", expected ",
+                                             expected_revision, ": another coordinator writes it"));
+    }
+    for (const StoreEntry& entry : entries) {
+      sqlite3_stmt* statement = entry.value.has_value() ? put_ : delete_;
+      BindText(statement, 1, entry.key);
+      if (entry.value.has_value()) {
+        sqlite3_bind_blob64(statement, 2, entry.value->data(), entry.value->size(), SQLITE_STATIC);
+        // An empty value is a value; a null pointer would be bound as NULL.
+        if (entry.value->empty()) sqlite3_bind_zeroblob(statement, 2, 0);
+      }
+      RETURN_IF_ERROR(Run(statement, absl::StrCat("cannot write ", entry.key)));
+    }
+    sqlite3_bind_int64(write_revision_, 1, static_cast<sqlite3_int64>(expected_revision + 1));
+    return Run(write_revision_, "cannot write the revision");
+  }
+
+  absl::Status Run(sqlite3_stmt* statement, absl::string_view what) {
+    int code = sqlite3_step(statement);
+    absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Error(code, what);
+    sqlite3_reset(statement);
+    sqlite3_clear_bindings(statement);
+    return status;
+  }
+
+  static void BindText(sqlite3_stmt* statement, int index, absl::string_view text) {
+    sqlite3_bind_text64(statement, index, text.data() == nullptr ? "" : text.data(), text.size(), SQLITE_TRANSIENT,
+                        SQLITE_UTF8);
+  }
+
+  static std::string Column(sqlite3_stmt* statement, int index) {
+    const void* data = sqlite3_column_blob(statement, index);
+    int size = sqlite3_column_bytes(statement, index);
+    return data == nullptr ? std::string() : std::string(static_cast<const char*>(data), static_cast<size_t>(size));
+  }
+
+  sqlite3* db_;
+  std::string path_;
+  sqlite3_stmt* load_ = nullptr;
+  sqlite3_stmt* put_ = nullptr;
+  sqlite3_stmt* delete_ = nullptr;
+  sqlite3_stmt* read_revision_ = nullptr;
+  sqlite3_stmt* write_revision_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) {
+  sqlite3* db = nullptr;
+  int code = sqlite3_open_v2(path.c_str(), &db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                             nullptr);
+  auto store = std::make_unique<SqliteStore>(db, path);
+  if (code != SQLITE_OK) return ToStatus(code, db, absl::StrCat("store ", path, ": cannot open"));
+  sqlite3_busy_timeout(db, 1'000);
+  RETURN_IF_ERROR(store->Prepare());
+  return store;
+}
+
+}  // namespace trainyard

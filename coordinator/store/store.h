@@ -1,0 +1,66 @@
+// The coordinator's durable memory: keys and values, committed in batches. Two implementations of one small interface:
+// a file (SQLite) and, for tests and simulation, memory. No SQL elsewhere. Used by the core's loop alone: not
+// thread-safe.
+//
+//   ASSIGN_OR_RETURN(auto store, OpenSqliteStore("/var/lib/trainyard/store.db"));
+//   ASSIGN_OR_RETURN(Snapshot snapshot, store->Load(""));
+//   ASSIGN_OR_RETURN(uint64_t revision, store->Commit(batch, snapshot.revision));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// A put, or a delete where there is no value.
+struct StoreEntry {
+  std::string key;
+  std::optional<std::string> value;
+};
+
+struct Snapshot {
+  uint64_t revision = 0;
+  std::vector<std::pair<std::string, std::string>> records;  // in key order
+};
+
+class Store {
+ public:
+  // What one commit may hold; it is what a replicated store takes in one transaction.
+  static constexpr size_t kEntriesMax = 100;
+  static constexpr size_t kEntryBytesMax = 1 << 20;
+
+  virtual ~Store() = default;
+
+  // Everything whose key starts with `prefix`.
+  // Possible errors: DataLoss: the file is damaged. Unavailable: it cannot be read now.
+  virtual absl::StatusOr<Snapshot> Load(absl::string_view prefix) = 0;
+
+  // All of `entries` or none, durable when this returns. Returns the new revision.
+  // Possible errors:
+  //   Aborted            somebody else has written since `expected_revision`: two coordinators share the store; exit.
+  //   InvalidArgument    more or larger entries than a commit takes: split the batch.
+  //   ResourceExhausted  no disk space left: try again when there is.
+  //   Unavailable        the disk does not take it now: try again.
+  virtual absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) = 0;
+};
+
+// OK, or InvalidArgument naming the entry that no commit takes.
+absl::Status CheckEntries(const std::vector<StoreEntry>& entries);
+
+// Not durable.
+std::unique_ptr<Store> NewMemoryStore();
+
+// Opens or makes the file; write-ahead log, every commit synced to disk.
+// Possible errors: FailedPrecondition: written by a newer version, or not a store of ours. DataLoss: damaged.
+// PermissionDenied, Unavailable: the file cannot be opened.
+absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path);
+
+}  // namespace trainyard

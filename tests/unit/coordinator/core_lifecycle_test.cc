@@ -1,0 +1,294 @@
+// A job from submit to its end through the production core, on a held clock.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+
+TEST(CoreLifecycle, SubmittedJob_IsPlacedFormedRunAndFinished) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+
+  Reply reply = harness.Submit(MakeSpec(2), kJob);
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(std::get<v1::SubmitResponse>(reply.response).job_id(), kJob);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+  ASSERT_EQ(host.desired().trainers_size(), 2);
+  EXPECT_FALSE(host.desired().trainers(0).go());
+  EXPECT_EQ(host.desired().trainers(0).threads(), 2u) << "4 cores for 2 ranks";
+  EXPECT_EQ(host.desired().trainers(1).local_rank(), 1u);
+  EXPECT_FALSE(host.desired().trainers(0).resume());
+
+  host.Apply();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_STARTING);
+  host.Register(Key(kJob, 1, 0));
+  host.Register(Key(kJob, 1, 1));
+  host.Ready(Key(kJob, 1, 0));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_STARTING) << "rank 1 is not ready";
+  host.Ready(Key(kJob, 1, 1));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(host.desired().trainers(0).go());
+
+  host.Report(Key(kJob, 1, 0), 1, 10);
+  host.Save(Key(kJob, 1, 0), 10);
+  host.Finish(Key(kJob, 1, 0), 10);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  host.Finish(Key(kJob, 1, 1), 10);
+
+  v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.last_step(), 10u);
+  EXPECT_DOUBLE_EQ(job.last_loss(), 0.5);
+  EXPECT_EQ(job.checkpoints_size(), 1);
+  EXPECT_EQ(job.ranks(1).exit(), "exit code 0");
+  EXPECT_EQ(harness.CountSteps(kJob), 10u);
+  std::vector<EventPtr> events = harness.WatchFrom(kJob, 0);
+  EXPECT_EQ(events.back()->state().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+}
+
+TEST(CoreLifecycle, JobThatDoesNotFit_WaitsAndSaysForWhat_ThenRuns) {
+  Harness harness;
+  harness.Submit(MakeSpec(4), kJob);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("no host is attached"));
+  FakeHost first(harness, "w1", 2, 11);
+  first.Attach();
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(harness.Get(kJob).reason(), "waits for slots: 4 ranks asked, 2 of 2 slots free on 1 host (w1)");
+
+  FakeHost second(harness, "w2", 2, 22);
+  second.Attach();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+  EXPECT_EQ(first.desired().trainers_size(), 2);
+  EXPECT_EQ(second.desired().trainers(0).key().rank(), 2u);
+  EXPECT_EQ(second.desired().trainers(0).local_rank(), 0u);
+}
+
+TEST(CoreLifecycle, LaterJobThatFits_GoesAheadOfOneThatDoesNot) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(4), "job00000big");
+  harness.Submit(MakeSpec(2), kJob);
+
+  EXPECT_EQ(harness.StateOf("job00000big"), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+}
+
+TEST(CoreLifecycle, SameSubmitAgain_IsAnsweredTheSame_AnotherIsRefused) {
+  Harness harness;
+  harness.Submit(MakeSpec(2), kJob);
+
+  EXPECT_TRUE(harness.Submit(MakeSpec(2), kJob).status.ok());
+  EXPECT_EQ(harness.core->state().jobs.size(), 1u);
+  EXPECT_TRUE(absl::IsAlreadyExists(harness.Submit(MakeSpec(3), kJob).status));
+}
+
+TEST(CoreLifecycle, BadSpec_IsRefusedWithEveryProblem) {
+  Harness harness;
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_train()->mutable_model()->set_heads(3);
+  spec.mutable_train()->mutable_batch()->set_micro(3);
+
+  Reply reply = harness.Submit(spec, kJob);
+
+  EXPECT_TRUE(absl::IsInvalidArgument(reply.status));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("heads"));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("micro"));
+  EXPECT_TRUE(absl::IsInvalidArgument(harness.Submit(MakeSpec(1), "NO").status));
+}
+
+TEST(CoreLifecycle, Cancel_WhileQueued_EndsAtOnce) {
+  Harness harness;
+  harness.Submit(MakeSpec(2), kJob);
+
+  Reply reply = harness.Cancel(kJob);
+
+  EXPECT_EQ(std::get<v1::Job>(reply.response).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(harness.Get(kJob).reason(), "cancelled: enough");
+  EXPECT_TRUE(harness.Cancel(kJob).status.ok()) << "cancelling a finished job is no error";
+  EXPECT_TRUE(absl::IsNotFound(harness.Cancel("job00000two").status));
+}
+
+TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsOnceTheHostHasAppliedIt) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+
+  harness.Cancel(kJob);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
+}
+
+TEST(CoreLifecycle, Cancel_WhileStarting_DropsTheTrainersAtOnce) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  host.Apply();
+
+  harness.Cancel(kJob);
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
+}
+
+TEST(CoreLifecycle, Cancel_WhileRunning_StopsAtAStep) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 4);
+
+  harness.Cancel(kJob);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
+  ASSERT_EQ(host.desired().trainers_size(), 2);
+  EXPECT_TRUE(host.desired().trainers(0).stop());
+  host.Finish(Key(kJob, 1, 0), 4, /*stopped=*/true);
+  host.Finish(Key(kJob, 1, 1), 4, /*stopped=*/true);
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
+}
+
+TEST(CoreLifecycle, Cancel_OfRanksThatDoNotStop_KillsThemAfterTheGrace) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  harness.Cancel(kJob);
+
+  harness.Advance(limits::kStopGrace - absl::Seconds(1));
+  EXPECT_EQ(host.desired().trainers_size(), 2);
+  harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
+}
+
+TEST(CoreLifecycle, StopThatComesTooLate_LeavesAFinishedJobSucceeded) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 10);
+  harness.Cancel(kJob);
+
+  host.Finish(Key(kJob, 1, 0), 10);
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(CoreLifecycle, LastReportsThatTravelSlower_AreWaitedForBeforeTheEnd) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 8);
+  host.Finish(Key(kJob, 1, 0), 10);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+  host.Report(Key(kJob, 1, 0), 9, 10);
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(harness.CountSteps(kJob), 10u);
+}
+
+TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesWhatWasNeverTold) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 6);
+  std::vector<EventPtr> all = harness.WatchFrom(kJob, 0);
+  ASSERT_GT(all.size(), 6u);
+
+  std::vector<EventPtr> rest = harness.WatchFrom(kJob, all[all.size() - 3]->sequence());
+  ASSERT_EQ(rest.size(), 2u);
+  EXPECT_EQ(rest.back()->step().step(), 6u);
+  harness.Handle(WatchJob{WatchId(1), JobId(kJob), all.back()->sequence() + 1, true});
+  EXPECT_TRUE(absl::IsOutOfRange(harness.ended_watches.at(WatchId(1))));
+
+  // A watcher that has seen all waits, and is told what comes next.
+  harness.Handle(WatchJob{WatchId(2), JobId(kJob), all.back()->sequence(), true});
+  EXPECT_FALSE(harness.watched.contains(WatchId(2)));
+  host.Report(Key(kJob, 1, 0), 7, 8);
+  ASSERT_TRUE(harness.watched.contains(WatchId(2)));
+  EXPECT_EQ(harness.watched[WatchId(2)].events.size(), 2u);
+}
+
+TEST(CoreLifecycle, List_IsNewestFirst_ByPages) {
+  Harness harness;
+  for (int i = 0; i < 5; ++i) harness.Submit(MakeSpec(1), absl::StrCat("job0000000", i));
+  ListJobs list{CallId(9'001), {}};
+  list.request.set_page_size(2);
+  harness.Handle(list);
+  auto first = std::get<v1::ListResponse>(harness.replies[CallId(9'001)].response);
+
+  ASSERT_EQ(first.jobs_size(), 2);
+  EXPECT_EQ(first.jobs(0).job_id(), "job00000004");
+  list.call = CallId(9'002);
+  list.request.set_page_token(first.next_page_token());
+  list.request.set_page_size(10);
+  harness.Handle(list);
+  auto second = std::get<v1::ListResponse>(harness.replies[CallId(9'002)].response);
+  EXPECT_EQ(second.jobs_size(), 3);
+  EXPECT_EQ(second.next_page_token(), "");
+}
+
+TEST(CoreLifecycle, FinishedJobs_AreForgottenBeyondTheLimit) {
+  Harness harness;
+  for (int i = 0; i < 30; ++i) {
+    harness.Submit(MakeSpec(1), absl::StrCat("job000000", 10 + i));
+    harness.Cancel(absl::StrCat("job000000", 10 + i));
+  }
+  EXPECT_EQ(harness.core->state().jobs.size(), 20u);
+  EXPECT_FALSE(harness.records.contains("job/job00000010"));
+}
+
+TEST(CoreLifecycle, Logs_AskTheHostsOfTheRanks_AndEndWithTheirPushes) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  v1::LogsRequest request;
+  request.set_job_id(kJob);
+  request.add_ranks(1);
+
+  harness.Handle(OpenLogs{ReaderId(5), request});
+  ASSERT_EQ(host.desired().logs_size(), 1);
+  EXPECT_EQ(host.desired().logs(0).ranks(0), 1u);
+  harness.Handle(LogPushEnded{host.desired().logs(0).request_id()});
+
+  EXPECT_TRUE(harness.ended_logs.at(ReaderId(5)).ok());
+  EXPECT_EQ(host.desired().logs_size(), 0);
+
+  harness.Handle(OpenLogs{ReaderId(6), request});
+  harness.Handle(LogsClosed{ReaderId(6)});
+  EXPECT_EQ(host.desired().logs_size(), 0) << "the reader has gone, so has the request";
+  host.Detach();
+  harness.Handle(OpenLogs{ReaderId(7), request});
+  EXPECT_TRUE(absl::IsUnavailable(harness.ended_logs.at(ReaderId(7))));
+  EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(7)).message()), HasSubstr("w1"));
+}
+
+}  // namespace
+}  // namespace trainyard

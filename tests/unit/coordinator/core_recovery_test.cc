@@ -1,0 +1,424 @@
+// Failures, restarts, fences and a coordinator that was restarted, through the production core on a held clock.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+
+struct OneHost {
+  explicit OneHost(uint32_t ranks = 2, uint32_t max_restarts = 10) : host(harness, "w1", ranks, 11) {
+    host.Attach();
+    harness.Submit(MakeSpec(ranks, max_restarts), kJob);
+  }
+  v1::Job Get() { return harness.Get(kJob); }
+
+  Harness harness;
+  FakeHost host;
+};
+
+TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 5);
+  one.host.Save(Key(kJob, 1, 0), 4);
+
+  one.host.Kill(Key(kJob, 1, 1), 9);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(one.Get().reason(),
+            "rank 1 on w1 was killed by signal 9 (SIGKILL); restarting from step 4 (restart 1 of 10)");
+  EXPECT_EQ(one.host.desired().trainers_size(), 0);
+  one.host.Apply(false);
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
+  EXPECT_EQ(one.Get().generation(), 2u);
+  EXPECT_EQ(one.Get().restarts(), 1u);
+  ASSERT_EQ(one.host.desired().trainers_size(), 2);
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 4u);
+  EXPECT_TRUE(one.host.desired().trainers(0).resume());
+
+  BringToRunning(one.harness, one.host, kJob, 5);
+  one.host.Report(Key(kJob, 2, 0), 5, 10);
+  one.host.Finish(Key(kJob, 2, 0), 10);
+  one.host.Finish(Key(kJob, 2, 1), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and told once";
+}
+
+TEST(CoreRecovery, RestartsUsedUp_FailsWithTheCause) {
+  OneHost one(1, 2);
+  for (uint64_t generation = 1; generation <= 3; ++generation) {
+    BringToRunning(one.harness, one.host, kJob);
+    one.host.Exit(Key(kJob, generation, 0), 7);
+    one.harness.Advance(absl::Seconds(1));
+  }
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(one.Get().restarts(), 2u);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("rank 0 on w1 exited with code 7"));
+  EXPECT_THAT(one.Get().reason(), HasSubstr("all 2 restarts are used up"));
+}
+
+TEST(CoreRecovery, Refusal_FailsAtOnceWithItsMessage) {
+  OneHost one;
+  one.host.Apply();
+  one.host.Register(Key(kJob, 1, 0));
+  v1::Fact fact;
+  fact.mutable_refused()->set_message("/data: no such file");
+  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.Exit(Key(kJob, 1, 0), 2);
+  one.host.Apply();
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(one.Get().restarts(), 0u);
+  EXPECT_EQ(one.Get().reason(), "rank 0 on w1 refused the job: /data: no such file");
+}
+
+TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Break(Key(kJob, 1, 0), 3);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(one.host.desired().trainers_size(), 2) << "the cause gets a moment to arrive";
+
+  v1::Fact fact;
+  fact.mutable_refused()->set_message("disk gone");
+  one.host.Tell(Key(kJob, 1, 1), fact);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING);
+  one.host.Apply();
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("disk gone"));
+}
+
+TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Break(Key(kJob, 1, 0), 3);
+  one.host.Exit(Key(kJob, 1, 0), 3);
+
+  one.harness.Advance(absl::Milliseconds(400));
+  EXPECT_EQ(one.host.desired().trainers_size(), 0);
+  one.host.Apply(false);
+
+  EXPECT_EQ(one.Get().generation(), 2u);
+  EXPECT_THAT(one.harness.records.at("job/job00000001"), HasSubstr("test-job"));
+}
+
+TEST(CoreRecovery, WrongDigest_FailsTheJobByName) {
+  OneHost one;
+  one.host.Apply();
+  one.host.Register(Key(kJob, 1, 1), "deadbeef");
+  one.host.Apply();
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("rank 1 on w1 has another configuration"));
+  EXPECT_THAT(one.Get().reason(), HasSubstr("deadbeef"));
+}
+
+TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
+  OneHost one(1);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Exit(Key(kJob, 1, 0), 0);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("generation 2"));
+  BringToRunning(one.harness, one.host, kJob);
+
+  one.host.Finish(Key(kJob, 2, 0), 4, /*stopped=*/true);  // a SIGTERM from outside
+
+  EXPECT_NE(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_NE(one.Get().state(), v1::JOB_STATE_CANCELLED);
+}
+
+TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotTriedAgain) {
+  OneHost one(1);
+  v1::Fact fact;
+  fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  fact.mutable_exited()->set_message("exec: no such file");
+  one.host.Tell(Key(kJob, 1, 0), fact);
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("exec: no such file"));
+}
+
+TEST(CoreRecovery, GroupThatDoesNotForm_IsAFailureNamingWhoIsMissing) {
+  OneHost one;
+  one.host.Apply();
+  one.host.Register(Key(kJob, 1, 0));
+  one.host.Ready(Key(kJob, 1, 0));
+
+  one.harness.Advance(absl::Seconds(119));
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STARTING);
+  one.harness.Advance(absl::Seconds(2));
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("not ready: rank 1 on w1"));
+}
+
+TEST(CoreRecovery, RepeatedFailuresWithoutAStep_WaitLongerEachTime) {
+  OneHost one(1);
+  one.host.Apply();
+  one.host.Exit(Key(kJob, 1, 0), 1);
+  EXPECT_EQ(one.Get().generation(), 2u) << "the first restart is at once";
+  one.host.Apply();
+  one.host.Exit(Key(kJob, 2, 0), 1);
+  EXPECT_EQ(one.Get().generation(), 2u);
+  one.harness.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(one.Get().generation(), 3u);
+  one.host.Apply();
+  one.host.Exit(Key(kJob, 3, 0), 1);
+  one.harness.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(one.Get().generation(), 3u);
+  one.harness.Advance(absl::Milliseconds(300));
+  EXPECT_EQ(one.Get().generation(), 4u);
+}
+
+TEST(CoreRecovery, RestoreThatFellBack_TakesTheUnusableCheckpointOutOfTheRecord) {
+  OneHost one(1);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Save(Key(kJob, 1, 0), 2);
+  one.host.Save(Key(kJob, 1, 0), 4);
+  v1::Fact fact;
+  fact.mutable_restored()->set_step(2);
+  one.host.Tell(Key(kJob, 1, 0), fact);
+
+  EXPECT_EQ(one.Get().checkpoints_size(), 1);
+  EXPECT_EQ(one.Get().checkpoints(0).step(), 2u);
+}
+
+TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Kill(Key(kJob, 1, 1), 9);
+  one.host.Apply(false);
+  ASSERT_EQ(one.Get().generation(), 2u);
+
+  one.host.Save(Key(kJob, 1, 0), 8);
+  one.host.Report(Key(kJob, 1, 0), 6, 9);
+  one.host.Kill(Key(kJob, 1, 0), 9);
+
+  EXPECT_EQ(one.Get().checkpoints_size(), 0);
+  EXPECT_EQ(one.harness.CountSteps(kJob), 0u);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
+  EXPECT_EQ(one.harness.acks[one.host.session], one.host.sequence);
+  EXPECT_THAT(one.harness.log, ::testing::Contains(HasSubstr("the job is at generation 2")));
+}
+
+TEST(CoreFencing, FactToldTwice_CountsOnce) {
+  OneHost one(1);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Save(Key(kJob, 1, 0), 4);
+  one.host.sequence -= 1;  // the acknowledgement was lost, and the daemon tells it again
+  one.host.Save(Key(kJob, 1, 0), 4);
+  EXPECT_EQ(one.Get().checkpoints_size(), 1);
+  EXPECT_EQ(one.harness.acks[one.host.session], one.host.sequence);
+
+  one.host.Detach();
+  one.host.Attach();
+  EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
+}
+
+TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstLives_ThenTakesOver) {
+  OneHost one;
+  FakeHost twin(one.harness, "w1", 2, 77);
+  twin.Attach();
+  ASSERT_TRUE(twin.refused());
+  EXPECT_TRUE(absl::IsAlreadyExists(twin.refusal()));
+  twin.Vanish();
+
+  one.host.Vanish();
+  one.harness.Advance(absl::Seconds(4));
+  twin.Attach();
+  EXPECT_FALSE(twin.refused());
+  EXPECT_TRUE(absl::IsCancelled(one.harness.ended_sessions.at(one.host.session)));
+
+  one.host.Attach();
+  ASSERT_TRUE(one.host.refused());
+  EXPECT_TRUE(absl::IsAborted(one.host.refusal())) << "a later life has attached";
+}
+
+TEST(CoreFencing, HostWhoseTrainersAreOfAnotherCluster_IsNotToldToEndThem) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.cluster = "theirs";
+  host.running["other.g1.r0"] = Key("otherjob001", 1, 0);
+  host.Attach();
+  ASSERT_TRUE(host.refused());
+  EXPECT_TRUE(absl::IsUnavailable(host.refusal()));
+  EXPECT_THAT(std::string(host.refusal().message()), HasSubstr("trainers of cluster theirs"));
+
+  host.running.clear();
+  host.Attach();
+  EXPECT_FALSE(host.refused()) << "with nothing to lose it may change its cluster";
+}
+
+TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
+  Harness harness;
+  AttachHost attach{harness.NewSession(), {}, "peer"};
+  attach.hello.set_protocol(limits::kProtocol + 1);
+  attach.hello.set_host("w1");
+  attach.hello.set_incarnation(1);
+  attach.hello.set_slots(1);
+  harness.Handle(attach);
+  ASSERT_EQ(harness.ended_sessions.size(), 1u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(harness.ended_sessions.begin()->second));
+}
+
+TEST(CoreStore, Values_AreWrittenOnce_ToldToWatchers_AndSealed) {
+  OneHost one;
+  WatchValues watch{WatchId(1), {}};
+  watch.request.set_job_id(kJob);
+  watch.request.set_generation(1);
+  watch.request.set_host_incarnation(11);
+  one.harness.Handle(watch);
+  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok());
+  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(one.harness.Put(Key(kJob, 1, 1), 11, "a", "2").status));
+  EXPECT_TRUE(absl::IsUnavailable(one.harness.Put(Key(kJob, 1, 0), 12, "b", "1").status)) << "not attached";
+  EXPECT_TRUE(absl::IsAborted(one.harness.Put(Key(kJob, 2, 0), 11, "b", "1").status)) << "another generation";
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      one.harness.Put(Key(kJob, 1, 0), 11, "big", std::string(limits::kStoreValueBytes + 1, 'x')).status));
+  ASSERT_EQ(one.harness.values[WatchId(1)].size(), 1u);
+  EXPECT_EQ(one.harness.values[WatchId(1)][0]->value(), "1");
+
+  BringToRunning(one.harness, one.host, kJob);
+
+  EXPECT_TRUE(one.harness.ended_values.at(WatchId(1)).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(one.harness.Put(Key(kJob, 1, 0), 11, "b", "1").status));
+  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok()) << "the same again, also after the seal";
+}
+
+TEST(CoreStore, EndOfAGeneration_EndsItsWatchersAtOnce) {
+  OneHost one;
+  one.host.Apply();
+  WatchValues watch{WatchId(1), {}};
+  watch.request.set_job_id(kJob);
+  watch.request.set_generation(1);
+  watch.request.set_host_incarnation(11);
+  one.harness.Handle(watch);
+
+  one.host.Kill(Key(kJob, 1, 0), 11);
+
+  EXPECT_TRUE(absl::IsAborted(one.harness.ended_values.at(WatchId(1))));
+}
+
+TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 5);
+  one.host.Save(Key(kJob, 1, 0), 4);
+  one.harness.Advance(absl::Seconds(2));
+  one.host.Vanish();
+
+  one.harness.Restart();
+  EXPECT_TRUE(one.Get().unconfirmed());
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(one.Get().checkpoints_size(), 1);
+  one.host.Attach();
+
+  EXPECT_FALSE(one.Get().unconfirmed());
+  ASSERT_EQ(one.host.desired().trainers_size(), 2);
+  EXPECT_TRUE(one.host.desired().trainers(0).go());
+  EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
+  one.host.Report(Key(kJob, 1, 0), 1, 10);
+  EXPECT_EQ(one.harness.CountSteps(kJob), 5u) << "1 to 5 were told by the coordinator's life before";
+  one.host.Finish(Key(kJob, 1, 0), 10);
+  one.host.Finish(Key(kJob, 1, 1), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+
+  one.harness.Restart();
+  std::vector<EventPtr> events = one.harness.WatchFrom(kJob, 0);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]->state().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11);
+  FakeHost second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  first.Vanish();
+  second.Vanish();
+  harness.Restart();
+
+  first.Attach();
+  EXPECT_EQ(first.desired().trainers_size(), 0);
+  second.Attach();
+
+  EXPECT_EQ(first.desired().trainers_size(), 1);
+  EXPECT_EQ(second.desired().trainers_size(), 1);
+}
+
+TEST(CoreRestart, DaemonThatComesBackWithoutATrainer_LosesIt) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Detach();
+  one.host.running.clear();
+  one.host.incarnation = 12;
+  one.host.sequence = 0;
+  one.host.Attach();
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "not started anew: its exit may be on the way";
+
+  one.harness.Advance(absl::Milliseconds(1200));
+
+  EXPECT_EQ(one.Get().generation(), 2u);
+  EXPECT_EQ(one.Get().restarts(), 1u);
+}
+
+TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Vanish();
+  one.harness.Advance(absl::Seconds(60));
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_FALSE(one.harness.core->state().hosts.at(HostName("w1")).reachable);
+
+  one.host.Attach();
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(one.host.desired().trainers_size(), 2);
+}
+
+TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseHasRunOut) {
+  Harness harness;
+  FakeHost first(harness, "w1", 2, 11);
+  FakeHost second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(3), kJob);
+  first.Apply();
+  second.Apply();
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    FakeHost& host = rank < 2 ? first : second;
+    host.Register(Key(kJob, 1, rank));
+    host.Ready(Key(kJob, 1, rank));
+  }
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  second.Vanish();
+  first.Kill(Key(kJob, 1, 0), 9);
+  first.Apply();
+  EXPECT_EQ(harness.Get(kJob).generation(), 1u);
+
+  harness.Advance(absl::Seconds(4));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 3 ranks asked, 2 of 2 slots free"));
+
+  FakeHost third(harness, "w3", 1, 33);
+  third.Attach();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1") << "ranks stay with their hosts";
+  EXPECT_EQ(harness.Get(kJob).ranks(2).host(), "w3");
+
+  // The lost host comes back: what it still runs is of the past, and is ended.
+  second.Attach();
+  second.Apply();
+  EXPECT_TRUE(second.running.empty());
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+}
+
+}  // namespace
+}  // namespace trainyard

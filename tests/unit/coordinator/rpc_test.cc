@@ -1,0 +1,326 @@
+// The whole coordinator in this process, on a free port, with real clients: a program that submits and watches, and a
+// daemon that speaks the stream. What ops decide is tested elsewhere; here, that it travels.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/limits.h"
+#include "coordinator/coordinator.h"
+#include "tests/unit/coordinator/core_harness.h"
+#include "trainyard/v1/agent.grpc.pb.h"
+#include "trainyard/v1/service.grpc.pb.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+constexpr uint64_t kLife = 4'711;
+
+// A daemon on a real stream. Reads block, so a test says exactly what it waits for.
+class StreamHost {
+ public:
+  explicit StreamHost(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::AgentService::NewStub(channel)), stream_(stub_->Attach(&context_)) {
+    v1::AgentMessage message;
+    v1::Hello& hello = *message.mutable_hello();
+    hello.set_protocol(limits::kProtocol);
+    hello.set_host("w1");
+    hello.set_incarnation(kLife);
+    hello.set_slots(2);
+    hello.mutable_inventory()->set_cores(2);
+    stream_->Write(message);
+  }
+  ~StreamHost() { context_.TryCancel(); }
+
+  // Reads until a desired state fulfils `done`. False: the stream ended.
+  template <typename Done>
+  bool AwaitDesired(Done done) {
+    v1::CoordinatorMessage message;
+    while (stream_->Read(&message)) {
+      if (message.has_desired() && done(message.desired())) {
+        desired = message.desired();
+        return true;
+      }
+    }
+    return false;
+  }
+  void Tell(uint32_t rank, v1::Fact fact) {
+    v1::AgentMessage message;
+    fact.set_sequence(++sequence_);
+    *fact.mutable_key() = Key(kJob, 1, rank);
+    *message.mutable_facts()->add_facts() = std::move(fact);
+    stream_->Write(message);
+  }
+  void TellAll(const v1::Fact& fact) {
+    for (uint32_t rank = 0; rank < 2; ++rank) Tell(rank, fact);
+  }
+  void Report(uint64_t steps) {
+    v1::AgentMessage message;
+    v1::RankReport& report = *message.mutable_reports()->add_reports();
+    *report.mutable_key() = Key(kJob, 1, 0);
+    for (uint64_t step = 1; step <= steps; ++step) report.add_steps()->set_step(step);
+    stream_->Write(message);
+  }
+  grpc::Status Finish() {
+    v1::CoordinatorMessage message;
+    while (stream_->Read(&message)) {
+    }
+    return stream_->Finish();
+  }
+
+  v1::DesiredState desired;
+
+ private:
+  std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>> stream_;
+  uint64_t sequence_ = 0;
+};
+
+class RpcTest : public testing::Test {
+ protected:
+  RpcTest() : state_(testing::TempDir() + "/rpc-XXXXXX") {
+    if (mkdtemp(state_.data()) == nullptr) std::abort();
+    Start();
+  }
+  ~RpcTest() override {
+    coordinator_.reset();
+    std::filesystem::remove_all(state_);
+  }
+
+  void Start() {
+    CoordinatorOptions options;
+    options.listen = "127.0.0.1:0";
+    options.state = state_;
+    options.lease_ms = 3'000;
+    options.finished_jobs = 100;
+    auto started = Coordinator::Start(options, Clock::GetRealClock(), [](const absl::Status&) { std::abort(); });
+    ASSERT_TRUE(started.ok()) << started.status();
+    coordinator_ = *std::move(started);
+    channel_ = grpc::CreateChannel(coordinator_->address(), grpc::InsecureChannelCredentials());
+    jobs_ = v1::JobService::NewStub(channel_);
+  }
+
+  grpc::Status Submit() {
+    v1::SubmitRequest request;
+    *request.mutable_spec() = MakeSpec(2);
+    request.set_job_id(kJob);
+    request.set_default_run_root("/runs");
+    grpc::ClientContext context;
+    v1::SubmitResponse response;
+    return jobs_->Submit(&context, request, &response);
+  }
+  v1::Job Get() {
+    v1::GetRequest request;
+    request.set_job_id(kJob);
+    grpc::ClientContext context;
+    v1::Job job;
+    jobs_->Get(&context, request, &job);
+    return job;
+  }
+  void BringToRunning(StreamHost& host) {
+    ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
+    v1::Fact fact;
+    fact.mutable_started()->set_pid(1);
+    host.TellAll(fact);
+    fact.mutable_registered()->set_spec_digest(host.desired.trainers(0).spec_digest());
+    host.TellAll(fact);
+    fact.mutable_ready()->set_first_step(1);
+    host.TellAll(fact);
+    ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) {
+      return state.trainers_size() == 2 && state.trainers(0).go();
+    }));
+  }
+
+  std::string state_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+};
+
+TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState&) { return true; }));
+  absl::Time begin = absl::Now();
+  ASSERT_TRUE(Submit().ok());
+  BringToRunning(host);
+  RecordProperty("submit_to_go_us", static_cast<int>(absl::ToInt64Microseconds(absl::Now() - begin)));
+  std::vector<v1::Event> events;
+  std::thread watcher([&] {
+    v1::WatchRequest request;
+    request.set_job_id(kJob);
+    grpc::ClientContext context;
+    auto reader = jobs_->Watch(&context, request);
+    for (v1::Event event; reader->Read(&event);) events.push_back(event);
+    EXPECT_TRUE(reader->Finish().ok());
+  });
+
+  host.Report(10);
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(10);
+  host.TellAll(fact);
+  fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
+  host.TellAll(fact);
+  watcher.join();
+
+  uint64_t steps = 0;
+  for (const v1::Event& event : events) {
+    if (!event.has_step()) continue;
+    EXPECT_EQ(event.step().step(), ++steps);
+  }
+  EXPECT_EQ(steps, 10u);
+  EXPECT_EQ(events.back().state().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(Get().ranks_size(), 2);
+}
+
+TEST_F(RpcTest, Values_TravelFromPutToWatch_UntilTheStoreIsSealed) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(Submit().ok());
+  ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
+  auto agent = v1::AgentService::NewStub(channel_);
+  v1::WatchValuesRequest watch;
+  watch.set_job_id(kJob);
+  watch.set_generation(1);
+  watch.set_host_incarnation(kLife);
+  grpc::ClientContext watch_context;
+  auto reader = agent->WatchValues(&watch_context, watch);
+  v1::PutValueRequest put;
+  *put.mutable_key() = Key(kJob, 1, 0);
+  put.set_host_incarnation(kLife);
+  put.set_name("rank-0");
+  put.set_value("10.0.0.1:4000");
+  grpc::ClientContext put_context;
+  v1::PutValueResponse done;
+  ASSERT_TRUE(agent->PutValue(&put_context, put, &done).ok());
+
+  v1::StoreValue value;
+  ASSERT_TRUE(reader->Read(&value));
+  EXPECT_EQ(value.value(), "10.0.0.1:4000");
+  grpc::ClientContext cancel_context;
+  v1::CancelRequest cancel;
+  cancel.set_job_id(kJob);
+  v1::Job job;
+  ASSERT_TRUE(jobs_->Cancel(&cancel_context, cancel, &job).ok());
+  EXPECT_FALSE(reader->Read(&value));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(RpcTest, Logs_TravelFromTheDaemonToTheReader) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(Submit().ok());
+  BringToRunning(host);
+  std::vector<std::string> lines;
+  std::thread reading([&] {
+    v1::LogsRequest request;
+    request.set_job_id(kJob);
+    grpc::ClientContext context;
+    auto reader = jobs_->Logs(&context, request);
+    for (v1::LogLine line; reader->Read(&line);) lines.push_back(line.text());
+    EXPECT_TRUE(reader->Finish().ok());
+  });
+  ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.logs_size() == 1; }));
+  auto agent = v1::AgentService::NewStub(channel_);
+  grpc::ClientContext context;
+  v1::PushLogsResponse response;
+  auto push = agent->PushLogs(&context, &response);
+  for (int i = 0; i < 3'000; ++i) {
+    v1::LogChunk chunk;
+    if (i == 0) chunk.set_request_id(host.desired.logs(0).request_id());
+    chunk.add_lines()->set_text(absl::StrCat("line ", i));
+    ASSERT_TRUE(push->Write(chunk));
+  }
+  push->WritesDone();
+  EXPECT_TRUE(push->Finish().ok());
+  reading.join();
+
+  ASSERT_EQ(lines.size(), 3'000u);
+  EXPECT_EQ(lines.back(), "line 2999");
+}
+
+TEST_F(RpcTest, GoingDown_EndsStreamsWithUnavailable_AndTheNextLifeKnowsTheJob) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(Submit().ok());
+  ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
+  grpc::ClientContext context;
+  v1::WatchRequest request;
+  request.set_job_id(kJob);
+  auto reader = jobs_->Watch(&context, request);
+  v1::Event event;
+  ASSERT_TRUE(reader->Read(&event));
+
+  coordinator_.reset();
+  while (reader->Read(&event)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(host.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  Start();
+  v1::Job job = Get();
+  EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED);
+  EXPECT_TRUE(job.unconfirmed());
+}
+
+TEST_F(RpcTest, WrongRequests_GetTheirCode) {
+  grpc::ClientContext context;
+  v1::GetRequest request;
+  request.set_job_id("nosuchjob");
+  v1::Job job;
+  EXPECT_EQ(jobs_->Get(&context, request, &job).error_code(), grpc::StatusCode::NOT_FOUND);
+  StreamHost first(channel_);
+  ASSERT_TRUE(first.AwaitDesired([](const v1::DesiredState&) { return true; }));
+  auto agent = v1::AgentService::NewStub(channel_);
+  grpc::ClientContext attach_context;
+  auto stream = agent->Attach(&attach_context);
+  stream->Write(v1::AgentMessage());
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "no hello";
+}
+
+// Raw calls: what a probe of another language sends.
+std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                    const std::string& bytes) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  std::vector<grpc::Slice> slices;
+  if (!status.ok() || !response.Dump(&slices).ok()) return status.error_message();
+  std::string text;
+  for (const grpc::Slice& part : slices) text.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return text;
+}
+
+TEST_F(RpcTest, HealthService_AnswersServing) {
+  EXPECT_EQ(CallRaw(channel_, "/grpc.health.v1.Health/Check", ""), "\x08\x01");
+  EXPECT_EQ(CallRaw(channel_, "/grpc.health.v1.Health/Check", "\x0a\x17trainyard.v1.JobService"), "\x08\x01");
+}
+
+TEST(ListenAddress, OtherThanLoopback_NeedsToBeAskedForInSoManyWords) {
+  EXPECT_TRUE(CheckListenAddress({.listen = "127.0.0.1:7070", .allow_plaintext = false}).ok());
+  EXPECT_TRUE(CheckListenAddress({.listen = "[::1]:0", .allow_plaintext = false}).ok());
+  absl::Status refused = CheckListenAddress({.listen = "0.0.0.0:7070", .allow_plaintext = false});
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--allow-plaintext"));
+  EXPECT_TRUE(CheckListenAddress({.listen = "0.0.0.0:7070", .allow_plaintext = true}).ok());
+  EXPECT_FALSE(CheckListenAddress({.listen = "localhost", .allow_plaintext = false}).ok());
+  EXPECT_FALSE(CheckListenAddress({.listen = "localhost:70000", .allow_plaintext = false}).ok());
+}
+
+}  // namespace
+}  // namespace trainyard
