@@ -1,0 +1,297 @@
+// trainyard-shim: the parent of one trainer.
+//
+//   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
+//
+// Started by the worker daemon, but with a life of its own: it goes on when the daemon is replaced, and everything they
+// tell each other lies in the rank folder (records.h). It owns the trainer's output, waits for its end, ends whatever
+// the trainer leaves behind and writes how it ended. The trainer never outlives it: the kernel kills the trainer when
+// the shim dies.
+//
+// SIGTERM and SIGINT are handed on to the trainer. The end of the lifeline (a pipe whose other end the starter of
+// everything holds) kills the trainer at once. Links nothing but libc, so that it starts in a millisecond and stays
+// small.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/shim/fields.h"
+#include "worker/shim/output.h"
+#include "worker/shim/process.h"
+#include "worker/shim/records.h"
+
+namespace trainyard::shim {
+namespace {
+
+constexpr size_t kLaunchBytesMax = 1 << 20;
+constexpr size_t kReadBytesATurn = 1 << 20;
+// After the trainer's end: for killed descendants to go, and for output that somebody else still holds open.
+constexpr int kEndWaitMs = 2000;
+constexpr int kDrainWaitMs = 100;
+constexpr char kExitTemporary[] = "exit.tmp";
+
+struct Options {
+  const char* folder = nullptr;
+  int lifeline = -1;
+};
+
+[[noreturn]] void Die(const char* what, const char* why) {
+  fprintf(stderr, "trainyard-shim: %s: %s\n", what, why);
+  _exit(2);
+}
+
+Options ParseOptions(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 < argc && strcmp(argv[i], "--dir") == 0) {
+      options.folder = argv[i + 1];
+    } else if (i + 1 < argc && strcmp(argv[i], "--lifeline-fd") == 0) {
+      options.lifeline = atoi(argv[i + 1]);
+    } else {
+      Die(argv[i], "usage: trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]");
+    }
+  }
+  if (options.folder == nullptr) Die("--dir", "is missing");
+  return options;
+}
+
+// Locks the launch record for as long as this process lives, so that a rank folder has one shim and a daemon can tell
+// whether it still has it. Then reads it.
+size_t ReadLaunchFile(char* buffer, size_t capacity) {
+  int fd = open(kLaunchFile, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) Die(kLaunchFile, strerror(errno));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) Die(kLaunchFile, "locked: another shim is at work here");
+  if (access(kExitFile, F_OK) == 0) Die(kExitFile, "is there already: this rank has ended");
+  size_t size = 0;
+  ssize_t n;
+  while (size < capacity && (n = read(fd, buffer + size, capacity - size)) != 0) {
+    if (n < 0 && errno != EINTR) Die(kLaunchFile, strerror(errno));
+    if (n > 0) size += static_cast<size_t>(n);
+  }
+  if (size == 0 || size == capacity || buffer[size - 1] != '\0') Die(kLaunchFile, "is not a launch record");
+  return size;
+}
+
+Launch ParseLaunch(char* data, size_t size) {
+  Launch launch;
+  size_t fields = 0;
+  for (size_t i = 0; i < size; ++i) fields += data[i] == '\0';
+  launch.arguments = static_cast<char**>(calloc(fields + 1, sizeof(char*)));
+  launch.variables = static_cast<char**>(calloc(fields + 1, sizeof(char*)));
+  if (launch.arguments == nullptr || launch.variables == nullptr) Die(kLaunchFile, "no memory");
+  size_t argument_count = 0;
+  size_t variable_count = 0;
+  FieldReader reader(data, size);
+  const char* name;
+  char* value;
+  while (reader.Next(&name, &value)) {
+    if (strcmp(name, kProgram) == 0) launch.program = value;
+    if (strcmp(name, kArgument) == 0) launch.arguments[argument_count++] = value;
+    if (strcmp(name, kVariable) == 0) launch.variables[variable_count++] = value;
+    if (strcmp(name, kLogBytes) == 0) launch.log_bytes = strtoull(value, nullptr, 10);
+  }
+  if (launch.program == nullptr || launch.arguments[0] == nullptr || launch.log_bytes == 0) {
+    Die(kLaunchFile, "names no program, no argument or no log_bytes");
+  }
+  return launch;
+}
+
+bool WriteAll(int fd, const char* data, size_t size) {
+  while (size > 0) {
+    ssize_t n = write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+void WritePids(pid_t trainer) {
+  char buffer[256];
+  FieldWriter writer(buffer, sizeof buffer);
+  writer.Number(kShimPid, static_cast<uint64_t>(getpid()));
+  writer.Number(kShimStart, StartTime(getpid()));
+  writer.Number(kTrainerPid, static_cast<uint64_t>(trainer));
+  writer.Number(kTrainerStart, StartTime(trainer));
+  int fd = open("pid.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return;  // The daemon then learns of the trainer by its link, and of its end by the exit record.
+  if (WriteAll(fd, writer.data(), writer.size())) rename("pid.tmp", kPidFile);
+  close(fd);
+}
+
+// How the trainer ended, or why it did not start.
+struct End {
+  int status = 0;
+  struct rusage usage = {};
+  const char* start_failure = nullptr;
+  uint64_t dropped_bytes = 0;
+};
+
+void WriteExit(int fd, const End& end, LastLines* lines) {
+  static char buffer[kExitRecordBytes];
+  FieldWriter writer(buffer, sizeof buffer);
+  if (end.start_failure != nullptr) {
+    writer.Text(kCause, kCauseStartFailed);
+    writer.Text(kMessage, end.start_failure);
+  } else if (WIFSIGNALED(end.status)) {
+    writer.Text(kCause, kCauseSignal);
+    writer.Number(kSignal, static_cast<uint64_t>(WTERMSIG(end.status)));
+    writer.Number(kCoreDumped, WCOREDUMP(end.status) ? 1 : 0);
+  } else {
+    writer.Text(kCause, kCauseExit);
+    writer.Number(kCode, static_cast<uint64_t>(WEXITSTATUS(end.status)));
+  }
+  auto microseconds = [](const struct timeval& t) {
+    return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_usec);
+  };
+  writer.Number(kMaxRssBytes, static_cast<uint64_t>(end.usage.ru_maxrss) * 1024);
+  writer.Number(kUserMicroseconds, microseconds(end.usage.ru_utime));
+  writer.Number(kSystemMicroseconds, microseconds(end.usage.ru_stime));
+  writer.Number(kEndedUnixMs, static_cast<uint64_t>(NowMs(CLOCK_REALTIME)));
+  writer.Number(kDroppedBytes, end.dropped_bytes);
+  lines->Finish();
+  for (unsigned i = 0; i < lines->count(); ++i) {
+    size_t size;
+    const char* text = lines->line(i, &size);
+    writer.Text(kLastLine, text, size);
+  }
+  bool written = lseek(fd, 0, SEEK_SET) == 0 && WriteAll(fd, writer.data(), writer.size()) &&
+                 ftruncate(fd, static_cast<off_t>(writer.size())) == 0;
+  fsync(fd);
+  if (written) rename(kExitTemporary, kExitFile);
+}
+
+// The file for the exit record, its space taken while there is some.
+int ReserveExitFile() {
+  int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) Die(kExitTemporary, strerror(errno));
+  // Refused where the file system cannot; the record is then written when there is space at the end.
+  (void)!fallocate(fd, 0, 0, kExitRecordBytes);
+  return fd;
+}
+
+int BlockSignals() {
+  sigset_t handled;
+  sigemptyset(&handled);
+  sigaddset(&handled, SIGTERM);
+  sigaddset(&handled, SIGINT);
+  sigaddset(&handled, SIGCHLD);
+  sigprocmask(SIG_SETMASK, &handled, nullptr);
+  // A log file at the process' size limit must give an error, not a death.
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// Looks at the trainer without reaping it: its number stays its own until EndDescendants has killed its group.
+bool HasEnded(pid_t trainer) {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
+// Orphans that became ours are reaped as they end; the trainer is left for the end.
+void ReapOrphans(pid_t trainer) {
+  while (true) {
+    siginfo_t info = {};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0 || info.si_pid == trainer) return;
+    waitpid(info.si_pid, nullptr, WNOHANG);
+  }
+}
+
+void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) {
+  while (!HasEnded(trainer)) {
+    struct pollfd fds[4] = {
+        {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
+    if (poll(fds, 4, -1) < 0 && errno != EINTR) return;
+    if (fds[0].revents != 0) {
+      struct signalfd_siginfo info;
+      while (read(signals, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD) ReapOrphans(trainer);
+        if (info.ssi_signo != SIGCHLD) kill(trainer, static_cast<int>(info.ssi_signo));
+      }
+    }
+    if (fds[1].revents != 0) {
+      // Nobody writes to a lifeline; whatever poll tells is its end, unless a byte came.
+      char byte;
+      if (read(lifeline, &byte, 1) <= 0) {
+        kill(-trainer, SIGKILL);
+        lifeline = -1;
+      }
+    }
+    if (fds[2].revents != 0) out->Read(kReadBytesATurn);
+    if (fds[3].revents != 0) err->Read(kReadBytesATurn);
+  }
+}
+
+// What is still in the pipes. All descendants are dead, so they end at once, unless a stranger was handed one.
+void Drain(Stream* out, Stream* err) {
+  int64_t deadline = NowMs(CLOCK_MONOTONIC) + kDrainWaitMs;
+  while (out->fd() >= 0 || err->fd() >= 0) {
+    int64_t left = deadline - NowMs(CLOCK_MONOTONIC);
+    if (left <= 0) return;
+    struct pollfd fds[2] = {{out->fd(), POLLIN, 0}, {err->fd(), POLLIN, 0}};
+    if (poll(fds, 2, static_cast<int>(left)) <= 0) return;
+    if (fds[0].revents != 0) out->Read(kReadBytesATurn);
+    if (fds[1].revents != 0) err->Read(kReadBytesATurn);
+  }
+}
+
+int Run(const Options& options) {
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  if (chdir(options.folder) != 0) Die(options.folder, strerror(errno));
+  if (options.lifeline >= 0 && fcntl(options.lifeline, F_SETFD, FD_CLOEXEC) != 0) Die("--lifeline-fd", strerror(errno));
+
+  static char record[kLaunchBytesMax];
+  Launch launch = ParseLaunch(record, ReadLaunchFile(record, sizeof record));
+  int exit_file = ReserveExitFile();
+  int signals = BlockSignals();
+
+  static LastLines lines;
+  uint64_t file_bytes_max = launch.log_bytes / 4;  // two streams, two files each
+  Stream out(0, kStdoutFile, file_bytes_max, &lines);
+  Stream err(1, kStderrFile, file_bytes_max, &lines);
+  End end;
+  int out_pipe[2];
+  int err_pipe[2];
+  if (pipe2(out_pipe, O_CLOEXEC) != 0 || pipe2(err_pipe, O_CLOEXEC) != 0) Die("pipe", strerror(errno));
+  const char* failed;
+  pid_t trainer = StartTrainer(launch, out_pipe[1], err_pipe[1], &failed);
+  if (trainer < 0) {
+    static char message[4096];
+    snprintf(message, sizeof message, "cannot start %s: %s: %s", launch.program, failed, strerror(errno));
+    end.start_failure = message;
+    WriteExit(exit_file, end, &lines);
+    return 1;
+  }
+  close(out_pipe[1]);
+  close(err_pipe[1]);
+  out.Open(out_pipe[0]);
+  err.Open(err_pipe[0]);
+  WritePids(trainer);
+
+  Follow(trainer, signals, options.lifeline, &out, &err);
+  bool reaped = false;
+  EndDescendants(trainer, &end.status, &end.usage, &reaped, kEndWaitMs);
+  Drain(&out, &err);
+  end.dropped_bytes = out.dropped_bytes() + err.dropped_bytes();
+  WriteExit(exit_file, end, &lines);
+  return 0;
+}
+
+}  // namespace
+}  // namespace trainyard::shim
+
+int main(int argc, char** argv) { return trainyard::shim::Run(trainyard::shim::ParseOptions(argc, argv)); }

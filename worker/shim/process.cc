@@ -1,0 +1,152 @@
+#include "worker/shim/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace trainyard::shim {
+namespace {
+
+// The `index`-th field of /proc/<pid>/stat, counted as in proc(5); for fields behind the name. 0 when there is none.
+uint64_t StatField(pid_t pid, int index) {
+  char path[32];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[1024];
+  ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  // The name is in parentheses and may hold any byte; field 3 follows the last of them.
+  char* at = strrchr(text, ')');
+  if (at == nullptr) return 0;
+  for (int field = 2; field < index; ++field) {
+    at = strchr(at + 1, ' ');
+    if (at == nullptr) return 0;
+  }
+  return strtoull(at + 1, nullptr, 10);
+}
+
+void KillChildren() {
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return;
+  pid_t self = getpid();
+  while (struct dirent* entry = readdir(proc)) {
+    pid_t pid = atoi(entry->d_name);
+    if (pid > 1 && StatField(pid, 4) == static_cast<uint64_t>(self)) kill(pid, SIGKILL);
+  }
+  closedir(proc);
+}
+
+// The child's side. Never returns; tells errno and a name of the call through `report`.
+[[noreturn]] void BecomeTrainer(const Launch& launch, int stdout_fd, int stderr_fd, int report, pid_t shim) {
+  char what = 's';
+  setsid();
+  int null = open("/dev/null", O_RDONLY);
+  if (null >= 0 && dup2(null, 0) == 0 && dup2(stdout_fd, 1) == 1 && dup2(stderr_fd, 2) == 2) {
+    if (null > 2) close(null);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // The shim may have died before the line above: then no signal would come.
+    if (getppid() != shim) _exit(127);
+    for (int number = 1; number < NSIG; ++number) signal(number, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    what = 'x';
+    execve(launch.program, launch.arguments, launch.variables);
+  }
+  int error = errno;
+  char told[1 + sizeof error];
+  told[0] = what;
+  memcpy(told + 1, &error, sizeof error);
+  // If this fails, exit code 127 still tells.
+  if (write(report, told, sizeof told) < 0) _exit(127);
+  _exit(127);
+}
+
+}  // namespace
+
+uint64_t StartTime(pid_t pid) { return StatField(pid, 22); }
+
+void KillSession(pid_t leader, uint64_t leader_start) {
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return;
+  while (struct dirent* entry = readdir(proc)) {
+    pid_t pid = atoi(entry->d_name);
+    if (pid <= 1) continue;
+    uint64_t number = static_cast<uint64_t>(leader);
+    bool member = StatField(pid, 5) == number || StatField(pid, 6) == number;
+    if (member && StartTime(pid) >= leader_start) kill(pid, SIGKILL);
+  }
+  closedir(proc);
+}
+
+int64_t NowMs(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
+}
+
+pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const char** failed) {
+  int report[2];
+  *failed = "pipe";
+  if (pipe2(report, O_CLOEXEC) != 0) return -1;
+  pid_t shim = getpid();
+  *failed = "fork";
+  pid_t pid = fork();
+  if (pid == 0) BecomeTrainer(launch, stdout_fd, stderr_fd, report[1], shim);
+  int fork_error = errno;
+  close(report[1]);
+  char told[1 + sizeof(int)] = {};
+  ssize_t n = 0;
+  if (pid > 0) {
+    // Ends without a byte when exec closes the other end.
+    do {
+      n = read(report[0], told, sizeof told);
+    } while (n < 0 && errno == EINTR);
+  }
+  close(report[0]);
+  if (pid < 0) {
+    errno = fork_error;
+    return -1;
+  }
+  if (n != sizeof told) return pid;
+  waitpid(pid, nullptr, 0);
+  int error;
+  memcpy(&error, told + 1, sizeof error);
+  *failed = told[0] == 'x' ? "execve" : "dup2";
+  errno = error;
+  return -1;
+}
+
+bool EndDescendants(pid_t trainer, int* status, struct rusage* usage, bool* trainer_reaped, int wait_ms) {
+  // Not yet reaped, the trainer's number cannot be another group's.
+  if (!*trainer_reaped) kill(-trainer, SIGKILL);
+  int64_t deadline = NowMs(CLOCK_MONOTONIC) + wait_ms;
+  while (true) {
+    int child_status;
+    struct rusage child_usage;
+    pid_t pid = wait4(-1, &child_status, WNOHANG, &child_usage);
+    if (pid < 0 && errno == ECHILD) return true;
+    if (pid == trainer) {
+      *status = child_status;
+      *usage = child_usage;
+      *trainer_reaped = true;
+    }
+    if (pid > 0) continue;
+    KillChildren();
+    if (NowMs(CLOCK_MONOTONIC) >= deadline) return false;
+    usleep(500);
+  }
+}
+
+}  // namespace trainyard::shim
