@@ -1,0 +1,158 @@
+#include "worker/agent/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "common/files.h"
+#include "worker/agent/environment.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+absl::StatusOr<Config> Read(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "trainyard-worker");
+  return ReadConfig(static_cast<int>(arguments.size()), arguments.data());
+}
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text) {
+    char name[] = "/tmp/trainyard-config-test-XXXXXX";
+    close(mkstemp(name));
+    path_ = name;
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { std::filesystem::remove(path_); }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::string path_;
+};
+
+TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
+  setenv("XDG_STATE_HOME", "/tmp/state-home", 1);
+
+  absl::StatusOr<Config> config = Read({"--coordinator", "127.0.0.1:7070", "--name", "h1"});
+
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  EXPECT_EQ(config->slots, 0);
+  EXPECT_EQ(config->state, "/tmp/state-home/trainyard/127.0.0.1_7070-h1");
+  EXPECT_EQ(config->log_bytes_per_rank, 64 << 20);
+  EXPECT_EQ(config->logging.level, "info");
+  EXPECT_FALSE(config->logging.json);
+  EXPECT_FALSE(config->stop_trainers);
+}
+
+TEST(WorkerConfig, Flags_WinOverTheFile) {
+  ConfigFile file("coordinator: 127.0.0.1:1\nslots: 2\nname: file\nstate: /tmp/a\nlog: {format: json, level: error}\n");
+
+  absl::StatusOr<Config> config =
+      Read({"--config", file.path(), "--coordinator", "localhost:2", "--slots", "3", "--log-level", "debug"});
+
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  EXPECT_EQ(config->coordinator, "localhost:2");
+  EXPECT_EQ(config->slots, 3);
+  EXPECT_EQ(config->name, "file");
+  EXPECT_EQ(config->state, "/tmp/a");
+  EXPECT_TRUE(config->logging.json);
+  EXPECT_EQ(config->logging.level, "debug");
+}
+
+TEST(WorkerConfig, ShippedFile_IsValid) {
+  absl::StatusOr<Config> config = Read({"--config", "configs/worker.yaml"});
+
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  EXPECT_EQ(config->slots, 2);
+}
+
+struct BadCase {
+  const char* name;
+  std::vector<const char*> arguments;
+  std::vector<const char*> said;
+};
+
+class BadConfigTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadConfigTest, IsRefusedWithASentenceForEachProblem) {
+  absl::StatusOr<Config> config = Read(GetParam().arguments);
+
+  ASSERT_TRUE(absl::IsInvalidArgument(config.status())) << config.status();
+  for (const char* text : GetParam().said) EXPECT_THAT(std::string(config.status().message()), HasSubstr(text));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadConfigTest,
+    ::testing::Values(
+        BadCase{"nothing", {}, {"coordinator: is required"}},
+        BadCase{"no_port", {"--coordinator", "host"}, {"expected host:port", "'host'"}},
+        BadCase{"port_too_high", {"--coordinator", "127.0.0.1:70000"}, {"1 to 65535"}},
+        BadCase{"bare_ipv6", {"--coordinator", "::1:7070"}, {"expected host:port"}},
+        BadCase{
+            "public", {"--coordinator", "10.0.0.1:7070"}, {"10.0.0.1:7070 is not on loopback", "--allow-plaintext"}},
+        BadCase{"slots", {"--coordinator", "127.0.0.1:1", "--slots", "0"}, {"slots", "1 to 1024"}},
+        BadCase{"slots_word", {"--coordinator", "127.0.0.1:1", "--slots", "many"}, {"slots", "'many'"}},
+        BadCase{"log_level", {"--coordinator", "127.0.0.1:1", "--log-level", "loud"}, {"debug, info, warning, error"}},
+        BadCase{"name", {"--coordinator", "127.0.0.1:1", "--name", "a b"}, {"name:", "'a b'"}},
+        BadCase{"unknown_flag", {"--coordinator", "127.0.0.1:1", "--slot", "1"}, {"--slot", "--help"}},
+        BadCase{"closed_descriptor", {"--coordinator", "127.0.0.1:1", "--lifeline-fd", "987"}, {"987 is not open"}},
+        BadCase{"no_such_file", {"--config", "/no/such/file.yaml"}, {"/no/such/file.yaml"}},
+        BadCase{"all_at_once",
+                {"--slots", "x", "--log-format", "xml", "--name", "/"},
+                {"coordinator: is required", "slots", "log.format", "name:"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(WorkerConfig, UnknownKeyInTheFile_IsRefusedWithItsPlaceAndTheNearestName) {
+  ConfigFile file("coordinator: 127.0.0.1:1\nslot: 2\n");
+
+  absl::StatusOr<Config> config = Read({"--config", file.path()});
+
+  EXPECT_THAT(std::string(config.status().message()), AllOf(HasSubstr(":2:"), HasSubstr("slots")));
+}
+
+TEST(WorkerConfig, AllowPlaintext_AllowsEveryAddress) {
+  EXPECT_EQ(Read({"--coordinator", "10.0.0.1:7070", "--allow-plaintext"}).status(), absl::OkStatus());
+  EXPECT_EQ(Read({"--coordinator", "[::1]:7070"}).status(), absl::OkStatus());
+}
+
+TEST(WorkerConfig, Version_IsAnAnswer) {
+  absl::StatusOr<Config> config = Read({"--version"});
+
+  ASSERT_EQ(config.status(), absl::OkStatus());
+  EXPECT_THAT(config->answer, StartsWith("trainyard-worker "));
+}
+
+TEST(TrainerEnvironment, HoldsWhatARankNeedsAndNothingElse) {
+  v1::DesiredTrainer desired;
+  desired.mutable_key()->set_rank(3);
+  desired.set_world_size(8);
+  desired.set_local_rank(1);
+  desired.set_local_world_size(2);
+  std::map<std::string, std::string> own = {{"HOME", "/home/a"}, {"SECRET", "x"}, {"LD_LIBRARY_PATH", "/opt/lib"}};
+
+  std::vector<std::string> variables =
+      TrainerEnvironment(desired, {.threads = 4, .token = "abc", .lookup = [&](const char* name) -> const char* {
+                                     auto at = own.find(name);
+                                     return at == own.end() ? nullptr : at->second.c_str();
+                                   }});
+
+  for (const char* expected :
+       {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4", "MKL_NUM_THREADS=4",
+        "OMP_WAIT_POLICY=PASSIVE", "RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"}) {
+    EXPECT_THAT(variables, Contains(expected));
+  }
+  EXPECT_THAT(variables, Contains(StartsWith("PATH=/")));
+  EXPECT_THAT(variables, Not(Contains(StartsWith("SECRET="))));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,223 @@
+// The core's dealings with the outside of a job: taking over an earlier life's trainers, the session, leaving, log
+// requests.
+#include <signal.h>
+
+#include "common/limits.h"
+#include "tests/unit/agent/core_driver.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr LinkId kLink1(1);
+
+// ---- taking over ----
+
+TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasSpoken) {
+  CoreDriver driver("c1");
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
+  driver.Handle(AllFound{});
+  ASSERT_EQ(driver.All<Dial>().at(0).hello.trainers_size(), 1);
+  driver.Run(absl::Minutes(10));
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+
+  driver.Handle(driver.Welcome());
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+  EXPECT_THAT(driver.All<StartProcess>(), IsEmpty());
+}
+
+TEST(AgentCore, FoundTrainer_MayLinkBeforeTheCoordinatorHasSpoken) {
+  CoreDriver driver;
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
+
+  driver.Handle(driver.Open(kLink1, Rank(0)));
+  EXPECT_THAT(driver.Last<CloseLink>(), IsEmpty());
+  EXPECT_THAT(driver.Last<SendLink>(), IsEmpty());
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+
+  EXPECT_TRUE(driver.Last<SendLink>().at(0).message.has_start());
+}
+
+TEST(AgentCore, RankThatEndedInAnEarlierLife_IsToldAndNotStartedAgain) {
+  CoreDriver driver;
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
+  driver.Handle(driver.Ended(Rank(0), 4));
+  driver.Handle(ProcessFound{.id = Rank(1), .token = "old", .told = true});
+  driver.Attach();
+  EXPECT_EQ(driver.LastFacts().back().exited().code(), 4);
+
+  driver.Handle(driver.State(1, {Desired(Rank(0)), Desired(Rank(1))}));
+
+  EXPECT_THAT(driver.All<StartProcess>(), IsEmpty());
+}
+
+// ---- the session ----
+
+TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndSayTheReasonOnce) {
+  CoreDriver driver;
+  std::vector<int64_t> waits;
+  driver.Handle(AllFound{});
+  driver.Forget();
+
+  for (int i = 0; i < 8; ++i) {
+    driver.Handle(SessionEnded{absl::UnavailableError("refused")});
+    waits.push_back(absl::ToInt64Milliseconds(driver.core().NextWake() - driver.now()));
+    driver.Advance(driver.core().NextWake() - driver.now());
+    driver.Handle(Tick{});
+    ASSERT_THAT(driver.Last<Dial>(), SizeIs(1));
+  }
+
+  EXPECT_THAT(waits, ElementsAre(50, 100, 200, 400, 800, 1000, 1000, 1000));
+  ASSERT_THAT(driver.All<Say>(), SizeIs(1));
+  EXPECT_THAT(driver.All<Say>()[0].text, HasSubstr("127.0.0.1:7070"));
+}
+
+TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsHungUpOn) {
+  CoreDriver driver;
+  driver.Handle(AllFound{});
+
+  driver.Run(absl::Seconds(6));
+
+  EXPECT_THAT(driver.All<HangUp>(), SizeIs(1));
+}
+
+TEST(AgentCore, Heartbeats_ComeAsOftenAsTheWelcomeSays) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Forget();
+
+  driver.Run(absl::Seconds(10));
+
+  EXPECT_THAT(driver.All<SendUp>(), SizeIs(10));
+}
+
+TEST(AgentCore, NewerLifeOfThisDaemon_MakesItLeave) {
+  CoreDriver driver;
+  driver.Attach();
+
+  driver.Handle(SessionEnded{absl::AbortedError("a newer life has attached")});
+
+  ASSERT_THAT(driver.Last<Leave>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<Leave>()[0].exit_code, 1);
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+}
+
+TEST(AgentCore, NameThatIsTaken_IsTriedForAWhileThenGivenUp) {
+  CoreDriver driver;
+  driver.Handle(AllFound{});
+  for (int i = 0; i < 40 && driver.All<Leave>().empty(); ++i) {
+    driver.Handle(SessionEnded{absl::AlreadyExistsError("h1 is attached")});
+    if (driver.All<Leave>().empty()) driver.Run(absl::Seconds(1));
+  }
+
+  ASSERT_THAT(driver.All<Leave>(), SizeIs(1));
+  EXPECT_GE(driver.All<Dial>().size(), 8);
+}
+
+// ---- leaving ----
+
+TEST_F(RunningTrainerTest, Leaving_TouchesNoTrainer) {
+  driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
+
+  EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
+  EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
+}
+
+TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
+  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+  EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGTERM);
+  driver_.Run(limits::kStopGrace - absl::Milliseconds(1));
+  EXPECT_THAT(driver_.All<SignalProcess>(), SizeIs(1));
+
+  driver_.Run(absl::Milliseconds(1));
+
+  ASSERT_THAT(driver_.All<SignalProcess>(), SizeIs(2));
+  EXPECT_EQ(driver_.All<SignalProcess>()[1].signal, SIGKILL);
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty());
+  driver_.Handle(driver_.Killed(Rank(0)));
+  driver_.Handle(LinkClosed{kLink1});
+  driver_.Handle(FactsAcknowledged{2});
+  EXPECT_THAT(driver_.All<Leave>(), SizeIs(1));
+}
+
+TEST_F(RunningTrainerTest, SecondSignal_EndsThePatience) {
+  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+
+  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+
+  EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
+}
+
+TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsAndLeavesWhenAllAreGone) {
+  driver_.Handle(LeaveRequested{Leaving::kKillingTrainers});
+  EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty());
+
+  driver_.Handle(driver_.Killed(Rank(0)));
+
+  EXPECT_THAT(driver_.All<Leave>(), SizeIs(1));
+}
+
+TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+
+  driver.Handle(driver.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
+
+  EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
+}
+
+// ---- logs ----
+
+TEST(AgentCore, LogRequest_IsServedOnceAndStoppedWhenTakenBack) {
+  CoreDriver driver;
+  driver.Attach();
+  DesiredStateReceived state = driver.State(1, {});
+  state.desired.add_logs()->set_request_id("r1");
+  driver.Handle(state);
+  EXPECT_THAT(driver.Last<StartLogs>(), SizeIs(1));
+  driver.Handle(LogsEnded{"r1"});
+  EXPECT_THAT(driver.Last<ForgetLogs>(), SizeIs(1));
+
+  state.desired.set_revision(2);
+  driver.Handle(state);
+  EXPECT_THAT(driver.Last<StartLogs>(), IsEmpty());
+  driver.Handle(driver.State(3, {}));
+
+  EXPECT_THAT(driver.Last<StopLogs>(), SizeIs(1));
+}
+
+TEST(AgentCore, LogRequestThatIsNoLongerFollowed_IsBroughtToItsEnd) {
+  CoreDriver driver;
+  driver.Attach();
+  DesiredStateReceived state = driver.State(1, {});
+  v1::LogRequest* request = state.desired.add_logs();
+  request->set_request_id("r1");
+  request->set_follow(true);
+  driver.Handle(state);
+
+  state.desired.set_revision(2);
+  request = state.desired.mutable_logs(0);
+  request->set_follow(false);
+  driver.Handle(state);
+  EXPECT_THAT(driver.Last<StopLogs>(), SizeIs(1));
+  state.desired.set_revision(3);
+  driver.Handle(state);
+
+  EXPECT_THAT(driver.Last<StopLogs>(), IsEmpty());
+  EXPECT_THAT(driver.All<StartLogs>(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,338 @@
+#include "worker/agent/core.h"
+
+#include <signal.h>
+
+#include "common/limits.h"
+#include "tests/unit/agent/core_driver.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr LinkId kLink1(1);
+constexpr LinkId kLink2(2);
+
+TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierLifeAreFound) {
+  CoreDriver driver;
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
+  driver.Run(absl::Minutes(1));
+  driver.Handle(ProcessFound{.id = Rank(1), .token = "b", .pid = 9});
+  EXPECT_THAT(driver.All<Dial>(), IsEmpty());
+
+  driver.Handle(AllFound{});
+
+  EXPECT_EQ(driver.Last<Dial>().at(0).hello.trainers_size(), 2);
+}
+
+TEST(AgentCore, Dial_SaysHello) {
+  CoreDriver driver;
+
+  driver.Handle(AllFound{});
+
+  ASSERT_THAT(driver.Last<Dial>(), SizeIs(1));
+  v1::Hello hello = driver.Last<Dial>()[0].hello;
+  EXPECT_EQ(hello.host(), "h1");
+  EXPECT_EQ(hello.incarnation(), 77);
+  EXPECT_EQ(hello.slots(), 2);
+  EXPECT_EQ(hello.protocol(), limits::kProtocol);
+  EXPECT_EQ(hello.trainers_size(), 0);
+}
+
+TEST(AgentCore, DesiredTrainer_IsStartedOnceWithATokenAndItsShareOfCores) {
+  CoreDriver driver;
+  driver.Attach();
+
+  driver.Handle(driver.State(1, {Desired(Rank(0)), Desired(Rank(1))}));
+  std::vector<StartProcess> started = driver.Last<StartProcess>();
+  driver.Handle(driver.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
+
+  ASSERT_THAT(started, SizeIs(2));
+  EXPECT_EQ(started[0].threads, 4);
+  EXPECT_NE(started[0].token, started[1].token);
+  EXPECT_EQ(started[0].desired.data_address(), "127.0.0.1");
+  EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
+}
+
+TEST(AgentCore, DesiredThreads_WinOverTheHostsShare) {
+  CoreDriver driver;
+  driver.Attach();
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_threads(3);
+
+  driver.Handle(driver.State(1, {desired}));
+
+  EXPECT_EQ(driver.Last<StartProcess>().at(0).threads, 3);
+}
+
+TEST(AgentCore, NetworkInterface_DecidesTheDataAddress) {
+  CoreDriver driver;
+  driver.Attach();
+  v1::JobSpec spec;
+  spec.mutable_network()->set_interface("eth1");
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_spec(spec.SerializeAsString());
+
+  driver.Handle(driver.State(1, {desired}));
+
+  EXPECT_EQ(driver.Last<StartProcess>().at(0).desired.data_address(), "10.0.0.7");
+}
+
+TEST(AgentCore, NetworkInterfaceThatIsNotThere_FailsTheStartAndNamesThoseThatAre) {
+  CoreDriver driver;
+  driver.Attach();
+  v1::JobSpec spec;
+  spec.mutable_network()->set_interface("eth9");
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_spec(spec.SerializeAsString());
+
+  driver.Handle(driver.State(1, {desired}));
+
+  EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
+  ASSERT_THAT(driver.LastFacts(), SizeIs(1));
+  EXPECT_EQ(driver.LastFacts()[0].exited().cause(), v1::TrainerExited::CAUSE_START_FAILED);
+  EXPECT_THAT(driver.LastFacts()[0].exited().message(), HasSubstr("there are: eth1, lo"));
+}
+
+TEST(AgentCore, JobIdThatIsAPath_IsNotStarted) {
+  CoreDriver driver;
+  driver.Attach();
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.mutable_key()->set_job_id("../../etc");
+
+  driver.Handle(driver.State(1, {desired}));
+
+  EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
+}
+
+TEST(AgentCore, OlderRevision_IsIgnored) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(5, {Desired(Rank(0))}));
+
+  driver.Handle(driver.State(4, {}));
+  driver.Handle(driver.State(5, {}));
+
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+}
+
+TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWhateverItsRevision) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(5, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 1});
+  driver.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver.Run(absl::Seconds(1));
+  driver.Handle(driver.Welcome());
+
+  driver.Handle(driver.State(1, {}));
+
+  ASSERT_THAT(driver.Last<SignalProcess>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<SignalProcess>()[0].signal, SIGKILL);
+}
+
+TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsKilledAndToldAsStopped) {
+  driver_.Handle(driver_.State(2, {}));
+  ASSERT_THAT(driver_.Last<SignalProcess>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SignalProcess>()[0].signal, SIGKILL);
+  EXPECT_THAT(driver_.Last<EndGroup>(), SizeIs(1));
+
+  driver_.Handle(driver_.Killed(Rank(0)));
+  driver_.Handle(LinkClosed{kLink1});
+
+  ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
+  EXPECT_EQ(driver_.LastFacts()[0].exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
+}
+
+TEST_F(RunningTrainerTest, TrainerThatEndedByItselfBeforeTheKill_KeepsItsOwnCause) {
+  driver_.Handle(driver_.State(2, {}));
+
+  driver_.Handle(driver_.Ended(Rank(0), 3));
+  driver_.Handle(LinkClosed{kLink1});
+
+  EXPECT_EQ(driver_.LastFacts().at(0).exited().cause(), v1::TrainerExited::CAUSE_EXIT);
+  EXPECT_EQ(driver_.LastFacts().at(0).exited().code(), 3);
+}
+
+TEST(AgentCore, DroppedTrainerThatIsStillStarting_HoldsBackTheAppliedRevision) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+
+  driver.Handle(driver.State(2, {}));
+  driver.Run(absl::Milliseconds(1500));
+  std::vector<SendUp> before = driver.Last<SendUp>();
+  driver.Handle(ProcessStarted{Rank(0), 7});
+
+  ASSERT_FALSE(before.empty());
+  EXPECT_EQ(before.back().message.heartbeat().applied_revision(), 1);
+  // The fact first, the revision behind it.
+  ASSERT_THAT(driver.Last<SendUp>(), SizeIs(2));
+  EXPECT_TRUE(driver.Last<SendUp>()[0].message.facts().facts(0).has_started());
+  EXPECT_EQ(driver.Last<SendUp>()[1].message.heartbeat().applied_revision(), 2);
+}
+
+TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCome) {
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_start());
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_go(true);
+
+  driver_.Handle(driver_.State(2, {desired}));
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_go());
+  desired.set_stop(true);
+  driver_.Handle(driver_.State(3, {desired}));
+
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLink>()[0].message.stop().request(), 1);
+  EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
+}
+
+TEST_F(RunningTrainerTest, Reconnect_BringsNoSpecAgainButGo) {
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_go(true);
+  driver_.Handle(driver_.State(2, {desired}));
+
+  driver_.Handle(driver_.Open(kLink2, Rank(0), /*reconnect=*/true));
+
+  ASSERT_THAT(driver_.Last<CloseLink>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<CloseLink>()[0].link, kLink1);
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_go());
+}
+
+TEST_F(RunningTrainerTest, StrangersOnTheLink_AreTurnedAway) {
+  LinkOpened wrong_token = driver_.Open(LinkId(5), Rank(0));
+  wrong_token.registration.set_token("guess");
+
+  driver_.Handle(wrong_token);
+  EXPECT_TRUE(absl::IsPermissionDenied(driver_.Last<CloseLink>().at(0).status));
+  driver_.Handle(driver_.Open(LinkId(6), Rank(7)));
+  EXPECT_TRUE(absl::IsNotFound(driver_.Last<CloseLink>().at(0).status));
+  driver_.Handle(driver_.State(2, {}));
+  driver_.Handle(driver_.Open(LinkId(7), Rank(0)));
+  EXPECT_TRUE(absl::IsAborted(driver_.Last<CloseLink>().at(0).status));
+}
+
+TEST_F(RunningTrainerTest, TrainersFact_IsAcknowledgedToItOnceTheCoordinatorHasIt) {
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
+  uint64_t sequence = driver_.LastFacts()[0].sequence();
+  EXPECT_EQ(sequence, 2);  // "started" was the first
+  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty());
+
+  driver_.Handle(FactsAcknowledged{sequence});
+
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
+}
+
+TEST_F(RunningTrainerTest, FactSaidAgain_IsNotToldAgain) {
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  driver_.Handle(FactsAcknowledged{2});
+  driver_.Handle(LinkClosed{kLink1});
+  driver_.Handle(driver_.Open(kLink2, Rank(0), /*reconnect=*/true));
+
+  driver_.Handle(driver_.Saved(kLink2, 1, 100));
+
+  EXPECT_THAT(driver_.LastFacts(), IsEmpty());
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
+}
+
+TEST_F(RunningTrainerTest, FactOfAKindThatIsTheDaemonsOwn_IsNotTakenFromATrainer) {
+  LinkFact fact = {.link = kLink1, .fact = {}};
+  fact.fact.set_sequence(1);
+  fact.fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
+
+  driver_.Handle(fact);
+
+  EXPECT_THAT(driver_.LastFacts(), IsEmpty());
+}
+
+TEST_F(RunningTrainerTest, Exit_IsToldAfterAllTheTrainerSaid) {
+  driver_.Handle(driver_.Steps(kLink1, 1, 1));
+  driver_.Handle(driver_.Ended(Rank(0), 0));
+  EXPECT_THAT(driver_.LastFacts(), IsEmpty());
+
+  driver_.Handle(driver_.Steps(kLink1, 2, 3));
+  driver_.Handle(driver_.Saved(kLink1, 1, 3));
+  EXPECT_THAT(driver_.LastSteps(), ElementsAre(2, 3));
+  driver_.Handle(LinkClosed{kLink1});
+
+  ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
+  EXPECT_TRUE(driver_.LastFacts()[0].has_exited());
+}
+
+TEST_F(RunningTrainerTest, Exit_IsToldAlsoWhenTheLinkDoesNotEnd) {
+  driver_.Handle(driver_.Ended(Rank(0), 1));
+
+  driver_.Run(absl::Milliseconds(300));
+
+  EXPECT_TRUE(driver_.AllFacts().back().has_exited());
+}
+
+TEST_F(RunningTrainerTest, NewStream_BringsWhatIsNotAcknowledgedAgainAndInOrder) {
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  driver_.Handle(driver_.Saved(kLink1, 2, 200));
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver_.Handle(driver_.Saved(kLink1, 3, 300));
+  EXPECT_THAT(driver_.Last<SendUp>(), IsEmpty());
+  driver_.Run(absl::Seconds(1));
+
+  driver_.Handle(driver_.Welcome(/*acked_fact=*/2));
+
+  std::vector<uint64_t> steps;
+  for (const v1::Fact& fact : driver_.LastFacts()) steps.push_back(fact.saved().step());
+  EXPECT_THAT(steps, ElementsAre(200, 300));
+  EXPECT_EQ(driver_.LastFacts()[0].sequence(), 3);
+  EXPECT_EQ(driver_.Last<SendLink>().at(0).message.ack().sequence(), 1);
+}
+
+TEST_F(RunningTrainerTest, Steps_AreSentAgainOnANewStreamBeforeFacts) {
+  driver_.Handle(driver_.Steps(kLink1, 1, 2));
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver_.Handle(driver_.Steps(kLink1, 3, 4));
+  driver_.Handle(driver_.Saved(kLink1, 1, 4));
+  driver_.Run(absl::Seconds(1));
+
+  driver_.Handle(driver_.Welcome());
+
+  EXPECT_THAT(driver_.LastSteps(), ElementsAre(1, 2, 3, 4));
+  EXPECT_TRUE(driver_.Last<SendUp>().front().message.has_reports());
+  EXPECT_TRUE(driver_.Last<SendUp>().back().message.has_facts());
+}
+
+TEST_F(RunningTrainerTest, Hello_NamesWhatRunsAndWhatEndedUntold) {
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver_.Handle(LinkClosed{kLink1});
+  driver_.Handle(driver_.Ended(Rank(0), 0));
+
+  driver_.Run(absl::Seconds(1));
+
+  v1::Hello hello = driver_.All<Dial>().back().hello;
+  ASSERT_EQ(hello.trainers_size(), 1);
+  EXPECT_EQ(hello.trainers(0).pid(), 4242);
+  EXPECT_EQ(hello.applied_revision(), 1);
+  EXPECT_EQ(hello.cluster_id(), "c1");
+}
+
+TEST_F(RunningTrainerTest, AcknowledgedExit_IsMarkedInTheFolderAndForgottenWhenNotDesired) {
+  driver_.Handle(LinkClosed{kLink1});
+  driver_.Handle(driver_.Ended(Rank(0), 0));
+  driver_.Handle(FactsAcknowledged{driver_.LastFacts().at(0).sequence()});
+  EXPECT_THAT(driver_.Last<MarkTold>(), SizeIs(1));
+  driver_.Handle(driver_.State(2, {}));
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+
+  driver_.Run(absl::Seconds(1));
+
+  EXPECT_EQ(driver_.All<Dial>().back().hello.trainers_size(), 0);
+}
+
+}  // namespace
+}  // namespace trainyard::agent

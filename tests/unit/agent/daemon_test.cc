@@ -1,0 +1,333 @@
+// The whole daemon, with real shims and trainers that only pretend, against a coordinator in the test's process.
+#include "worker/agent/daemon.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/unit/agent/fake_coordinator.h"
+#include "worker/agent/rank_folder.h"
+#include "worker/shim/process.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+using Seen = FakeCoordinator::Seen;
+
+v1::DesiredTrainer Desired(const std::string& job_name, uint32_t rank, uint32_t world_size, uint64_t generation = 1) {
+  v1::JobSpec spec;
+  spec.set_name(job_name);
+  v1::DesiredTrainer desired;
+  desired.mutable_key()->set_job_id("job23456");
+  desired.mutable_key()->set_generation(generation);
+  desired.mutable_key()->set_rank(rank);
+  desired.set_world_size(world_size);
+  desired.set_local_world_size(world_size);
+  desired.set_local_rank(rank);
+  desired.set_spec(spec.SerializeAsString());
+  return desired;
+}
+
+int CountOf(const Seen& seen, v1::Fact::KindCase kind) {
+  return static_cast<int>(std::count_if(seen.facts.begin(), seen.facts.end(),
+                                        [&](const v1::Fact& fact) { return fact.kind_case() == kind; }));
+}
+
+v1::TrainerExited ExitOf(const Seen& seen, uint32_t rank) {
+  for (const v1::Fact& fact : seen.facts) {
+    if (fact.has_exited() && fact.key().rank() == rank) return fact.exited();
+  }
+  return {};
+}
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/trainyard-daemon-test-XXXXXX";
+    root_ = mkdtemp(name);
+    // The daemon takes shim and trainer from one folder.
+    std::string binaries = BinaryFolder();
+    programs_ = JoinPath(root_, "bin");
+    std::filesystem::create_directory(programs_);
+    std::filesystem::create_symlink(JoinPath(std::filesystem::path(binaries).parent_path().string(), "trainyard-shim"),
+                                    JoinPath(programs_, "trainyard-shim"));
+    std::filesystem::create_symlink(JoinPath(binaries, "fake_trainer"), JoinPath(programs_, "trainyard-trainer"));
+  }
+  void TearDown() override {
+    Leave(Leaving::kKillingTrainers);
+    // What a daemon that was left behind started is ended too.
+    for (const TrainerId& id : ListRankFolders(ranks())) {
+      absl::StatusOr<PidRecord> pids = ReadPids(JoinPath(ranks(), FolderName(id)));
+      if (pids.ok() && shim::StartTime(pids->trainer.pid) == pids->trainer.start) kill(-pids->trainer.pid, SIGKILL);
+    }
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    std::filesystem::remove_all(root_);
+  }
+
+  std::string ranks() const { return JoinPath(root_, "state/ranks"); }
+
+  void StartDaemon() {
+    Config config;
+    config.coordinator = coordinator_->address();
+    config.slots = 4;
+    config.name = "h1";
+    config.state = JoinPath(root_, "state");
+    config.programs = programs_;
+    daemon_ = std::make_unique<Daemon>(config, Clock::GetRealClock());
+    ASSERT_EQ(daemon_->Start(), absl::OkStatus());
+  }
+  int Leave(Leaving how) {
+    if (daemon_ == nullptr) return -1;
+    daemon_->RequestLeave(how);
+    int code = daemon_->AwaitEnd();
+    daemon_ = nullptr;
+    return code;
+  }
+  // Two ranks, up to the step when all are ready and the store is sealed.
+  void StartTwo(const std::string& name) {
+    coordinator_->Desire({Desired(name, 0, 2), Desired(name, 1, 2)});
+    ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
+    coordinator_->Seal();
+    Go(name);
+  }
+  void Go(const std::string& name, bool stop = false) {
+    std::vector<v1::DesiredTrainer> trainers = {Desired(name, 0, 2), Desired(name, 1, 2)};
+    for (v1::DesiredTrainer& trainer : trainers) {
+      trainer.set_go(true);
+      trainer.set_stop(stop);
+    }
+    coordinator_->Desire(trainers);
+  }
+  bool AwaitExits(int count) {
+    return coordinator_->Await([=](const Seen& seen) { return CountOf(seen, v1::Fact::kExited) == count; });
+  }
+
+  std::string root_;
+  std::string programs_;
+  std::unique_ptr<FakeCoordinator> coordinator_ = std::make_unique<FakeCoordinator>();
+  std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(DaemonTest, TwoRanks_MeetTrainAndEndWithAllTheySaidInOrder) {
+  StartDaemon();
+  StartTwo("steps-500");
+
+  ASSERT_TRUE(AwaitExits(2));
+
+  Seen seen = coordinator_->seen();
+  EXPECT_EQ(ExitOf(seen, 0).cause(), v1::TrainerExited::CAUSE_EXIT);
+  EXPECT_EQ(ExitOf(seen, 0).code(), 0);
+  EXPECT_EQ(ExitOf(seen, 1).code(), 0);
+  EXPECT_EQ(seen.steps.back(), 500);
+  std::vector<v1::Fact::KindCase> of_rank_1;
+  for (const v1::Fact& fact : seen.facts) {
+    if (fact.key().rank() == 1) of_rank_1.push_back(fact.kind_case());
+  }
+  EXPECT_THAT(of_rank_1, ElementsAre(v1::Fact::kStarted, v1::Fact::kRegistered, v1::Fact::kReady, v1::Fact::kFinished,
+                                     v1::Fact::kExited));
+  EXPECT_THAT(ExitOf(seen, 1).last_lines(), Contains("rank 1 of 2: steps-500"));
+}
+
+TEST_F(DaemonTest, ExitCode_ReachesTheCoordinator) {
+  StartDaemon();
+
+  coordinator_->Desire({Desired("exit-5", 0, 1)});
+
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
+}
+
+TEST_F(DaemonTest, KilledTrainer_IsToldWithItsSignal) {
+  StartDaemon();
+  StartTwo("endless");
+  pid_t pid = 0;
+  for (const v1::Fact& fact : coordinator_->seen().facts) {
+    if (fact.has_started() && fact.key().rank() == 1) pid = static_cast<pid_t>(fact.started().pid());
+  }
+
+  kill(pid, SIGKILL);
+
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 1).cause(), v1::TrainerExited::CAUSE_SIGNAL);
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 1).signal(), SIGKILL);
+}
+
+TEST_F(DaemonTest, KilledShim_IsToldAsLostAndItsTrainerIsGone) {
+  StartDaemon();
+  StartTwo("endless");
+  PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
+
+  kill(pids.shim.pid, SIGKILL);
+
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_LOST);
+  EXPECT_NE(shim::StartTime(pids.trainer.pid), pids.trainer.start);
+}
+
+TEST_F(DaemonTest, StopInTheDesiredState_EndsTheRanksByTheirOwnWill) {
+  StartDaemon();
+  StartTwo("endless");
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
+
+  Go("endless", /*stop=*/true);
+
+  ASSERT_TRUE(AwaitExits(2));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT);
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
+}
+
+TEST_F(DaemonTest, NothingDesired_KillsAndTellsTheRevisionBehindTheExits) {
+  StartDaemon();
+  StartTwo("endless");
+
+  coordinator_->Desire({});
+
+  ASSERT_TRUE(AwaitExits(2));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_STOPPED);
+  EXPECT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.applied_revision == 3; }));
+}
+
+TEST_F(DaemonTest, RankThatWaitsForAValue_IsFreedWhenItsGenerationEnds) {
+  StartDaemon();
+  // The second rank never comes.
+  coordinator_->Desire({Desired("endless", 0, 2)});
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values.contains("rank/0"); }));
+
+  coordinator_->Desire({});
+
+  ASSERT_TRUE(AwaitExits(1));
+}
+
+TEST_F(DaemonTest, CoordinatorThatGoesAndComes_MissesNoStepAndNoFact) {
+  StartDaemon();
+  StartTwo("endless");
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
+  int port = coordinator_->port();
+
+  coordinator_ = nullptr;
+  coordinator_ = std::make_unique<FakeCoordinator>(port);
+  coordinator_->Seal();
+  Go("endless", /*stop=*/true);
+
+  ASSERT_TRUE(AwaitExits(2));
+  Seen seen = coordinator_->seen();
+  ASSERT_THAT(seen.hellos, SizeIs(1));
+  EXPECT_EQ(seen.hellos[0].trainers_size(), 2);
+  EXPECT_EQ(seen.hellos[0].cluster_id(), "fake");
+  // From the first on: what the one before had seen is told again.
+  std::vector<uint64_t> all(seen.steps.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i + 1;
+  EXPECT_EQ(seen.steps, all);
+  EXPECT_EQ(CountOf(seen, v1::Fact::kFinished), 2);
+}
+
+TEST_F(DaemonTest, NextLifeOfTheDaemon_TakesItsTrainersOver) {
+  StartDaemon();
+  coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
+  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+
+  StartDaemon();
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.hellos.size() == 2; }));
+  Seen seen = coordinator_->seen();
+  EXPECT_EQ(seen.hellos[1].trainers_size(), 2);
+  EXPECT_NE(seen.hellos[0].incarnation(), seen.hellos[1].incarnation());
+  // The pretended trainer leaves when its link breaks; the new life sees the end of a process it never started.
+  ASSERT_TRUE(AwaitExits(2));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 3);
+}
+
+TEST_F(DaemonTest, ExitWhileNoDaemonWasThere_IsToldByTheNextLifeAndOnce) {
+  StartDaemon();
+  StartTwo("endless");
+  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  for (const char* folder : {"job23456.g1.r0", "job23456.g1.r1"}) {
+    for (absl::Time end = absl::Now() + absl::Seconds(30);
+         absl::Now() < end && !ReadExit(JoinPath(ranks(), folder)).ok();) {
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+  }
+
+  StartDaemon();
+  ASSERT_TRUE(AwaitExits(2));
+  ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return IsFolderTold(JoinPath(ranks(), "job23456.g1.r1")); }));
+  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  StartDaemon();
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.hellos.size() == 3 && seen.heartbeats > 3; }));
+
+  EXPECT_EQ(CountOf(coordinator_->seen(), v1::Fact::kExited), 2);
+  EXPECT_EQ(coordinator_->seen().hellos[2].trainers_size(), 0);
+}
+
+TEST_F(DaemonTest, EndOfTheLifeline_LeavesNothingBehind) {
+  StartDaemon();
+  StartTwo("endless");
+  PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
+
+  EXPECT_EQ(Leave(Leaving::kKillingTrainers), 0);
+
+  EXPECT_NE(shim::StartTime(pids.trainer.pid), pids.trainer.start);
+}
+
+TEST_F(DaemonTest, SecondDaemonOnAStateFolder_IsRefusedWithItsName) {
+  StartDaemon();
+  Config config;
+  config.coordinator = coordinator_->address();
+  config.name = "h2";
+  config.state = JoinPath(root_, "state");
+
+  Daemon second(config, Clock::GetRealClock());
+  absl::Status status = second.Start();
+
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(config.state));
+}
+
+TEST_F(DaemonTest, Logs_BringWhatIsKeptAndEnd) {
+  StartDaemon();
+  coordinator_->Desire({Desired("exit-5", 0, 1)});
+  ASSERT_TRUE(AwaitExits(1));
+  v1::LogRequest request;
+  request.set_request_id("r1");
+  request.set_job_id("job23456");
+  request.add_ranks(0);
+
+  coordinator_->Desire({}, {request});
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.logs_ended.contains("r1"); }));
+  EXPECT_THAT(coordinator_->seen().lines, ElementsAre("1/0:rank 0 of 1: exit-5"));
+}
+
+TEST_F(DaemonTest, FollowedLogs_BringTheNextGenerationToo) {
+  StartDaemon();
+  v1::LogRequest request;
+  request.set_request_id("r1");
+  request.set_job_id("job23456");
+  request.add_ranks(0);
+  request.set_follow(true);
+  coordinator_->Desire({Desired("exit-5", 0, 1)}, {request});
+  ASSERT_TRUE(AwaitExits(1));
+
+  coordinator_->Desire({Desired("exit-6", 0, 1, /*generation=*/2)}, {request});
+  ASSERT_TRUE(AwaitExits(2));
+  request.set_follow(false);
+  coordinator_->Desire({}, {request});
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.logs_ended.contains("r1"); }));
+  EXPECT_THAT(coordinator_->seen().lines, ElementsAre("1/0:rank 0 of 1: exit-5", "2/0:rank 0 of 1: exit-6"));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

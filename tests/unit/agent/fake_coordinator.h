@@ -1,0 +1,217 @@
+// A coordinator in the test's own process: welcomes a daemon, hands it the desired states that the test makes,
+// acknowledges its facts, keeps its values, and remembers all it was told.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "trainyard/v1/agent.grpc.pb.h"
+
+namespace trainyard {
+
+class FakeCoordinator final : public v1::AgentService::Service {
+ public:
+  // Port 0: a free one.
+  explicit FakeCoordinator(int port = 0) { Listen(port); }
+  ~FakeCoordinator() override { Stop(); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int port() const { return port_; }
+
+  void Stop() {
+    if (server_ == nullptr) return;
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+    }
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+    server_ = nullptr;
+  }
+
+  // What the host is to do from now on; the revision is counted here.
+  void Desire(const std::vector<v1::DesiredTrainer>& trainers, const std::vector<v1::LogRequest>& logs = {}) {
+    absl::MutexLock lock(&mu_);
+    desired_.set_revision(desired_.revision() + 1);
+    desired_.clear_trainers();
+    desired_.clear_logs();
+    for (const v1::DesiredTrainer& trainer : trainers) *desired_.add_trainers() = trainer;
+    for (const v1::LogRequest& request : logs) *desired_.add_logs() = request;
+  }
+  void Seal() {
+    absl::MutexLock lock(&mu_);
+    sealed_ = true;
+  }
+  void Acknowledge(bool acknowledge) {
+    absl::MutexLock lock(&mu_);
+    acknowledge_ = acknowledge;
+  }
+
+  struct Seen {
+    std::vector<v1::Hello> hellos;
+    std::vector<v1::Fact> facts;  // each sequence once
+    std::vector<uint64_t> steps;
+    std::vector<std::string> lines;
+    std::set<std::string> logs_ended;
+    uint64_t heartbeats = 0;
+    uint64_t applied_revision = 0;
+    std::map<std::string, std::string> values;
+  };
+  // Waits until `condition` holds for what was seen; false when it does not within a long while.
+  bool Await(const std::function<bool(const Seen&)>& condition, absl::Duration patience = absl::Seconds(30)) {
+    absl::MutexLock lock(&mu_);
+    auto holds = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return condition(seen_); };
+    return mu_.AwaitWithTimeout(absl::Condition(&holds), patience);
+  }
+  Seen seen() {
+    absl::MutexLock lock(&mu_);
+    return seen_;
+  }
+
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream) override {
+    v1::AgentMessage message;
+    if (!stream->Read(&message) || !message.has_hello()) return grpc::Status::CANCELLED;
+    v1::CoordinatorMessage welcome;
+    welcome.mutable_welcome()->set_cluster_id("fake");
+    welcome.mutable_welcome()->set_heartbeat_ms(100);
+    {
+      absl::MutexLock lock(&mu_);
+      if (!seen_.hellos.empty() && seen_.hellos.back().incarnation() != message.hello().incarnation()) acked_ = 0;
+      seen_.hellos.push_back(message.hello());
+      welcome.mutable_welcome()->set_acked_fact(acked_);
+    }
+    stream->Write(welcome);
+    absl::Mutex write_mu;
+    std::thread pusher([&] { PushDesired(context, stream, &write_mu); });
+    while (stream->Read(&message)) {
+      v1::CoordinatorMessage answer;
+      if (!Take(message, &answer)) continue;
+      absl::MutexLock lock(&write_mu);
+      stream->Write(answer);
+    }
+    context->TryCancel();
+    pusher.join();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status PutValue(grpc::ServerContext*, const v1::PutValueRequest* request, v1::PutValueResponse*) override {
+    absl::MutexLock lock(&mu_);
+    auto [at, is_new] = seen_.values.try_emplace(request->name(), request->value());
+    if (at->second == request->value()) return grpc::Status::OK;
+    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another value");
+  }
+
+  grpc::Status WatchValues(grpc::ServerContext* context, const v1::WatchValuesRequest*,
+                           grpc::ServerWriter<v1::StoreValue>* writer) override {
+    std::set<std::string> sent;
+    while (!context->IsCancelled()) {
+      std::map<std::string, std::string> values;
+      bool sealed;
+      {
+        absl::MutexLock lock(&mu_);
+        if (stopping_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+        values = seen_.values;
+        sealed = sealed_;
+      }
+      for (const auto& [name, text] : values) {
+        if (!sent.insert(name).second) continue;
+        v1::StoreValue value;
+        value.set_name(name);
+        value.set_value(text);
+        writer->Write(value);
+      }
+      if (sealed) return grpc::Status::OK;
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return grpc::Status::CANCELLED;
+  }
+
+  grpc::Status PushLogs(grpc::ServerContext*, grpc::ServerReader<v1::LogChunk>* reader,
+                        v1::PushLogsResponse*) override {
+    v1::LogChunk chunk;
+    std::string id;
+    while (reader->Read(&chunk)) {
+      if (id.empty()) id = chunk.request_id();
+      absl::MutexLock lock(&mu_);
+      for (const v1::LogLine& line : chunk.lines()) {
+        seen_.lines.push_back(
+            absl::StrCat(line.generation(), "/", line.rank(), line.is_stderr() ? "!" : ":", line.text()));
+      }
+    }
+    absl::MutexLock lock(&mu_);
+    seen_.logs_ended.insert(id);
+    return grpc::Status::OK;
+  }
+
+ private:
+  void Listen(int port) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  bool Take(const v1::AgentMessage& message, v1::CoordinatorMessage* answer) {
+    absl::MutexLock lock(&mu_);
+    if (message.has_heartbeat()) {
+      ++seen_.heartbeats;
+      seen_.applied_revision = message.heartbeat().applied_revision();
+    }
+    for (const v1::RankReport& report : message.reports().reports()) {
+      for (const v1::StepReport& step : report.steps()) {
+        if (seen_.steps.empty() || step.step() > seen_.steps.back()) seen_.steps.push_back(step.step());
+      }
+    }
+    if (!message.has_facts() || !acknowledge_) return false;
+    for (const v1::Fact& fact : message.facts().facts()) {
+      if (fact.sequence() <= acked_) continue;
+      acked_ = fact.sequence();
+      seen_.facts.push_back(fact);
+    }
+    answer->mutable_ack()->set_sequence(acked_);
+    return true;
+  }
+
+  void PushDesired(grpc::ServerContext* context,
+                   grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream, absl::Mutex* write_mu) {
+    uint64_t sent = 0;
+    while (!context->IsCancelled()) {
+      v1::CoordinatorMessage message;
+      {
+        absl::MutexLock lock(&mu_);
+        if (stopping_) return;
+        if (desired_.revision() != sent) *message.mutable_desired() = desired_;
+        sent = desired_.revision();
+      }
+      if (message.has_desired()) {
+        absl::MutexLock lock(write_mu);
+        stream->Write(message);
+      }
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool sealed_ ABSL_GUARDED_BY(mu_) = false;
+  bool acknowledge_ ABSL_GUARDED_BY(mu_) = true;
+  uint64_t acked_ ABSL_GUARDED_BY(mu_) = 0;
+  v1::DesiredState desired_ ABSL_GUARDED_BY(mu_);
+  Seen seen_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

@@ -1,0 +1,125 @@
+#include "worker/agent/log_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "worker/agent/text.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class LogFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/trainyard-log-test-XXXXXX";
+    folder_ = mkdtemp(name);
+    path_ = JoinPath(folder_, "stdout.log");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void Append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
+  void Rotate() { std::filesystem::rename(path_, path_ + ".1"); }
+  std::vector<std::string> ReadAll(LogFile& file) {
+    std::vector<std::string> lines;
+    while (file.Read(1 << 20, &lines)) {
+    }
+    return lines;
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(LogFileTest, FileThatIsNotThere_HasNoLinesYet) {
+  LogFile file(path_);
+  EXPECT_THAT(ReadAll(file), IsEmpty());
+
+  Append("now\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("now"));
+}
+
+TEST_F(LogFileTest, LineInPieces_ComesWhenItEnds) {
+  LogFile file(path_);
+  Append("half");
+  EXPECT_THAT(ReadAll(file), IsEmpty());
+
+  Append(" and half\n");
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("half and half"));
+}
+
+TEST_F(LogFileTest, LastLineWithoutAnEnd_ComesAtTheEnd) {
+  LogFile file(path_);
+  Append("a\nb");
+  std::vector<std::string> lines = ReadAll(file);
+
+  file.Finish(&lines);
+
+  EXPECT_THAT(lines, ElementsAre("a", "b"));
+}
+
+TEST_F(LogFileTest, RotatedHalf_ComesFirst) {
+  Append("old\n");
+  Rotate();
+  Append("new\n");
+
+  LogFile file(path_);
+
+  EXPECT_THAT(ReadAll(file), ElementsAre("old", "new"));
+}
+
+TEST_F(LogFileTest, RotationWhileReading_LosesNothing) {
+  LogFile file(path_);
+  std::vector<std::string> expected;
+  std::vector<std::string> lines;
+  for (int i = 0; i < 20; ++i) {
+    Append(absl::StrCat("line ", i, "\n"));
+    expected.push_back(absl::StrCat("line ", i));
+    if (i % 3 == 0) {
+      for (std::string& line : ReadAll(file)) lines.push_back(std::move(line));
+    }
+    if (i % 3 == 1) Rotate();
+  }
+  for (std::string& line : ReadAll(file)) lines.push_back(std::move(line));
+
+  EXPECT_EQ(lines, expected);
+}
+
+TEST_F(LogFileTest, LineBeyondTheLimit_ComesInPieces) {
+  Append(std::string(limits::kLogLineBytes * 2 + 5, 'x') + "\n" + std::string(limits::kLogLineBytes, 'y') + "\n");
+  LogFile file(path_);
+
+  std::vector<std::string> lines = ReadAll(file);
+
+  ASSERT_EQ(lines.size(), 4);
+  EXPECT_EQ(lines[0].size(), limits::kLogLineBytes);
+  EXPECT_EQ(lines[2], "xxxxx");
+  EXPECT_EQ(lines[3].size(), limits::kLogLineBytes);
+}
+
+TEST(ValidUtf8, KeepsWhatIsValidAndReplacesTheRest) {
+  EXPECT_EQ(ValidUtf8("gr\xc3\xbc\xc3\x9f dich", 100), "gr\xc3\xbc\xc3\x9f dich");
+  EXPECT_EQ(ValidUtf8("a\xff"
+                      "b",
+                      100),
+            "a\xef\xbf\xbd"
+            "b");
+  EXPECT_EQ(ValidUtf8("\xc0\xaf", 100), "\xef\xbf\xbd\xef\xbf\xbd");  // overlong
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 3), "\xef\xbf\xbd");            // a surrogate, and no room for more
+  EXPECT_EQ(ValidUtf8("\xf0\x9f\x9a", 100).size() % 3, 0);            // cut short
+  EXPECT_EQ(ValidUtf8("abc\xc3\xbc", 4), "abc");                      // never half a character
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,147 @@
+#include "worker/agent/rank_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "worker/agent/inventory.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RankFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/trainyard-ranks-test-XXXXXX";
+    ranks_ = mkdtemp(name);
+  }
+  void TearDown() override { std::filesystem::remove_all(ranks_); }
+
+  // A rank that has ended; its age orders it.
+  std::string Make(const TrainerId& id, int age_s, bool told) {
+    std::string folder = JoinPath(ranks_, FolderName(id));
+    EXPECT_EQ(MakeRankFolder(
+                  folder, {.program = "/bin/true", .arguments = {"t", "--x"}, .variables = {"A=b=c"}, .log_bytes = 7}),
+              absl::OkStatus());
+    if (told) {
+      EXPECT_EQ(MarkFolderTold(folder), absl::OkStatus());
+    }
+    std::filesystem::last_write_time(folder,
+                                     std::filesystem::file_time_type::clock::now() - std::chrono::seconds(age_s));
+    return folder;
+  }
+
+  std::string ranks_;
+};
+
+TrainerId Rank(uint32_t rank) { return {JobId("job23456"), Generation(2), rank}; }
+
+TEST_F(RankFolderTest, Launch_ReadsBackAsWritten) {
+  std::string folder = Make(Rank(1), 0, false);
+
+  absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
+
+  ASSERT_EQ(launch.status(), absl::OkStatus());
+  EXPECT_EQ(launch->program, "/bin/true");
+  EXPECT_THAT(launch->arguments, ElementsAre("t", "--x"));
+  EXPECT_THAT(launch->variables, ElementsAre("A=b=c"));
+  EXPECT_EQ(launch->log_bytes, 7);
+}
+
+TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
+  std::string folder = Make(Rank(1), 0, false);
+  EXPECT_TRUE(absl::IsNotFound(ReadExit(folder).status()));
+
+  std::ofstream(JoinPath(folder, "exit")) << "cause=ex";
+
+  EXPECT_TRUE(absl::IsDataLoss(ReadExit(folder).status()));
+}
+
+TEST_F(RankFolderTest, StartFailure_ReadsBackAsAnExit) {
+  std::string folder = Make(Rank(1), 0, false);
+
+  ASSERT_EQ(WriteStartFailure(folder, "no memory"), absl::OkStatus());
+
+  EXPECT_EQ(ReadExit(folder)->cause(), v1::TrainerExited::CAUSE_START_FAILED);
+  EXPECT_EQ(ReadExit(folder)->message(), "no memory");
+}
+
+TEST_F(RankFolderTest, LostExit_BringsTheEndOfTheOutput) {
+  std::string folder = Make(Rank(1), 0, false);
+  std::ofstream(JoinPath(folder, "stdout.log")) << "one\ntwo\n";
+  std::ofstream(JoinPath(folder, "stderr.log")) << "three";
+
+  EXPECT_THAT(LostExit(folder).last_lines(), ElementsAre("one", "two", "three"));
+}
+
+TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsWhatIsNoRankFolder) {
+  Make(Rank(0), 10, true);
+  Make(Rank(1), 30, true);
+  std::filesystem::create_directory(JoinPath(ranks_, "notes"));
+  std::filesystem::create_directory(JoinPath(ranks_, "job.g1.rx"));
+
+  EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(1), Rank(0)));
+}
+
+TEST_F(RankFolderTest, Prune_RemovesTheOldestThatAreTold) {
+  for (uint32_t rank = 0; rank < 6; ++rank) Make(Rank(rank), 100 - static_cast<int>(rank), /*told=*/rank != 1);
+
+  PruneRankFolders(ranks_, {.folders = 3});
+
+  EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(1), Rank(4), Rank(5)));
+}
+
+TEST_F(RankFolderTest, Prune_HoldsTheLimitOfBytes) {
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    std::string folder = Make(Rank(rank), 0, true);
+    std::ofstream(JoinPath(folder, "stdout.log")) << std::string(1'000'000, 'x');
+    std::filesystem::last_write_time(folder,
+                                     std::filesystem::file_time_type::clock::now() - std::chrono::seconds(9 - rank));
+  }
+
+  PruneRankFolders(ranks_, {.folders = 100, .bytes = 2'500'000});
+
+  EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(2), Rank(3)));
+}
+
+TEST(TrainerIds, FolderNames_ReadBack) {
+  TrainerId id = {JobId("abc-12"), Generation(12), 345};
+
+  EXPECT_EQ(FolderName(id), "abc-12.g12.r345");
+  EXPECT_EQ(*ParseFolderName(FolderName(id)), id);
+  for (const char* bad : {"", "a", "a.g1", "a.g1.r", "a.1.2", "../x.g1.r1", "a.g1.r1.x", "a.g-1.r1"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseFolderName(bad).status())) << bad;
+  }
+}
+
+TEST(Inventory, OfThisHost_IsPlausible) {
+  v1::Inventory inventory = TakeInventory("127.0.0.1:7070");
+
+  EXPECT_GE(inventory.cores(), 1);
+  EXPECT_GT(inventory.memory_bytes(), 100 << 20);
+  EXPECT_THAT(inventory.kernel(), HasSubstr("Linux"));
+  EXPECT_EQ(inventory.data_address(), "127.0.0.1");
+  EXPECT_NE(inventory.gpus().empty(), inventory.gpu_note().empty());
+}
+
+TEST(Inventory, InterfaceAddress_IsThatOfTheInterface) {
+  EXPECT_EQ(InterfaceAddress("lo").value_or("none"), "127.0.0.1");
+  EXPECT_THAT(std::string(InterfaceAddress("nope0").status().message()), HasSubstr("there are: "));
+}
+
+TEST(Inventory, DataAddress_OfANameThatCannotBeResolvedIsLoopback) {
+  EXPECT_EQ(DataAddress("[::1]:7070"), "127.0.0.1");
+  EXPECT_EQ(DataAddress("no-such-host.invalid:7070"), "127.0.0.1");
+}
+
+}  // namespace
+}  // namespace trainyard::agent

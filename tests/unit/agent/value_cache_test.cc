@@ -1,0 +1,109 @@
+#include "worker/agent/value_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+namespace trainyard::agent {
+namespace {
+
+const TrainerId kRank = {JobId("job23456"), Generation(1), 0};
+const GroupId kGroup = GroupOf(kRank);
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
+const absl::Time kLater = kNow + absl::Seconds(10);
+
+class ValueCacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override { cache_.Admit(kRank, "token"); }
+  ValueCache::Done Into(std::optional<absl::StatusOr<std::string>>* result) {
+    return [result](absl::StatusOr<std::string> value) { *result = std::move(value); };
+  }
+  ValueCache cache_;
+  std::optional<absl::StatusOr<std::string>> result_;
+};
+
+TEST_F(ValueCacheTest, ValueThatIsThere_IsAnsweredAtOnce) {
+  cache_.Add(kGroup, "a", "1");
+
+  cache_.Get(kGroup, "a", kLater, Into(&result_));
+
+  EXPECT_EQ(**result_, "1");
+}
+
+TEST_F(ValueCacheTest, Wait_EndsWhenTheValueComes) {
+  cache_.Get(kGroup, "a", kLater, Into(&result_));
+  cache_.Add(kGroup, "b", "2");
+  EXPECT_FALSE(result_.has_value());
+  EXPECT_EQ(cache_.NextDeadline(), kLater);
+
+  cache_.Add(kGroup, "a", "1");
+
+  EXPECT_EQ(**result_, "1");
+  EXPECT_EQ(cache_.NextDeadline(), absl::InfiniteFuture());
+}
+
+TEST_F(ValueCacheTest, Wait_EndsWithItsTime) {
+  cache_.Get(kGroup, "a", kLater, Into(&result_));
+  cache_.Expire(kLater - absl::Milliseconds(1));
+  EXPECT_FALSE(result_.has_value());
+
+  cache_.Expire(kLater);
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(result_->status()));
+}
+
+TEST_F(ValueCacheTest, Wait_EndsWithItsGenerationAndSoDoLaterOnes) {
+  cache_.Get(kGroup, "a", kLater, Into(&result_));
+
+  cache_.End(kGroup, "generation 1 is over");
+
+  EXPECT_TRUE(absl::IsAborted(result_->status()));
+  std::optional<absl::StatusOr<std::string>> later;
+  cache_.Get(kGroup, "a", kLater, Into(&later));
+  EXPECT_TRUE(absl::IsAborted(later->status()));
+  EXPECT_TRUE(absl::IsAborted(cache_.Check(kRank, "token")));
+}
+
+TEST_F(ValueCacheTest, SealedStore_AnswersWhatItHasAndRefusesTheRest) {
+  cache_.Add(kGroup, "a", "1");
+  cache_.Get(kGroup, "b", kLater, Into(&result_));
+
+  cache_.Seal(kGroup);
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(result_->status()));
+  std::optional<absl::StatusOr<std::string>> there;
+  cache_.Get(kGroup, "a", kLater, Into(&there));
+  EXPECT_EQ(**there, "1");
+  EXPECT_TRUE(cache_.IsSealed(kGroup));
+}
+
+TEST_F(ValueCacheTest, CancelledWait_IsNotAnswered) {
+  ValueCache::WaitId wait = cache_.Get(kGroup, "a", kLater, Into(&result_));
+
+  cache_.Cancel(wait);
+  cache_.Add(kGroup, "a", "1");
+
+  EXPECT_FALSE(result_.has_value());
+}
+
+TEST_F(ValueCacheTest, Check_KnowsTrainersByTheirTokens) {
+  EXPECT_EQ(cache_.Check(kRank, "token"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(kRank, "guess")));
+  EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("other"), Generation(1), 0}, "token")));
+}
+
+TEST_F(ValueCacheTest, GroupsThatAreOver_AreForgottenAfterSome) {
+  for (uint64_t generation = 2; generation < 500; ++generation) {
+    TrainerId id = {JobId("job23456"), Generation(generation), 0};
+    cache_.Admit(id, "token");
+    cache_.End(GroupOf(id), "over");
+  }
+
+  EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("job23456"), Generation(10), 0}, "token")));
+  EXPECT_TRUE(absl::IsAborted(cache_.Check({JobId("job23456"), Generation(499), 0}, "token")));
+  EXPECT_EQ(cache_.Check(kRank, "token"), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,185 @@
+#include "worker/agent/config.h"
+#include "common/network.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/strict_yaml.h"
+#include "common/version.h"
+#include "trainyard/v1/config.pb.h"
+
+namespace trainyard::agent {
+namespace {
+
+// Room below it for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1".
+constexpr size_t kStateBytesMax = limits::kPathBytes - 200;
+
+// Flags as they were given, before they are put over the file.
+struct Flags {
+  std::string file;
+  std::string coordinator;
+  std::string slots;
+  std::string name;
+  std::string state;
+  std::string log_format;
+  std::string log_level;
+  bool allow_plaintext = false;
+};
+
+void Declare(CLI::App& app, Flags& flags, Config& config) {
+  app.add_option("--coordinator", flags.coordinator, "host:port of the coordinator (required, here or in the file)");
+  app.add_option("--slots", flags.slots, "trainers this host runs at once (default auto: its GPUs, else 1)");
+  app.add_option("--name", flags.name, "name of this host in the cluster (default auto: the host name)");
+  app.add_option("--state", flags.state,
+                 "folder for trainers' output and records (default: keyed by user, coordinator and name)");
+  app.add_option("--config", flags.file, "file of these settings in YAML; flags win");
+  app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
+  app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM stop the trainers too");
+  app.add_option("--lifeline-fd", config.lifeline_fd,
+                 "descriptor of a pipe; at its end trainers are killed and the daemon leaves")
+      ->check(CLI::Range(3, 1 << 20));
+  app.add_option("--ready-fd", config.ready_fd, "descriptor to write one line of JSON to once trainers can be started")
+      ->check(CLI::Range(3, 1 << 20));
+  app.add_option("--log-format", flags.log_format, "text or json (default text)");
+  app.add_option("--log-level", flags.log_level, "debug, info, warning, error (default info)");
+  app.set_version_flag("--version", absl::StrCat("trainyard-worker ", kVersion, " (torch ", kTorchVersion, ")"));
+}
+
+// Puts the flags over the file, value by value, with the same strictness.
+void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems) {
+  auto set = [&](const char* key, const char* flag, const std::string& value) {
+    if (value.empty()) return;
+    SetYamlKey(key, {.text = value, .file_name = flag, .working_directory = WorkingDirectory()}, config, problems);
+  };
+  // Text is taken as it is, whatever YAML would make of it.
+  if (!flags.coordinator.empty()) config->set_coordinator(flags.coordinator);
+  if (!flags.name.empty() && flags.name != "auto") config->set_name(flags.name);
+  if (!flags.state.empty() && flags.state != "auto") config->set_state(AbsolutePath(flags.state, WorkingDirectory()));
+  if (flags.allow_plaintext) config->set_allow_plaintext(true);
+  set("slots", "--slots", flags.slots);
+  set("log.format", "--log-format", flags.log_format);
+  set("log.level", "--log-level", flags.log_level);
+}
+
+std::string ThisHost() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* problems) {
+  const std::string& address = config.coordinator();
+  if (address.empty()) {
+    problems->push_back("coordinator: is required: --coordinator host:port, or the key in the file");
+    return;
+  }
+  size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  absl::string_view host = absl::string_view(address).substr(0, std::min(colon, address.size()));
+  bool bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+  if (colon == std::string::npos || host.empty() || (!bracketed && absl::StrContains(host, ":")) ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    problems->push_back(
+        absl::StrCat("coordinator: expected host:port with a port from 1 to 65535, found '", address, "'"));
+    return;
+  }
+  if (!IsLoopbackHost(host) && !config.allow_plaintext()) {
+    problems->push_back(
+        absl::StrCat("coordinator: ", address, " is not on loopback and this version speaks plain text only; give ",
+                     "--allow-plaintext if everybody on that network may read and change what is sent"));
+  }
+}
+
+void CheckName(const std::string& name, std::vector<std::string>* problems) {
+  bool plain = std::all_of(name.begin(), name.end(),
+                           [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
+  if (name.empty() || name.size() > 253 || !plain) {
+    problems->push_back(absl::StrCat("name: expected 1 to 253 letters, digits, '-', '_' or '.', found '", name, "'"));
+  }
+}
+
+void CheckDescriptor(const char* flag, int fd, std::vector<std::string>* problems) {
+  if (fd >= 0 && fcntl(fd, F_GETFD) < 0) problems->push_back(absl::StrCat(flag, ": descriptor ", fd, " is not open"));
+}
+
+absl::Status Problem(const std::vector<std::string>& problems) {
+  return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+}  // namespace
+
+std::string DefaultState(const std::string& coordinator, const std::string& name) {
+  const char* given = getenv("XDG_STATE_HOME");
+  const char* home = getenv("HOME");
+  std::string base = given != nullptr && *given == '/' ? given
+                     : home != nullptr && *home == '/' ? JoinPath(home, ".local/state")
+                                                       : absl::StrCat("/var/tmp/trainyard-state-", getuid());
+  std::string key = absl::StrCat(coordinator, "-", name);
+  std::replace_if(
+      key.begin(), key.end(), [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '.'; }, '_');
+  return JoinPath(JoinPath(base, "trainyard"), key);
+}
+
+absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
+  Config config;
+  Flags flags;
+  CLI::App app("The worker daemon of Trainyard: runs the trainers of one host.", "trainyard-worker");
+  Declare(app, flags, config);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForVersion& version) {
+    config.answer = absl::StrCat(version.what(), "\n");
+    return config;
+  } catch (const CLI::CallForHelp&) {
+    config.answer = app.help();
+    return config;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see trainyard-worker --help)"));
+  }
+
+  v1::WorkerConfig file;
+  std::vector<std::string> problems;
+  if (!flags.file.empty()) {
+    absl::Status read = ReadYamlFile(flags.file, &file);
+    if (!read.ok()) problems.push_back(std::string(read.message()));
+  }
+  Problems flag_problems;
+  ApplyFlags(flags, &file, &flag_problems);
+  CheckRules(file, {}, &flag_problems);
+  for (const auto& problem : flag_problems.Errors()) problems.push_back(problem.ToString());
+  ApplyDefaults(&file);
+
+  config.coordinator = file.coordinator();
+  config.slots = file.slots();
+  config.name = file.has_name() ? file.name() : ThisHost();
+  config.state = file.has_state() ? file.state() : DefaultState(config.coordinator, config.name);
+  config.log_bytes_per_rank = file.log_bytes_per_rank();
+  config.logging = {.program = "worker",
+                    .json = file.log().format() == v1::LOG_FORMAT_JSON,
+                    .level = EnumWord(*v1::LogLevel_descriptor()->FindValueByNumber(file.log().level()))};
+  config.programs = BinaryFolder();
+  CheckCoordinator(file, &problems);
+  CheckName(config.name, &problems);
+  if (config.state.size() > kStateBytesMax) {
+    problems.push_back(
+        absl::StrCat("state: a path of ", config.state.size(), " bytes is longer than ", kStateBytesMax));
+  }
+  CheckDescriptor("--lifeline-fd", config.lifeline_fd, &problems);
+  CheckDescriptor("--ready-fd", config.ready_fd, &problems);
+  if (absl::Status status = Problem(problems); !status.ok()) return status;
+  return config;
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,38 @@
+// The daemon's configuration: command line and file into one checked value. Flags win over the file; every problem of
+// both is told at once. Reads no more of the outside than its arguments, the file and, for defaults, the host's name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/logging.h"
+
+namespace trainyard::agent {
+
+struct Config {
+  std::string coordinator;  // host:port
+  uint32_t slots = 0;       // 0: as many as there are GPUs, else 1
+  std::string name;
+  std::string state;  // absolute
+  uint64_t log_bytes_per_rank = 64 << 20;
+  LoggingOptions logging;
+  std::string programs;  // folder of trainyard-shim and trainyard-trainer: where the daemon itself lies
+
+  // From the command line alone.
+  bool stop_trainers = false;
+  int lifeline_fd = -1;
+  int ready_fd = -1;
+
+  // Set when there is nothing to run: --help and --version. What to print.
+  std::string answer;
+};
+
+// Possible errors: InvalidArgument: every problem, one a line.
+absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv);
+
+// `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`: keyed by user, coordinator and name, so that
+// daemons do not meet in one folder by chance.
+std::string DefaultState(const std::string& coordinator, const std::string& name);
+
+}  // namespace trainyard::agent

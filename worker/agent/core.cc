@@ -1,0 +1,107 @@
+#include "worker/agent/core.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+
+namespace trainyard::agent {
+namespace {
+
+// For the coordinator to hear of the last exits before a daemon that stops its trainers leaves.
+constexpr absl::Duration kLastWordsWait = absl::Seconds(1);
+// For killed trainers' records. A trainer in an uninterruptible call is left to its shim.
+constexpr absl::Duration kKillWait = absl::Seconds(3);
+
+}  // namespace
+
+Core::Core(CoreOptions options) : options_(std::move(options)), cluster_id_(options_.cluster_id) {}
+
+std::vector<Effect> Core::Handle(Event event, absl::Time now) {
+  now_ = now;
+  effects_.clear();
+  next_wake_ = absl::InfiniteFuture();
+  std::visit([this](auto& e) { On(std::move(e)); }, event);
+
+  for (auto& [id, trainer] : trainers_) TellExitWhenDue(trainer);
+  KillWhenDue();
+  SendReports(/*only_due=*/true);
+  SendFacts();
+  SettleRevision();
+  BeatWhenDue();
+  DialWhenDue();
+  Forget();
+  LeaveWhenDue();
+  return std::move(effects_);
+}
+
+void Core::WakeBy(absl::Time time) { next_wake_ = std::min(next_wake_, time); }
+
+bool Core::AnyAlive() const {
+  return std::any_of(trainers_.begin(), trainers_.end(),
+                     [](const auto& entry) { return entry.second.process != Process::kEnded; });
+}
+
+void Core::On(LeaveRequested event) {
+  if (leaving_.has_value() && event.how <= *leaving_) {
+    // A second SIGTERM while trainers are asked to end: no more patience.
+    if (*leaving_ != Leaving::kStoppingTrainers) return;
+    event.how = Leaving::kKillingTrainers;
+  }
+  leaving_ = event.how;
+  if (event.how == Leaving::kStayingTrainers) {
+    leave_by_ = now_;
+    return;
+  }
+  bool kill = event.how == Leaving::kKillingTrainers;
+  leave_by_ = now_ + (kill ? kKillWait : limits::kStopGrace + kKillWait);
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.process == Process::kEnded) continue;
+    if (!kill) Signal(trainer, SIGTERM);
+    trainer.kill_at = std::min(trainer.kill_at, kill ? now_ : now_ + limits::kStopGrace);
+  }
+}
+
+void Core::KillWhenDue() {
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.process == Process::kEnded || trainer.killed) continue;
+    if (trainer.kill_at <= now_) {
+      Signal(trainer, SIGKILL);
+    } else {
+      WakeBy(trainer.kill_at);
+    }
+  }
+}
+
+void Core::LeaveWhenDue() {
+  if (!leaving_.has_value() || left_) return;
+  // The last exits are worth a moment, but not to a coordinator that is not there.
+  bool last_words = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStoppingTrainers;
+  if (!AnyAlive() && *leaving_ != Leaving::kStayingTrainers) {
+    leave_by_ = std::min(leave_by_, last_words ? now_ + kLastWordsWait : now_);
+  }
+  if (leave_by_ > now_) {
+    WakeBy(leave_by_);
+    return;
+  }
+  left_ = true;
+  Emit(Leave{0});
+}
+
+// What has ended, is told and is not wanted any more has no part in anything.
+void Core::Forget() {
+  for (auto at = trainers_.begin(); at != trainers_.end();) {
+    const Trainer& trainer = at->second;
+    bool over = trainer.process == Process::kEnded && trainer.exit_told && !trainer.wanted;
+    if (over && trainer.link != LinkId()) {
+      links_.erase(trainer.link);
+      Emit(CloseLink{trainer.link, absl::AbortedError(absl::StrCat(Describe(trainer.id), " is over"))});
+    }
+    at = over ? trainers_.erase(at) : std::next(at);
+  }
+}
+
+}  // namespace trainyard::agent

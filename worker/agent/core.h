@@ -1,0 +1,176 @@
+// The daemon's core decides all that the worker daemon does: which trainers to start and to end, what to tell the
+// coordinator, what to tell the trainers. Events in, effects out; no thread, lock, clock or I/O, so a test or a
+// simulation drives it as the daemon's one event thread does:
+//
+//   for (Effect& effect : core.Handle(event, now)) CarryOut(effect);
+//   // call Handle(Tick{}, now) no later than core.NextWake()
+//
+// It makes the host match the newest desired state. A trainer's life, as the core sees it:
+//
+//   desired ──StartProcess──▶ STARTING ──ProcessStarted──▶ RUNNING ──ProcessEnded──▶ ENDED ──fact acknowledged──▶ told
+//                                 │                         ▲   (its link may come and go meanwhile)
+//                                 └─────────────────────────┼── ProcessEnded: could not be started
+//   rank folder of an earlier life ──ProcessFound───────────┘
+//
+// What it holds to (docs/decisions/0001-spine.md): a trainer is started once; one that runs is ended only on a desired
+// state received in this life of the daemon; its exit is told after all that it said; what it said is acknowledged to
+// it once the coordinator has acknowledged it; contact lost, in any direction, ends nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "trainyard/v1/agent.pb.h"
+#include "worker/agent/events.h"
+#include "worker/agent/outbox.h"
+#include "worker/agent/report_buffer.h"
+#include "worker/agent/trainer_id.h"
+
+namespace trainyard::agent {
+
+// Constant for a daemon's life, but for the functions, which reach outside.
+struct CoreOptions {
+  std::string coordinator;  // as it was given, for messages
+  std::string host;
+  Incarnation incarnation;
+  uint32_t slots = 1;
+  v1::Inventory inventory;
+  std::string cluster_id;  // of the coordinator this daemon last knew; empty: none
+  // A secret for one trainer.
+  std::function<std::string()> make_token;
+  // In [0, 1): spreads the attempts of many daemons.
+  std::function<double()> random;
+  // The address of a network interface of this host. Possible errors: NotFound; the message lists those there are.
+  std::function<absl::StatusOr<std::string>(const std::string& name)> interface_address;
+};
+
+class Core {
+ public:
+  explicit Core(CoreOptions options);
+
+  std::vector<Effect> Handle(Event event, absl::Time now);
+
+  // When the next Tick is due, at the latest.
+  absl::Time NextWake() const { return next_wake_; }
+
+ private:
+  enum class Process { kStarting, kRunning, kEnded };
+
+  struct Trainer {
+    TrainerId id;
+    std::string token;
+    Process process = Process::kStarting;
+    int64_t pid = 0;
+    std::optional<v1::DesiredTrainer> desired;  // none: found, and the coordinator has not yet spoken
+    bool wanted = true;
+    bool killed = false;
+    bool ready = false;
+    absl::Time kill_at = absl::InfiniteFuture();
+
+    LinkId link;  // 0: none
+    bool has_spec = false;
+    bool go_sent = false;            // on this link
+    bool stop_sent = false;          // on this link
+    uint64_t last_fact = 0;          // highest number of its own that it has told
+    uint64_t last_fact_durable = 0;  // highest that the coordinator has acknowledged
+
+    std::optional<v1::TrainerExited> exited;
+    absl::Time ended_at;
+    bool exit_in_outbox = false;
+    bool exit_told = false;
+    ReportBuffer reports;
+  };
+
+  // core_session.cc: the coordinator.
+  void On(Welcomed event);
+  void On(FactsAcknowledged event);
+  void On(SessionEnded event);
+  void DialWhenDue();
+  v1::Hello MakeHello() const;
+  void Acknowledge(uint64_t sequence);
+  void SendReports(bool only_due);
+  void FlushReports(Trainer& trainer);
+  void SendFacts();
+  void BeatWhenDue();
+  void AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin);
+
+  // core_desired.cc: what this host should be doing.
+  void On(DesiredStateReceived event);
+  void DropTrainers(const std::set<TrainerId>& wanted);
+  void EndGroups(const std::set<TrainerId>& wanted);
+  void WantTrainer(const v1::DesiredTrainer& desired);
+  void StartTrainer(Trainer& trainer);
+  void WantLogs(const v1::DesiredState& desired);
+  absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
+  void SettleRevision();
+
+  // core_trainers.cc: processes and links.
+  void On(ProcessFound event);
+  void On(AllFound) { dial_at_ = now_; }
+  void On(ProcessStarted event);
+  void On(ProcessEnded event);
+  void On(LinkOpened event);
+  void On(LinkFact event);
+  void On(LinkReport event);
+  void On(LinkClosed event);
+  void On(LogsEnded event);
+  void Admit(Trainer& trainer);
+  void TellLink(Trainer& trainer);
+  void TellExitWhenDue(Trainer& trainer);
+  void Signal(Trainer& trainer, int signal);
+  Trainer* FindByLink(LinkId link);
+
+  // core.cc
+  void On(LeaveRequested event);
+  void On(Tick) {}
+  void KillWhenDue();
+  void LeaveWhenDue();
+  void Forget();
+  void WakeBy(absl::Time time);
+  bool AnyAlive() const;
+  void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
+  void SayInfo(std::string text) { Emit(Say{Say::Level::kInfo, std::move(text)}); }
+  void SayWarning(std::string text) { Emit(Say{Say::Level::kWarning, std::move(text)}); }
+
+  const CoreOptions options_;
+  std::map<TrainerId, Trainer> trainers_;
+  std::map<LinkId, TrainerId> links_;
+  std::set<GroupId> groups_;                  // whose values are served
+  std::map<std::string, bool> log_requests_;  // whether it is followed, by its id
+  Outbox outbox_;
+
+  // The session.
+  enum class Stream { kDown, kDialing, kUp };
+  Stream stream_ = Stream::kDown;
+  absl::Time dial_at_ = absl::InfiniteFuture();  // until AllFound: a hello that leaves a trainer out says it is lost
+  absl::Time dialed_at_;
+  int failed_dials_ = 0;
+  std::string last_failure_;
+  absl::Time name_taken_since_ = absl::InfiniteFuture();
+  std::string cluster_id_;
+  absl::Duration heartbeat_interval_;
+  absl::Time heartbeat_at_ = absl::InfiniteFuture();
+  bool desired_since_welcome_ = false;
+  bool desired_in_this_life_ = false;
+  uint64_t newest_revision_ = 0;   // the last one taken up
+  uint64_t applied_revision_ = 0;  // the last one that nothing still starting contradicts
+
+  std::optional<Leaving> leaving_;
+  absl::Time leave_by_ = absl::InfiniteFuture();
+  bool left_ = false;
+
+  // While an event is handled.
+  absl::Time now_;
+  absl::Time next_wake_ = absl::InfinitePast();
+  std::vector<Effect> effects_;
+};
+
+}  // namespace trainyard::agent

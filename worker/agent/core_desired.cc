@@ -1,0 +1,130 @@
+// The core makes this host match the coordinator's desired state.
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+
+void Core::On(DesiredStateReceived event) {
+  const v1::DesiredState& desired = event.desired;
+  // After a welcome the first one counts whatever its revision: a coordinator that was restarted may count anew.
+  if (desired_since_welcome_ && desired.revision() <= newest_revision_) return;
+  desired_since_welcome_ = true;
+  desired_in_this_life_ = true;
+  if (desired.revision() < newest_revision_) applied_revision_ = 0;
+  newest_revision_ = desired.revision();
+
+  std::set<TrainerId> wanted;
+  for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
+  DropTrainers(wanted);
+  EndGroups(wanted);
+  for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
+  WantLogs(desired);
+}
+
+void Core::DropTrainers(const std::set<TrainerId>& wanted) {
+  for (auto& [id, trainer] : trainers_) {
+    trainer.wanted = wanted.contains(id);
+    if (trainer.wanted || trainer.process == Process::kEnded || trainer.killed) continue;
+    SayInfo(absl::StrCat("ending ", Describe(id), ": no longer wanted"));
+    Signal(trainer, SIGKILL);
+  }
+}
+
+void Core::EndGroups(const std::set<TrainerId>& wanted) {
+  for (auto at = groups_.begin(); at != groups_.end();) {
+    bool any = std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
+    if (!any) {
+      Emit(EndGroup{*at, absl::StrCat("generation ", at->second.value(), " of job ", at->first.value(), " is over")});
+    }
+    at = any ? std::next(at) : groups_.erase(at);
+  }
+}
+
+void Core::WantTrainer(const v1::DesiredTrainer& desired) {
+  TrainerId id = FromProto(desired.key());
+  if (absl::Status valid = CheckJobId(id.job.value()); !valid.ok()) {
+    SayWarning(absl::StrCat("a desired trainer is left out: ", valid.message()));
+    return;
+  }
+  auto [at, is_new] = trainers_.try_emplace(id);
+  Trainer& trainer = at->second;
+  trainer.desired = desired;
+  trainer.wanted = true;
+  absl::Status address = DecideDataAddress(&*trainer.desired);
+  if (!is_new) {
+    TellLink(trainer);
+    return;
+  }
+  trainer.id = id;
+  trainer.token = options_.make_token();
+  if (desired.stop() || leaving_.has_value() || !address.ok()) {
+    v1::TrainerExited exited;
+    exited.set_cause(address.ok() ? v1::TrainerExited::CAUSE_STOPPED : v1::TrainerExited::CAUSE_START_FAILED);
+    exited.set_message(address.ok() ? "was stopped before it was started" : std::string(address.message()));
+    On(ProcessEnded{id, std::move(exited)});
+    return;
+  }
+  StartTrainer(trainer);
+}
+
+void Core::StartTrainer(Trainer& trainer) {
+  const v1::DesiredTrainer& desired = *trainer.desired;
+  // The coordinator leaves to the host what only the host knows: ranks share its cores.
+  uint32_t threads = desired.threads();
+  if (threads == 0) threads = std::max(1u, options_.inventory.cores() / std::max(1u, desired.local_world_size()));
+  Admit(trainer);
+  SayInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
+  Emit(StartProcess{desired, threads, trainer.token});
+}
+
+absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
+  if (desired->data_address().empty()) desired->set_data_address(options_.inventory.data_address());
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(desired->spec())) {
+    return absl::InvalidArgumentError("the job's spec cannot be read by this version of the daemon");
+  }
+  if (!spec.network().has_interface() || spec.network().interface().empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> address = options_.interface_address(spec.network().interface());
+  if (!address.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("network.interface on host ", options_.host, ": ", address.status().message()));
+  }
+  desired->set_data_address(*address);
+  return absl::OkStatus();
+}
+
+void Core::WantLogs(const v1::DesiredState& desired) {
+  std::set<std::string> wanted;
+  for (const v1::LogRequest& request : desired.logs()) {
+    wanted.insert(request.request_id());
+    auto [at, is_new] = log_requests_.try_emplace(request.request_id(), request.follow());
+    if (is_new) Emit(StartLogs{request});
+    // The job has ended: nothing follows what is there.
+    if (at->second && !request.follow()) Emit(StopLogs{request.request_id()});
+    at->second = request.follow();
+  }
+  for (auto at = log_requests_.begin(); at != log_requests_.end();) {
+    bool keep = wanted.contains(at->first);
+    if (!keep) Emit(StopLogs{at->first});
+    at = keep ? std::next(at) : log_requests_.erase(at);
+  }
+}
+
+// The coordinator takes an applied revision to mean: a trainer it dropped that never said "started" never will. So a
+// revision counts as applied once each dropped trainer that was being started has either started, and so said, or
+// ended.
+void Core::SettleRevision() {
+  if (!desired_in_this_life_ || applied_revision_ == newest_revision_) return;
+  for (const auto& [id, trainer] : trainers_) {
+    if (!trainer.wanted && trainer.process == Process::kStarting) return;
+  }
+  applied_revision_ = newest_revision_;
+  heartbeat_at_ = std::min(heartbeat_at_, now_);
+}
+
+}  // namespace trainyard::agent

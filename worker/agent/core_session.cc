@@ -1,0 +1,186 @@
+// The core's dealings with the coordinator: dialing, hello, facts, reports, heartbeats.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+namespace {
+
+// From the dial to the welcome. Longer means a coordinator that accepts connections and does nothing.
+constexpr absl::Duration kWelcomeWait = absl::Seconds(5);
+// A predecessor of this name that was just killed needs no longer to be missed.
+constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
+constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
+
+}  // namespace
+
+void Core::DialWhenDue() {
+  if (left_) return;
+  if (stream_ == Stream::kDialing) {
+    absl::Time give_up = dialed_at_ + kWelcomeWait;
+    if (now_ < give_up) return WakeBy(give_up);
+    dialed_at_ = absl::InfiniteFuture();  // once
+    Emit(HangUp{absl::StrCat("no welcome within ", absl::FormatDuration(kWelcomeWait))});
+  }
+  if (stream_ != Stream::kDown) return;
+  if (now_ < dial_at_) return WakeBy(dial_at_);
+  stream_ = Stream::kDialing;
+  dialed_at_ = now_;
+  WakeBy(now_ + kWelcomeWait);
+  Emit(Dial{MakeHello()});
+}
+
+v1::Hello Core::MakeHello() const {
+  v1::Hello hello;
+  hello.set_protocol(limits::kProtocol);
+  hello.set_host(options_.host);
+  hello.set_incarnation(options_.incarnation.value());
+  hello.set_slots(options_.slots);
+  *hello.mutable_inventory() = options_.inventory;
+  hello.set_applied_revision(applied_revision_);
+  hello.set_cluster_id(cluster_id_);
+  // One that has ended is named until its exit is told: the fact follows, and to leave it out would say "lost".
+  for (const auto& [id, trainer] : trainers_) {
+    if (trainer.exit_told) continue;
+    v1::RunningTrainer* running = hello.add_trainers();
+    *running->mutable_key() = ToProto(id);
+    running->set_pid(trainer.pid);
+    running->set_ready(trainer.ready);
+  }
+  return hello;
+}
+
+void Core::On(Welcomed event) {
+  const v1::Welcome& welcome = event.welcome;
+  stream_ = Stream::kUp;
+  failed_dials_ = 0;
+  last_failure_.clear();
+  name_taken_since_ = absl::InfiniteFuture();
+  desired_since_welcome_ = false;
+  heartbeat_interval_ = welcome.heartbeat_ms() > 0 ? absl::Milliseconds(welcome.heartbeat_ms()) : kHeartbeatDefault;
+  heartbeat_at_ = now_ + heartbeat_interval_;
+  if (welcome.cluster_id() != cluster_id_) {
+    if (!cluster_id_.empty()) {
+      SayWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (",
+                              welcome.cluster_id(), ") than the one before (", cluster_id_,
+                              "): trainers it does not know will be ended"));
+    }
+    cluster_id_ = welcome.cluster_id();
+    Emit(RememberCluster{cluster_id_});
+  }
+  SayInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
+  Acknowledge(welcome.acked_fact());
+  // Steps go before facts, so that a job's last steps are known before its end.
+  SendReports(/*only_due=*/false);
+}
+
+void Core::On(FactsAcknowledged event) { Acknowledge(event.sequence); }
+
+void Core::Acknowledge(uint64_t sequence) {
+  std::map<TrainerId, uint64_t> told;
+  for (const Outbox::Origin& origin : outbox_.Acknowledge(sequence)) {
+    auto at = trainers_.find(origin.trainer);
+    if (at == trainers_.end()) continue;
+    Trainer& trainer = at->second;
+    if (origin.is_exit) {
+      trainer.exit_told = true;
+      Emit(MarkTold{trainer.id});
+    }
+    if (origin.trainer_sequence > trainer.last_fact_durable) {
+      trainer.last_fact_durable = origin.trainer_sequence;
+      told[trainer.id] = origin.trainer_sequence;
+    }
+  }
+  for (const auto& [id, trainer_sequence] : told) {
+    const Trainer& trainer = trainers_.at(id);
+    if (trainer.link == LinkId()) continue;
+    v1::LinkMessage message;
+    message.mutable_ack()->set_sequence(trainer_sequence);
+    Emit(SendLink{trainer.link, std::move(message)});
+  }
+}
+
+void Core::On(SessionEnded event) {
+  bool was_up = stream_ == Stream::kUp;
+  stream_ = Stream::kDown;
+  heartbeat_at_ = absl::InfiniteFuture();
+  outbox_.Rewind();
+  for (auto& [id, trainer] : trainers_) trainer.reports.Rewind();
+
+  // 50 ms, doubling up to a second, each between half and all of it. A stream that was up is tried again at once.
+  absl::Duration wait = limits::kReconnectMin;
+  for (int i = 0; i < failed_dials_ && wait < limits::kReconnectMax; ++i) wait *= 2;
+  wait = std::min(wait, limits::kReconnectMax) * (0.5 + 0.5 * options_.random());
+  if (!was_up) ++failed_dials_;
+  dial_at_ = now_ + wait;
+  if (leaving_.has_value()) return;
+
+  std::string text = absl::StrCat(absl::StatusCodeToString(event.status.code()), ": ", event.status.message());
+  bool final = absl::IsFailedPrecondition(event.status) || absl::IsAborted(event.status);
+  if (absl::IsAlreadyExists(event.status)) {
+    name_taken_since_ = std::min(name_taken_since_, now_);
+    final = now_ - name_taken_since_ >= kNameTakenWait;
+  }
+  if (final) {
+    left_ = true;
+    Emit(Say{Say::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
+                                              " refuses this daemon: ", text, ". Trainers stay.")});
+    Emit(Leave{1});
+    return;
+  }
+  // Said once a reason, not once an attempt.
+  if (text == last_failure_) return;
+  last_failure_ = text;
+  SayWarning(was_up ? absl::StrCat("lost the coordinator at ", options_.coordinator, " (", text,
+                                   "); trainers go on, trying again every 50 ms to 1 s")
+                    : absl::StrCat("cannot attach to the coordinator at ", options_.coordinator, " (", text,
+                                   "); trying again every 50 ms to 1 s"));
+}
+
+void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin) {
+  *fact.mutable_key() = ToProto(trainer.id);
+  if (fact.time_unix_ms() == 0) fact.set_time_unix_ms(absl::ToUnixMillis(now_));
+  outbox_.Add(std::move(fact), origin);
+}
+
+void Core::SendFacts() {
+  if (stream_ != Stream::kUp) return;
+  for (v1::FactBatch& batch : outbox_.TakeUnsent()) {
+    v1::AgentMessage message;
+    *message.mutable_facts() = std::move(batch);
+    Emit(SendUp{std::move(message)});
+  }
+}
+
+void Core::FlushReports(Trainer& trainer) {
+  if (stream_ != Stream::kUp) return;
+  for (v1::RankReport& report : trainer.reports.Take(now_)) {
+    v1::AgentMessage message;
+    *message.mutable_reports()->add_reports() = std::move(report);
+    Emit(SendUp{std::move(message)});
+  }
+}
+
+void Core::SendReports(bool only_due) {
+  if (stream_ != Stream::kUp) return;
+  for (auto& [id, trainer] : trainers_) {
+    if (!only_due || trainer.reports.due() <= now_) FlushReports(trainer);
+    WakeBy(trainer.reports.due());
+  }
+}
+
+void Core::BeatWhenDue() {
+  if (stream_ != Stream::kUp) return;
+  if (heartbeat_at_ <= now_) {
+    v1::AgentMessage message;
+    message.mutable_heartbeat()->set_applied_revision(applied_revision_);
+    Emit(SendUp{std::move(message)});
+    heartbeat_at_ = now_ + heartbeat_interval_;
+  }
+  WakeBy(heartbeat_at_);
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,233 @@
+// The core's dealings with trainers: their processes, and what they say by their links.
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+namespace {
+
+// From a trainer's end to the end of its link, whose last messages may still be on their way through the socket.
+constexpr absl::Duration kLinkEndWait = absl::Milliseconds(250);
+
+std::string DescribeExit(const v1::TrainerExited& exited) {
+  std::string detail = exited.message().empty() ? "" : absl::StrCat(": ", exited.message());
+  switch (exited.cause()) {
+    case v1::TrainerExited::CAUSE_EXIT:
+      return absl::StrCat("exited with code ", exited.code(), detail);
+    case v1::TrainerExited::CAUSE_SIGNAL:
+      return absl::StrCat("was killed by signal ", exited.signal(), detail);
+    case v1::TrainerExited::CAUSE_START_FAILED:
+      return absl::StrCat("could not be started", detail);
+    case v1::TrainerExited::CAUSE_STOPPED:
+      return absl::StrCat("was ended", detail);
+    default:
+      return absl::StrCat("is lost", detail);
+  }
+}
+
+// The kinds that a trainer tells; the others are the daemon's own to say.
+bool IsTrainersFact(const v1::Fact& fact) {
+  switch (fact.kind_case()) {
+    case v1::Fact::kRegistered:
+    case v1::Fact::kReady:
+    case v1::Fact::kSaved:
+    case v1::Fact::kSaveFailed:
+    case v1::Fact::kBroken:
+    case v1::Fact::kFinished:
+    case v1::Fact::kRefused:
+    case v1::Fact::kRestored:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void Core::Admit(Trainer& trainer) {
+  groups_.insert(GroupOf(trainer.id));
+  Emit(AdmitTrainer{trainer.id, trainer.token});
+}
+
+void Core::Signal(Trainer& trainer, int signal) {
+  if (signal == SIGKILL) trainer.killed = true;
+  Emit(SignalProcess{trainer.id, signal});
+}
+
+Core::Trainer* Core::FindByLink(LinkId link) {
+  auto at = links_.find(link);
+  return at == links_.end() ? nullptr : &trainers_.at(at->second);
+}
+
+// ---- Processes ----
+
+void Core::On(ProcessFound event) {
+  auto [at, is_new] = trainers_.try_emplace(event.id);
+  if (!is_new) return;
+  Trainer& trainer = at->second;
+  trainer.id = event.id;
+  trainer.token = std::move(event.token);
+  trainer.pid = event.pid;
+  if (event.told) {
+    trainer.process = Process::kEnded;
+    trainer.exit_in_outbox = true;
+    trainer.exit_told = true;
+    return;
+  }
+  trainer.process = event.pid != 0 ? Process::kRunning : Process::kStarting;
+  Admit(trainer);
+  SayInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
+  if (event.pid == 0) return;
+  v1::Fact fact;
+  fact.mutable_started()->set_pid(event.pid);
+  AddFact(trainer, std::move(fact), {.trainer = trainer.id});
+}
+
+void Core::On(ProcessStarted event) {
+  auto at = trainers_.find(event.id);
+  if (at == trainers_.end() || at->second.process != Process::kStarting) return;
+  Trainer& trainer = at->second;
+  trainer.process = Process::kRunning;
+  trainer.pid = event.pid;
+  v1::Fact fact;
+  fact.mutable_started()->set_pid(event.pid);
+  AddFact(trainer, std::move(fact), {.trainer = trainer.id});
+}
+
+void Core::On(ProcessEnded event) {
+  auto at = trainers_.find(event.id);
+  if (at == trainers_.end() || at->second.process == Process::kEnded) return;
+  Trainer& trainer = at->second;
+  trainer.process = Process::kEnded;
+  trainer.ended_at = now_;
+  // A trainer may have ended by itself before the signal reached it; its own cause is then the true one.
+  bool by_us =
+      trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL && event.exited.signal() == SIGKILL;
+  if (by_us) {
+    event.exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
+    event.exited.set_message("ended by the daemon: no longer wanted");
+  }
+  SayInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
+  trainer.exited = std::move(event.exited);
+}
+
+// Everything it said comes first: its link has ended, or was given time to.
+void Core::TellExitWhenDue(Trainer& trainer) {
+  if (!trainer.exited.has_value() || trainer.exit_in_outbox) return;
+  absl::Time due = trainer.ended_at + kLinkEndWait;
+  if (trainer.link != LinkId() && now_ < due) return WakeBy(due);
+  trainer.exit_in_outbox = true;
+  FlushReports(trainer);
+  v1::Fact fact;
+  *fact.mutable_exited() = *trainer.exited;
+  AddFact(trainer, std::move(fact), {.trainer = trainer.id, .is_exit = true});
+}
+
+// ---- Links ----
+
+void Core::On(LinkOpened event) {
+  const v1::RegisterTrainer& registration = event.registration;
+  TrainerId id = FromProto(registration.key());
+  auto at = trainers_.find(id);
+  if (at == trainers_.end()) {
+    return Emit(
+        CloseLink{event.link, absl::NotFoundError(absl::StrCat("no trainer is wanted here for ", Describe(id)))});
+  }
+  Trainer& trainer = at->second;
+  if (trainer.token != registration.token()) {
+    return Emit(CloseLink{event.link, absl::PermissionDeniedError(absl::StrCat("the token is not the one ",
+                                                                               Describe(id), " was started with"))});
+  }
+  if (!trainer.wanted || trainer.killed || trainer.process == Process::kEnded) {
+    return Emit(CloseLink{event.link, absl::AbortedError(absl::StrCat(Describe(id), " is over"))});
+  }
+  if (trainer.link != LinkId()) {
+    links_.erase(trainer.link);
+    Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has taken over")});
+  }
+  trainer.link = event.link;
+  trainer.has_spec = registration.reconnect();
+  trainer.go_sent = false;
+  trainer.stop_sent = false;
+  links_[event.link] = id;
+  if (trainer.last_fact_durable > 0) {
+    v1::LinkMessage message;
+    message.mutable_ack()->set_sequence(trainer.last_fact_durable);
+    Emit(SendLink{trainer.link, std::move(message)});
+  }
+  TellLink(trainer);
+}
+
+// What the trainer should know by its link and was not told on this one.
+void Core::TellLink(Trainer& trainer) {
+  if (trainer.link == LinkId() || !trainer.desired.has_value()) return;
+  v1::LinkMessage message;
+  if (!trainer.has_spec) {
+    trainer.has_spec = true;
+    v1::StartTrainer* start = message.mutable_start();
+    *start->mutable_trainer() = *trainer.desired;
+    start->set_host(options_.host);
+    start->set_cores(options_.inventory.cores());
+    Emit(SendLink{trainer.link, message});
+  }
+  if (trainer.desired->go() && !trainer.go_sent) {
+    trainer.go_sent = true;
+    message.mutable_go();
+    Emit(SendLink{trainer.link, message});
+  }
+  if (trainer.desired->stop() && !trainer.stop_sent) {
+    trainer.stop_sent = true;
+    // One wish to stop is all a generation has.
+    message.mutable_stop()->set_request(1);
+    Emit(SendLink{trainer.link, message});
+  }
+}
+
+void Core::On(LinkFact event) {
+  Trainer* trainer = FindByLink(event.link);
+  if (trainer == nullptr || !IsTrainersFact(event.fact)) return;
+  uint64_t sequence = event.fact.sequence();
+  if (sequence <= trainer->last_fact) {
+    // Said before the link broke. If it is durable already, the acknowledgement was lost with that link.
+    if (sequence > trainer->last_fact_durable) return;
+    v1::LinkMessage message;
+    message.mutable_ack()->set_sequence(trainer->last_fact_durable);
+    return Emit(SendLink{event.link, std::move(message)});
+  }
+  if (outbox_.full()) {
+    // The trainer keeps what is not acknowledged and says it again by its next link.
+    links_.erase(event.link);
+    trainer->link = LinkId();
+    return Emit(CloseLink{event.link, absl::UnavailableError("too much is waiting for the coordinator")});
+  }
+  trainer->last_fact = sequence;
+  if (event.fact.has_ready()) trainer->ready = true;
+  FlushReports(*trainer);
+  AddFact(*trainer, std::move(event.fact), {.trainer = trainer->id, .trainer_sequence = sequence});
+}
+
+void Core::On(LinkReport event) {
+  Trainer* trainer = FindByLink(event.link);
+  if (trainer == nullptr) return;
+  *event.report.mutable_key() = ToProto(trainer->id);
+  // A trainer taken over from an earlier life has told its readiness to that one.
+  if (event.report.last_step() > 0 || !event.report.steps().empty()) trainer->ready = true;
+  trainer->reports.Add(event.report, now_);
+}
+
+void Core::On(LinkClosed event) {
+  Trainer* trainer = FindByLink(event.link);
+  links_.erase(event.link);
+  if (trainer != nullptr) trainer->link = LinkId();
+}
+
+void Core::On(LogsEnded event) {
+  // Stays in `log_requests_` until the coordinator takes the request back, so that it is served once.
+  Emit(ForgetLogs{event.request_id});
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,176 @@
+#include "worker/agent/daemon.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/hash.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+#include "worker/agent/inventory.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr char kClusterFile[] = "cluster";
+constexpr int kTokenLength = 32;
+
+}  // namespace
+
+Daemon::Daemon(Config config, Clock& clock) : config_(std::move(config)), clock_(clock) {}
+
+Daemon::~Daemon() {
+  // Whoever may still post or call is stopped first; the coordinator's calls end before the links that wait for them.
+  if (relay_ != nullptr) relay_->Shutdown();
+  session_.reset();
+  logs_.reset();
+  links_.reset();
+  processes_.reset();
+  relay_.reset();
+}
+
+absl::Status Daemon::PrepareFolders() {
+  ranks_ = JoinPath(config_.state, "ranks");
+  RETURN_IF_ERROR(MakeFolders(ranks_));
+  // Tokens and output lie below.
+  if (chmod(config_.state.c_str(), 0700) != 0)
+    return ErrnoStatus(errno, absl::StrCat("cannot protect ", config_.state));
+  absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      FileLock::Acquire(JoinPath(config_.state, "lock"), limits::kTakeOverWait);
+  if (!lock.ok()) {
+    return absl::Status(
+        lock.status().code(),
+        absl::StrCat(lock.status().message(), ": the state folder ", config_.state,
+                     " belongs to another worker daemon; stop that one, or give this one another --state"));
+  }
+  lock_ = *std::move(lock);
+  ASSIGN_OR_RETURN(std::string sockets, SocketFolder());
+  // A new life of the daemon has the same path, where its trainers look for it.
+  socket_ = JoinPath(sockets, absl::StrCat("worker-", HashHex(config_.state).substr(0, 16), ".sock"));
+  if (socket_.size() > limits::kSocketPathBytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket path ", socket_, " is longer than ", limits::kSocketPathBytes));
+  }
+  return absl::OkStatus();
+}
+
+std::string Daemon::ReadCluster() const {
+  absl::StatusOr<std::string> cluster = ReadFile(JoinPath(config_.state, kClusterFile), 1024);
+  return cluster.ok() ? std::string(absl::StripSuffix(*cluster, "\n")) : "";
+}
+
+absl::Status Daemon::Start() {
+  RETURN_IF_ERROR(PrepareFolders());
+  CoreOptions options = {
+      .coordinator = config_.coordinator,
+      .host = config_.name,
+      .incarnation = RandomIncarnation(),
+      .inventory = TakeInventory(config_.coordinator),
+      .cluster_id = ReadCluster(),
+      .make_token = [] { return RandomId(kTokenLength); },
+      .random = [bits = std::make_shared<absl::BitGen>()] { return absl::Uniform(*bits, 0.0, 1.0); },
+      .interface_address = InterfaceAddress,
+  };
+  uint32_t gpus = static_cast<uint32_t>(options.inventory.gpus_size());
+  options.slots = config_.slots > 0 ? config_.slots : std::max(1u, gpus);
+  spdlog::info("host {}: {} slots, {} cores, {} MiB, data address {}, {}", options.host, options.slots,
+               options.inventory.cores(), options.inventory.memory_bytes() >> 20, options.inventory.data_address(),
+               gpus > 0 ? absl::StrCat(gpus, " GPUs") : absl::StrCat("no GPU: ", options.inventory.gpu_note()));
+
+  auto post = [this](Event event) { Post(std::move(event)); };
+  relay_ = std::make_unique<ValueRelay>(cache_, options.incarnation);
+  core_ = std::make_unique<Core>(std::move(options));
+  processes_ =
+      std::make_unique<ProcessTable>(ProcessTableOptions{.ranks = ranks_,
+                                                         .shim = JoinPath(config_.programs, "trainyard-shim"),
+                                                         .trainer = JoinPath(config_.programs, "trainyard-trainer"),
+                                                         .link = socket_,
+                                                         .lifeline_fd = config_.lifeline_fd,
+                                                         .log_bytes_per_rank = config_.log_bytes_per_rank},
+                                     post);
+  // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
+  processes_->FindAll();
+  ASSIGN_OR_RETURN(links_, LinkServer::Start({.socket = socket_, .cache = cache_, .relay = *relay_, .post = post}));
+  logs_ = std::make_unique<LogPusher>(ranks_, post);
+  session_ = std::make_unique<Session>(config_.coordinator, post);
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+int Daemon::AwaitEnd() {
+  thread_.join();
+  return *exit_code_;
+}
+
+void Daemon::Post(Event event) {
+  absl::MutexLock lock(&mu_);
+  events_.push_back(std::move(event));
+}
+
+std::optional<Event> Daemon::NextEvent(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !events_.empty(); };
+  if (!mu_.AwaitWithDeadline(absl::Condition(&any), deadline)) return std::nullopt;
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+// The event thread.
+void Daemon::Run() {
+  while (!exit_code_.has_value()) {
+    absl::Time deadline = std::min(core_->NextWake(), cache_.NextDeadline());
+    Event event = NextEvent(deadline).value_or(Tick{});
+    // Whoever sent this may send on once it is handled: at most one event of each waits here.
+    LinkId link;
+    if (auto* opened = std::get_if<LinkOpened>(&event)) link = opened->link;
+    if (auto* fact = std::get_if<LinkFact>(&event)) link = fact->link;
+    if (auto* report = std::get_if<LinkReport>(&event)) link = report->link;
+    bool welcomed = std::holds_alternative<Welcomed>(event);
+    bool ended = std::holds_alternative<SessionEnded>(event);
+    bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
+                            std::holds_alternative<FactsAcknowledged>(event);
+    if (ended) relay_->Detach();
+
+    absl::Time now = clock_.TimeNow();
+    for (Effect& effect : core_->Handle(std::move(event), now)) {
+      std::visit([this](auto& e) { Do(e); }, effect);
+    }
+    if (welcomed) relay_->Attach(session_->channel());
+    if (from_coordinator) session_->ReadMore();
+    if (link != LinkId()) links_->ReadMore(link);
+    cache_.Expire(now);
+  }
+}
+
+void Daemon::Do(Dial& effect) { session_->Dial(effect.hello); }
+
+void Daemon::Do(AdmitTrainer& effect) {
+  cache_.Admit(effect.id, effect.token);
+  relay_->Follow(GroupOf(effect.id));
+}
+
+void Daemon::Do(EndGroup& effect) {
+  cache_.End(effect.group, effect.reason);
+  relay_->Forget(effect.group);
+}
+
+void Daemon::Do(RememberCluster& effect) {
+  absl::Status written =
+      WriteFileAtomically(JoinPath(config_.state, kClusterFile), absl::StrCat(effect.cluster_id, "\n"));
+  if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
+}
+
+void Daemon::Do(Say& effect) {
+  spdlog::level::level_enum level = effect.level == Say::Level::kError     ? spdlog::level::err
+                                    : effect.level == Say::Level::kWarning ? spdlog::level::warn
+                                                                           : spdlog::level::info;
+  spdlog::log(level, "{}", effect.text);
+}
+
+}  // namespace trainyard::agent

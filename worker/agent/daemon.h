@@ -1,0 +1,103 @@
+// The worker daemon put together: the core, and around it what carries its effects out. One event thread takes events
+// off a bounded queue, hands them to the core and carries the effects out in order; sessions, links and processes have
+// threads of their own, which only post events.
+//
+//   Daemon daemon(config, identity);
+//   RETURN_IF_ERROR(daemon.Start());
+//   daemon.RequestLeave(...)   // from any thread
+//   int exit_code = daemon.AwaitEnd();
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "common/files.h"
+#include "worker/agent/config.h"
+#include "worker/agent/core.h"
+#include "worker/agent/link_server.h"
+#include "worker/agent/log_pusher.h"
+#include "worker/agent/process_table.h"
+#include "worker/agent/session.h"
+#include "worker/agent/value_cache.h"
+#include "worker/agent/value_relay.h"
+
+namespace trainyard::agent {
+
+class Daemon {
+ public:
+  // Does not own `clock`; it must outlive this object.
+  Daemon(Config config, Clock& clock);
+  // Trainers go on.
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Takes the state folder, finds the trainers of an earlier life, listens for trainers and begins to dial. Possible
+  // errors: Unavailable: another daemon holds the state folder, or the socket cannot be made. Others: the folder cannot
+  // be written.
+  absl::Status Start();
+
+  // Thread-safe.
+  void RequestLeave(Leaving how) { Post(LeaveRequested{how}); }
+
+  // Waits until the core has decided to leave; returns the exit code. Call once.
+  int AwaitEnd();
+
+  const std::string& socket() const { return socket_; }
+
+ private:
+  absl::Status PrepareFolders();
+  std::string ReadCluster() const;
+  void Post(Event event);
+  std::optional<Event> NextEvent(absl::Time deadline);
+  void Run();
+
+  // One effect each.
+  void Do(Dial& effect);
+  void Do(HangUp& effect) { session_->HangUp(effect.reason); }
+  void Do(SendUp& effect) { session_->Send(std::move(effect.message)); }
+  void Do(SendLink& effect) { links_->Send(effect.link, std::move(effect.message)); }
+  void Do(CloseLink& effect) { links_->Close(effect.link, effect.status); }
+  void Do(StartProcess& effect) { processes_->Start(std::move(effect)); }
+  void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }
+  void Do(MarkTold& effect) { processes_->MarkTold(effect.id); }
+  void Do(AdmitTrainer& effect);
+  void Do(EndGroup& effect);
+  void Do(StartLogs& effect) { logs_->Start(effect.request, session_->channel()); }
+  void Do(StopLogs& effect) { logs_->Stop(effect.request_id); }
+  void Do(ForgetLogs& effect) { logs_->Remove(effect.request_id); }
+  void Do(RememberCluster& effect);
+  void Do(Say& effect);
+  void Do(Leave& effect) { exit_code_ = effect.exit_code; }
+
+  const Config config_;
+  Clock& clock_;
+  std::string ranks_;   // folder of rank folders
+  std::string socket_;  // the trainers' way in
+  std::unique_ptr<FileLock> lock_;
+
+  absl::Mutex mu_;
+  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
+
+  // The event thread's own.
+  std::unique_ptr<Core> core_;
+  std::optional<int> exit_code_;
+
+  // In the order of their dependence: later ones call earlier ones, and all of them post events.
+  ValueCache cache_;
+  std::unique_ptr<ValueRelay> relay_;
+  std::unique_ptr<ProcessTable> processes_;
+  std::unique_ptr<LinkServer> links_;
+  std::unique_ptr<LogPusher> logs_;
+  std::unique_ptr<Session> session_;
+  std::thread thread_;
+};
+
+}  // namespace trainyard::agent

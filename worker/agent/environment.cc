@@ -1,0 +1,49 @@
+#include "worker/agent/environment.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard::agent {
+namespace {
+
+// Taken over from the daemon where it has them: to find programs, libraries, people's files and devices.
+constexpr const char* kInherited[] = {
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "LD_LIBRARY_PATH",
+    "XDG_RUNTIME_DIR",
+    "CUDA_VISIBLE_DEVICES",
+    "ASAN_OPTIONS",
+    "TSAN_OPTIONS",
+    "UBSAN_OPTIONS",
+};
+constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+}  // namespace
+
+std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, const EnvironmentOptions& options) {
+  std::vector<std::string> variables;
+  auto set = [&](absl::string_view name, const auto& value) { variables.push_back(absl::StrCat(name, "=", value)); };
+  const char* path = options.lookup("PATH");
+  set("PATH", path != nullptr ? path : kPathDefault);
+  for (const char* name : kInherited) {
+    if (const char* value = options.lookup(name); value != nullptr) set(name, value);
+  }
+  set("TRAINYARD_TOKEN", options.token);
+  // Ranks share the cores: threads that wait must sleep, not spin.
+  set("OMP_NUM_THREADS", options.threads);
+  set("MKL_NUM_THREADS", options.threads);
+  set("OMP_WAIT_POLICY", "PASSIVE");
+  set("GRPC_ENABLE_FORK_SUPPORT", "false");
+  // As torchrun names them.
+  set("RANK", desired.key().rank());
+  set("WORLD_SIZE", desired.world_size());
+  set("LOCAL_RANK", desired.local_rank());
+  set("LOCAL_WORLD_SIZE", desired.local_world_size());
+  return variables;
+}
+
+}  // namespace trainyard::agent

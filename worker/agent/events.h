@@ -1,0 +1,161 @@
+// What goes into the daemon's core and what comes out of it. Plain values: made and carried out by the session, the
+// link server and the process table, decided upon by the core alone (core.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "trainyard/v1/agent.pb.h"
+#include "trainyard/v1/trainer.pb.h"
+#include "worker/agent/trainer_id.h"
+
+namespace trainyard::agent {
+
+// One connection of a trainer to this daemon; never used twice in a daemon's life.
+using LinkId = NumberId<struct LinkIdTag>;
+
+// ---- Events ----
+
+// The coordinator's side.
+struct Welcomed {
+  v1::Welcome welcome;
+};
+struct DesiredStateReceived {
+  v1::DesiredState desired;
+};
+struct FactsAcknowledged {
+  uint64_t sequence;
+};
+// The stream has ended, or the attempt to open one has failed. Exactly one for every Dial.
+struct SessionEnded {
+  absl::Status status;
+};
+
+// The trainers' side, by their links.
+struct LinkOpened {
+  LinkId link;
+  v1::RegisterTrainer registration;
+};
+struct LinkFact {
+  LinkId link;
+  v1::Fact fact;
+};
+struct LinkReport {
+  LinkId link;
+  v1::RankReport report;
+};
+struct LinkClosed {
+  LinkId link;
+};
+
+// The processes' side.
+//
+// A rank folder of an earlier life of this daemon. Its end follows as ProcessEnded if it has ended.
+struct ProcessFound {
+  TrainerId id;
+  std::string token = {};
+  int64_t pid = 0;    // 0: not known yet
+  bool told = false;  // it has ended and the coordinator knows: only here so that it is not started again
+};
+// There are no more of these: a hello names them all from here on.
+struct AllFound {};
+struct ProcessStarted {
+  TrainerId id;
+  int64_t pid;
+};
+// Nothing of the trainer is left.
+struct ProcessEnded {
+  TrainerId id;
+  v1::TrainerExited exited;
+};
+
+struct LogsEnded {
+  std::string request_id;
+};
+enum class Leaving {
+  kStayingTrainers,   // SIGTERM: the trainers go on
+  kStoppingTrainers,  // SIGTERM and --stop-trainers: they are asked to end, then killed
+  kKillingTrainers,   // the lifeline has ended, or a second signal
+};
+struct LeaveRequested {
+  Leaving how;
+};
+struct Tick {};
+
+using Event =
+    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, SessionEnded, LinkOpened, LinkFact, LinkReport,
+                 LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, LogsEnded, LeaveRequested, Tick>;
+
+// ---- Effects, carried out in order ----
+
+// Opens a stream to the coordinator; this is its first message.
+struct Dial {
+  v1::Hello hello;
+};
+// Ends the stream, or the attempt; SessionEnded follows.
+struct HangUp {
+  std::string reason;
+};
+struct SendUp {
+  v1::AgentMessage message;
+};
+struct SendLink {
+  LinkId link;
+  v1::LinkMessage message;
+};
+struct CloseLink {
+  LinkId link;
+  absl::Status status;
+};
+struct StartProcess {
+  v1::DesiredTrainer desired;
+  uint32_t threads;
+  std::string token;
+};
+struct SignalProcess {
+  TrainerId id;
+  int signal;  // SIGKILL goes to all of its process group
+};
+// The coordinator has the exit of this trainer: write that down.
+struct MarkTold {
+  TrainerId id;
+};
+// Puts and gets with this token are served from here on.
+struct AdmitTrainer {
+  TrainerId id;
+  std::string token;
+};
+// Waits for values of this group end now, its values are dropped.
+struct EndGroup {
+  GroupId group;
+  std::string reason;
+};
+struct StartLogs {
+  v1::LogRequest request;
+};
+// Nobody asks any more: what is there is sent, then LogsEnded follows.
+struct StopLogs {
+  std::string request_id;
+};
+// All is sent.
+struct ForgetLogs {
+  std::string request_id;
+};
+struct RememberCluster {
+  std::string cluster_id;
+};
+struct Say {
+  enum class Level { kInfo, kWarning, kError };
+  Level level;
+  std::string text;
+};
+struct Leave {
+  int exit_code;
+};
+
+using Effect = std::variant<Dial, HangUp, SendUp, SendLink, CloseLink, StartProcess, SignalProcess, MarkTold,
+                            AdmitTrainer, EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, Say, Leave>;
+
+}  // namespace trainyard::agent

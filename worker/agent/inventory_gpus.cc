@@ -1,0 +1,88 @@
+// GPUs through NVIDIA's management library, opened at run time: the same daemon runs on hosts without it. Declared here
+// is the little of its interface that is called; it has been stable since version 2.
+#include <dlfcn.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "worker/agent/inventory.h"
+#include "worker/agent/text.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr char kLibrary[] = "libnvidia-ml.so.1";
+constexpr int kSuccess = 0;
+constexpr unsigned kTextBytes = 96;
+
+using Device = struct NvmlDevice*;
+struct Memory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+struct Nvml {
+  int (*init)();
+  int (*shutdown)();
+  int (*count)(unsigned*);
+  int (*device)(unsigned, Device*);
+  int (*name)(Device, char*, unsigned);
+  int (*uuid)(Device, char*, unsigned);
+  int (*memory)(Device, Memory*);
+  const char* (*error_text)(int);
+};
+
+template <typename Function>
+bool Load(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+bool LoadAll(void* library, Nvml* nvml) {
+  return Load(library, "nvmlInit_v2", &nvml->init) && Load(library, "nvmlShutdown", &nvml->shutdown) &&
+         Load(library, "nvmlDeviceGetCount_v2", &nvml->count) &&
+         Load(library, "nvmlDeviceGetHandleByIndex_v2", &nvml->device) &&
+         Load(library, "nvmlDeviceGetName", &nvml->name) && Load(library, "nvmlDeviceGetUUID", &nvml->uuid) &&
+         Load(library, "nvmlDeviceGetMemoryInfo", &nvml->memory) && Load(library, "nvmlErrorString", &nvml->error_text);
+}
+
+}  // namespace
+
+void AddGpus(v1::Inventory* inventory) {
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    inventory->set_gpu_note(absl::StrCat(kLibrary, " not found"));
+    return;
+  }
+  absl::Cleanup close = [library] { dlclose(library); };
+  Nvml nvml;
+  if (!LoadAll(library, &nvml)) {
+    inventory->set_gpu_note(absl::StrCat(kLibrary, " lacks a function this version needs"));
+    return;
+  }
+  if (int error = nvml.init(); error != kSuccess) {
+    inventory->set_gpu_note(ValidUtf8(absl::StrCat("nvmlInit: ", nvml.error_text(error)), 256));
+    return;
+  }
+  absl::Cleanup shutdown = [&nvml] { nvml.shutdown(); };
+  unsigned count = 0;
+  nvml.count(&count);
+  for (unsigned index = 0; index < count; ++index) {
+    Device device;
+    char name[kTextBytes] = {};
+    char uuid[kTextBytes] = {};
+    Memory memory = {};
+    if (nvml.device(index, &device) != kSuccess) continue;
+    nvml.name(device, name, kTextBytes);
+    nvml.uuid(device, uuid, kTextBytes);
+    nvml.memory(device, &memory);
+    v1::Gpu* gpu = inventory->add_gpus();
+    gpu->set_index(index);
+    gpu->set_name(ValidUtf8(name, kTextBytes));
+    gpu->set_uuid(ValidUtf8(uuid, kTextBytes));
+    gpu->set_memory_bytes(memory.total);
+  }
+  if (inventory->gpus().empty()) inventory->set_gpu_note("the driver knows no GPU");
+}
+
+}  // namespace trainyard::agent

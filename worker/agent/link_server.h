@@ -1,0 +1,46 @@
+// The daemon's end of the trainers' links: the TrainerLink service on a Unix socket. Connections become events for the
+// core and carry out its effects; puts and gets go to the value relay and the value cache, which answer without the
+// core.
+//
+// Each connection has one message under way: the next is read once the daemon's event thread has handled it (ReadMore),
+// so a trainer that talks too much waits and nothing piles up here.
+//
+// Thread-safe. `post` is called from gRPC's threads.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/agent/events.h"
+#include "worker/agent/value_cache.h"
+#include "worker/agent/value_relay.h"
+
+namespace trainyard::agent {
+
+class LinkServer {
+ public:
+  using Post = std::function<void(Event)>;
+
+  struct Options {
+    std::string socket;  // its folder is the owner's alone; a socket that lies there is replaced
+    ValueCache& cache;
+    ValueRelay& relay;
+    Post post;
+  };
+  // Possible errors: Unavailable: the socket cannot be made; the message names it.
+  static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
+
+  // Ends all connections.
+  virtual ~LinkServer() = default;
+
+  // Calls for a link that has ended do nothing.
+  virtual void Send(LinkId link, v1::LinkMessage message) = 0;
+  virtual void Close(LinkId link, absl::Status status) = 0;
+  virtual void ReadMore(LinkId link) = 0;
+};
+
+}  // namespace trainyard::agent

@@ -1,0 +1,101 @@
+#include "worker/agent/log_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "worker/shim/records.h"
+
+namespace trainyard::agent {
+namespace {
+
+// 0: there is no such file.
+ino_t InodeOf(const std::string& path) {
+  struct stat st;
+  return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
+}
+
+}  // namespace
+
+LogFile::~LogFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+LogFile::LogFile(LogFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      inode_(other.inode_),
+      open_line_(std::move(other.open_line_)) {}
+
+// To the file that follows the one that is open. False: there is none (yet).
+bool LogFile::OpenNext() {
+  std::string rotated = absl::StrCat(path_, shim::kRotatedSuffix);
+  ino_t rotated_inode = InodeOf(rotated);
+  ino_t current_inode = InodeOf(path_);
+  // What is open was rotated away once: the current file follows. Twice: a half was missed, and the rotated one
+  // follows.
+  bool take_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
+  if (!take_rotated && (current_inode == 0 || current_inode == inode_)) return false;
+  int fd = open(take_rotated ? rotated.c_str() : path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct stat st;
+  fstat(fd, &st);
+  // While the old file is held open its number cannot be given to another.
+  if (fd_ >= 0) close(fd_);
+  fd_ = fd;
+  inode_ = st.st_ino;
+  return true;
+}
+
+bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
+  char buffer[64 << 10];
+  size_t taken = 0;
+  bool rotated = false;
+  while (taken < bytes_max) {
+    ssize_t n = fd_ >= 0 ? read(fd_, buffer, sizeof buffer) : 0;
+    if (n > 0) {
+      Take(buffer, static_cast<size_t>(n), lines);
+      taken += static_cast<size_t>(n);
+      continue;
+    }
+    if (fd_ >= 0 && !rotated) {
+      if (InodeOf(path_) == inode_) break;
+      // Only an end that is seen after the file was rotated away is its last: read once more.
+      rotated = true;
+      continue;
+    }
+    if (!OpenNext()) break;
+    rotated = false;
+  }
+  return taken > 0;
+}
+
+void LogFile::Take(const char* data, size_t size, std::vector<std::string>* lines) {
+  for (size_t i = 0; i < size;) {
+    const char* end = static_cast<const char*>(memchr(data + i, '\n', size - i));
+    size_t piece = (end != nullptr ? static_cast<size_t>(end - data) : size) - i;
+    size_t room = limits::kLogLineBytes - open_line_.size();
+    if (piece >= room && (piece > room || end == nullptr)) {
+      open_line_.append(data + i, room);
+      i += room;
+      lines->push_back(std::exchange(open_line_, std::string()));
+      continue;
+    }
+    open_line_.append(data + i, piece);
+    i += piece;
+    if (end == nullptr) break;
+    ++i;
+    lines->push_back(std::exchange(open_line_, std::string()));
+  }
+}
+
+void LogFile::Finish(std::vector<std::string>* lines) {
+  if (!open_line_.empty()) lines->push_back(std::exchange(open_line_, std::string()));
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,38 @@
+// Reads one stream of a trainer's output line by line while the shim writes it: the rotated half first, then the
+// current file, over any number of rotations. Not thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace trainyard::agent {
+
+class LogFile {
+ public:
+  // `path` is that of the current file; the rotated half is beside it.
+  explicit LogFile(std::string path) : path_(std::move(path)) {}
+  ~LogFile();
+  LogFile(LogFile&& other) noexcept;
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  // Appends lines, without their ends, until there are no more or about `bytes_max` have been read. A line of more than
+  // limits::kLogLineBytes comes in pieces. Returns whether anything was read.
+  bool Read(size_t bytes_max, std::vector<std::string>* lines);
+  // The last line, if it has no end: nothing follows any more.
+  void Finish(std::vector<std::string>* lines);
+
+ private:
+  bool OpenNext();
+  void Take(const char* data, size_t size, std::vector<std::string>* lines);
+
+  std::string path_;
+  int fd_ = -1;
+  ino_t inode_ = 0;
+  std::string open_line_;
+};
+
+}  // namespace trainyard::agent

@@ -1,0 +1,243 @@
+#include "worker/agent/log_pusher.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "trainyard/v1/agent.grpc.pb.h"
+#include "worker/agent/log_file.h"
+#include "worker/agent/rank_folder.h"
+#include "worker/shim/records.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr size_t kRequestsMax = 64;
+constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+constexpr absl::Duration kFolderPoll = absl::Milliseconds(500);
+
+// The output of one rank in one generation.
+struct Source {
+  TrainerId id;
+  std::string folder;
+  LogFile out;
+  LogFile err;
+  bool ended = false;  // all has been read
+};
+
+}  // namespace
+
+class LogPusher::Push {
+ public:
+  Push(const LogPusher& owner, v1::LogRequest request, std::shared_ptr<grpc::Channel> channel)
+      : owner_(owner), request_(std::move(request)), stub_(v1::AgentService::NewStub(channel)) {
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Push() { thread_.join(); }
+
+  void Stop() {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  void Cancel() {
+    Stop();
+    context_.TryCancel();
+  }
+
+ private:
+  void Run();
+  void FindSources();
+  bool SendHistory();
+  bool Follow();
+  // False: nobody reads any more.
+  bool ReadOn(Source& source);
+  bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
+  bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
+  bool Flush();
+  // Waits for `kPoll`. False: the request was taken back.
+  bool Pause();
+
+  const LogPusher& owner_;
+  const v1::LogRequest request_;
+  const std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::PushLogsResponse response_;
+  std::unique_ptr<grpc::ClientWriter<v1::LogChunk>> writer_;
+
+  // The thread's own.
+  std::vector<Source> sources_;  // older generations first
+  std::set<TrainerId> known_;
+  v1::LogChunk chunk_;
+  size_t chunk_bytes_ = 0;
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+LogPusher::LogPusher(std::string ranks_folder, Post post) : ranks_(std::move(ranks_folder)), post_(std::move(post)) {}
+
+LogPusher::~LogPusher() {
+  absl::MutexLock lock(&mu_);
+  for (auto& [id, push] : pushes_) push->Cancel();
+  pushes_.clear();
+}
+
+void LogPusher::Start(const v1::LogRequest& request, std::shared_ptr<grpc::Channel> channel) {
+  absl::MutexLock lock(&mu_);
+  if (pushes_.size() >= kRequestsMax || channel == nullptr) return post_(LogsEnded{request.request_id()});
+  pushes_[request.request_id()] = std::make_unique<Push>(*this, request, std::move(channel));
+}
+
+void LogPusher::Stop(const std::string& request_id) {
+  absl::MutexLock lock(&mu_);
+  auto at = pushes_.find(request_id);
+  if (at != pushes_.end()) at->second->Stop();
+}
+
+void LogPusher::Remove(const std::string& request_id) {
+  std::unique_ptr<Push> done;  // joins its thread, which is at its end
+  absl::MutexLock lock(&mu_);
+  auto at = pushes_.find(request_id);
+  if (at == pushes_.end()) return;
+  done = std::move(at->second);
+  pushes_.erase(at);
+}
+
+void LogPusher::Push::Run() {
+  chunk_.set_request_id(request_.request_id());
+  writer_ = stub_->PushLogs(&context_, &response_);
+  FindSources();
+  bool heard = SendHistory();
+  if (heard && request_.follow()) heard = Follow();
+  // The last chunk may be the first too: it names the request even when there is nothing to send.
+  if (heard) heard = Flush();
+  writer_->WritesDone();
+  writer_->Finish();
+  owner_.post_(LogsEnded{request_.request_id()});
+}
+
+void LogPusher::Push::FindSources() {
+  std::vector<TrainerId> found;
+  for (const TrainerId& id : ListRankFolders(owner_.ranks_)) {
+    bool asked = std::count(request_.ranks().begin(), request_.ranks().end(), id.rank) > 0 || request_.ranks().empty();
+    if (id.job.value() == request_.job_id() && asked && known_.insert(id).second) found.push_back(id);
+  }
+  std::sort(found.begin(), found.end());
+  for (const TrainerId& id : found) {
+    std::string folder = JoinPath(owner_.ranks_, FolderName(id));
+    sources_.push_back(
+        {id, folder, LogFile(JoinPath(folder, shim::kStdoutFile)), LogFile(JoinPath(folder, shim::kStderrFile))});
+  }
+}
+
+bool LogPusher::Push::ReadOn(Source& source) {
+  // Asked before reading: what is read after the end is all there is.
+  absl::StatusOr<v1::TrainerExited> exited = ReadExit(source.folder);
+  for (bool is_stderr : {false, true}) {
+    LogFile& file = is_stderr ? source.err : source.out;
+    bool more = true;
+    while (more) {
+      std::vector<std::string> lines;
+      more = file.Read(kReadBytes, &lines);
+      if (!more && exited.ok()) file.Finish(&lines);
+      if (!Send(source, is_stderr, lines)) return false;
+    }
+  }
+  source.ended = exited.ok();
+  return true;
+}
+
+bool LogPusher::Push::SendHistory() {
+  if (request_.tail_lines() == 0) {
+    for (Source& source : sources_) {
+      if (!ReadOn(source)) return false;
+    }
+    return Flush();
+  }
+  struct Line {
+    TrainerId id;
+    bool is_stderr;
+    std::string text;
+  };
+  std::map<uint32_t, std::deque<Line>> tails;  // by rank
+  for (Source& source : sources_) {
+    bool ended = ReadExit(source.folder).ok();
+    for (bool is_stderr : {false, true}) {
+      LogFile& file = is_stderr ? source.err : source.out;
+      std::deque<Line>& tail = tails[source.id.rank];
+      bool more = true;
+      while (more) {
+        std::vector<std::string> lines;
+        more = file.Read(kReadBytes, &lines);
+        if (!more && ended) file.Finish(&lines);
+        for (std::string& line : lines) {
+          tail.push_back({source.id, is_stderr, std::move(line)});
+          if (tail.size() > request_.tail_lines()) tail.pop_front();
+        }
+      }
+    }
+  }
+  for (const auto& [rank, tail] : tails) {
+    for (const Line& line : tail) {
+      if (!Add(line.id, line.is_stderr, line.text)) return false;
+    }
+  }
+  return Flush();
+}
+
+// Until the request is taken back, or not to be followed any more: only the coordinator knows whether a rank that has
+// ended will be started again.
+bool LogPusher::Push::Follow() {
+  absl::Time look_for_folders = absl::Now() + kFolderPoll;
+  for (bool wanted = true; wanted;) {
+    wanted = Pause();
+    if (absl::Now() >= look_for_folders || !wanted) {
+      FindSources();
+      look_for_folders = absl::Now() + kFolderPoll;
+    }
+    for (Source& source : sources_) {
+      if (!source.ended && !ReadOn(source)) return false;
+    }
+    if (!Flush()) return false;
+  }
+  return true;
+}
+
+bool LogPusher::Push::Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines) {
+  return std::all_of(lines.begin(), lines.end(),
+                     [&](const std::string& line) { return Add(source.id, is_stderr, line); });
+}
+
+bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string& text) {
+  v1::LogLine* line = chunk_.add_lines();
+  line->set_rank(id.rank);
+  line->set_generation(id.generation.value());
+  line->set_is_stderr(is_stderr);
+  line->set_text(text);
+  chunk_bytes_ += text.size() + 16;
+  return chunk_bytes_ < kChunkBytes || Flush();
+}
+
+bool LogPusher::Push::Flush() {
+  if (chunk_.lines().empty() && chunk_.request_id().empty()) return true;
+  bool heard = writer_->Write(chunk_);
+  chunk_.Clear();  // the first chunk alone names the request
+  chunk_bytes_ = 0;
+  return heard;
+}
+
+bool LogPusher::Push::Pause() {
+  absl::MutexLock lock(&mu_);
+  return !mu_.AwaitWithTimeout(absl::Condition(&stopping_), kPoll);
+}
+
+}  // namespace trainyard::agent

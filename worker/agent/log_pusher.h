@@ -1,0 +1,50 @@
+// Sends trainers' output to whoever asked for it: for each log request of the desired state a thread that reads the
+// rank folders and writes to a PushLogs stream of its own, so that output never stands in the way of control.
+//
+// What is kept comes first (all generations, older ones first, of each its standard output before its errors; with
+// `tail_lines` the end of that). Then, if asked to follow, lines as they are written, until it is stopped.
+//
+// Thread-safe. `post` gets a LogsEnded for each request, from the request's thread.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/agent/events.h"
+
+namespace trainyard::agent {
+
+class LogPusher {
+ public:
+  using Post = std::function<void(Event)>;
+
+  LogPusher(std::string ranks_folder, Post post);
+  // Cancels all that is under way.
+  ~LogPusher();
+  LogPusher(const LogPusher&) = delete;
+  LogPusher& operator=(const LogPusher&) = delete;
+
+  void Start(const v1::LogRequest& request, std::shared_ptr<grpc::Channel> channel);
+  // Sends what is there, then ends.
+  void Stop(const std::string& request_id);
+  // Lets go of a request. REQUIRES: its LogsEnded has been posted.
+  void Remove(const std::string& request_id);
+
+ private:
+  class Push;
+
+  const std::string ranks_;
+  const Post post_;
+
+  absl::Mutex mu_;
+  std::map<std::string, std::unique_ptr<Push>> pushes_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard::agent

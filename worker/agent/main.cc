@@ -1,0 +1,114 @@
+// trainyard-worker: the daemon of one host. Reads the configuration, starts the daemon (daemon.h), waits for a signal
+// or the end of the lifeline. Exit codes: 0 left as asked, 1 could not start or was refused, 2 bad configuration.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "common/logging.h"
+#include "common/version.h"
+#include "worker/agent/config.h"
+#include "worker/agent/daemon.h"
+
+namespace trainyard::agent {
+namespace {
+
+// Signals are taken in one place, so every thread has them blocked; SIGCHLD is the process table's.
+int TakeSignals() {
+  sigset_t handled;
+  sigemptyset(&handled);
+  sigaddset(&handled, SIGTERM);
+  sigaddset(&handled, SIGINT);
+  sigaddset(&handled, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &handled, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  sigdelset(&handled, SIGCHLD);
+  return signalfd(-1, &handled, SFD_CLOEXEC);
+}
+
+// One line of JSON, then the end: whoever started this daemon waits for either.
+void TellReady(int fd, const Daemon& daemon) {
+  std::string line = nlohmann::json({{"socket", daemon.socket()}, {"pid", getpid()}}).dump() + "\n";
+  if (write(fd, line.data(), line.size()) < 0) spdlog::warn("--ready-fd {}: cannot be written", fd);
+  close(fd);
+}
+
+// Turns signals and the lifeline's end into requests to leave, until `done` can be read.
+void Watch(int signals, int done, const Config& config, Daemon& daemon) {
+  int lifeline = config.lifeline_fd;
+  while (true) {
+    struct pollfd fds[] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {done, POLLIN, 0}};
+    if (poll(fds, 3, -1) < 0 && errno != EINTR) return;
+    if (fds[2].revents != 0) return;
+    if (fds[0].revents != 0) {
+      struct signalfd_siginfo info;
+      if (read(signals, &info, sizeof info) != sizeof info) continue;
+      spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
+                   config.stop_trainers ? "are stopped" : "go on");
+      daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
+    }
+    char byte;
+    if (fds[1].revents != 0 && read(lifeline, &byte, 1) <= 0) {
+      spdlog::info("the lifeline has ended: killing trainers and leaving");
+      daemon.RequestLeave(Leaving::kKillingTrainers);
+      lifeline = -1;
+    }
+  }
+}
+
+int Run(int argc, char** argv) {
+  absl::StatusOr<Config> config = ReadConfig(argc, argv);
+  if (!config.ok()) {
+    fprintf(stderr, "trainyard-worker: %s\n", std::string(config.status().message()).c_str());
+    return 2;
+  }
+  if (!config->answer.empty()) {
+    fputs(config->answer.c_str(), stdout);
+    return 0;
+  }
+  InitLogging(config->logging);
+  int signals = TakeSignals();
+  // Trainers of a shim that was killed become ours to reap.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  for (int fd : {config->lifeline_fd, config->ready_fd}) {
+    if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+  spdlog::info("trainyard-worker {}: state {}, coordinator {}", kVersion, config->state, config->coordinator);
+
+  Daemon daemon(*config, Clock::GetRealClock());
+  if (absl::Status started = daemon.Start(); !started.ok()) {
+    spdlog::error("cannot start: {}", std::string(started.message()));
+    return 1;
+  }
+  if (config->ready_fd >= 0) TellReady(config->ready_fd, daemon);
+  int done = eventfd(0, EFD_CLOEXEC);
+  std::thread watcher([&] { Watch(signals, done, *config, daemon); });
+  int exit_code = daemon.AwaitEnd();
+  eventfd_write(done, 1);
+  watcher.join();
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace trainyard::agent
+
+int main(int argc, char** argv) {
+#ifndef TRAINYARD_SANITIZED
+  // Debian's Abseil looks for deadlocks at every lock, which costs more than the locks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+  // gRPC's fork handlers would run at every start of a shim and serve nobody.
+  setenv("GRPC_ENABLE_FORK_SUPPORT", "false", 1);
+  return trainyard::agent::Run(argc, argv);
+}

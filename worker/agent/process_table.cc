@@ -1,0 +1,305 @@
+#include "worker/agent/process_table.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+#include "worker/agent/environment.h"
+#include "worker/shim/process.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr char kTokenVariable[] = "TRAINYARD_TOKEN=";
+// The shim writes the pids within a few milliseconds; nothing tells of it but the file.
+constexpr int kPidPollMs = 2;
+constexpr int kLatePidPollMs = 100;
+// A shim that cannot write them (a full disk) can still be ended, and its trainer with it.
+constexpr absl::Duration kPidWait = absl::Seconds(1);
+constexpr absl::Duration kLostTrainerWait = absl::Milliseconds(500);
+// Where the lifeline is in a shim.
+constexpr int kLifelineInShim = 3;
+
+int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+bool IsAlive(const ProcessId& process) { return process.pid > 1 && shim::StartTime(process.pid) == process.start; }
+
+int MakeChildFd() {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// The trainer of a killed shim, which the kernel kills by itself, and what it may have started.
+void EndLostTrainer(const ProcessId& trainer) {
+  shim::KillSession(trainer.pid, trainer.start);
+  absl::Time deadline = absl::Now() + kLostTrainerWait;
+  while (IsAlive(trainer) && absl::Now() < deadline) {
+    // As a subreaper this daemon inherits it and must take it off the kernel's list.
+    waitpid(trainer.pid, nullptr, WNOHANG);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+}  // namespace
+
+ProcessTable::ProcessTable(ProcessTableOptions options, Post post)
+    : options_(std::move(options)),
+      post_(std::move(post)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      child_fd_(MakeChildFd()),
+      thread_([this] { Run(); }) {}
+
+ProcessTable::~ProcessTable() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  Enqueue([] {});
+  thread_.join();
+  for (auto& [id, followed] : followed_) {
+    if (followed.pidfd >= 0) close(followed.pidfd);
+  }
+  close(wake_fd_);
+  close(child_fd_);
+}
+
+std::string ProcessTable::FolderOf(const TrainerId& id) const { return JoinPath(options_.ranks, FolderName(id)); }
+
+void ProcessTable::Enqueue(Command command) {
+  {
+    absl::MutexLock lock(&mu_);
+    commands_.push_back(std::move(command));
+  }
+  uint64_t one = 1;
+  // Only a counter at its limit refuses, and then the thread is awake anyway.
+  (void)!write(wake_fd_, &one, sizeof one);
+}
+
+void ProcessTable::Start(StartProcess start) {
+  Enqueue([this, start = std::move(start)] { StartNow(start); });
+}
+
+void ProcessTable::Signal(const TrainerId& id, int signal) {
+  Enqueue([this, id, signal] { SignalNow(id, signal); });
+}
+
+void ProcessTable::MarkTold(const TrainerId& id) {
+  Enqueue([this, id] {
+    // Without the mark the exit is told once more by the next life of the daemon, which does no harm.
+    MarkFolderTold(FolderOf(id)).IgnoreError();
+    PruneRankFolders(options_.ranks, {});
+  });
+}
+
+void ProcessTable::Run() {
+  while (true) {
+    std::vector<struct pollfd> fds = {{wake_fd_, POLLIN, 0}, {child_fd_, POLLIN, 0}};
+    std::vector<TrainerId> order;
+    int timeout_ms = -1;
+    for (auto& [id, followed] : followed_) {
+      fds.push_back({followed.pidfd, POLLIN, 0});
+      order.push_back(id);
+      if (followed.pids.has_value()) continue;
+      int wait_ms = absl::Now() - followed.since < kPidWait ? kPidPollMs : kLatePidPollMs;
+      timeout_ms = timeout_ms < 0 ? wait_ms : std::min(timeout_ms, wait_ms);
+    }
+    poll(fds.data(), fds.size(), timeout_ms);
+
+    uint64_t count;
+    (void)!read(wake_fd_, &count, sizeof count);
+    struct signalfd_siginfo info;
+    while (read(child_fd_, &info, sizeof info) == sizeof info) {
+    }
+    // Shims, and orphans of shims that were killed. A pidfd tells of the end also once it is reaped.
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+      auto at = followed_.find(order[i]);
+      if (LookAfter(at->second, fds[i + 2].revents != 0)) continue;
+      close(at->second.pidfd);
+      followed_.erase(at);
+    }
+    RunCommands();
+    absl::MutexLock lock(&mu_);
+    if (stopping_ && commands_.empty()) return;
+  }
+}
+
+void ProcessTable::RunCommands() {
+  std::vector<Command> commands;
+  {
+    absl::MutexLock lock(&mu_);
+    commands.swap(commands_);
+  }
+  for (Command& command : commands) command();
+}
+
+void ProcessTable::StartNow(const StartProcess& start) {
+  const v1::DesiredTrainer& desired = start.desired;
+  TrainerId id = FromProto(desired.key());
+  std::string folder = FolderOf(id);
+  LaunchRecord launch = {
+      .program = options_.trainer,
+      .arguments = {options_.trainer, "--link", options_.link, "--job", id.job.value(), "--generation",
+                    absl::StrCat(id.generation.value()), "--rank", absl::StrCat(id.rank)},
+      .variables = TrainerEnvironment(desired, {.threads = start.threads, .token = start.token, .lookup = &getenv}),
+      .log_bytes = options_.log_bytes_per_rank,
+  };
+  pid_t shim = 0;
+  absl::Status status = MakeRankFolder(folder, launch);
+  bool is_ours = status.ok();
+  if (status.ok()) status = Spawn(folder, &shim);
+  if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
+  if (is_ours) WriteStartFailure(folder, status.message()).IgnoreError();
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  exited.set_message(std::string(status.message()));
+  post_(ProcessEnded{id, std::move(exited)});
+}
+
+absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
+  std::string lifeline = absl::StrCat(kLifelineInShim);
+  std::vector<const char*> arguments = {options_.shim.c_str(), "--dir", folder.c_str()};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  absl::Cleanup destroy = [&] {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  };
+  // Nothing of the daemon's is open in a shim: not its output, which somebody may wait to see end, nor a socket.
+  int first_closed = kLifelineInShim;
+  if (options_.lifeline_fd >= 0) {
+    arguments.insert(arguments.end(), {"--lifeline-fd", lifeline.c_str()});
+    posix_spawn_file_actions_adddup2(&actions, options_.lifeline_fd, kLifelineInShim);
+    ++first_closed;
+  }
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addclosefrom_np(&actions, first_closed);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  arguments.push_back(nullptr);
+  char* no_variables[] = {nullptr};
+  int error = posix_spawn(pid, options_.shim.c_str(), &actions, &attributes, const_cast<char* const*>(arguments.data()),
+                          no_variables);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", options_.shim));
+  return absl::OkStatus();
+}
+
+void ProcessTable::Follow(Followed followed) {
+  followed.pidfd = OpenPidfd(followed.shim_pid);
+  if (followed.pidfd < 0) return Finish(followed);  // gone already
+  followed_[followed.id] = std::move(followed);
+}
+
+void ProcessTable::FindAll() {
+  for (const TrainerId& id : ListRankFolders(options_.ranks)) {
+    std::string folder = FolderOf(id);
+    ProcessFound found = {.id = id, .told = IsFolderTold(folder)};
+    absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
+    for (absl::string_view variable : launch.ok() ? launch->variables : std::vector<std::string>()) {
+      if (absl::ConsumePrefix(&variable, kTokenVariable)) found.token = std::string(variable);
+    }
+    bool ended = found.told || ReadExit(folder).ok() || !HasLiveShim(folder);
+    absl::StatusOr<PidRecord> pids = ReadPids(folder);
+    if (pids.ok()) found.pid = pids->trainer.pid;
+    bool told = found.told;
+    post_(std::move(found));
+    if (told) continue;
+    Followed followed = {.id = id, .folder = folder, .since = absl::Now()};
+    if (pids.ok()) followed.pids = *pids;
+    if (ended) {
+      Finish(followed);
+      continue;
+    }
+    Enqueue([this, followed = std::move(followed)]() mutable {
+      if (followed.pids.has_value()) followed.shim_pid = followed.pids->shim.pid;
+      if (!followed.pids.has_value()) {
+        followed_[followed.id] = std::move(followed);  // without a pidfd until its pids are written
+        return;
+      }
+      bool is_it = IsAlive(followed.pids->shim);
+      if (is_it) Follow(std::move(followed));
+      if (!is_it) Finish(followed);
+    });
+  }
+  post_(AllFound{});
+}
+
+bool ProcessTable::LookAfter(Followed& followed, bool shim_ended) {
+  if (!followed.pids.has_value()) LookForPids(followed);
+  if (followed.pidfd < 0) {
+    // Found while its shim was starting.
+    if (followed.pids.has_value()) followed.pidfd = OpenPidfd(followed.pids->shim.pid);
+    shim_ended = followed.pidfd < 0 && !HasLiveShim(followed.folder);
+  }
+  if (!shim_ended) return true;
+  Finish(followed);
+  return false;
+}
+
+void ProcessTable::LookForPids(Followed& followed) {
+  absl::StatusOr<PidRecord> pids = ReadPids(followed.folder);
+  if (pids.ok()) {
+    followed.pids = *pids;
+    post_(ProcessStarted{followed.id, pids->trainer.pid});
+    if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal);
+  } else if (followed.pending_signal == SIGKILL && absl::Now() - followed.since > kPidWait && followed.pidfd >= 0) {
+    // Its trainer goes with it.
+    syscall(SYS_pidfd_send_signal, followed.pidfd, SIGKILL, nullptr, 0);
+  }
+}
+
+void ProcessTable::Finish(Followed& followed) {
+  // A trainer that lived for a moment only has still been started.
+  if (!followed.pids.has_value()) LookForPids(followed);
+  absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
+  if (!exited.ok()) {
+    if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);
+    HasLiveShim(followed.folder);  // writes the record
+    exited = LostExit(followed.folder);
+  }
+  post_(ProcessEnded{followed.id, *std::move(exited)});
+}
+
+void ProcessTable::SignalNow(const TrainerId& id, int signal) {
+  auto at = followed_.find(id);
+  if (at == followed_.end()) return;  // it has ended
+  Followed& followed = at->second;
+  if (!followed.pids.has_value()) {
+    if (followed.pending_signal != SIGKILL) followed.pending_signal = signal;
+    return;
+  }
+  const ProcessId& trainer = followed.pids->trainer;
+  if (!IsAlive(trainer)) return;
+  kill(signal == SIGKILL ? -trainer.pid : trainer.pid, signal);
+}
+
+}  // namespace trainyard::agent

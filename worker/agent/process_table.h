@@ -1,0 +1,100 @@
+// The trainers' processes on this host: starts shims, follows them to their end, signals trainers. One thread of its
+// own does all of it; what it sees becomes events for the core.
+//
+// A shim is followed through its rank folder and its pidfd, never as a child, so that one started by an earlier life of
+// the daemon is followed in the same way as one started by this.
+//
+//   ProcessTable table(options, [&](Event event) { queue.Push(std::move(event)); });
+//   table.FindAll();          // before the coordinator is dialed: ProcessFound for each rank folder there is, then
+//   AllFound table.Start(start);       // ProcessStarted or ProcessEnded follow
+//
+// Thread-safe. `post` is called from the table's thread, and from the caller's in FindAll.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/agent/events.h"
+#include "worker/agent/rank_folder.h"
+
+namespace trainyard::agent {
+
+struct ProcessTableOptions {
+  std::string ranks;    // the folder of rank folders
+  std::string shim;     // absolute path of trainyard-shim
+  std::string trainer;  // absolute path of the trainer
+  std::string link;     // path of the daemon's socket
+  int lifeline_fd = -1;
+  uint64_t log_bytes_per_rank = 64 << 20;
+};
+
+class ProcessTable {
+ public:
+  using Post = std::function<void(Event)>;
+
+  // REQUIRES: SIGCHLD is blocked in every thread of the process.
+  ProcessTable(ProcessTableOptions options, Post post);
+  // Ends the thread; the processes go on.
+  ~ProcessTable();
+  ProcessTable(const ProcessTable&) = delete;
+  ProcessTable& operator=(const ProcessTable&) = delete;
+
+  // Takes up the rank folders of earlier lives, then posts AllFound. REQUIRES: called once, before Start.
+  void FindAll();
+
+  void Start(StartProcess start);
+  void Signal(const TrainerId& id, int signal);
+  void MarkTold(const TrainerId& id);
+
+ private:
+  // One shim that lives.
+  struct Followed {
+    TrainerId id;
+    std::string folder;
+    pid_t shim_pid = 0;
+    int pidfd = -1;
+    std::optional<PidRecord> pids = std::nullopt;
+    int pending_signal = 0;  // came before the trainer's pid was known
+    absl::Time since;
+  };
+  using Command = std::function<void()>;
+
+  void Run();
+  void Enqueue(Command command);
+  void RunCommands();
+  void StartNow(const StartProcess& start);
+  void SignalNow(const TrainerId& id, int signal);
+  absl::Status Spawn(const std::string& folder, pid_t* pid) const;
+  void Follow(Followed followed);
+  // Whether the shim is still there.
+  bool LookAfter(Followed& followed, bool shim_ended);
+  void LookForPids(Followed& followed);
+  void Finish(Followed& followed);
+  std::string FolderOf(const TrainerId& id) const;
+
+  const ProcessTableOptions options_;
+  const Post post_;
+  const int wake_fd_;
+  const int child_fd_;
+
+  absl::Mutex mu_;
+  std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  // The thread's own (FindAll fills it before there is a command).
+  std::map<TrainerId, Followed> followed_;
+
+  std::thread thread_;
+};
+
+}  // namespace trainyard::agent

@@ -1,0 +1,78 @@
+#include "worker/agent/report_buffer.h"
+
+#include <utility>
+
+#include "common/limits.h"
+
+namespace trainyard::agent {
+namespace {
+
+// Steps wait no longer than a person would notice; other news is for `status`.
+constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
+constexpr absl::Duration kNewsInterval = absl::Milliseconds(500);
+
+}  // namespace
+
+template <typename Report>
+uint64_t ReportBuffer::Kept<Report>::Add(const Report& report) {
+  if (report.step() <= last_step) return 0;
+  last_step = report.step();
+  items.push_back(report);
+  if (items.size() <= limits::kDaemonReports) return 0;
+  items.pop_front();
+  if (unsent == 0) return 1;
+  --unsent;
+  return 0;
+}
+
+void ReportBuffer::Add(const v1::RankReport& report, absl::Time now) {
+  if (report.dropped_steps() > trainer_dropped_) {
+    untold_dropped_ += report.dropped_steps() - trainer_dropped_;
+    trainer_dropped_ = report.dropped_steps();
+  }
+  for (const v1::StepReport& step : report.steps()) untold_dropped_ += steps_.Add(step);
+  for (const v1::EvalReport& eval : report.evals()) evals_.Add(eval);
+  newest_ = report;
+  newest_.clear_steps();
+  newest_.clear_evals();
+  newest_at_ = now;
+  has_news_ = true;
+}
+
+absl::Time ReportBuffer::due() const {
+  if (steps_.unsent < steps_.items.size() || evals_.unsent < evals_.items.size()) return sent_at_ + kStepsInterval;
+  if (has_news_) return sent_at_ + kNewsInterval;
+  return absl::InfiniteFuture();
+}
+
+std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
+  std::vector<v1::RankReport> reports;
+  if (due() == absl::InfiniteFuture()) return reports;
+  do {
+    v1::RankReport& report = reports.emplace_back(newest_);
+    report.set_age_s(newest_.age_s() + absl::ToDoubleSeconds(now - newest_at_));
+    report.set_dropped_steps(std::exchange(untold_dropped_, 0));
+    for (size_t room = limits::kReportsPerMessage; room > 0 && steps_.unsent < steps_.items.size(); --room) {
+      *report.add_steps() = steps_.items[steps_.unsent++];
+    }
+    // An evaluation follows the step it was made after.
+    bool all_steps = steps_.unsent == steps_.items.size();
+    uint64_t told = report.steps().empty() ? 0 : report.steps().rbegin()->step();
+    while (evals_.unsent < evals_.items.size() && (all_steps || evals_.items[evals_.unsent].step() <= told) &&
+           report.evals_size() < static_cast<int>(limits::kReportsPerMessage)) {
+      *report.add_evals() = evals_.items[evals_.unsent++];
+    }
+  } while (steps_.unsent < steps_.items.size() || evals_.unsent < evals_.items.size());
+  has_news_ = false;
+  sent_at_ = now;
+  return reports;
+}
+
+void ReportBuffer::Rewind() {
+  steps_.unsent = 0;
+  evals_.unsent = 0;
+  has_news_ = newest_at_ != absl::Time();
+  sent_at_ = absl::InfinitePast();
+}
+
+}  // namespace trainyard::agent

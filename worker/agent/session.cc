@@ -1,0 +1,196 @@
+#include "worker/agent/session.h"
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/limits.h"
+#include "trainyard/v1/agent.grpc.pb.h"
+#include "worker/agent/rpc_status.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr size_t kOutgoingMessages = 16'384;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
+  grpc::ChannelArguments arguments;
+  // A link that drops every packet is noticed within three seconds; without this it never is.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // In spite of its name this is how long one attempt to connect may take.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMin));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMax));
+  // Channels of one process share connections, and their back-off, unless told not to.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
+  arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
+  return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+// One life of the stream. Deletes itself when gRPC is done with it.
+class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::CoordinatorMessage> {
+ public:
+  explicit Stream(Session& session) : session_(session) {}
+
+  void Start(std::shared_ptr<grpc::Channel> channel, v1::AgentMessage hello) {
+    stub_ = v1::AgentService::NewStub(channel);
+    stub_->async()->Attach(&context_, this);
+    // Held while others may still start an operation, so that OnDone cannot come in between.
+    AddHold();
+    Send(std::move(hello));
+    ReadMore();
+    StartCall();
+  }
+
+  void Send(v1::AgentMessage message) {
+    absl::MutexLock lock(&mu_);
+    if (ended_) return;
+    if (outgoing_.size() >= kOutgoingMessages && reason_.empty()) {
+      // Keepalive sees dead links; this sees a coordinator that is alive and does not read.
+      reason_ = absl::StrCat("the coordinator has left ", kOutgoingMessages, " messages unread");
+      context_.TryCancel();
+    }
+    if (!reason_.empty()) return;
+    outgoing_.push_back(std::move(message));
+    WriteNext();
+  }
+
+  // What still comes is dropped.
+  void HangUp(const std::string& reason) {
+    {
+      absl::MutexLock lock(&mu_);
+      reason_ = reason;
+    }
+    context_.TryCancel();
+    ReadMore();
+  }
+
+  void ReadMore() {
+    absl::MutexLock lock(&mu_);
+    if (reading_ || ended_) return;
+    reading_ = true;
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    bool hung_up;
+    {
+      absl::MutexLock lock(&mu_);
+      reading_ = false;
+      ended_ = !ok;
+      hung_up = !reason_.empty();
+    }
+    if (!ok) return RemoveHold();
+    // Nobody may be there any more to ask for the next one, and only reading on shows the end.
+    if (hung_up) return ReadMore();
+    switch (incoming_.kind_case()) {
+      case v1::CoordinatorMessage::kWelcome:
+        return session_.post_(Welcomed{std::move(*incoming_.mutable_welcome())});
+      case v1::CoordinatorMessage::kDesired:
+        return session_.post_(DesiredStateReceived{std::move(*incoming_.mutable_desired())});
+      case v1::CoordinatorMessage::kAck:
+        return session_.post_(FactsAcknowledged{incoming_.ack().sequence()});
+      default:
+        // Of a newer coordinator, perhaps: what is not understood is passed over.
+        ReadMore();
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    outgoing_.pop_front();
+    // After a failed write the stream is over; reading tells so and ends it.
+    if (ok) WriteNext();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::Status result = FromGrpc(status);
+    {
+      absl::MutexLock lock(&mu_);
+      if (!reason_.empty()) result = absl::UnavailableError(reason_);
+    }
+    if (result.ok()) result = absl::UnavailableError("the coordinator has closed the stream");
+    Session& session = session_;
+    session.ForgetStream();
+    delete this;
+    session.StreamDeleted(std::move(result));
+  }
+
+ private:
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || ended_ || outgoing_.empty()) return;
+    writing_ = true;
+    StartWrite(&outgoing_.front());
+  }
+
+  Session& session_;
+  std::unique_ptr<v1::AgentService::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::CoordinatorMessage incoming_;
+
+  absl::Mutex mu_;
+  std::deque<v1::AgentMessage> outgoing_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mu_);
+};
+
+Session::~Session() {
+  absl::MutexLock lock(&mu_);
+  if (stream_ != nullptr) stream_->HangUp("the daemon leaves");
+  mu_.Await(absl::Condition(
+      +[](int* undeleted) { return *undeleted == 0; }, &undeleted_streams_));
+}
+
+void Session::Dial(const v1::Hello& hello) {
+  absl::MutexLock lock(&mu_);
+  channel_ = MakeChannel(coordinator_);
+  stream_ = new Stream(*this);  // until its OnDone
+  ++undeleted_streams_;
+  v1::AgentMessage message;
+  *message.mutable_hello() = hello;
+  stream_->Start(channel_, std::move(message));
+}
+
+void Session::HangUp(const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (stream_ != nullptr) stream_->HangUp(reason);
+}
+
+void Session::Send(v1::AgentMessage message) {
+  absl::MutexLock lock(&mu_);
+  if (stream_ != nullptr) stream_->Send(std::move(message));
+}
+
+void Session::ReadMore() {
+  absl::MutexLock lock(&mu_);
+  if (stream_ != nullptr) stream_->ReadMore();
+}
+
+std::shared_ptr<grpc::Channel> Session::channel() {
+  absl::MutexLock lock(&mu_);
+  return channel_;
+}
+
+void Session::ForgetStream() {
+  absl::MutexLock lock(&mu_);
+  stream_ = nullptr;
+}
+
+void Session::StreamDeleted(absl::Status status) {
+  post_(SessionEnded{std::move(status)});
+  absl::MutexLock lock(&mu_);
+  --undeleted_streams_;
+}
+
+}  // namespace trainyard::agent

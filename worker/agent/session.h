@@ -1,0 +1,61 @@
+// The daemon's stream to the coordinator: opens one when the core says so, turns what comes into events, sends what the
+// core emits. It decides nothing: when to dial and when to give up is the core's (core_session.cc).
+//
+// Each attempt has a channel of its own, so that it dials at once, whatever back-off the one before was in.
+//
+// [Note: last reference] gRPC 1.51 breaks when the last channel of a process is released on one of its own threads,
+// where callbacks run. So a stream (or call), whose context holds the channel, is deleted before its end is told, and
+// whoever owns the channel waits for that.
+//
+// Thread-safe. `post` is called from gRPC's threads; a message is read once the one before has been handled (ReadMore).
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/agent/events.h"
+
+namespace trainyard::agent {
+
+class Session {
+ public:
+  using Post = std::function<void(Event)>;
+
+  Session(std::string coordinator, Post post) : coordinator_(std::move(coordinator)), post_(std::move(post)) {}
+  // Ends the stream and waits for its last callback.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // REQUIRES: the SessionEnded of the Dial before has been posted.
+  void Dial(const v1::Hello& hello);
+  void HangUp(const std::string& reason);
+  // Dropped when there is no stream: the core sends again what must not be lost.
+  void Send(v1::AgentMessage message);
+  void ReadMore();
+
+  // Of the stream that is up, or was last; for other calls to the same coordinator. Null before the first Dial.
+  std::shared_ptr<grpc::Channel> channel();
+
+ private:
+  class Stream;
+
+  // From here on nobody uses the stream; it is deleted next.
+  void ForgetStream();
+  void StreamDeleted(absl::Status status);
+
+  const std::string coordinator_;
+  const Post post_;
+
+  absl::Mutex mu_;
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
+  Stream* stream_ ABSL_GUARDED_BY(mu_) = nullptr;
+  int undeleted_streams_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace trainyard::agent

@@ -1,0 +1,161 @@
+#include "worker/agent/value_cache.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard::agent {
+namespace {
+
+absl::Status Sealed(const std::string& name) {
+  return absl::FailedPreconditionError(absl::StrCat("the group has formed and nobody has put '", name, "'"));
+}
+
+}  // namespace
+
+void ValueCache::Admit(const TrainerId& id, const std::string& token) {
+  absl::MutexLock lock(&mu_);
+  tokens_[id] = token;
+  groups_.try_emplace(GroupOf(id));
+}
+
+absl::Status ValueCache::Check(const TrainerId& id, const std::string& token) const {
+  absl::MutexLock lock(&mu_);
+  auto at = tokens_.find(id);
+  if (at == tokens_.end()) {
+    return absl::NotFoundError(absl::StrCat("no trainer is wanted here for ", Describe(id)));
+  }
+  if (at->second != token) {
+    return absl::PermissionDeniedError(absl::StrCat("the token is not the one ", Describe(id), " was started with"));
+  }
+  const Group& group = groups_.at(GroupOf(id));
+  return group.over.empty() ? absl::OkStatus() : absl::AbortedError(group.over);
+}
+
+template <typename Answer>
+ValueCache::Ended ValueCache::TakeWaits(const Answer& answer) {
+  Ended ended;
+  for (auto at = waits_.begin(); at != waits_.end();) {
+    std::optional<absl::StatusOr<std::string>> result = answer(at->second);
+    if (result.has_value()) ended.emplace_back(std::move(at->second.done), *std::move(result));
+    at = result.has_value() ? waits_.erase(at) : std::next(at);
+  }
+  return ended;
+}
+
+void ValueCache::Call(Ended ended) {
+  for (auto& [done, result] : ended) done(std::move(result));
+}
+
+void ValueCache::Add(const GroupId& group, const std::string& name, const std::string& value) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(group);
+    if (at == groups_.end() || !at->second.over.empty()) return;
+    at->second.values[name] = value;
+    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+      if (wait.group != group || wait.name != name) return std::nullopt;
+      return value;
+    });
+  }
+  Call(std::move(ended));
+}
+
+void ValueCache::Seal(const GroupId& group) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(group);
+    if (at == groups_.end()) return;
+    at->second.sealed = true;
+    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+      if (wait.group != group) return std::nullopt;
+      return Sealed(wait.name);
+    });
+  }
+  Call(std::move(ended));
+}
+
+bool ValueCache::IsSealed(const GroupId& group) const {
+  absl::MutexLock lock(&mu_);
+  auto at = groups_.find(group);
+  return at != groups_.end() && at->second.sealed;
+}
+
+void ValueCache::End(const GroupId& group, const std::string& reason) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(group);
+    if (at == groups_.end()) return;
+    at->second.over = reason;
+    at->second.values.clear();
+    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+      if (wait.group != group) return std::nullopt;
+      return absl::AbortedError(reason);
+    });
+    // A few that are over are kept, to tell late callers so; of others it is enough to say that they are not wanted.
+    constexpr size_t kGroupsOver = 64;
+    size_t over = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second.over.empty(); });
+    for (auto old = groups_.begin(); old != groups_.end() && over > kGroupsOver;) {
+      bool drop = !old->second.over.empty() && old->first != group;
+      if (drop) {
+        std::erase_if(tokens_, [&](const auto& token) { return GroupOf(token.first) == old->first; });
+        --over;
+      }
+      old = drop ? groups_.erase(old) : std::next(old);
+    }
+  }
+  Call(std::move(ended));
+}
+
+ValueCache::WaitId ValueCache::Get(const GroupId& group, const std::string& name, absl::Time deadline, Done done) {
+  absl::StatusOr<std::string> answer;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(group);
+    if (at == groups_.end()) {
+      answer = absl::AbortedError("the generation is over");
+    } else if (!at->second.over.empty()) {
+      answer = absl::AbortedError(at->second.over);
+    } else if (auto value = at->second.values.find(name); value != at->second.values.end()) {
+      answer = value->second;
+    } else if (at->second.sealed) {
+      answer = Sealed(name);
+    } else {
+      WaitId wait(++last_wait_);
+      waits_[wait] = {group, name, deadline, std::move(done)};
+      return wait;
+    }
+  }
+  done(std::move(answer));
+  return WaitId();
+}
+
+void ValueCache::Cancel(WaitId wait) {
+  absl::MutexLock lock(&mu_);
+  waits_.erase(wait);
+}
+
+void ValueCache::Expire(absl::Time now) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
+      if (wait.deadline > now) return std::nullopt;
+      return absl::DeadlineExceededError(absl::StrCat("nobody has put '", wait.name, "' in time"));
+    });
+  }
+  Call(std::move(ended));
+}
+
+absl::Time ValueCache::NextDeadline() const {
+  absl::MutexLock lock(&mu_);
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, wait] : waits_) next = std::min(next, wait.deadline);
+  return next;
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,76 @@
+// Rendezvous values as this host knows them, by group (a generation of a job), and who waits for which. Filled by the
+// value relay from the coordinator; read by the trainers through the link server. Also knows the trainers' tokens,
+// since whoever asks for a value must be one of them.
+//
+// A wait ends when the value comes, when its time is over, when the group is over (Aborted), or when the store is
+// sealed without it. Thread-safe; callbacks run on the thread that ends the wait, with no lock held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/agent/trainer_id.h"
+
+namespace trainyard::agent {
+
+class ValueCache {
+ public:
+  using Done = std::function<void(absl::StatusOr<std::string>)>;
+  using WaitId = NumberId<struct WaitIdTag>;
+
+  void Admit(const TrainerId& id, const std::string& token);
+  // Possible errors: Aborted: the trainer's generation is over. PermissionDenied: not its token. NotFound: no such
+  // trainer.
+  absl::Status Check(const TrainerId& id, const std::string& token) const;
+
+  void Add(const GroupId& group, const std::string& name, const std::string& value);
+  void Seal(const GroupId& group);
+  bool IsSealed(const GroupId& group) const;
+  void End(const GroupId& group, const std::string& reason);
+
+  // `done` is called once, perhaps before this returns. Possible errors it gets: DeadlineExceeded, Aborted,
+  // FailedPrecondition (sealed, and no such value).
+  WaitId Get(const GroupId& group, const std::string& name, absl::Time deadline, Done done);
+  // `done` will not be called any more, unless it is being called.
+  void Cancel(WaitId wait);
+
+  // Ends waits whose time is over.
+  void Expire(absl::Time now);
+  absl::Time NextDeadline() const;
+
+ private:
+  struct Group {
+    std::map<std::string, std::string> values;
+    bool sealed = false;
+    std::string over;  // the reason; empty: it is not
+  };
+  struct Wait {
+    GroupId group;
+    std::string name;
+    absl::Time deadline;
+    Done done;
+  };
+  using Ended = std::vector<std::pair<Done, absl::StatusOr<std::string>>>;
+
+  // Takes the waits out that `answer` has an answer for.
+  template <typename Answer>
+  Ended TakeWaits(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void Call(Ended ended);
+
+  mutable absl::Mutex mu_;
+  std::map<TrainerId, std::string> tokens_ ABSL_GUARDED_BY(mu_);
+  std::map<GroupId, Group> groups_ ABSL_GUARDED_BY(mu_);
+  std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_wait_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace trainyard::agent
