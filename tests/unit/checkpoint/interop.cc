@@ -1,0 +1,29 @@
+// The two halves of interop.py that are ours: `write FOLDER` writes a checkpoint there and prints its path,
+// `read FILE` prints what our reader finds in a safetensors file, a line a tensor: name, dtype, shape, hash of its
+// bytes.
+#include <iostream>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/writer.h"
+
+int main(int argc, char** argv) {
+  using namespace trainyard;
+  if (argc != 3) return 2;
+  if (argv[1] == std::string("write")) {
+    SmallState state(0);
+    auto saved = WriteCheckpoint(argv[2], SmallManifest(1), state.tensors(), FileSystem::Real());
+    if (!saved.ok()) std::cerr << saved.status() << "\n";
+    if (saved.ok()) std::cout << saved->path << "\n";
+    return saved.ok() ? 0 : 1;
+  }
+  auto file = SafetensorsFile::Open(argv[2]);
+  if (!file.ok()) {
+    std::cerr << file.status() << "\n";
+    return 1;
+  }
+  for (const TensorInfo& tensor : (*file)->tensors()) {
+    std::cout << tensor.name << "\t" << tensor.dtype << "\t" << ShapeText(tensor.shape) << "\t"
+              << HashHex((*file)->Bytes(tensor)) << "\n";
+  }
+}

@@ -1,0 +1,131 @@
+#include "worker/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_replace.h"
+#include "tests/unit/checkpoint/testing.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+Manifest Sample() {
+  Manifest manifest = SmallManifest(100);
+  manifest.files = {{.name = "shard-00000.safetensors", .bytes = 128, .hash = std::string(32, 'a')}};
+  ManifestPiece left{
+      .file = "shard-00000.safetensors", .start = {0, 0}, .size = {4, 2}, .last_element = 8, .last_byte = 32};
+  ManifestPiece right{.file = "shard-00000.safetensors",
+                      .start = {0, 2},
+                      .size = {4, 2},
+                      .last_element = 3,
+                      .first_byte = 32,
+                      .last_byte = 44};
+  ManifestPiece rest = right;
+  rest.first_element = 3;
+  rest.last_element = 8;
+  rest.first_byte = 44;
+  rest.last_byte = 64;
+  manifest.tensors = {
+      {.name = "w", .role = "parameter", .dtype = "F32", .shape = {4, 4}, .pieces = {left, right, rest}}};
+  return manifest;
+}
+
+// Text with its own hash put right again, as somebody would who changes a manifest by hand.
+std::string Rehash(std::string text) {
+  const std::string head = "{\n \"hash\": \"";
+  text.replace(head.size(), 32, std::string(32, '0'));
+  text.replace(head.size(), 32, HashHex(text));
+  return text;
+}
+
+std::string ErrorOf(const Manifest& manifest) {
+  return std::string(ParseManifest(ManifestText(manifest)).status().message());
+}
+
+TEST(ManifestTest, TextAndBack_KeepsEverything) {
+  Manifest manifest = Sample();
+
+  auto read = ParseManifest(ManifestText(manifest));
+
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
+  EXPECT_EQ(read->spec, manifest.spec);
+  EXPECT_EQ(read->bucket_order, manifest.bucket_order);
+  EXPECT_EQ(read->data.consumed_samples, 800u);
+  ASSERT_EQ(read->tensors.size(), 1u);
+  EXPECT_EQ(read->tensors[0].pieces[2].first_element, 3u);
+}
+
+TEST(ManifestTest, Parse_AnyByteChanged_IsDataLoss) {
+  std::string text = ManifestText(Sample());
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string damaged = text;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+
+    EXPECT_EQ(ParseManifest(damaged).status().code(), absl::StatusCode::kDataLoss) << "byte " << i;
+  }
+}
+
+TEST(ManifestTest, Parse_CutAnywhere_IsDataLoss) {
+  std::string text = ManifestText(Sample());
+  for (size_t length = 0; length < text.size(); ++length) {
+    EXPECT_EQ(ParseManifest(text.substr(0, length)).status().code(), absl::StatusCode::kDataLoss) << length;
+  }
+}
+
+TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedAndSaysWhatToDo) {
+  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 1", "\"version\": 2"}}));
+
+  absl::Status status = ParseManifest(text).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("newer trainyard"));
+}
+
+TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {
+  std::string more =
+      Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"step\": 100", "\"step\": 100,\n \"more\": 1"}}));
+  std::string less = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"step\": 100", "\"stop\": 100"}}));
+
+  EXPECT_THAT(std::string(ParseManifest(more).status().message()), HasSubstr("does not know"));
+  EXPECT_THAT(std::string(ParseManifest(less).status().message()), HasSubstr("'step'"));
+}
+
+TEST(ManifestTest, Parse_SpecWithAnotherDigest_IsDataLoss) {
+  Manifest manifest = Sample();
+  manifest.spec_digest = HashHex("another");
+
+  EXPECT_THAT(ErrorOf(manifest), HasSubstr("digest"));
+}
+
+TEST(ManifestTest, Parse_PiecesThatDoNotFit_AreNamed) {
+  Manifest outside = Sample(), overlap = Sample(), hole = Sample(), bytes = Sample(), file = Sample(), range = Sample();
+  outside.tensors[0].pieces[0].start = {0, 3};
+  overlap.tensors[0].pieces[0].start = {0, 1};
+  hole.tensors[0].pieces.pop_back();
+  bytes.tensors[0].pieces[0].last_byte = 36;
+  file.tensors[0].pieces[0].file = "other.safetensors";
+  range.tensors[0].pieces[2].first_element = 2;
+  range.tensors[0].pieces[2].first_byte = 40;
+
+  EXPECT_THAT(ErrorOf(outside), HasSubstr("is not within [4, 4]"));
+  EXPECT_THAT(ErrorOf(overlap), HasSubstr("overlap"));
+  EXPECT_THAT(ErrorOf(hole), HasSubstr("has 16 elements, its pieces hold 11"));
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("bytes [0, 36) for 32"));
+  EXPECT_THAT(ErrorOf(file), HasSubstr("not listed"));
+  EXPECT_THAT(ErrorOf(range), HasSubstr("overlap"));
+}
+
+TEST(ManifestTest, Parse_FileNamesThatLeaveTheFolder_AreRefused) {
+  for (const char* name : {"../x", "a/b", "", ".", ".."}) {
+    Manifest manifest = Sample();
+    manifest.files.push_back({.name = name});
+
+    EXPECT_THAT(ErrorOf(manifest), HasSubstr("not the name of a file")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

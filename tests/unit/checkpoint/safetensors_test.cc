@@ -1,0 +1,111 @@
+#include "worker/checkpoint/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/checkpoint/testing.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Length(uint64_t value) {
+  std::string bytes(8, '\0');
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenBytes(const TemporaryFolder& folder, const std::string& bytes) {
+  std::string path = folder / "file.safetensors";
+  EXPECT_TRUE(WriteFileAtomically(path, bytes).ok());
+  return SafetensorsFile::Open(path);
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenHeader(const TemporaryFolder& folder, const std::string& header,
+                                                            size_t data_bytes) {
+  return OpenBytes(folder, Length(header.size()) + header + std::string(data_bytes, 'x'));
+}
+
+TEST(SafetensorsTest, Open_WhatTheHeaderFunctionMade_FindsEveryTensor) {
+  TemporaryFolder folder;
+  std::vector<TensorInfo> tensors = {{.name = "a", .dtype = "F64", .shape = {2}},
+                                     {.name = "b", .dtype = "U8", .shape = {3, 1}}};
+
+  std::string header = SafetensorsHeader(tensors, {{"format", "pt"}});
+  auto file = OpenBytes(folder, header + std::string(16, '1') + "234");
+
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(header.size() % 8, 0u);
+  ASSERT_NE((*file)->Find("b"), nullptr);
+  EXPECT_EQ((*file)->Bytes(*(*file)->Find("b")), "234");
+  EXPECT_EQ((*file)->Find("a")->shape, std::vector<int64_t>{2});
+  EXPECT_EQ((*file)->Find("c"), nullptr);
+}
+
+TEST(SafetensorsTest, Open_ScalarAndEmptyTensor_AreTensors) {
+  TemporaryFolder folder;
+
+  auto file = OpenHeader(folder,
+                         R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+                         R"("e":{"dtype":"F32","shape":[0,7],"data_offsets":[4,4]}})",
+                         4);
+
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->tensors().size(), 2u);
+}
+
+TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
+  struct Case {
+    std::string bytes;
+    std::string expected;
+  };
+  auto with_header = [](const std::string& header, size_t data) {
+    return Length(header.size()) + header + std::string(data, 'x');
+  };
+  const std::vector<Case> cases = {
+      {"", "too short"},
+      {"1234567", "too short"},
+      {Length(10) + "{}", "said to have 10 bytes"},
+      {Length(uint64_t{1} << 63) + "{}", "said to have"},
+      {Length(200'000'000) + "{}", "100000000 are allowed"},
+      {with_header("[]", 0), "not a JSON object"},
+      {with_header("{\"a\":", 0), "not a JSON object"},
+      {with_header("{}", 3), "take 0 bytes, the file holds 3"},
+      {with_header(
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+           4),
+       "names 'a' twice"},
+      {with_header(R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4), "unknown dtype 'F33'"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4), "takes 8 bytes"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", 4), "not a size"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4), "not a size"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4),
+       "too many elements"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4), "its range is [4, 0)"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "not two numbers"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "begins at 4"},
+      {with_header(
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+           6),
+       "begins at 2"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4), "expected exactly"},
+      {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 3), "the file holds 3"},
+  };
+  for (const Case& c : cases) {
+    TemporaryFolder folder;
+
+    auto file = OpenBytes(folder, c.bytes);
+
+    EXPECT_FALSE(file.ok()) << c.expected;
+    EXPECT_THAT(std::string(file.status().message()), HasSubstr(c.expected));
+    EXPECT_THAT(std::string(file.status().message()), HasSubstr("file.safetensors"));
+  }
+}
+
+TEST(SafetensorsTest, Open_OfNoFile_IsNotFound) {
+  EXPECT_EQ(SafetensorsFile::Open("/nonexistent/x.safetensors").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace trainyard

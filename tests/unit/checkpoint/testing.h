@@ -1,0 +1,134 @@
+// What the tests of checkpoints share: a folder that goes away, a small state, and a file system that fails when told.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/writer.h"
+
+namespace trainyard {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-test-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string operator/(absl::string_view name) const { return JoinPath(path_, name); }
+
+ private:
+  std::string path_;
+};
+
+// Two parameters with their moments, whose values depend on `salt`.
+class SmallState {
+ public:
+  explicit SmallState(float salt) {
+    for (const char* role : {"parameter", "exp_avg", "exp_avg_sq"}) {
+      Add(role, "wte.weight", {4, 6}, salt += 1);
+      Add(role, "ln_f.bias", {6}, salt += 1);
+    }
+  }
+  const std::vector<TensorBytes>& tensors() const { return tensors_; }
+  absl::string_view Bytes(absl::string_view role, absl::string_view name) const {
+    for (const TensorBytes& tensor : tensors_) {
+      if (tensor.role == role && tensor.name == name) return tensor.bytes;
+    }
+    return "";
+  }
+
+ private:
+  void Add(const char* role, const char* name, std::vector<int64_t> shape, float salt) {
+    size_t elements = 1;
+    for (int64_t size : shape) elements *= size;
+    std::vector<float>& values = values_.emplace_back(elements);
+    for (size_t i = 0; i < elements; ++i) values[i] = salt * 100 + static_cast<float>(i);
+    tensors_.push_back({.name = name,
+                        .role = role,
+                        .dtype = "F32",
+                        .shape = std::move(shape),
+                        .bytes = {reinterpret_cast<const char*>(values.data()), elements * sizeof(float)}});
+  }
+  std::deque<std::vector<float>> values_;
+  std::vector<TensorBytes> tensors_;
+};
+
+inline Manifest SmallManifest(uint64_t step) {
+  Manifest manifest;
+  manifest.job_id = "abcdefgh";
+  manifest.job_name = "small";
+  manifest.step = step;
+  manifest.generation = 2;
+  manifest.spec = std::string("\x0a\x05small\x00\xff", 9);
+  manifest.spec_digest = HashHex(manifest.spec);
+  manifest.seed = 1337;
+  manifest.optimizer_updates = step;
+  manifest.data = {.consumed_samples = step * 8, .epoch = 1, .num_files = 3, .num_bytes = 1000};
+  manifest.strategy = "ddp";
+  manifest.world_size = 2;
+  manifest.bucket_order = {{"ln_f.bias"}, {"wte.weight"}};
+  return manifest;
+}
+
+inline void FlipByte(const std::string& path, size_t at) {
+  std::string data = *ReadFile(path);
+  ASSERT_LT(at, data.size());
+  data[at] = static_cast<char>(data[at] ^ 0x20);
+  FILE* file = fopen(path.c_str(), "wb");
+  fwrite(data.data(), 1, data.size(), file);
+  fclose(file);
+}
+
+// A disk with room for so many bytes; what is removed makes no room again.
+class FullDisk final : public FileSystem {
+ public:
+  explicit FullDisk(int64_t room) : room_(room) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    auto file = Real().Create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(*this, *std::move(file), path);
+  }
+  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
+  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    return Real().RenameOrExchange(from, to);
+  }
+  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
+
+  void set_room(int64_t room) { room_ = room; }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(FullDisk& disk, std::unique_ptr<WritableFile> file, std::string path)
+        : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
+    absl::Status Append(absl::string_view bytes) override {
+      disk_.room_ -= static_cast<int64_t>(bytes.size());
+      if (disk_.room_ < 0) return ErrnoStatus(ENOSPC, absl::StrCat("cannot write ", path_));
+      return file_->Append(bytes);
+    }
+    absl::Status Sync() override { return file_->Sync(); }
+
+   private:
+    FullDisk& disk_;
+    std::unique_ptr<WritableFile> file_;
+    std::string path_;
+  };
+
+  int64_t room_;
+};
+
+}  // namespace trainyard

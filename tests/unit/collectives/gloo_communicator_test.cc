@@ -1,0 +1,191 @@
+// The communicator among real processes: sums in closed form in worlds of 1 to 4, and what happens when a peer stops or
+// dies.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+#include "tests/parity/world.h"
+#include "worker/collectives/communicator.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status ExpectAll(const at::Tensor& tensor, double expected, absl::string_view what) {
+  if (tensor.to(at::kDouble).eq(expected).all().item<bool>()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, " is not ", expected));
+}
+
+// Every kind of operation on inputs that depend on the rank, several of them under way at once.
+absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
+  int64_t n = comm.world_size(), rank = comm.rank();
+  double sum = static_cast<double>(n * (n + 1)) / 2;
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
+    at::Tensor a = at::full({1000}, rank + 1, type), b = at::full({7}, 2 * (rank + 1), type);
+    auto first = comm.AllReduceSum(a), second = comm.AllReduceSum(b);
+    RETURN_IF_ERROR(second->Wait());
+    RETURN_IF_ERROR(first->Wait());
+    RETURN_IF_ERROR(first->Wait());  // again: the same
+    RETURN_IF_ERROR(ExpectAll(a, sum, "a"));
+    RETURN_IF_ERROR(ExpectAll(b, 2 * sum, "b"));
+
+    at::Tensor copied = at::full({5}, rank, type);
+    RETURN_IF_ERROR(comm.Broadcast(copied, static_cast<int>(n) - 1)->Wait());
+    RETURN_IF_ERROR(ExpectAll(copied, static_cast<double>(n - 1), "copied"));
+
+    at::Tensor gathered = at::full({3 * n}, -1, type), part = at::full({3}, -1, type);
+    RETURN_IF_ERROR(comm.AllGather(gathered, at::full({3}, rank, type))->Wait());
+    RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(3 * n, type).mul_(rank + 1))->Wait());
+    for (int64_t i = 0; i < n; ++i) {
+      RETURN_IF_ERROR(ExpectAll(gathered.narrow(0, 3 * i, 3), static_cast<double>(i), "gathered"));
+    }
+    for (int64_t i = 0; i < 3; ++i) {
+      RETURN_IF_ERROR(ExpectAll(part.narrow(0, i, 1), sum * static_cast<double>(3 * rank + i), "part"));
+    }
+  }
+  RETURN_IF_ERROR(comm.Barrier()->Wait());
+  CollectiveProgress progress = comm.progress();
+  if (progress.num_started != progress.num_completed || !progress.waits_in.empty()) {
+    return absl::InternalError("the counters do not meet");
+  }
+  return std::string();
+}
+
+// Rank 1 stops itself; the others wait for it, are told to leave by another thread, and say how long that took. A
+// socket that is none of the group's must stay whole.
+absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
+  if (comm.rank() == 1) raise(SIGSTOP);
+  int link[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, link) != 0) return absl::InternalError("socketpair");
+  at::Tensor t = at::full({1 << 18}, 1.0, at::kFloat);
+  auto pending = comm.AllReduceSum(t);
+  absl::Time aborted;
+  std::string waited_in;
+  std::atomic<bool> out = false;
+  std::thread other([&] {
+    // Until the main thread is inside the wait, and a little longer, so that gloo's threads are too.
+    while (!out && comm.progress().waits_in.empty()) absl::SleepFor(absl::Milliseconds(1));
+    absl::SleepFor(absl::Milliseconds(200));
+    waited_in = comm.progress().waits_in;
+    aborted = absl::Now();
+    comm.Abort("generation 7 is over");
+    comm.Abort("again");
+  });
+  absl::Status status = pending->Wait();
+  absl::Time left = absl::Now();
+  out = true;
+  other.join();
+  absl::Duration took = left - aborted;
+  // All ranks abort at about the same time: one that is a moment later than a peer loses its connections to it first.
+  bool peer_was_first = comm.world_size() > 2 && absl::IsUnavailable(status);
+  if (!peer_was_first && (!absl::IsAborted(status) || status.message() != "generation 7 is over"))
+    return absl::InternalError(status.ToString());
+  if (comm.Barrier()->Wait().code() != status.code()) return absl::InternalError("a later operation did not fail");
+  if (!peer_was_first && !absl::StrContains(waited_in, "all-reduce"))
+    return absl::InternalError(absl::StrCat("waited in '", waited_in, "'"));
+  if (write(link[0], "x", 1) != 1) return absl::InternalError("the link's socket was shut down");
+  return absl::StrCat(absl::ToInt64Microseconds(took));
+}
+
+// Rank 0 dies in the middle; the others must hear of it by themselves.
+absl::StatusOr<std::string> DeathMain(Communicator& comm, const std::string&) {
+  if (comm.rank() == 0) raise(SIGKILL);
+  absl::Status status = comm.AllReduceSum(at::full({1 << 18}, 1.0, at::kFloat))->Wait();
+  return status.ToString();
+}
+
+class GlooOfWorld : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, testing::Values(1, 2, 3, 4));
+
+TEST_P(GlooOfWorld, ComputesEveryKindOfOperation) {
+  World world(GetParam(), "sums", "");
+  EXPECT_TRUE(world.Results().ok());
+}
+
+class GlooAbort : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooAbort, testing::Values(2, 3, 4));
+
+TEST_P(GlooAbort, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
+  World world(GetParam(), "abort", "");
+
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    if (rank == 1) continue;
+    absl::StatusOr<std::string> micros = world.ResultOf(rank);
+    ASSERT_TRUE(micros.ok()) << micros.status();
+    EXPECT_LT(std::stoll(*micros), 200'000) << "rank " << rank;
+  }
+}
+
+TEST_P(GlooAbort, ADeadPeerBreaksTheOperationOfAllOthers) {
+  World world(GetParam(), "death", "");
+
+  EXPECT_FALSE(world.ResultOf(0).ok());
+  for (int rank = 1; rank < GetParam(); ++rank) {
+    absl::StatusOr<std::string> status = world.ResultOf(rank);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
+    EXPECT_TRUE(absl::StrContains(*status, "all-reduce")) << *status;
+  }
+}
+
+TEST(Gloo, APeerThatDoesNotComeEndsTheRendezvous) {
+  MemoryStore store;
+  auto communicator =
+      NewGlooCommunicator({.rank = 0, .world_size = 2, .store = &store, .timeout = absl::Milliseconds(50)});
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(communicator.status())) << communicator.status();
+}
+
+TEST(Gloo, TheEndOfTheGenerationEndsTheRendezvous) {
+  MemoryStore store;
+  std::thread ending([&] { store.EndGeneration(); });
+  auto communicator = NewGlooCommunicator({.rank = 0, .world_size = 2, .store = &store});
+  ending.join();
+
+  EXPECT_TRUE(absl::IsAborted(communicator.status())) << communicator.status();
+}
+
+TEST(Gloo, ARankOutsideTheWorldIsRefused) {
+  EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 2, .world_size = 2}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 0, .world_size = 2, .store = nullptr}).status()));
+}
+
+TEST(Gloo, AnAddressThatIsNotOfThisHostIsRefusedByName) {
+  MemoryStore store;
+  auto communicator = NewGlooCommunicator({.rank = 0, .world_size = 2, .address = "192.0.2.1", .store = &store});
+
+  ASSERT_FALSE(communicator.ok());
+  EXPECT_TRUE(absl::StrContains(communicator.status().message(), "192.0.2.1")) << communicator.status();
+}
+
+TEST(SingleCommunicator, FailsAfterAbortAsAnyOther) {
+  auto communicator = *NewGlooCommunicator({.rank = 0, .world_size = 1});
+  EXPECT_TRUE(communicator->Barrier()->Wait().ok());
+
+  communicator->Abort("over");
+
+  EXPECT_TRUE(absl::IsAborted(communicator->Barrier()->Wait()));
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  using namespace trainyard;
+  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}});
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

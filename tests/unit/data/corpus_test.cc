@@ -1,0 +1,160 @@
+#include "worker/data/corpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class CorpusTest : public testing::Test {
+ protected:
+  CorpusTest() {
+    std::string pattern = testing::TempDir() + "/corpus-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~CorpusTest() override { fs::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    fs::path path = fs::path(folder_) / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+
+  static std::string All(const Corpus& corpus) {
+    std::string text(static_cast<size_t>(corpus.num_bytes()), '\0');
+    corpus.Read(0, absl::MakeSpan(reinterpret_cast<uint8_t*>(text.data()), text.size()));
+    return text;
+  }
+  static std::string MessageOf(const CorpusOptions& options) {
+    auto corpus = Corpus::Open(options);
+    EXPECT_TRUE(absl::IsInvalidArgument(corpus.status())) << corpus.status();
+    return std::string(corpus.status().message());
+  }
+
+  std::string folder_;
+};
+
+TEST_F(CorpusTest, AFolderIsReadRecursivelyInByteOrderOfPaths) {
+  Write("b/2", "two");
+  Write("b/1", "one");
+  Write("a", "first");
+  Write("B", "upper");
+  Write("empty", "");
+
+  auto corpus = Corpus::Open({.paths = {folder_}, .context = 2});
+
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(All(**corpus), "upperfirstonetwo");
+}
+
+TEST_F(CorpusTest, AFileReachedTwiceIsTakenOnce) {
+  std::string path = Write("a.txt", "text");
+  fs::create_hard_link(path, Path("b.txt"));
+
+  auto corpus = Corpus::Open({.paths = {path, folder_, Path("*.txt")}, .context = 2});
+
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(All(**corpus), "text");
+}
+
+TEST_F(CorpusTest, AReadMayCrossFiles) {
+  auto corpus = Corpus::Open({.paths = {Write("1", "abc"), Write("2", "d"), Write("3", "efg")}, .context = 2});
+
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  for (int64_t start = 0; start < 7; ++start) {
+    for (int64_t length = 0; start + length <= 7; ++length) {
+      std::string text(static_cast<size_t>(length), '\0');
+      (*corpus)->Read(start, absl::MakeSpan(reinterpret_cast<uint8_t*>(text.data()), text.size()));
+      EXPECT_EQ(text, std::string("abcdefg").substr(start, length));
+    }
+  }
+}
+
+TEST_F(CorpusTest, TheValidationPartIsTheEnd) {
+  auto corpus = Corpus::Open({.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.25, .context = 8});
+
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ((*corpus)->num_train_bytes(), 75);
+  EXPECT_EQ((*corpus)->num_validation_bytes(), 25);
+}
+
+TEST_F(CorpusTest, AllProblemsAreToldAtOnce) {
+  std::string empty = Write("empty", "");
+  fs::create_directories(Path("hollow"));
+
+  std::string message =
+      MessageOf({.paths = {Path("missing"), empty, Path("hollow"), Path("*.none"), "/dev/null"}, .context = 4});
+
+  EXPECT_THAT(message, HasSubstr(Path("missing") + ": no such file or folder"));
+  EXPECT_THAT(message, HasSubstr(empty + ": the file is empty"));
+  EXPECT_THAT(message, HasSubstr(Path("hollow") + ": the folder holds no text"));
+  EXPECT_THAT(message, HasSubstr(Path("*.none") + ": the pattern matches nothing"));
+  EXPECT_THAT(message, HasSubstr("/dev/null: not a file"));
+  EXPECT_THAT(message, Not(HasSubstr("shorter"))) << "without text its length is no news";
+}
+
+TEST_F(CorpusTest, ManyProblemsAreCutWithTheirCount) {
+  CorpusOptions options{.context = 4};
+  for (int i = 0; i < 40; ++i) options.paths.push_back(Path(absl::StrCat("missing-", i)));
+
+  EXPECT_THAT(MessageOf(options), HasSubstr("and 30 more"));
+}
+
+TEST_F(CorpusTest, AnUnreadableFileIsNamed) {
+  if (geteuid() == 0) {
+    // Root may read everything; a link that leads nowhere is a file nobody can read.
+    fs::create_symlink("/nowhere/at/all", Path("dangling"));
+    EXPECT_THAT(MessageOf({.paths = {folder_}, .context = 4}), HasSubstr("dangling"));
+    return;
+  }
+  std::string path = Write("secret", "text");
+  chmod(path.c_str(), 0);
+  EXPECT_THAT(MessageOf({.paths = {folder_}, .context = 4}), HasSubstr("secret: cannot be read"));
+}
+
+TEST_F(CorpusTest, TextShorterThanASampleIsRefusedWithBothLengths) {
+  std::string message = MessageOf({.paths = {Write("t", "12345678")}, .context = 8});
+
+  EXPECT_THAT(message, HasSubstr("8 bytes"));
+  EXPECT_THAT(message, HasSubstr("context + 1 = 9"));
+}
+
+TEST_F(CorpusTest, AValidationPartShorterThanASampleIsRefusedOnlyWhenItIsUsed) {
+  CorpusOptions options{.paths = {Write("t", std::string(100, 'x'))}, .validation = 0.05, .context = 8};
+  EXPECT_TRUE(Corpus::Open(options).ok());
+
+  options.evaluates = true;
+  EXPECT_THAT(MessageOf(options), HasSubstr("validation is 5 bytes"));
+}
+
+TEST_F(CorpusTest, TheFingerprintTellsContentAndFilesApart) {
+  std::string path = Write("t", "some text");
+  CorpusOptions options{.paths = {path}, .context = 2};
+  CorpusFingerprint before = (*Corpus::Open(options))->Fingerprint();
+  CorpusFingerprint again = (*Corpus::Open(options))->Fingerprint();
+  EXPECT_EQ(before, again);
+
+  Write("t", "same text");
+  CorpusFingerprint edited = (*Corpus::Open(options))->Fingerprint();
+  EXPECT_EQ(edited.files_hash, before.files_hash);
+  EXPECT_NE(edited.content_hash, before.content_hash);
+
+  Write("t", "some texts");
+  EXPECT_NE((*Corpus::Open(options))->Fingerprint().files_hash, before.files_hash);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,33 @@
+#include "worker/numerics/mkl_lever.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+extern "C" int mkl_serv_intel_cpu_true();
+
+namespace trainyard {
+namespace {
+
+// MKL finds the function by name among all libraries; ours must be the one found first.
+TEST(MklLever, TheExecutablesFunctionIsTheOneFoundByName) {
+  void* found = dlsym(RTLD_DEFAULT, "mkl_serv_intel_cpu_true");
+  Dl_info info{};
+  ASSERT_NE(dladdr(found, &info), 0);
+  EXPECT_THAT(info.dli_fname, testing::HasSubstr("mkl_lever_test"));
+}
+
+TEST(MklLever, AnswersAsItIsSetAndTheCpuAllows) {
+  bool intel = __builtin_cpu_is("intel"), avx512 = __builtin_cpu_supports("avx512f");
+
+  std::string off = SetMklLever(MklLever::kOff);
+  EXPECT_EQ(mkl_serv_intel_cpu_true() != 0, intel);
+  EXPECT_THAT(off, testing::HasSubstr("GFLOP/s"));
+
+  std::string automatic = SetMklLever(MklLever::kAuto);
+  EXPECT_EQ(mkl_serv_intel_cpu_true() != 0, intel || avx512);
+  EXPECT_THAT(automatic, testing::HasSubstr(avx512 && !intel ? "by the lever" : "MKL's own choice"));
+}
+
+}  // namespace
+}  // namespace trainyard

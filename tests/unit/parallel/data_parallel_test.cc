@@ -1,0 +1,176 @@
+// DDP with a communicator that only writes down what it is asked: the order of buckets, and when each is launched.
+#include "worker/parallel/data_parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/model/gpt2.h"
+#include "worker/parallel/parallelize.h"
+
+namespace trainyard {
+namespace {
+
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Ended final : public Collective {
+ public:
+  explicit Ended(absl::Status status) : status_(std::move(status)) {}
+  absl::Status Wait() override { return status_; }
+
+ private:
+  absl::Status status_;
+};
+
+class RecordingCommunicator final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    reduced.push_back(tensor.numel());
+    return std::make_unique<Ended>(answer);
+  }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override { return std::make_unique<Ended>(answer); }
+  std::unique_ptr<Collective> AllGather(const at::Tensor&, const at::Tensor&) override {
+    return std::make_unique<Ended>(answer);
+  }
+  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor&, const at::Tensor&) override {
+    return std::make_unique<Ended>(answer);
+  }
+  std::unique_ptr<Collective> Barrier() override { return std::make_unique<Ended>(answer); }
+  void Abort(absl::string_view) override {}
+  CollectiveProgress progress() const override { return {}; }
+
+  std::vector<int64_t> reduced;
+  absl::Status answer;
+};
+
+class DdpTest : public testing::Test {
+ protected:
+  std::unique_ptr<DataParallel> Make(bool overlap) {
+    Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
+    return *Parallelize(*model_, mesh, communicator_, {.bucket_elements = 3000, .overlap = overlap});
+  }
+  void RunMicroBatch(DataParallel& strategy, bool last) {
+    at::Tensor tokens = at::arange(9, at::kLong).view({1, 9});
+    at::Tensor loss = model_->LossSum(tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8), strategy, std::nullopt);
+    strategy.Backward(loss, last);
+  }
+  static std::vector<int64_t> BucketSizes(const DataParallel& strategy, const Model& model) {
+    std::vector<int64_t> sizes;
+    for (const std::vector<std::string>& bucket : strategy.BucketOrder()) {
+      sizes.push_back(0);
+      for (const NamedTensor& parameter : model.parameters()) {
+        if (std::count(bucket.begin(), bucket.end(), parameter.name)) sizes.back() += parameter.tensor.numel();
+      }
+    }
+    return sizes;
+  }
+
+  std::unique_ptr<Model> model_ =
+      *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
+  RecordingCommunicator communicator_;
+};
+
+TEST_F(DdpTest, BucketsAreReducedInTheirOrderOnceAStep) {
+  for (bool overlap : {true, false}) {
+    communicator_.reduced.clear();
+    auto strategy = Make(overlap);
+    for (int step = 0; step < 2; ++step) {
+      communicator_.reduced.clear();
+      RunMicroBatch(*strategy, /*last=*/false);
+      EXPECT_THAT(communicator_.reduced, IsEmpty()) << "a gradient that is not complete was reduced";
+      RunMicroBatch(*strategy, /*last=*/true);
+      EXPECT_EQ(communicator_.reduced.empty(), !overlap);
+      ASSERT_TRUE(strategy->FinishBackward().ok());
+      EXPECT_THAT(communicator_.reduced, ElementsAreArray(BucketSizes(*strategy, *model_)));
+      EXPECT_GT(communicator_.reduced.size(), 2u);
+      strategy->Step({.lr = 1e-3, .num_tokens = 16});
+    }
+  }
+}
+
+TEST_F(DdpTest, ARankWithoutWorkReducesTheSameBuckets) {
+  auto strategy = Make(true);
+
+  ASSERT_TRUE(strategy->FinishBackward().ok());
+
+  EXPECT_THAT(communicator_.reduced, ElementsAreArray(BucketSizes(*strategy, *model_)));
+}
+
+TEST_F(DdpTest, ABrokenReductionIsTold) {
+  auto strategy = Make(true);
+  communicator_.answer = absl::UnavailableError("peer gone");
+
+  RunMicroBatch(*strategy, true);
+
+  EXPECT_TRUE(absl::IsUnavailable(strategy->FinishBackward()));
+}
+
+TEST_F(DdpTest, GradientsAreZeroAfterAStepAndTheModelKeepsItsWeights) {
+  at::Tensor before = model_->parameters()[0].tensor.detach().clone();
+  auto strategy = Make(true);
+  EXPECT_TRUE(before.equal(model_->parameters()[0].tensor)) << "moving into flat buffers changed a parameter";
+
+  RunMicroBatch(*strategy, true);
+  ASSERT_TRUE(strategy->FinishBackward().ok());
+  StepOutput output = strategy->Step({.lr = 1e-3, .num_tokens = 8});
+
+  EXPECT_GT(output.gradient_norm, 0);
+  for (const NamedTensor& parameter : model_->parameters()) {
+    EXPECT_EQ(parameter.tensor.grad().abs().max().item<float>(), 0) << parameter.name;
+  }
+  EXPECT_FALSE(before.equal(model_->parameters()[0].tensor));
+}
+
+TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
+  auto step = [&](DataParallel& strategy) {
+    RunMicroBatch(strategy, true);
+    EXPECT_TRUE(strategy.FinishBackward().ok());
+    strategy.Step({.lr = 1e-3, .num_tokens = 8});
+  };
+  auto copy = [](const std::vector<NamedTensor>& from) {
+    std::vector<NamedTensor> to;
+    for (const NamedTensor& t : from) to.push_back({t.name, t.tensor.detach().clone()});
+    return to;
+  };
+  auto strategy = Make(true);
+  step(*strategy);
+  step(*strategy);
+  std::vector<NamedTensor> weights = copy(model_->parameters()), first = copy(strategy->FirstMoments()),
+                           second = copy(strategy->SecondMoments());
+  step(*strategy);
+  std::string expected = strategy->ParametersHash();
+  strategy.reset();
+
+  model_ = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
+  auto resumed = Make(true);
+  ASSERT_TRUE(LoadParameters(weights, *model_).ok());
+  for (size_t i = 0; i < first.size(); ++i) {
+    ASSERT_EQ(resumed->FirstMoments()[i].name, first[i].name);
+    resumed->FirstMoments()[i].tensor.copy_(first[i].tensor);
+    resumed->SecondMoments()[i].tensor.copy_(second[i].tensor);
+  }
+  resumed->set_num_updates(2);
+  step(*resumed);
+
+  EXPECT_EQ(resumed->ParametersHash(), expected);
+}
+
+TEST_F(DdpTest, AMeshAxisThatIsNotBuiltYetIsRefused) {
+  Mesh mesh = *Mesh::Create({.tp = 2}, 2);
+  auto strategy = Parallelize(*model_, mesh, communicator_, {});
+  EXPECT_TRUE(absl::IsUnimplemented(strategy.status()));
+  EXPECT_THAT(strategy.status().message(), HasSubstr("tp is 2"));
+}
+
+TEST_F(DdpTest, AMeshOfAnotherSizeThanTheGroupIsRefused) {
+  Mesh mesh = *Mesh::Create({.dp_replicate = 3}, 3);
+  EXPECT_TRUE(absl::IsInvalidArgument(Parallelize(*model_, mesh, communicator_, {}).status()));
+}
+
+}  // namespace
+}  // namespace trainyard

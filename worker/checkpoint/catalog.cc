@@ -1,0 +1,113 @@
+#include "worker/checkpoint/catalog.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error), end;
+  while (!error && it != end) {
+    names.push_back(it->path().filename().string());
+    it.increment(error);
+  }
+  if (error == std::errc::no_such_file_or_directory) return std::vector<std::string>{};
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list ", folder));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+std::string StepFolderName(uint64_t step) { return absl::StrFormat("step-%08d", step); }
+
+std::optional<uint64_t> StepOfFolderName(absl::string_view name) {
+  uint64_t step = 0;
+  if (!absl::ConsumePrefix(&name, "step-") || name.size() < 8 || !absl::SimpleAtoi(name, &step)) return std::nullopt;
+  if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
+  return step;
+}
+
+absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
+  std::vector<StepFolder> folders;
+  for (const std::string& name : names) {
+    if (auto step = StepOfFolderName(name)) folders.push_back({.step = *step, .path = JoinPath(run_folder, name)});
+  }
+  std::sort(folders.begin(), folders.end(), [](const StepFolder& a, const StepFolder& b) { return a.step > b.step; });
+  return folders;
+}
+
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step) {
+  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  std::stable_partition(folders.begin(), folders.end(),
+                        [&](const StepFolder& folder) { return folder.step == preferred_step; });
+  FoundCheckpoint found;
+  for (const StepFolder& folder : folders) {
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(folder.path);
+    if (checkpoint.ok() && (*checkpoint)->manifest().step != folder.step) {
+      checkpoint = absl::DataLossError(
+          absl::StrCat(folder.path, " holds a checkpoint of step ", (*checkpoint)->manifest().step));
+    }
+    if (checkpoint.ok()) {
+      found.checkpoint = *std::move(checkpoint);
+      return found;
+    }
+    found.damaged.push_back(
+        absl::StrCat("checkpoint of step ", folder.step, " is damaged: ", checkpoint.status().message()));
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
+  std::vector<std::string> told;
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, "step-") || !absl::EndsWith(name, kPartialSuffix)) continue;
+    const std::string partial = JoinPath(run_folder, name);
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(partial);
+    const std::string final_path =
+        checkpoint.ok() ? JoinPath(run_folder, StepFolderName((*checkpoint)->manifest().step)) : "";
+    if (checkpoint.ok() && !FileExists(final_path)) {
+      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
+      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+      told.push_back(absl::StrCat(name, " was complete and is taken as ", final_path));
+    } else {
+      RETURN_IF_ERROR(file_system.RemoveAll(partial));
+      told.push_back(absl::StrCat(name, ", left by an interrupted save, was removed"));
+    }
+  }
+  return told;
+}
+
+absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
+                                                       uint64_t keep, const std::set<uint64_t>& protected_steps,
+                                                       FileSystem& file_system) {
+  std::vector<uint64_t> removed;
+  if (keep == 0) return removed;
+  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
+  for (size_t i = keep; i < folders.size(); ++i) {
+    if (protected_steps.contains(folders[i].step)) continue;
+    // Renamed first: a crash in the middle leaves a partial, not a checkpoint that looks damaged.
+    std::string aside = absl::StrCat(folders[i].path, ".pruned", kPartialSuffix);
+    RETURN_IF_ERROR(file_system.RemoveAll(aside));
+    RETURN_IF_ERROR(file_system.RenameOrExchange(folders[i].path, aside));
+    RETURN_IF_ERROR(file_system.RemoveAll(aside));
+    removed.push_back(folders[i].step);
+  }
+  return removed;
+}
+
+}  // namespace trainyard

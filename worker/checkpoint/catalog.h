@@ -1,0 +1,58 @@
+// The checkpoints of a run folder: which there are, which of them may be trusted, which may go. Called by rank 0, which
+// holds the folder's lock; listing is safe from anywhere.
+//
+// [Note: which checkpoints are removed] `keep` counts back from the one just saved. Those of later steps, which a run
+// leaves behind that went back to an older checkpoint, are not counted: they are replaced as the steps come again. One
+// beyond `keep` goes only when it is not protected: the loop protects the step that was last confirmed, for a restart
+// asks for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/reader.h"
+
+namespace trainyard {
+
+inline constexpr char kPartialSuffix[] = ".partial";
+
+struct StepFolder {
+  uint64_t step = 0;
+  std::string path;
+};
+
+// "step-00000100".
+std::string StepFolderName(uint64_t step);
+// The step of such a name; none for any other name.
+std::optional<uint64_t> StepOfFolderName(absl::string_view name);
+
+// Newest first; not verified. A folder that is not there holds none. Possible errors: those of reading a folder.
+absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder);
+
+struct FoundCheckpoint {
+  std::unique_ptr<Checkpoint> checkpoint;  // null: none could be trusted
+  std::vector<std::string> damaged;        // why newer ones were passed over, a sentence each
+};
+
+// The checkpoint of `preferred_step` if that is given and good, else the newest good one.
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step);
+
+// Takes care of what a crash left: a partial that is complete is given its final name when there is none of that step;
+// all other partials are removed. Returns a sentence for each.
+absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system);
+
+// Of the checkpoints up to `saved_step` removes all but the newest `keep` (0: none is removed) and the protected ones.
+// Returns the steps removed.
+absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
+                                                       uint64_t keep, const std::set<uint64_t>& protected_steps,
+                                                       FileSystem& file_system);
+
+}  // namespace trainyard

@@ -1,0 +1,95 @@
+#include "worker/checkpoint/file_system.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+class KernelFile final : public WritableFile {
+ public:
+  KernelFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  ~KernelFile() override { close(fd_); }
+
+  absl::Status Append(absl::string_view bytes) override {
+    while (!bytes.empty()) {
+      ssize_t n = write(fd_, bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot write ", path_));
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override {
+    if (fsync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("cannot sync ", path_));
+    return absl::OkStatus();
+  }
+
+ private:
+  const int fd_;
+  const std::string path_;
+};
+
+class KernelFileSystem final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
+    return std::make_unique<KernelFile>(fd, path);
+  }
+
+  absl::Status MakeFolder(const std::string& path) override {
+    if (mkdir(path.c_str(), 0777) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
+    return absl::OkStatus();
+  }
+
+  absl::Status SyncFolder(const std::string& path) override { return trainyard::SyncFolder(path); }
+
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
+    if (errno == EEXIST && renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      return absl::OkStatus();
+    }
+    if (errno != EINVAL && errno != ENOSYS) return Failed(from, to);
+    // NFS and others know neither flag: there the old one is away for the moment between two renames.
+    std::string aside = absl::StrCat(from, ".replaced");
+    bool replaces = rename(to.c_str(), aside.c_str()) == 0;
+    if (rename(from.c_str(), to.c_str()) != 0) {
+      absl::Status failed = Failed(from, to);
+      if (replaces) (void)rename(aside.c_str(), to.c_str());
+      return failed;
+    }
+    if (replaces && rename(aside.c_str(), from.c_str()) != 0) return Failed(aside, from);
+    return absl::OkStatus();
+  }
+
+  absl::Status RemoveAll(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot remove ", path));
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Failed(const std::string& from, const std::string& to) {
+    return ErrnoStatus(errno, absl::StrCat("cannot rename ", from, " to ", to));
+  }
+};
+
+}  // namespace
+
+FileSystem& FileSystem::Real() {
+  static FileSystem& real = *new KernelFileSystem();
+  return real;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,41 @@
+// What a checkpoint is written through. The real one calls the kernel; a test hands in one that runs out of disk.
+// A FileSystem is thread-safe; a WritableFile belongs to one thread. Every error names the path, and errno's meaning is
+// kept: ResourceExhausted is a full disk, PermissionDenied a folder that is not ours.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// A new file, written from its start. Closed by its destructor; what was not synced may be lost in a power cut.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual absl::Status Append(absl::string_view bytes) = 0;
+  virtual absl::Status Sync() = 0;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // The machine's. Never deleted.
+  static FileSystem& Real();
+
+  // Possible errors: AlreadyExists; ResourceExhausted; PermissionDenied; NotFound when the folder is missing.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  virtual absl::Status MakeFolder(const std::string& path) = 0;
+  virtual absl::Status SyncFolder(const std::string& path) = 0;
+  // Gives folder `from` the name `to`. Where `to` exists the two change places at once, so that neither is ever
+  // missing; what was at `to` is then at `from`, to be removed by the caller.
+  virtual absl::Status RenameOrExchange(const std::string& from, const std::string& to) = 0;
+  // Whatever is at `path`, with all it holds. Nothing there is no error.
+  virtual absl::Status RemoveAll(const std::string& path) = 0;
+};
+
+}  // namespace trainyard

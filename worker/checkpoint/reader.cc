@@ -1,0 +1,167 @@
+#include "worker/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+constexpr uint64_t kManifestBytes = 256 << 20;
+
+absl::Status CheckWhole(const std::string& path, absl::string_view bytes, const ManifestFile& listed) {
+  if (bytes.size() != listed.bytes) {
+    return absl::DataLossError(absl::StrCat(path, " has ", bytes.size(), " bytes, the manifest says ", listed.bytes));
+  }
+  if (std::string hash = HashHex(bytes); hash != listed.hash) {
+    return absl::DataLossError(absl::StrCat(path, " has the hash ", hash, ", the manifest says ", listed.hash));
+  }
+  return absl::OkStatus();
+}
+
+// Nothing but the manifest and what it lists may lie in the folder: who added a file may have changed others.
+absl::Status CheckNames(const std::string& path, const Manifest& manifest) {
+  std::set<std::string> listed = {kManifestName};
+  for (const ManifestFile& file : manifest.files) listed.insert(file.name);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    std::string name = entry.path().filename().string();
+    if (!listed.contains(name)) {
+      return absl::DataLossError(absl::StrCat(path, " holds '", name, "', which its manifest does not list"));
+    }
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list ", path));
+  return absl::OkStatus();
+}
+
+std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
+  std::vector<uint64_t> strides(size.size(), 1);
+  for (size_t d = size.size(); d-- > 1;) strides[d - 1] = strides[d] * static_cast<uint64_t>(size[d]);
+  return strides;
+}
+
+// Copies what `piece` and `box` have in common, one run of the last dimension at a time.
+void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, uint64_t element_bytes, char* out) {
+  const size_t dims = box.size.size();
+  std::vector<int64_t> low(dims), high(dims);
+  for (size_t d = 0; d < dims; ++d) {
+    low[d] = std::max(piece.start[d], box.start[d]);
+    high[d] = std::min(piece.start[d] + piece.size[d], box.start[d] + box.size[d]);
+    if (low[d] >= high[d]) return;
+  }
+  const std::vector<uint64_t> from_strides = Strides(piece.size), to_strides = Strides(box.size);
+  const uint64_t run = dims == 0 ? 1 : static_cast<uint64_t>(high[dims - 1] - low[dims - 1]);
+  std::vector<int64_t> at = low;
+  while (true) {
+    uint64_t from = 0, to = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      from += static_cast<uint64_t>(at[d] - piece.start[d]) * from_strides[d];
+      to += static_cast<uint64_t>(at[d] - box.start[d]) * to_strides[d];
+    }
+    // Of this run the piece holds only its element range.
+    uint64_t first = std::max(from, piece.first_element), last = std::min(from + run, piece.last_element);
+    if (first < last) {
+      std::memcpy(out + (to + first - from) * element_bytes, source + (first - piece.first_element) * element_bytes,
+                  (last - first) * element_bytes);
+    }
+    size_t d = dims;
+    while (d-- > 0) {
+      if (d + 1 == dims) continue;  // the run itself
+      if (++at[d] < high[d]) break;
+      at[d] = low[d];
+    }
+    if (d == static_cast<size_t>(-1)) return;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->path_ = path;
+  ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(path, kManifestName), kManifestBytes));
+  ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
+  checkpoint->manifest_hash_ = ManifestHash(text);
+  RETURN_IF_ERROR(CheckNames(path, checkpoint->manifest_));
+  RETURN_IF_ERROR(checkpoint->OpenFiles());
+  return checkpoint;
+}
+
+absl::Status Checkpoint::OpenFiles() {
+  for (const ManifestFile& listed : manifest_.files) {
+    std::string file_path = JoinPath(path_, listed.name);
+    if (!FileExists(file_path)) return absl::DataLossError(absl::StrCat(file_path, " is missing"));
+    if (!absl::EndsWith(listed.name, ".safetensors")) {
+      ASSIGN_OR_RETURN(std::string bytes, ReadFile(file_path, listed.bytes));
+      RETURN_IF_ERROR(CheckWhole(file_path, bytes, listed));
+      continue;
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> shard, SafetensorsFile::Open(file_path));
+    RETURN_IF_ERROR(CheckWhole(file_path, shard->whole(), listed));
+    shards_[listed.name] = std::move(shard);
+  }
+  for (const ManifestTensor& tensor : manifest_.tensors) {
+    for (const ManifestPiece& piece : tensor.pieces) {
+      if (!shards_.contains(piece.file)) {
+        return absl::DataLossError(
+            absl::StrCat(path_, ": '", tensor.name, "' lies in ", piece.file, ", which is no shard"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const ManifestTensor*> Checkpoint::Find(absl::string_view role, absl::string_view name) const {
+  for (const ManifestTensor& tensor : manifest_.tensors) {
+    if (tensor.role == role && tensor.name == name) return &tensor;
+  }
+  return absl::NotFoundError(absl::StrCat(path_, " holds no ", role, " '", name, "'"));
+}
+
+absl::Status Checkpoint::ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                                    const std::vector<int64_t>& shape, absl::Span<char> out) const {
+  ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
+  if (tensor->dtype != dtype || tensor->shape != shape) {
+    return absl::FailedPreconditionError(absl::StrCat(path_, ": ", role, " '", name, "' is ", tensor->dtype, " ",
+                                                      ShapeText(tensor->shape), ", this job needs ", dtype, " ",
+                                                      ShapeText(shape)));
+  }
+  return ReadBox(role, name, {.start = std::vector<int64_t>(shape.size(), 0), .size = shape}, out);
+}
+
+absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name, const Box& box,
+                                 absl::Span<char> out) const {
+  ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
+  bool fits = box.start.size() == tensor->shape.size() && box.size.size() == tensor->shape.size();
+  for (size_t d = 0; fits && d < box.size.size(); ++d) {
+    fits = box.start[d] >= 0 && box.size[d] >= 0 && box.start[d] <= tensor->shape[d] &&
+           box.size[d] <= tensor->shape[d] - box.start[d];
+  }
+  uint64_t element_bytes = DtypeBytes(tensor->dtype);
+  uint64_t elements = 1;
+  for (size_t d = 0; fits && d < box.size.size(); ++d) elements *= static_cast<uint64_t>(box.size[d]);
+  if (!fits || out.size() != elements * element_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("box ", ShapeText(box.start), " + ", ShapeText(box.size), " of '",
+                                                   name, "' ", ShapeText(tensor->shape), " into ", out.size(),
+                                                   " bytes"));
+  }
+  for (const ManifestPiece& piece : tensor->pieces) {
+    absl::string_view bytes =
+        shards_.at(piece.file)->whole().substr(piece.first_byte, piece.last_byte - piece.first_byte);
+    if (HashHex(bytes) != piece.hash) {
+      return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", role, " '", name, "' in ", piece.file,
+                                              " do not have the hash in the manifest"));
+    }
+    CopyCommon(piece, bytes.data(), box, element_bytes, out.data());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,60 @@
+// Reads a checkpoint that has proved itself. Opening verifies everything: the manifest's own hash, that its content
+// does not contradict itself, that the folder holds exactly the files it lists, their lengths, and the hash of every
+// byte. Reading gives any box of a tensor from whatever pieces it was saved in, so that a layout may load what another
+// wrote. Immutable once opened; may be read from any thread.
+//
+//   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
+//   RETURN_IF_ERROR(checkpoint->ReadTensor("parameter", "wte.weight", "F32", {256, 128}, {data, bytes}));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace trainyard {
+
+// A part of a global tensor: where it begins and its size, per dimension.
+struct Box {
+  std::vector<int64_t> start;
+  std::vector<int64_t> size;
+};
+
+class Checkpoint {
+ public:
+  // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& manifest_hash() const { return manifest_hash_; }
+
+  // Copies a whole tensor, row-major, into `out`. Possible errors: NotFound when there is no such tensor;
+  // FailedPrecondition when dtype or shape differ from those asked for.
+  absl::Status ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                          const std::vector<int64_t>& shape, absl::Span<char> out) const;
+
+  // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Possible errors: NotFound;
+  // InvalidArgument when the box is not within the tensor or `out` has another size; DataLoss when a piece's hash
+  // differs.
+  absl::Status ReadBox(absl::string_view role, absl::string_view name, const Box& box, absl::Span<char> out) const;
+
+ private:
+  Checkpoint() = default;
+  absl::Status OpenFiles();
+  absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
+
+  std::string path_;
+  std::string manifest_hash_;
+  Manifest manifest_;
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
+};
+
+}  // namespace trainyard

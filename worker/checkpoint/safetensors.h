@@ -1,0 +1,72 @@
+// The safetensors format: 8 bytes little-endian header length, a JSON header, then the tensors' raw bytes. Shards of
+// our checkpoints and files named by `model.init_from` are such files; Python's `safetensors` reads what is written
+// here.
+//
+// The reader trusts nothing: a header that is too long, not JSON, names a tensor twice, an unknown dtype, a size that
+// does not follow from dtype and shape, ranges that overlap, leave holes or end elsewhere than the file are each an
+// error that names the file and the tensor. Objects are immutable once opened and may be read by any thread.
+//
+//   ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
+//   const TensorInfo* wte = file->Find("wte.weight");
+//   absl::string_view bytes = file->Bytes(*wte);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;  // F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // in the file's data, that is after the header
+  uint64_t end = 0;
+};
+
+// Bytes of one element, 0 for a dtype that is not known.
+uint64_t DtypeBytes(absl::string_view dtype);
+// Product of the dimensions. Possible errors: InvalidArgument for a negative one or more than 2^62 elements.
+absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape);
+std::string ShapeText(const std::vector<int64_t>& shape);  // "[4, 128]"
+
+class SafetensorsFile {
+ public:
+  // Possible errors: NotFound, PermissionDenied; DataLoss for a file that is not what it should be.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their bytes
+  const TensorInfo* Find(absl::string_view name) const;                // null: no such tensor
+  absl::string_view Bytes(const TensorInfo& tensor) const {
+    return data_.substr(tensor.begin, tensor.end - tensor.begin);
+  }
+  absl::string_view whole() const { return whole_; }
+
+ private:
+  SafetensorsFile(std::string path, absl::string_view whole) : path_(std::move(path)), whole_(whole) {}
+  absl::Status ReadHeader();
+
+  const std::string path_;
+  const absl::string_view whole_;  // the mapped file
+  absl::string_view data_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, size_t, std::less<>> index_;
+};
+
+// The header of a file that holds `tensors` one after another, with its 8 bytes of length; padded so that the data
+// begins at a multiple of 8. Fills `begin` and `end`. REQUIRES: dtypes are known, and the widest come first, so that
+// every tensor lies at a multiple of its element's size.
+std::string SafetensorsHeader(std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata);
+
+}  // namespace trainyard

@@ -1,0 +1,128 @@
+#include "worker/checkpoint/writer.h"
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kShardName[] = "shard-00000.safetensors";
+// What is hashed and handed to the kernel at a time: small enough to be still in the cache for the second.
+constexpr size_t kChunkBytes = 256 << 10;
+
+// A file that is hashed as it is written.
+class HashedFile {
+ public:
+  HashedFile(std::unique_ptr<WritableFile> file, std::string name) : file_(std::move(file)) {
+    entry_.name = std::move(name);
+  }
+
+  // Adds the hash of `bytes` alone to `piece` where it is given.
+  absl::Status Append(absl::string_view bytes, std::string* piece = nullptr) {
+    Hasher own;
+    entry_.bytes += bytes.size();
+    while (!bytes.empty()) {
+      absl::string_view chunk = bytes.substr(0, kChunkBytes);
+      whole_.Add(chunk);
+      if (piece != nullptr) own.Add(chunk);
+      RETURN_IF_ERROR(file_->Append(chunk));
+      bytes.remove_prefix(chunk.size());
+    }
+    if (piece != nullptr) *piece = own.Hex();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ManifestFile> Finish() {
+    RETURN_IF_ERROR(file_->Sync());
+    entry_.hash = whole_.Hex();
+    return entry_;
+  }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  Hasher whole_;
+  ManifestFile entry_;
+};
+
+// The whole tensor as one piece: a box as large as the tensor, all of its elements.
+ManifestTensor WholePiece(const TensorBytes& tensor, uint64_t first_byte) {
+  ManifestPiece piece;
+  piece.file = kShardName;
+  piece.start.assign(tensor.shape.size(), 0);
+  piece.size = tensor.shape;
+  piece.last_element = tensor.bytes.size() / DtypeBytes(tensor.dtype);
+  piece.first_byte = first_byte;
+  piece.last_byte = first_byte + tensor.bytes.size();
+  return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {piece}};
+}
+
+absl::Status WriteShard(const std::string& folder, const std::vector<TensorBytes>& tensors, Manifest& manifest,
+                        FileSystem& file_system) {
+  std::vector<TensorInfo> infos;
+  for (const TensorBytes& tensor : tensors) {
+    ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
+    if (DtypeBytes(tensor.dtype) == 0 || elements * DtypeBytes(tensor.dtype) != tensor.bytes.size()) {
+      return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ",
+                                              ShapeText(tensor.shape), " was given with ", tensor.bytes.size(),
+                                              " bytes"));
+    }
+    TensorInfo& info = infos.emplace_back();
+    info.name = ShardTensorName(tensor.role, tensor.name);
+    info.dtype = tensor.dtype;
+    info.shape = tensor.shape;
+  }
+  std::string header = SafetensorsHeader(infos, {{"format", "pt"}});
+  ASSIGN_OR_RETURN(auto raw, file_system.Create(JoinPath(folder, kShardName)));
+  HashedFile file(std::move(raw), kShardName);
+  RETURN_IF_ERROR(file.Append(header));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    ManifestTensor entry = WholePiece(tensors[i], header.size() + infos[i].begin);
+    RETURN_IF_ERROR(file.Append(tensors[i].bytes, &entry.pieces[0].hash));
+    manifest.tensors.push_back(std::move(entry));
+  }
+  ASSIGN_OR_RETURN(ManifestFile written, file.Finish());
+  manifest.files.push_back(std::move(written));
+  return absl::OkStatus();
+}
+
+absl::Status WriteManifest(const std::string& folder, absl::string_view text, FileSystem& file_system) {
+  ASSIGN_OR_RETURN(auto file, file_system.Create(JoinPath(folder, kManifestName)));
+  RETURN_IF_ERROR(file->Append(text));
+  RETURN_IF_ERROR(file->Sync());
+  return file_system.SyncFolder(folder);
+}
+
+}  // namespace
+
+std::string ShardTensorName(absl::string_view role, absl::string_view name) {
+  return role == "parameter" ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
+}
+
+absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
+                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system) {
+  const std::string path = JoinPath(run_folder, StepFolderName(manifest.step));
+  const std::string partial = absl::StrCat(path, ".g", manifest.generation, kPartialSuffix);
+  manifest.files.clear();
+  manifest.tensors.clear();
+  RETURN_IF_ERROR(file_system.RemoveAll(partial));
+  RETURN_IF_ERROR(file_system.MakeFolder(partial));
+  // After the rename this removes the checkpoint that was replaced, if there was one.
+  absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
+
+  RETURN_IF_ERROR(WriteShard(partial, tensors, manifest, file_system));
+  std::string text = ManifestText(manifest);
+  RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
+  RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
+  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+
+  SavedCheckpoint saved{.path = path, .manifest_hash = ManifestHash(text), .size_bytes = text.size()};
+  for (const ManifestFile& file : manifest.files) saved.size_bytes += file.bytes;
+  return saved;
+}
+
+}  // namespace trainyard

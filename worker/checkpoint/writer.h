@@ -1,0 +1,45 @@
+// Writes a checkpoint so that a crash at any moment leaves either nothing that counts or all of it:
+//
+//   step-00000100.g2.partial/   made; the shard streamed into it, hashed on the way, synced
+//   step-00000100.g2.partial/manifest.json   last, synced
+//   step-00000100/              by one rename; the parent synced
+//
+// A failure (disk full, folder gone) is a status that names the file; what was begun is removed. One thread at a time:
+// rank 0, which holds the run folder's lock.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace trainyard {
+
+// A whole tensor in memory, dense and row-major. `bytes` is borrowed for the time of the call.
+struct TensorBytes {
+  std::string name;
+  std::string role;  // see ManifestTensor
+  std::string dtype;
+  std::vector<int64_t> shape;
+  absl::string_view bytes;
+};
+
+struct SavedCheckpoint {
+  std::string path;
+  std::string manifest_hash;
+  uint64_t size_bytes = 0;  // of all files
+};
+
+// A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
+std::string ShardTensorName(absl::string_view role, absl::string_view name);
+
+// Writes `tensors` and `manifest` (whose `files` and `tensors` are filled in here) below `run_folder`. A checkpoint of
+// the same step that is there already is replaced at once. Possible errors: ResourceExhausted when the disk is full;
+// PermissionDenied, NotFound and others of the file system.
+absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
+                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system);
+
+}  // namespace trainyard

@@ -1,0 +1,246 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status_macros.h"
+#include "worker/collectives/communicator.h"
+#include "worker/collectives/rendezvous_store.h"
+#include "worker/collectives/single_communicator.h"
+#include "worker/collectives/tcp_sockets.h"
+
+namespace trainyard {
+namespace {
+
+// A numeric IPv6 address with its ending zero.
+constexpr int64_t kAddressBytes = 46;
+
+// What LibTorch threw, without the stack that c10::Error appends, on one line.
+std::string TextOf(const std::exception& error) {
+  const auto* with_stack = dynamic_cast<const c10::Error*>(&error);
+  std::string text = with_stack != nullptr ? with_stack->what_without_backtrace() : error.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+absl::Status StatusOfException(const std::exception& error) {
+  std::string text = TextOf(error), lower = absl::AsciiStrToLower(text);
+  if (absl::StrContains(lower, "timed out") || absl::StrContains(lower, "timeout")) {
+    return absl::DeadlineExceededError(text);
+  }
+  return absl::UnavailableError(text);
+}
+
+class GlooCommunicator;
+
+class GlooCollective final : public Collective {
+ public:
+  // `work` may be null when the operation could not be started; `status` then says why.
+  GlooCollective(GlooCommunicator& owner, std::string name, c10::intrusive_ptr<c10d::Work> work, absl::Status status)
+      : owner_(owner), name_(std::move(name)), work_(std::move(work)), status_(std::move(status)) {}
+  absl::Status Wait() override;
+
+ private:
+  GlooCommunicator& owner_;
+  std::string name_;
+  c10::intrusive_ptr<c10d::Work> work_;  // null once it is over
+  absl::Status status_;
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(const GlooOptions& options, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
+      : rank_(options.rank), world_size_(options.world_size), group_(std::move(group)) {}
+
+  ~GlooCommunicator() override {
+    group_.reset();
+    for (int fd : connections_) close(fd);
+  }
+
+  // Tells the peers where we listen, hears where they do, and so learns which connections are the group's.
+  absl::Status FindConnections(const Listener& own) {
+    at::Tensor mine = at::empty({kAddressBytes + 2}, at::kByte).zero_();
+    std::memcpy(mine.mutable_data_ptr(), own.address.data(), std::min<size_t>(own.address.size(), kAddressBytes - 1));
+    std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes, &own.port, 2);
+    at::Tensor all = at::empty({world_size_ * mine.numel()}, at::kByte);
+    RETURN_IF_ERROR(AllGather(all, mine)->Wait()) << "while telling the peers where rank " << rank_ << " listens";
+
+    std::vector<Listener> peers;
+    for (int r = 0; r < world_size_; ++r) {
+      if (r == rank_) continue;
+      const uint8_t* entry = all.const_data_ptr<uint8_t>() + r * mine.numel();
+      Listener& peer = peers.emplace_back();
+      peer.address = reinterpret_cast<const char*>(entry);
+      std::memcpy(&peer.port, entry + kAddressBytes, 2);
+    }
+    ASSIGN_OR_RETURN(std::vector<int> connections, DuplicateConnections(own, peers));
+    absl::MutexLock lock(&mu_);
+    connections_ = std::move(connections);
+    if (connections_.size() < peers.size()) {
+      return absl::InternalError(absl::StrCat("rank ", rank_, " found ", connections_.size(), " connections to its ",
+                                              peers.size(), " peers; it could not leave a collective when told to"));
+    }
+    return absl::OkStatus();
+  }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    return Start("all-reduce", tensor, [&] {
+      std::vector<at::Tensor> tensors{tensor.detach()};
+      return group_->allreduce(tensors);
+    });
+  }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
+    return Start("broadcast", tensor, [&] {
+      std::vector<at::Tensor> tensors{tensor.detach()};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
+    return Start("all-gather", in, [&] {
+      at::Tensor to = out.detach(), from = in.detach();
+      return group_->_allgather_base(to, from);
+    });
+  }
+  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
+    return Start("reduce-scatter", in, [&] {
+      at::Tensor to = out.detach(), from = in.detach();
+      return group_->_reduce_scatter_base(to, from);
+    });
+  }
+  std::unique_ptr<Collective> Barrier() override {
+    return Start("barrier", at::Tensor(), [&] { return group_->barrier(); });
+  }
+
+  void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
+
+  CollectiveProgress progress() const override {
+    absl::MutexLock lock(&mu_);
+    return progress_;
+  }
+
+  // The rest is for GlooCollective.
+  void WaitBegins(const std::string& name) {
+    absl::MutexLock lock(&mu_);
+    progress_.waits_in = name;
+  }
+  void WaitEnds(bool completed) {
+    absl::MutexLock lock(&mu_);
+    progress_.waits_in.clear();
+    if (completed) ++progress_.num_completed;
+  }
+  // The first error stays, and breaks the connections, so that no peer waits for what will not come. Returns it.
+  absl::Status Break(absl::Status status) {
+    absl::MutexLock lock(&mu_);
+    if (error_.ok()) {
+      error_ = std::move(status);
+      for (int fd : connections_) shutdown(fd, SHUT_RDWR);
+    }
+    return error_;
+  }
+
+ private:
+  template <typename Launch>
+  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch) {
+    std::string name;
+    {
+      absl::MutexLock lock(&mu_);
+      name = absl::StrCat(kind, " ", ++progress_.num_started);
+      if (tensor.defined())
+        absl::StrAppend(&name, " (", tensor.numel(), " x ", c10::toString(tensor.scalar_type()), ")");
+      if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, error_);
+    }
+    c10::NoGradGuard no_grad;
+    try {
+      return std::make_unique<GlooCollective>(*this, std::move(name), launch(), absl::OkStatus());
+    } catch (const std::exception& error) {
+      absl::Status status = Break(StatusOfException(error));
+      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, std::move(status));
+    }
+  }
+
+  const int rank_;
+  const int world_size_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  mutable absl::Mutex mu_;
+  std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
+  absl::Status error_ ABSL_GUARDED_BY(mu_);
+  CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::Status GlooCollective::Wait() {
+  if (work_ == nullptr) return status_;
+  owner_.WaitBegins(name_);
+  try {
+    work_->wait();
+  } catch (const std::exception& error) {
+    absl::Status status = StatusOfException(error);
+    status_ =
+        owner_.Break(absl::Status(status.code(), absl::StrCat(name_, " of rank ", owner_.rank(), " of ",
+                                                              owner_.world_size(), " failed: ", status.message())));
+  }
+  owner_.WaitEnds(status_.ok());
+  work_.reset();
+  return status_;
+}
+
+// The listener that `make` opens, as seen by the difference it makes. One at a time, so that the difference is its own.
+template <typename Make>
+absl::StatusOr<uint16_t> PortOpenedBy(Make make) {
+  static absl::Mutex* one_at_a_time = new absl::Mutex;
+  absl::MutexLock lock(one_at_a_time);
+  ASSIGN_OR_RETURN(std::set<int> before, TcpListeners());
+  make();
+  ASSIGN_OR_RETURN(std::set<int> after, TcpListeners());
+  for (int fd : after) {
+    if (!before.contains(fd)) return LocalPort(fd);
+  }
+  return absl::InternalError("gloo opened no listener");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
+  }
+  if (options.world_size == 1) return NewSingleCommunicator();
+  if (options.store == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));
+  }
+  std::chrono::milliseconds timeout(absl::ToInt64Milliseconds(options.timeout));
+  auto store = c10::make_intrusive<RendezvousStore>(*options.store, options.prefix, timeout);
+  try {
+    auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
+    Listener own{.address = options.address};
+    ASSIGN_OR_RETURN(own.port, PortOpenedBy([&] {
+                       gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
+                     }));
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.world_size, gloo);
+    group->setSequenceNumberForGroup();
+
+    auto communicator = std::make_unique<GlooCommunicator>(options, std::move(group));
+    RETURN_IF_ERROR(communicator->FindConnections(own));
+    return communicator;
+  } catch (const std::exception& error) {
+    absl::Status status = store->failure();
+    if (status.ok()) status = StatusOfException(error);
+    return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size, " at ",
+                                                    options.address, " could not join its peers: ", status.message()));
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,109 @@
+#include "worker/collectives/tcp_sockets.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+// The address of one end as (numeric text, port); none for what is not TCP.
+std::optional<Listener> EndOf(const sockaddr_storage& storage) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (storage.ss_family == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
+    inet_ntop(AF_INET, &in.sin_addr, text, sizeof text);
+    return Listener{.address = text, .port = ntohs(in.sin_port)};
+  }
+  if (storage.ss_family == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
+    inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof text);
+    return Listener{.address = text, .port = ntohs(in.sin6_port)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Listener> LocalEnd(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
+  return EndOf(storage);
+}
+
+std::optional<Listener> PeerEnd(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
+  return EndOf(storage);
+}
+
+bool IsListener(int fd) {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+}
+
+absl::Status ForEachDescriptor(const std::function<void(int)>& visit) {
+  DIR* folder = opendir("/proc/self/fd");
+  if (folder == nullptr)
+    return ErrnoStatus(errno, "cannot list /proc/self/fd, by which a group's connections are found");
+  while (dirent* entry = readdir(folder)) {
+    int fd = std::atoi(entry->d_name);
+    if (entry->d_name[0] != '.' && fd != dirfd(folder)) visit(fd);
+  }
+  closedir(folder);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::set<int>> TcpListeners() {
+  std::set<int> listeners;
+  absl::Status status = ForEachDescriptor([&](int fd) {
+    if (IsListener(fd) && LocalEnd(fd).has_value()) listeners.insert(fd);
+  });
+  if (!status.ok()) return status;
+  return listeners;
+}
+
+absl::StatusOr<uint16_t> LocalPort(int fd) {
+  std::optional<Listener> end = LocalEnd(fd);
+  if (!end.has_value()) return absl::InternalError("a listener is gone that was just there");
+  return end->port;
+}
+
+absl::StatusOr<std::vector<int>> DuplicateConnections(const Listener& own, const std::vector<Listener>& peers) {
+  std::vector<int> duplicates;
+  absl::Status trouble;
+  absl::Status status = ForEachDescriptor([&](int fd) {
+    std::optional<Listener> local = LocalEnd(fd), remote = PeerEnd(fd);
+    if (!local.has_value() || !remote.has_value()) return;  // Not TCP, or not connected: a listener.
+    bool ours = local->port == own.port;
+    for (const Listener& peer : peers) ours = ours || (remote->port == peer.port && remote->address == peer.address);
+    if (!ours) return;
+    int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (duplicate < 0) {
+      trouble.Update(ErrnoStatus(errno, "cannot duplicate a connection's descriptor"));
+    } else {
+      duplicates.push_back(duplicate);
+    }
+  });
+  status.Update(trouble);
+  if (!status.ok()) {
+    for (int fd : duplicates) close(fd);
+    return status;
+  }
+  return duplicates;
+}
+
+}  // namespace trainyard

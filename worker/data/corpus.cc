@@ -1,0 +1,217 @@
+#include "worker/data/corpus.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kProblemsShown = 10;
+
+// Collects the files that the options name, and everything that is wrong with them.
+class Search {
+ public:
+  void Take(const std::string& path) {
+    std::error_code error;
+    fs::file_status status = fs::status(path, error);
+    if (fs::is_directory(status)) {
+      TakeFolder(path);
+    } else if (fs::exists(status)) {
+      TakeFile(path, /*named=*/true);
+    } else if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
+      Problem(absl::StrCat(path, ": ", error.message()));
+    } else if (path.find_first_of("*?[") != std::string::npos) {
+      TakeGlob(path);
+    } else {
+      Problem(absl::StrCat(path, ": no such file or folder"));
+    }
+  }
+
+  // Sorted by path; a file reached twice stays once, under its first path.
+  std::vector<Corpus::File> Files() {
+    std::sort(files_.begin(), files_.end(), [](const Found& a, const Found& b) { return a.path < b.path; });
+    std::set<std::pair<dev_t, ino_t>> seen;
+    std::vector<Corpus::File> files;
+    for (Found& found : files_) {
+      if (seen.insert(found.identity).second) files.push_back({std::move(found.path), found.num_bytes});
+    }
+    return files;
+  }
+
+  void Problem(std::string text) { problems_.push_back(std::move(text)); }
+
+  absl::Status status() const {
+    if (problems_.empty()) return absl::OkStatus();
+    size_t shown = std::min(problems_.size(), kProblemsShown);
+    std::string text = absl::StrJoin(problems_.begin(), problems_.begin() + shown, "; ");
+    if (problems_.size() > shown) absl::StrAppend(&text, "; and ", problems_.size() - shown, " more");
+    return absl::InvalidArgumentError(absl::StrCat("data.text: ", text));
+  }
+
+ private:
+  struct Found {
+    std::string path;
+    int64_t num_bytes;
+    std::pair<dev_t, ino_t> identity;
+  };
+
+  void TakeFile(const std::string& path, bool named) {
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return Problem(absl::StrCat(path, ": ", std::strerror(errno)));
+    if (!S_ISREG(info.st_mode)) {
+      if (named) Problem(absl::StrCat(path, ": not a file or folder of text"));
+      return;
+    }
+    if (access(path.c_str(), R_OK) != 0)
+      return Problem(absl::StrCat(path, ": cannot be read (", std::strerror(errno), ")"));
+    if (info.st_size == 0) {
+      if (named) Problem(absl::StrCat(path, ": the file is empty"));
+      return;
+    }
+    files_.push_back({path, info.st_size, {info.st_dev, info.st_ino}});
+  }
+
+  void TakeFolder(const std::string& path) {
+    size_t before = files_.size(), problems_before = problems_.size();
+    std::error_code error;
+    fs::recursive_directory_iterator it(path, error), end;
+    while (!error && it != end) {
+      std::error_code ignored;
+      if (!it->is_directory(ignored)) TakeFile(it->path().string(), /*named=*/false);
+      it.increment(error);
+    }
+    if (error) Problem(absl::StrCat(path, ": cannot be listed (", error.message(), ")"));
+    if (files_.size() == before && problems_.size() == problems_before) {
+      Problem(absl::StrCat(path, ": the folder holds no text"));
+    }
+  }
+
+  void TakeGlob(const std::string& pattern) {
+    glob_t matches;
+    int result = glob(pattern.c_str(), 0, nullptr, &matches);
+    if (result == 0) {
+      for (size_t i = 0; i < matches.gl_pathc; ++i) {
+        std::error_code error;
+        std::string path = matches.gl_pathv[i];
+        fs::is_directory(path, error) ? TakeFolder(path) : TakeFile(path, /*named=*/false);
+      }
+      globfree(&matches);
+    } else if (result == GLOB_NOMATCH) {
+      Problem(absl::StrCat(pattern, ": the pattern matches nothing"));
+    } else {
+      Problem(absl::StrCat(pattern, ": the pattern cannot be followed"));
+    }
+  }
+
+  std::vector<Found> files_;
+  std::vector<std::string> problems_;
+};
+
+absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
+  int fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", file.path));
+  void* data = mmap(nullptr, file.num_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  int error = errno;
+  close(fd);
+  if (data == MAP_FAILED) {
+    absl::string_view advice = error == ENOMEM ? " (more files than vm.max_map_count allows? join some)" : "";
+    return ErrnoStatus(error, absl::StrCat("cannot map ", file.path, advice));
+  }
+  return static_cast<const uint8_t*>(data);
+}
+
+std::string Hex(XXH128_hash_t hash) { return absl::StrFormat("%016x%016x", hash.high64, hash.low64); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
+  Search search;
+  for (const std::string& path : options.paths) search.Take(path);
+  if (options.paths.empty()) search.Problem("no path is given");
+  std::unique_ptr<Corpus> corpus(new Corpus);
+  corpus->files_ = search.Files();
+  for (const File& file : corpus->files_) corpus->num_bytes_ += file.num_bytes;
+  int64_t kept_bytes = std::llround(options.validation * static_cast<double>(corpus->num_bytes_));
+  corpus->num_train_bytes_ = corpus->num_bytes_ - kept_bytes;
+
+  // Without text nothing can be said about its length.
+  int64_t sample_bytes = options.context + 1;
+  if (!corpus->files_.empty() && corpus->num_train_bytes_ < sample_bytes) {
+    search.Problem(absl::StrCat("the text for training is ", corpus->num_train_bytes_, " bytes (", corpus->num_bytes_,
+                                " less ", kept_bytes, " for validation), shorter than one sample of context + 1 = ",
+                                sample_bytes, " bytes; give more text or a smaller context"));
+  }
+  if (!corpus->files_.empty() && options.evaluates && kept_bytes < sample_bytes) {
+    search.Problem(absl::StrCat("the text for validation is ", kept_bytes, " bytes (", options.validation, " of ",
+                                corpus->num_bytes_, "), shorter than one sample of context + 1 = ", sample_bytes,
+                                " bytes; give more text, a larger data.validation, or do not evaluate"));
+  }
+  absl::Status status = search.status();
+  if (!status.ok()) return status;
+
+  int64_t start = 0;
+  for (const File& file : corpus->files_) {
+    absl::StatusOr<const uint8_t*> data = MapFile(file);
+    if (!data.ok()) return data.status();
+    corpus->mappings_.push_back({.data = *data, .start = start});
+    start += file.num_bytes;
+  }
+  return corpus;
+}
+
+Corpus::~Corpus() {
+  for (size_t i = 0; i < mappings_.size(); ++i) {
+    munmap(const_cast<uint8_t*>(mappings_[i].data), static_cast<size_t>(files_[i].num_bytes));
+  }
+}
+
+void Corpus::Read(int64_t start, absl::Span<uint8_t> out) const {
+  // The file that holds `start`: the last one that does not begin after it.
+  auto after = std::upper_bound(mappings_.begin(), mappings_.end(), start,
+                                [](int64_t position, const Mapping& mapping) { return position < mapping.start; });
+  size_t file = static_cast<size_t>(after - mappings_.begin()) - 1;
+  while (!out.empty()) {
+    int64_t offset = start - mappings_[file].start;
+    size_t count = std::min<size_t>(out.size(), static_cast<size_t>(files_[file].num_bytes - offset));
+    std::memcpy(out.data(), mappings_[file].data + offset, count);
+    out.remove_prefix(count);
+    start += static_cast<int64_t>(count);
+    ++file;
+  }
+}
+
+CorpusFingerprint Corpus::Fingerprint() const {
+  XXH3_state_t* content = XXH3_createState();
+  XXH3_128bits_reset(content);
+  std::string list;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    absl::StrAppend(&list, files_[i].path, absl::string_view("\0", 1), files_[i].num_bytes, "\n");
+    XXH3_128bits_update(content, mappings_[i].data, static_cast<size_t>(files_[i].num_bytes));
+  }
+  CorpusFingerprint fingerprint{.num_files = files_.size(),
+                                .num_bytes = static_cast<uint64_t>(num_bytes_),
+                                .files_hash = Hex(XXH3_128bits(list.data(), list.size())),
+                                .content_hash = Hex(XXH3_128bits_digest(content))};
+  XXH3_freeState(content);
+  return fingerprint;
+}
+
+}  // namespace trainyard

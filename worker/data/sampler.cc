@@ -1,0 +1,41 @@
+#include "worker/data/sampler.h"
+
+#include <bit>
+
+namespace trainyard {
+namespace {
+
+constexpr int kRounds = 6;  // 4 already shuffle well; two more cost nothing that can be measured.
+
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Sampler::Sampler(uint64_t num_samples, uint64_t seed)
+    : num_samples_(num_samples), seed_(seed), half_bits_((std::bit_width(num_samples - 1) + 1) / 2) {}
+
+uint64_t Sampler::At(uint64_t position) const {
+  uint64_t epoch = position / num_samples_, place = position % num_samples_;
+  if (half_bits_ == 0) return 0;  // One sample.
+
+  uint64_t key = Mix(Mix(seed_ + 0x9e3779b97f4a7c15u) ^ epoch);
+  uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  // The network permutes 0..4^half_bits-1. What falls outside the samples is sent through again: it comes back inside,
+  // to a place no other does, after at most 4 turns on average since 4^half_bits <= 4 x num_samples.
+  do {
+    uint64_t left = place >> half_bits_, right = place & mask;
+    for (int round = 0; round < kRounds; ++round) {
+      uint64_t next = left ^ (Mix(right ^ Mix(key + round)) & mask);
+      left = right;
+      right = next;
+    }
+    place = (left << half_bits_) | right;
+  } while (place >= num_samples_);
+  return place;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,190 @@
+#include "worker/model/gpt2.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "worker/model/gelu.h"
+
+namespace trainyard {
+namespace {
+
+constexpr double kInitDeviation = 0.02;
+constexpr double kLayerNormEps = 1e-5;
+
+// splitmix64's finisher: spreads every bit of its input over the output.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+uint64_t Combine(uint64_t a, uint64_t b) { return Mix(Mix(a + 0x9e3779b97f4a7c15u) + b + 0x9e3779b97f4a7c15u); }
+
+struct LayerNorm {
+  at::Tensor weight, bias;
+};
+struct Projection {
+  at::Tensor weight, bias;  // weight is [in, out]
+};
+struct Block {
+  LayerNorm ln_1;
+  Projection c_attn, attn_proj;
+  LayerNorm ln_2;
+  Projection c_fc, mlp_proj;
+};
+
+class Gpt2 final : public Model {
+ public:
+  Gpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type) : config_(config), seed_(seed), type_(type) {
+    int64_t d = config.width;
+    BeginUnit("root");
+    wte_ = Matrix("wte.weight", config.vocabulary, d);
+    wpe_ = Matrix("wpe.weight", config.context, d);
+    ln_f_ = MakeLayerNorm("ln_f");
+    for (int64_t i = 0; i < config.layers; ++i) {
+      std::string name = absl::StrCat("h.", i);
+      BeginUnit(name);
+      Block block;
+      block.ln_1 = MakeLayerNorm(name + ".ln_1");
+      block.c_attn = MakeProjection(name + ".attn.c_attn", d, 3 * d);
+      block.attn_proj = MakeProjection(name + ".attn.c_proj", d, d);
+      block.ln_2 = MakeLayerNorm(name + ".ln_2");
+      block.c_fc = MakeProjection(name + ".mlp.c_fc", d, 4 * d);
+      block.mlp_proj = MakeProjection(name + ".mlp.c_proj", 4 * d, d);
+      blocks_.push_back(std::move(block));
+    }
+    for (NamedTensor& parameter : parameters_) parameter.tensor.requires_grad_(true);
+  }
+
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
+                     std::optional<DropoutKey> dropout) override {
+    double drop = dropout.has_value() ? config_.dropout : 0;
+    if (drop > 0) SeedDropout(*dropout);
+    at::Tensor scores = Scores(inputs, hooks, drop);
+    at::Tensor loss = at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum);
+    hooks.AfterUnit(0);
+    return loss;
+  }
+
+  at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {
+    at::Tensor scores = Scores(inputs, hooks, /*drop=*/0).view({inputs.size(0), inputs.size(1), -1});
+    hooks.AfterUnit(0);
+    return scores;
+  }
+
+  int64_t context() const override { return config_.context; }
+  int64_t vocabulary() const override { return config_.vocabulary; }
+
+ private:
+  // The scores of all positions, [sequences x tokens, vocabulary]. Leaves the root unit open: the loss belongs to it.
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, double drop) {
+    hooks.BeforeUnit(0);
+    int64_t tokens = inputs.size(1);
+    at::Tensor x = at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens);
+    x = Drop(x, drop);
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      int unit = static_cast<int>(i) + 1;
+      hooks.BeforeUnit(unit);
+      x = Forward(blocks_[i], x, drop);
+      hooks.AfterUnit(unit);
+    }
+    return at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
+  }
+
+  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop) const {
+    at::Tensor attended = x + Drop(Attention(block, Norm(block.ln_1, x), drop), drop);
+    at::Tensor hidden = Gelu(Project(block.c_fc, Norm(block.ln_2, attended)));
+    return attended + Drop(Project(block.mlp_proj, hidden), drop);
+  }
+
+  at::Tensor Attention(const Block& block, const at::Tensor& x, double drop) const {
+    int64_t sequences = x.size(0), tokens = x.size(1), d = config_.width;
+    // One unbind, not three selects: its backward writes the three gradients side by side in one pass.
+    at::Tensor qkv = Project(block.c_attn, x).view({sequences, tokens, 3, config_.heads, d / config_.heads});
+    std::vector<at::Tensor> parts = qkv.unbind(2);
+    at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
+    at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, drop, /*is_causal=*/true);
+    return Project(block.attn_proj, mixed.transpose(1, 2).reshape({sequences, tokens, d}));
+  }
+
+  static at::Tensor Project(const Projection& p, const at::Tensor& x) {
+    at::Tensor y = at::addmm(p.bias, x.view({-1, p.weight.size(0)}), p.weight);
+    return y.view({x.size(0), x.size(1), p.weight.size(1)});
+  }
+  at::Tensor Norm(const LayerNorm& norm, const at::Tensor& x) const {
+    return at::layer_norm(x, {config_.width}, norm.weight, norm.bias, kLayerNormEps);
+  }
+  static at::Tensor Drop(const at::Tensor& x, double drop) {
+    return drop > 0 ? at::dropout(x, drop, /*train=*/true) : x;
+  }
+
+  // Attention draws from the process' default generator and cannot be given another, so it is that one that is set.
+  static void SeedDropout(const DropoutKey& key) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(Combine(Combine(key.seed, key.step), key.micro_batch));
+  }
+
+  void BeginUnit(std::string name) {
+    units_.push_back({.name = std::move(name), .first_parameter = static_cast<int>(parameters_.size())});
+  }
+  at::Tensor Add(std::string name, at::Tensor value) {
+    at::Tensor tensor = value.to(type_);
+    parameters_.push_back({.name = std::move(name), .tensor = tensor});
+    units_.back().num_parameters++;
+    return tensor;
+  }
+  // Each matrix has a generator of its own, keyed by its place, and is drawn in fp32 whatever the type.
+  at::Tensor Matrix(std::string name, int64_t rows, int64_t columns) {
+    at::Generator generator = at::detail::createCPUGenerator(Combine(seed_, parameters_.size()));
+    return Add(std::move(name), at::empty({rows, columns}, at::kFloat).normal_(0, kInitDeviation, generator));
+  }
+  LayerNorm MakeLayerNorm(const std::string& name) {
+    at::Tensor weight = Add(name + ".weight", at::ones({config_.width}));
+    return {.weight = weight, .bias = Add(name + ".bias", at::zeros({config_.width}))};
+  }
+  Projection MakeProjection(const std::string& name, int64_t in, int64_t out) {
+    at::Tensor weight = Matrix(name + ".weight", in, out);
+    return {.weight = weight, .bias = Add(name + ".bias", at::zeros({out}))};
+  }
+
+  Gpt2Config config_;
+  uint64_t seed_;
+  at::ScalarType type_;
+  at::Tensor wte_, wpe_;
+  LayerNorm ln_f_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type) {
+  if (config.layers < 1 || config.heads < 1 || config.width < 1 || config.context < 1 || config.vocabulary < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a gpt2 model needs at least 1 of everything; found layers ",
+                                                   config.layers, ", heads ", config.heads, ", width ", config.width,
+                                                   ", context ", config.context, ", vocabulary ", config.vocabulary));
+  }
+  if (config.width % config.heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("heads must divide width: ", config.width, " / ", config.heads,
+                                                   " leaves ", config.width % config.heads));
+  }
+  if (!(config.dropout >= 0 && config.dropout < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("dropout must be in [0, 1), found ", config.dropout));
+  }
+  return std::make_unique<Gpt2>(config, seed, type);
+}
+
+}  // namespace trainyard

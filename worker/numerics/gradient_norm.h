@@ -1,0 +1,24 @@
+// The gradient's size, and by how much it is scaled before the optimizer sees it. Every strategy answers the first
+// question for the part of the gradient it holds; the second is asked once, here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace trainyard {
+
+// Sum of the squares of a flat, contiguous fp32 or fp64 tensor, added up in fp64 in an order that depends on its length
+// alone. NaN and infinities come through.
+double SumOfSquares(const at::Tensor& flat);
+
+struct GradientScale {
+  double scale = 1;  // what to multiply the summed gradient with: 1 / tokens, and the clipping
+  double norm = 0;   // of the mean gradient, before clipping
+};
+
+// The one place that divides: gradients are sums over all tokens of the step, `num_tokens` counts them over all ranks.
+// `clip_norm` 0: no clipping.
+GradientScale ScaleOf(double sum_of_squares, uint64_t num_tokens, double clip_norm);
+
+}  // namespace trainyard

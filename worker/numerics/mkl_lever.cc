@@ -1,0 +1,65 @@
+#include "worker/numerics/mkl_lever.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace trainyard {
+namespace {
+
+std::atomic<bool> g_answer_yes{false};
+
+bool CpuHasAvx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+
+bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+// Best of a few, GFLOP/s. 384 is large enough for the kernels to show themselves and takes about a millisecond.
+double TimeProduct() {
+  constexpr int64_t kSize = 384;
+  constexpr int kTries = 4;
+  c10::NoGradGuard no_grad;
+  at::Tensor a = at::ones({kSize, kSize});
+  double best_s = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTries; ++i) {
+    auto start = std::chrono::steady_clock::now();
+    at::Tensor product = at::mm(a, a);
+    best_s = std::min(best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return 2e-9 * kSize * kSize * kSize / best_s;
+}
+
+}  // namespace
+
+std::string SetMklLever(MklLever choice) {
+  bool avx512 = CpuHasAvx512(), avx2 = CpuHasAvx2();
+  std::string path;
+  if (__builtin_cpu_is("intel")) {
+    path = "MKL's own choice (the CPU is Intel's, which needs no lever)";
+  } else if (choice == MklLever::kOff) {
+    path = "MKL's own choice (the lever is off)";
+  } else if (avx512 || (choice == MklLever::kOn && avx2)) {
+    g_answer_yes = true;
+    path = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, by the lever");
+  } else {
+    path = absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? ", nor AVX2" : "", ")");
+  }
+  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProduct());
+}
+
+// True for an Intel CPU by itself, too: there the flag stays down and MKL must still hear the truth.
+extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
+  return g_answer_yes || __builtin_cpu_is("intel");
+}
+
+}  // namespace trainyard
