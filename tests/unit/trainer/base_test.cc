@@ -1,0 +1,181 @@
+// The parts of the trainer that know neither torch nor gRPC.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+
+#include "common/limits.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/trainer/agreement.h"
+#include "worker/trainer/metrics.h"
+#include "worker/trainer/options.h"
+#include "worker/trainer/outbox.h"
+#include "worker/trainer/run_folder.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TEST(AgreementTest, Loss_IsTheMeanOverAllTokens) {
+  Agreement agreement;
+
+  AgreedStep agreed = agreement.Read({.tokens = 300, .loss_sum = 900});
+
+  EXPECT_EQ(agreed.loss, 3);
+  EXPECT_EQ(agreed.tokens, 300u);
+  EXPECT_FALSE(agreed.stop);
+}
+
+TEST(AgreementTest, Request_ActsOnceEvenThoughItIsSeenAgain) {
+  Agreement agreement;
+
+  EXPECT_FALSE(agreement.Read({.tokens = 1}).stop);
+  EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 4}).stop);
+  EXPECT_FALSE(agreement.Read({.tokens = 1, .request = 4}).stop);
+  EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 5}).asked);
+}
+
+TEST(AgreementTest, Notice_OfAnyRankStopsAll) {
+  Agreement agreement;
+
+  AgreedStep agreed = agreement.Read({.tokens = 1, .notice = 1});
+
+  EXPECT_TRUE(agreed.stop);
+  EXPECT_FALSE(agreed.asked);
+}
+
+TEST(MetricsTest, Lines_KeepFullPrecisionAndStayJson) {
+  StepRecord step{.step = 17, .loss = 0.1 + 0.2, .tokens = 1024, .step_s = 0.5, .grad_norm = std::nan("")};
+
+  std::string line = MetricsLine(step);
+
+  EXPECT_THAT(line, HasSubstr("\"loss\":0.30000000000000004,\"tokens\":1024,\"tokens_per_s\":2048,"));
+  EXPECT_THAT(line, HasSubstr("\"grad_norm\":null"));
+  EXPECT_EQ(MetricsLine(EvalRecord{.step = 5, .loss = 2.5, .tokens = 64, .seconds = 1}),
+            "{\"event\":\"eval\",\"step\":5,\"loss\":2.5,\"tokens\":64,\"seconds\":1}\n");
+}
+
+TEST(MetricsTest, Open_CutsBackToTheRestartStep_AndGoesOn) {
+  TemporaryFolder folder;
+  std::string path = folder / kMetricsName;
+  std::string kept = MetricsLine(StepRecord{.step = 4}) + MetricsLine(EvalRecord{.step = 4});
+  ASSERT_TRUE(WriteFileAtomically(path, kept + MetricsLine(StepRecord{.step = 5}) + "{\"event\":\"step\",\"st").ok());
+
+  {
+    auto metrics = MetricsFile::Open(path, 4);
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    ASSERT_TRUE((*metrics)->Append(MetricsLine(StepRecord{.step = 5, .loss = 7})).ok());
+  }
+
+  EXPECT_EQ(*ReadFile(path), kept + MetricsLine(StepRecord{.step = 5, .loss = 7}));
+}
+
+TEST(OutboxTest, Facts_AreKeptUntilAcknowledged_AndSentAgainAfterRewind) {
+  Outbox outbox;
+  for (uint64_t step : {1, 2, 3}) outbox.AddFact(SaveFailedFact{.step = step}, 0);
+  EXPECT_EQ(outbox.TakeFact()->sequence, 1u);
+  EXPECT_EQ(outbox.TakeFact()->sequence, 2u);
+  outbox.Acknowledge(1);
+
+  outbox.Rewind();
+
+  EXPECT_EQ(outbox.acknowledged(), 1u);
+  EXPECT_EQ(outbox.TakeFact()->sequence, 2u);
+  EXPECT_EQ(outbox.TakeFact()->sequence, 3u);
+  EXPECT_FALSE(outbox.TakeFact().has_value());
+  EXPECT_EQ(outbox.AddFact(SaveFailedFact{}, 0), 4u);
+}
+
+TEST(OutboxTest, Reports_ComeInOrder_ABatchEndsAfterAnEvaluation) {
+  Outbox outbox;
+  outbox.AddStep({.step = 1});
+  outbox.AddStep({.step = 2});
+  outbox.AddEval({.step = 2});
+  outbox.AddStep({.step = 3});
+
+  ReportBatch first = outbox.TakeReports(), second = outbox.TakeReports();
+
+  EXPECT_THAT(first.steps, SizeIs(2));
+  EXPECT_THAT(first.evals, SizeIs(1));
+  ASSERT_THAT(second.steps, SizeIs(1));
+  EXPECT_EQ(second.steps[0].step, 3u);
+  EXPECT_FALSE(outbox.has_reports());
+}
+
+TEST(OutboxTest, Reports_BeyondTheLimit_DropTheOldestAndCountUnsentOnes) {
+  Outbox outbox;
+  for (uint64_t step = 1; step <= limits::kTrainerReports + 10; ++step) {
+    outbox.AddStep({.step = step});
+    if (step == 4) outbox.TakeReports();
+  }
+
+  ReportBatch batch = outbox.TakeReports();
+  EXPECT_EQ(batch.dropped_steps, 6u);
+  EXPECT_EQ(batch.steps.front().step, 11u);
+  EXPECT_THAT(batch.steps, SizeIs(limits::kReportsPerMessage));
+
+  outbox.Rewind();
+  EXPECT_EQ(outbox.TakeReports().steps.front().step, 11u);
+}
+
+TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(MakeFolders(folder / ".trainyard/job").ok());
+  auto lock = TakeRunFolder(folder.path(), absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok()) << lock.status();
+
+  EXPECT_TRUE(CheckEmpty(folder.path()).ok());
+  for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(WriteFileAtomically(folder / name, "").ok());
+  EXPECT_THAT(std::string(CheckEmpty(folder.path()).message()), HasSubstr("it holds a, b, c and 1 more"));
+}
+
+TEST(RunFolderTest, Take_WhileAnotherHoldsIt_NamesTheProcessAndTheWayOut) {
+  TemporaryFolder folder;
+  auto lock = TakeRunFolder(folder.path(), absl::ZeroDuration());
+
+  absl::Status status = TakeRunFolder(folder.path(), absl::ZeroDuration()).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", getpid())));
+}
+
+TEST(RunFolderTest, Token_IsSeenInTheSameFolderOnly_AndGoesAway) {
+  TemporaryFolder folder, other;
+  auto token = SharedFolderToken::Leave(folder.path());
+  ASSERT_TRUE(token.ok()) << token.status();
+
+  EXPECT_TRUE(FindToken(folder.path(), (*token)->name(), "w2", absl::ZeroDuration()).ok());
+  absl::Status status = FindToken(other.path(), (*token)->name(), "w2", absl::ZeroDuration());
+  token->reset();
+
+  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("host w2: checkpoint.dir ", other.path())));
+  EXPECT_FALSE(FileExists(folder / ".trainyard"));
+}
+
+TEST(OptionsTest, CommandLines_AreReadOrRefused) {
+  auto parse = [](std::vector<const char*> arguments, TrainerOptions& options) {
+    arguments.insert(arguments.begin(), "trainyard-trainer");
+    int code = -1;
+    return ParseOptions(static_cast<int>(arguments.size()), arguments.data(), options, code) ? 0
+           : code == 0                                                                       ? 10
+                                                                                             : code;
+  };
+  TrainerOptions train, sample, other;
+
+  EXPECT_EQ(parse({"--link", "/s", "--job", "j", "--generation", "3", "--rank", "1"}, train), 0);
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--tokens", "5", "--json"}, sample), 0);
+
+  EXPECT_EQ(train.generation, 3u);
+  EXPECT_EQ(sample.command, TrainerOptions::Command::kSample);
+  EXPECT_EQ(sample.sample.tokens, 5);
+  EXPECT_EQ(parse({}, other), 2);
+  EXPECT_EQ(parse({"sample"}, other), 2);
+  EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--tokens", "0"}, other), 2);
+  EXPECT_EQ(parse({"--version"}, other), 10);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,100 @@
+// A link without a daemon: it remembers what it is told, acknowledges facts when told to, and goes at once. Ranks in
+// threads of one test share a FakeStore.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+class FakeStore {
+ public:
+  absl::Status Put(absl::string_view name, absl::string_view value) {
+    absl::MutexLock lock(&mu_);
+    auto [it, fresh] = values_.emplace(name, value);
+    return fresh || it->second == value ? absl::OkStatus() : absl::AlreadyExistsError(name);
+  }
+  absl::StatusOr<std::string> Get(const std::string& name, absl::Duration timeout) {
+    absl::MutexLock lock(&mu_);
+    auto there = [&]() { return values_.contains(name); };
+    if (!mu_.AwaitWithTimeout(absl::Condition(&there), timeout)) return absl::DeadlineExceededError(name);
+    return values_.at(name);
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::string, std::string> values_;
+};
+
+class FakeLink final : public Link {
+ public:
+  explicit FakeLink(FakeStore* store = nullptr) : store_(store) {}
+
+  absl::StatusOr<StartOrder> AwaitStart(absl::Duration) override { return absl::UnimplementedError("not asked for"); }
+  uint64_t Tell(const TrainerFact& fact) override {
+    absl::MutexLock lock(&mu_);
+    facts_.push_back(fact);
+    return facts_.size();
+  }
+  uint64_t acknowledged() const override {
+    absl::MutexLock lock(&mu_);
+    return acknowledges_ ? facts_.size() : 0;
+  }
+  bool AwaitAcknowledged(uint64_t, absl::Duration) override { return acknowledges_; }
+  void ReportStep(const StepRecord& record) override {
+    absl::MutexLock lock(&mu_);
+    steps_.push_back(record);
+    if (record.step == stop_after_report_of_) stop_request_ = 1;
+  }
+  void ReportEval(const EvalRecord& record) override {
+    absl::MutexLock lock(&mu_);
+    evals_.push_back(record);
+  }
+  void ReportProgress(Phase, uint64_t) override {}
+  absl::Status AwaitGo(const std::function<bool()>&) override { return abort_status(); }
+  uint64_t stop_request() const override {
+    absl::MutexLock lock(&mu_);
+    return stop_request_;
+  }
+  void OnAbort(std::function<void(std::string)>) override {}
+  absl::Status abort_status() const override { return absl::OkStatus(); }
+  void Close(absl::Duration) override {}
+  absl::Status Put(absl::string_view name, absl::string_view value) override { return store_->Put(name, value); }
+  absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override {
+    return store_->Get(std::string(name), timeout);
+  }
+
+  // Before the run.
+  void set_acknowledges(bool acknowledges) { acknowledges_ = acknowledges; }
+  void StopAfterReportOf(uint64_t step) { stop_after_report_of_ = step; }
+
+  // After it.
+  const std::vector<StepRecord>& steps() const { return steps_; }
+  const std::vector<EvalRecord>& evals() const { return evals_; }
+  const std::vector<TrainerFact>& facts() const { return facts_; }
+  template <typename F>
+  std::vector<F> FactsOf() const {
+    std::vector<F> found;
+    for (const TrainerFact& fact : facts_) {
+      if (const F* f = std::get_if<F>(&fact)) found.push_back(*f);
+    }
+    return found;
+  }
+
+ private:
+  FakeStore* const store_;
+  bool acknowledges_ = true;
+  uint64_t stop_after_report_of_ = 0;
+  mutable absl::Mutex mu_;
+  std::vector<TrainerFact> facts_;
+  std::vector<StepRecord> steps_;
+  std::vector<EvalRecord> evals_;
+  uint64_t stop_request_ = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,324 @@
+// Whole runs of the loop without a daemon: what a job trains must not depend on where it was interrupted.
+#include "worker/trainer/run.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+#include "common/hash.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/trainer/fake_link.h"
+#include "worker/checkpoint/catalog.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class RunTest : public ::testing::Test {
+ protected:
+  RunTest() {
+    at::set_num_threads(1);
+    std::string text;
+    for (int i = 0; i < 4000; ++i) absl::StrAppend(&text, i * i % 97, " and ", i % 7, "; ");
+    EXPECT_TRUE(WriteFileAtomically(folder_ / "text.txt", text).ok());
+  }
+
+  StartOrder Order(const std::string& run, uint64_t steps) {
+    StartOrder order;
+    order.job_id = "abcdefgh";
+    order.generation = 1;
+    order.host = "w1";
+    order.spec_bytes = "spec";
+    order.spec_digest = HashHex(order.spec_bytes);
+    TrainConfig& config = order.config;
+    config.job_name = "small";
+    config.steps = steps;
+    config.model = {.layers = 2, .heads = 2, .width = 16, .context = 16, .dropout = 0.1};
+    config.data = {.text = {folder_ / "text.txt"}, .validation = 0.1};
+    config.batch_global = 4;
+    config.batch_micro = 2;
+    config.optimizer.lr = 1e-2;
+    config.schedule.warmup_steps = 3;
+    config.checkpoint_dir = folder_ / run;
+    return order;
+  }
+
+  ExitCode Run(const StartOrder& order, FakeLink& link, FileSystem& disk = FileSystem::Real(), bool leave = false) {
+    log_.str("");
+    return RunRank(order, {.link = link, .file_system = disk, .log = log_, .told_to_leave = [leave] { return leave; }});
+  }
+
+  // Of the steps after `first_step`.
+  static std::vector<double> Losses(const FakeLink& link, uint64_t first_step = 0) {
+    std::vector<double> losses;
+    for (const StepRecord& step : link.steps()) {
+      if (step.step > first_step) losses.push_back(step.loss);
+    }
+    return losses;
+  }
+
+  std::string Shard(const std::string& run, uint64_t step) {
+    return *ReadFile(JoinPath(folder_ / run, StepFolderName(step)) + "/shard-00000.safetensors");
+  }
+
+  // Steps of metrics.jsonl, in order; evaluations as negative numbers.
+  std::vector<int64_t> MetricSteps(const std::string& run) {
+    std::vector<int64_t> steps;
+    std::istringstream lines(*ReadFile(JoinPath(folder_ / run, "metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      int64_t step = std::stoll(line.substr(line.find("\"step\":") + 7));
+      steps.push_back(line.find("\"eval\"") == std::string::npos ? step : -step);
+    }
+    return steps;
+  }
+
+  TemporaryFolder folder_;
+  std::ostringstream log_;
+};
+
+TEST_F(RunTest, TenStepsAtOnce_OrInTwoRuns_AreTheSameBitForBit) {
+  FakeLink straight, first, second;
+  StartOrder resumed = Order("two", 10);
+  resumed.resume = true;
+  StartOrder half = Order("two", 10);
+  half.config.checkpoint_every = 5;
+  first.StopAfterReportOf(4);
+
+  ASSERT_EQ(Run(Order("one", 10), straight), kExitDone) << log_.str();
+  ASSERT_EQ(Run(half, first), kExitDone) << log_.str();
+  ASSERT_LT(first.steps().size(), 10u);
+  ASSERT_EQ(Run(resumed, second), kExitDone) << log_.str();
+
+  std::vector<double> joined = Losses(first);
+  for (double loss : Losses(second)) joined.push_back(loss);
+  EXPECT_EQ(Losses(straight), joined);
+  EXPECT_EQ(Shard("one", 10), Shard("two", 10));
+  EXPECT_THAT(MetricSteps("two"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+  EXPECT_EQ(second.FactsOf<RestoredFact>().size(), 1u);
+  EXPECT_GT(Losses(straight).front(), Losses(straight).back());
+}
+
+TEST_F(RunTest, RestartFromAnOlderStep_MakesTheStepsAgain_TheSame) {
+  FakeLink whole, again;
+  StartOrder order = Order("run", 9);
+  order.config.checkpoint_every = 3;
+  order.config.checkpoint_keep = 0;
+  ASSERT_EQ(Run(order, whole), kExitDone);
+  std::string shard = Shard("run", 9);
+  StartOrder restart = order;
+  restart.generation = 2;
+  restart.restart_step = 3;
+
+  ASSERT_EQ(Run(restart, again), kExitDone) << log_.str();
+
+  EXPECT_EQ(Losses(again), Losses(whole, 3));
+  EXPECT_EQ(Shard("run", 9), shard);
+  EXPECT_THAT(MetricSteps("run"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST_F(RunTest, Evaluation_ComesEveryNStepsAndLast_AndChangesNothing) {
+  FakeLink with, without;
+  StartOrder order = Order("with", 5);
+  order.config.evaluate_every = 2;
+  order.config.evaluate_batches = 3;
+
+  ASSERT_EQ(Run(order, with), kExitDone) << log_.str();
+  ASSERT_EQ(Run(Order("without", 5), without), kExitDone);
+
+  EXPECT_EQ(Losses(with), Losses(without));
+  ASSERT_THAT(with.evals(), SizeIs(3));
+  EXPECT_EQ(with.evals()[2].tokens, 3u * 2 * 16);
+  EXPECT_THAT(MetricSteps("with"), ElementsAre(1, 2, -2, 3, 4, -4, 5, -5));
+}
+
+TEST_F(RunTest, Facts_TellTheRunInOrder) {
+  FakeLink link;
+  StartOrder order = Order("run", 4);
+  order.config.checkpoint_every = 2;
+
+  ASSERT_EQ(Run(order, link), kExitDone);
+
+  ASSERT_THAT(link.facts(), SizeIs(4));
+  EXPECT_EQ(std::get<ReadyFact>(link.facts()[0]).first_step, 1u);
+  EXPECT_EQ(std::get<SavedFact>(link.facts()[1]).step, 2u);
+  SavedFact last = std::get<SavedFact>(link.facts()[2]);
+  EXPECT_EQ(last.path, folder_ / "run/step-00000004");
+  EXPECT_EQ(last.manifest_hash, (*Checkpoint::Open(last.path))->manifest_hash());
+  FinishedFact finished = std::get<FinishedFact>(link.facts()[3]);
+  EXPECT_EQ(finished.step, 4u);
+  EXPECT_FALSE(finished.stopped);
+  EXPECT_EQ(finished.loss, link.steps().back().loss);
+}
+
+TEST_F(RunTest, StopRequest_SavesAndLeavesOneStepLater) {
+  FakeLink link;
+  link.StopAfterReportOf(3);
+
+  ASSERT_EQ(Run(Order("run", 50), link), kExitDone);
+
+  FinishedFact finished = link.FactsOf<FinishedFact>().at(0);
+  EXPECT_TRUE(finished.stopped);
+  EXPECT_EQ(link.steps().size(), finished.step);
+  EXPECT_LE(finished.step, 6u);
+  EXPECT_EQ(link.FactsOf<SavedFact>().at(0).step, finished.step);
+}
+
+TEST_F(RunTest, SigTerm_LeavesTheSameWay) {
+  FakeLink link;
+
+  ASSERT_EQ(Run(Order("run", 50), link, FileSystem::Real(), /*leave=*/true), kExitDone);
+
+  EXPECT_TRUE(link.FactsOf<FinishedFact>().at(0).stopped);
+  EXPECT_LE(link.steps().size(), 2u);
+}
+
+TEST_F(RunTest, KeepTwo_RemovesOldOnesOnlyWhenConfirmed) {
+  FakeLink confirming, silent;
+  silent.set_acknowledges(false);
+  StartOrder order = Order("confirmed", 5);
+  order.config.checkpoint_every = 1;
+  order.config.checkpoint_keep = 2;
+  StartOrder unconfirmed = order;
+  unconfirmed.config.checkpoint_dir = folder_ / "unconfirmed";
+
+  ASSERT_EQ(Run(order, confirming), kExitDone);
+  ASSERT_EQ(Run(unconfirmed, silent), kExitDone);
+
+  EXPECT_EQ(ListCheckpoints(folder_ / "confirmed")->size(), 2u);
+  EXPECT_EQ(ListCheckpoints(folder_ / "unconfirmed")->size(), 5u);
+}
+
+TEST_F(RunTest, DiskFullWhileSaving_IsToldAndTrainingGoesOn) {
+  FakeLink link;
+  FullDisk disk(1000);
+  StartOrder order = Order("run", 6);
+  order.config.checkpoint_every = 2;
+
+  ASSERT_EQ(Run(order, link, disk), kExitDone);
+
+  std::vector<SaveFailedFact> failed = link.FactsOf<SaveFailedFact>();
+  ASSERT_THAT(failed, SizeIs(3));
+  EXPECT_EQ(failed[0].step, 2u);
+  EXPECT_THAT(failed[0].message, HasSubstr("No space left"));
+  EXPECT_THAT(link.steps(), SizeIs(6));
+  EXPECT_THAT(log_.str(), HasSubstr("training goes on"));
+  EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
+}
+
+TEST_F(RunTest, DamagedCheckpoint_FallsBackToTheOneBefore) {
+  FakeLink first, second;
+  StartOrder order = Order("run", 6);
+  order.config.checkpoint_every = 2;
+  ASSERT_EQ(Run(order, first), kExitDone);
+  FlipByte(folder_ / "run/step-00000006/shard-00000.safetensors", 5000);
+  order.resume = true;
+
+  ASSERT_EQ(Run(order, second), kExitDone) << log_.str();
+
+  EXPECT_EQ(second.FactsOf<RestoredFact>().at(0).step, 4u);
+  EXPECT_THAT(log_.str(), HasSubstr("checkpoint of step 6 is damaged"));
+  EXPECT_EQ(Losses(second), Losses(first, 4));
+  EXPECT_TRUE(Checkpoint::Open(folder_ / "run/step-00000006").ok());
+}
+
+TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
+  FakeLink trained;
+  ASSERT_EQ(Run(Order("taken", 2), trained), kExitDone);
+  StartOrder other_model = Order("taken", 4), beyond = Order("taken", 1), damaged = Order("damaged", 2),
+             gone = Order("gone", 2);
+  other_model.resume = beyond.resume = damaged.resume = true;
+  other_model.config.model.width = 32;
+  gone.generation = 2;
+  gone.restart_step = 7;
+  ASSERT_TRUE(MakeFolders(folder_ / "damaged/step-00000002").ok());
+  StartOrder no_data = Order("a", 2), cuda = Order("b", 2), no_init = Order("c", 2);
+  no_data.config.data.text = {folder_ / "missing.txt"};
+  cuda.config.device = TrainConfig::Device::kCuda;
+  no_init.config.model.init_from = folder_ / "missing.safetensors";
+  struct Case {
+    StartOrder order;
+    std::vector<std::string> expected;
+  };
+  const std::vector<Case> cases = {
+      {Order("taken", 4),
+       {"taken is not empty (it holds metrics.jsonl, step-00000002)", "--resume", "another checkpoint.dir"}},
+      {other_model, {"F32 [256, 16], this job needs F32 [256, 32]"}},
+      {beyond, {"step-00000002 is beyond train.steps 1"}},
+      {damaged, {"none of the 1 checkpoints", "manifest.json"}},
+      {gone, {"step 7 that was recorded is not in"}},
+      {no_data, {"host w1", "missing.txt"}},
+      {cuda, {"resources.device is cuda", "host w1"}},
+      {no_init, {"train.model.init_from", "missing.safetensors"}},
+  };
+  for (const Case& c : cases) {
+    FakeLink link;
+
+    EXPECT_EQ(Run(c.order, link), kExitRefused) << c.expected[0];
+
+    ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1)) << c.expected[0] << log_.str();
+    for (const std::string& text : c.expected) EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message, HasSubstr(text));
+  }
+}
+
+TEST_F(RunTest, InitFrom_ACheckpointsShard_StartsFromItsWeights) {
+  FakeLink first, second;
+  ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
+  StartOrder order = Order("second", 1);
+  order.config.model.init_from = folder_ / "first/step-00000003/shard-00000.safetensors";
+
+  ASSERT_EQ(Run(order, second), kExitDone) << log_.str();
+
+  EXPECT_LT(second.steps()[0].loss, first.steps()[0].loss - 0.01);
+}
+
+TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
+  // LibTorch's flight recorder is one for the process and not made for two groups at once; it is read at the first use.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  auto both = [&](const std::string& run, bool resume, uint64_t stop_after, std::vector<double>& losses) {
+    FakeStore store;
+    FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+    links[0].StopAfterReportOf(stop_after);
+    std::ostringstream logs[2];
+    ExitCode codes[2];
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; ++r) {
+      ranks.emplace_back([&, r] {
+        StartOrder order = Order(run, 8);
+        order.rank = r;
+        order.world_size = 2;
+        order.resume = resume;
+        // Here the ranks are threads, and LibTorch's dropout draws from a generator of the whole process.
+        order.config.model.dropout = 0;
+        codes[r] =
+            RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
+                              return false;
+                            }});
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(codes[0], kExitDone) << logs[0].str();
+    EXPECT_EQ(codes[1], kExitDone) << logs[1].str();
+    EXPECT_EQ(links[0].FactsOf<FinishedFact>().at(0).step, links[1].FactsOf<FinishedFact>().at(0).step);
+    EXPECT_THAT(links[1].steps(), SizeIs(0));
+    for (double loss : Losses(links[0])) losses.push_back(loss);
+  };
+  std::vector<double> straight, parts;
+
+  both("one", false, /*stop_after=*/0, straight);
+  both("two", false, /*stop_after=*/3, parts);
+  ASSERT_LT(parts.size(), 8u);
+  both("two", true, /*stop_after=*/0, parts);
+
+  EXPECT_EQ(straight, parts);
+  EXPECT_EQ(Shard("one", 8), Shard("two", 8));
+}
+
+}  // namespace
+}  // namespace trainyard

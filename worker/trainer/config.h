@@ -1,0 +1,89 @@
+// What one rank is to do, as plain values: the job's spec with every default and `auto` decided, and the place of this
+// rank in it. Made from the wire by spec_config and link_messages, read by the loop; knows neither protobuf nor torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainyard {
+
+// A JobSpec after it was resolved. Names and meanings are those of proto/trainyard/v1/job.proto.
+struct TrainConfig {
+  std::string job_name;
+
+  enum class Precision { kFp32, kFp64 };
+  Precision precision = Precision::kFp32;
+  uint64_t steps = 0;
+  uint64_t seed = 1337;
+
+  struct Model {
+    int64_t layers = 0;
+    int64_t heads = 0;
+    int64_t width = 0;
+    int64_t context = 0;
+    int64_t vocabulary = 256;
+    double dropout = 0;
+    std::string init_from;  // empty: weights are drawn from the seed
+  } model;
+
+  struct Data {
+    std::vector<std::string> text;
+    double validation = 0.05;
+  } data;
+
+  int64_t batch_global = 0;
+  int64_t batch_micro = 0;
+
+  struct Optimizer {
+    double lr = 3e-4;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    double weight_decay = 0.1;
+    double clip_norm = 1.0;
+  } optimizer;
+
+  enum class ScheduleKind { kCosine, kLinear, kConstant };
+  struct Schedule {
+    ScheduleKind kind = ScheduleKind::kCosine;
+    uint64_t warmup_steps = 0;
+    double min_ratio = 0.1;
+  } schedule;
+
+  uint64_t evaluate_every = 0;  // steps; 0: never
+  int64_t evaluate_batches = 8;
+
+  int64_t bucket_elements = 6553600;
+  bool overlap = true;
+
+  enum class Device { kCpu, kCuda };
+  Device device = Device::kCpu;
+  enum class Switch { kAuto, kOn, kOff };
+  Switch mkl_avx512 = Switch::kAuto;
+
+  std::string checkpoint_dir;
+  uint64_t checkpoint_every = 0;  // steps; 0: only the last
+  uint64_t checkpoint_keep = 3;   // 0: all
+};
+
+// What the daemon gives a trainer once it has registered.
+struct StartOrder {
+  std::string job_id;
+  uint64_t generation = 0;
+  int rank = 0;
+  int world_size = 1;
+  int threads = 1;
+  std::string host;
+  std::string data_address;  // of this host, for the ranks' own traffic
+  // The folder may hold checkpoints of this job; false: it must be empty.
+  bool resume = false;
+  // The step the coordinator wants to go on from. None: the newest good one, else the start.
+  std::optional<uint64_t> restart_step;
+  std::string spec_bytes;
+  std::string spec_digest;  // computed here, over these very bytes
+  TrainConfig config;
+};
+
+}  // namespace trainyard

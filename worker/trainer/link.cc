@@ -1,0 +1,25 @@
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+const char* PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kStarting:
+      return "starting";
+    case Phase::kJoining:
+      return "joining";
+    case Phase::kReady:
+      return "ready";
+    case Phase::kTrain:
+      return "train";
+    case Phase::kEvaluate:
+      return "evaluate";
+    case Phase::kSave:
+      return "save";
+    case Phase::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+}  // namespace trainyard

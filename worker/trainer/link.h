@@ -1,0 +1,128 @@
+// The trainer's side of its daemon: all that the loop knows of the control plane. The loop never waits for it while it
+// steps; a daemon that is away (being replaced, restarted) is reconnected to in the background, and what the trainer
+// told meanwhile is kept and sent then.
+//
+//   link->AwaitStart      the spec, and this rank's place
+//   link->Put, Get        rendezvous values, while communicators are built
+//   link->Tell(Ready)     everything stands
+//   link->AwaitGo         every rank is ready
+//   link->ReportStep ...  as it goes
+//   link->Tell(Finished), link->Close
+//
+// Thread-safe. Neither torch nor protobuf here; grpc_link.h has the real one, fake_link.h one for tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "worker/collectives/key_value_store.h"
+#include "worker/trainer/config.h"
+
+namespace trainyard {
+
+// Facts: each is told once, numbered, and kept until the coordinator has it. Meanings in
+// proto/trainyard/v1/agent.proto.
+struct RegisteredFact {
+  std::string spec_digest;
+};
+struct ReadyFact {
+  uint64_t first_step = 0;
+  uint64_t parameters = 0;
+};
+struct SavedFact {
+  uint64_t step = 0;
+  std::string path;
+  std::string manifest_hash;
+  uint64_t size_bytes = 0;
+  double seconds = 0;
+};
+struct SaveFailedFact {
+  uint64_t step = 0;
+  std::string message;
+};
+struct BrokenFact {
+  uint64_t step = 0;
+  std::string message;
+};
+struct FinishedFact {
+  uint64_t step = 0;
+  bool stopped = false;
+  double loss = 0;
+};
+struct RefusedFact {
+  std::string message;
+};
+struct RestoredFact {
+  uint64_t step = 0;
+  std::string path;
+};
+using TrainerFact = std::variant<RegisteredFact, ReadyFact, SavedFact, SaveFailedFact, BrokenFact, FinishedFact,
+                                 RefusedFact, RestoredFact>;
+
+// One optimizer step of the whole job; see StepReport in proto/trainyard/v1/service.proto.
+struct StepRecord {
+  uint64_t step = 0;
+  double loss = 0;
+  uint64_t tokens = 0;
+  double step_s = 0;
+  double lr = 0;
+  double grad_norm = 0;
+  double compute_s = 0;
+  double exposed_communication_s = 0;
+  double optimizer_s = 0;
+};
+
+struct EvalRecord {
+  uint64_t step = 0;
+  double loss = 0;
+  uint64_t tokens = 0;
+  double seconds = 0;
+};
+
+// Words of RankStatus.phase.
+enum class Phase { kStarting, kJoining, kReady, kTrain, kEvaluate, kSave, kEnded };
+const char* PhaseName(Phase phase);
+
+class Link : public KeyValueStore {
+ public:
+  // Registers and waits for the order. Possible errors: DeadlineExceeded when no daemon answered within `limit`;
+  // Aborted when this trainer is not wanted (its generation is over, it is unknown, its token is wrong): exit;
+  // InvalidArgument when the spec cannot be read.
+  virtual absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) = 0;
+
+  // Returns the fact's number. Never blocks.
+  virtual uint64_t Tell(const TrainerFact& fact) = 0;
+  // Facts up to this number are durable with the coordinator.
+  virtual uint64_t acknowledged() const = 0;
+  // Waits until `sequence` is acknowledged; false when it was not within `limit`.
+  virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
+
+  // Never block; the oldest of more than limits::kTrainerReports are dropped, and counted.
+  virtual void ReportStep(const StepRecord& record) = 0;
+  virtual void ReportEval(const EvalRecord& record) = 0;
+  // For ranks that report no steps, and for `status`.
+  virtual void ReportProgress(Phase phase, uint64_t last_step) = 0;
+
+  // Waits until every rank is ready. Possible errors: Aborted when the generation ended first; Cancelled when
+  // `interrupted` became true (asked about every 50 ms).
+  virtual absl::Status AwaitGo(const std::function<bool()>& interrupted) = 0;
+  // Number of the newest request to stop; 0: none.
+  virtual uint64_t stop_request() const = 0;
+
+  // Called once, from a thread of the link, when the generation is over, with the reason; at once if it is over
+  // already.
+  virtual void OnAbort(std::function<void(std::string reason)> callback) = 0;
+  // OK, or Aborted with the reason.
+  virtual absl::Status abort_status() const = 0;
+
+  // Waits up to `limit` until everything told is acknowledged and every report sent, then ends the link.
+  virtual void Close(absl::Duration limit) = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,131 @@
+#include "worker/trainer/link_messages.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+#include "worker/trainer/spec_config.h"
+
+namespace trainyard {
+namespace {
+
+// Longest error message in a fact; the whole text stands in the trainer's log.
+constexpr size_t kMessageBytes = 4 << 10;
+
+// Bytes of text that are not UTF-8 become '?': protobuf refuses to send a string with them.
+std::string CleanText(absl::string_view text) {
+  text = text.substr(0, kMessageBytes);
+  std::string clean;
+  for (size_t i = 0; i < text.size();) {
+    unsigned char lead = text[i];
+    size_t length = lead < 0x80                   ? 1
+                    : lead >= 0xc2 && lead < 0xe0 ? 2
+                    : lead >= 0xe0 && lead < 0xf0 ? 3
+                    : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                  : 0;
+    bool valid = length > 0 && i + length <= text.size();
+    for (size_t k = 1; valid && k < length; ++k) valid = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
+    if (valid && length == 3) {
+      unsigned char next = text[i + 1];
+      valid = !(lead == 0xe0 && next < 0xa0) && !(lead == 0xed && next >= 0xa0);
+    } else if (valid && length == 4) {
+      unsigned char next = text[i + 1];
+      valid = !(lead == 0xf0 && next < 0x90) && !(lead == 0xf4 && next >= 0x90);
+    }
+    if (valid) {
+      absl::StrAppend(&clean, text.substr(i, length));
+      i += length;
+    } else {
+      clean.push_back('?');
+      ++i;
+    }
+  }
+  return clean;
+}
+
+}  // namespace
+
+absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
+  const v1::DesiredTrainer& trainer = message.trainer();
+  StartOrder order;
+  order.job_id = trainer.key().job_id();
+  order.generation = trainer.key().generation();
+  order.rank = static_cast<int>(trainer.key().rank());
+  order.world_size = static_cast<int>(trainer.world_size());
+  order.threads = trainer.threads() == 0 ? 1 : static_cast<int>(trainer.threads());
+  order.host = message.host();
+  order.data_address = trainer.data_address();
+  order.resume = trainer.resume();
+  if (trainer.has_restart_from()) order.restart_step = trainer.restart_from().step();
+  order.spec_bytes = trainer.spec();
+  order.spec_digest = HashHex(order.spec_bytes);
+  if (order.world_size < 1 || order.rank >= order.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", order.rank, " of a world of ", order.world_size));
+  }
+  ASSIGN_OR_RETURN(order.config, ConfigFromSpec(order.spec_bytes));
+  return order;
+}
+
+v1::Fact ToMessage(const TrainerFact& fact) {
+  struct Visitor {
+    v1::Fact message;
+    void operator()(const RegisteredFact& f) { message.mutable_registered()->set_spec_digest(f.spec_digest); }
+    void operator()(const ReadyFact& f) {
+      message.mutable_ready()->set_first_step(f.first_step);
+      message.mutable_ready()->set_parameters(f.parameters);
+    }
+    void operator()(const SavedFact& f) {
+      v1::CheckpointSaved& saved = *message.mutable_saved();
+      saved.set_step(f.step);
+      saved.set_path(f.path);
+      saved.set_manifest_hash(f.manifest_hash);
+      saved.set_size_bytes(f.size_bytes);
+      saved.set_seconds(f.seconds);
+    }
+    void operator()(const SaveFailedFact& f) {
+      message.mutable_save_failed()->set_step(f.step);
+      message.mutable_save_failed()->set_message(CleanText(f.message));
+    }
+    void operator()(const BrokenFact& f) {
+      message.mutable_broken()->set_step(f.step);
+      message.mutable_broken()->set_message(CleanText(f.message));
+    }
+    void operator()(const FinishedFact& f) {
+      message.mutable_finished()->set_step(f.step);
+      message.mutable_finished()->set_stopped(f.stopped);
+      message.mutable_finished()->set_loss(f.loss);
+    }
+    void operator()(const RefusedFact& f) { message.mutable_refused()->set_message(CleanText(f.message)); }
+    void operator()(const RestoredFact& f) {
+      message.mutable_restored()->set_step(f.step);
+      message.mutable_restored()->set_path(f.path);
+    }
+  };
+  Visitor visitor;
+  std::visit(visitor, fact);
+  return std::move(visitor.message);
+}
+
+v1::StepReport ToMessage(const StepRecord& record) {
+  v1::StepReport report;
+  report.set_step(record.step);
+  report.set_loss(record.loss);
+  report.set_tokens(record.tokens);
+  report.set_step_s(record.step_s);
+  report.set_lr(record.lr);
+  report.set_grad_norm(record.grad_norm);
+  report.set_compute_s(record.compute_s);
+  report.set_exposed_communication_s(record.exposed_communication_s);
+  report.set_optimizer_s(record.optimizer_s);
+  return report;
+}
+
+v1::EvalReport ToMessage(const EvalRecord& record) {
+  v1::EvalReport report;
+  report.set_step(record.step);
+  report.set_loss(record.loss);
+  report.set_tokens(record.tokens);
+  report.set_seconds(record.seconds);
+  return report;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,138 @@
+// trainyard-trainer: one rank of a job. Here the control link (gRPC) and the engine (torch) meet, each behind headers
+// that know nothing of the other.
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/version.h"
+#include "worker/numerics/mkl_lever.h"
+#include "worker/trainer/grpc_link.h"
+#include "worker/trainer/options.h"
+#include "worker/trainer/run.h"
+#include "worker/trainer/sample.h"
+
+namespace trainyard {
+namespace {
+
+// A daemon that started us answers within milliseconds; one that is being replaced, within seconds.
+constexpr absl::Duration kStartLimit = absl::Minutes(1);
+// For what was told last to reach a daemon that is away.
+constexpr absl::Duration kCloseLimit = absl::Seconds(5);
+
+std::atomic<bool> told_to_leave = false;
+
+void WatchSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { told_to_leave = true; };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a log that nobody reads is no reason to die
+}
+
+MklLever LeverOf(TrainConfig::Switch choice) {
+  switch (choice) {
+    case TrainConfig::Switch::kOn:
+      return MklLever::kOn;
+    case TrainConfig::Switch::kOff:
+      return MklLever::kOff;
+    case TrainConfig::Switch::kAuto:
+      break;
+  }
+  return MklLever::kAuto;
+}
+
+// Before the first tensor operation of the process.
+void SetUpEngine(const StartOrder& order) {
+  at::set_num_threads(order.threads);
+  at::set_num_interop_threads(1);
+  std::string kernels = SetMklLever(LeverOf(order.config.mkl_avx512));
+  if (order.rank == 0) std::cout << "threads: " << order.threads << " a rank; " << kernels << std::endl;
+}
+
+int RunTraining(const TrainerOptions& options) {
+  WatchSignals();
+  const char* token = getenv("TRAINYARD_TOKEN");
+  std::unique_ptr<Link> link = NewGrpcLink({.socket = options.link,
+                                            .job_id = options.job,
+                                            .generation = options.generation,
+                                            .rank = options.rank,
+                                            .token = token == nullptr ? "" : token});
+  absl::StatusOr<StartOrder> order = link->AwaitStart(kStartLimit);
+  ExitCode code;
+  if (order.ok()) {
+    link->Tell(RegisteredFact{.spec_digest = order->spec_digest});
+    std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id
+              << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
+              << " on host " << order->host << std::endl;
+    SetUpEngine(*order);
+    code = RunRank(*order, {.link = *link, .file_system = FileSystem::Real(), .log = std::cout, .told_to_leave = [] {
+                              return told_to_leave.load();
+                            }});
+  } else if (absl::IsDeadlineExceeded(order.status())) {
+    std::cerr << order.status().message() << std::endl;
+    code = kExitFailed;
+  } else {
+    code = TellFailure(order.status(), 0, *link, std::cerr);
+  }
+  link->Close(kCloseLimit);
+  return code;
+}
+
+int RunSample(const SampleOptions& options) {
+  // One token at a time is too little work to share: threads would wait for each other most of the time.
+  at::set_num_threads(1);
+  SetMklLever(MklLever::kAuto);
+  absl::StatusOr<SampledText> sample = SampleText(options);
+  if (!sample.ok()) {
+    std::cerr << "sample: " << sample.status().message() << "\n";
+    return kExitRefused;
+  }
+  if (!options.json) {
+    std::cout << sample->text << std::endl;
+    return kExitDone;
+  }
+  nlohmann::ordered_json json = {
+      {"event", "sample"}, {"checkpoint", sample->checkpoint}, {"step", sample->step}, {"text", sample->text}};
+  // Half a character at the end is common with bytes: shown as U+FFFD.
+  std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+  return kExitDone;
+}
+
+int Run(int argc, char** argv) {
+  TrainerOptions options;
+  int exit_code = kExitDone;
+  if (!ParseOptions(argc, argv, options, exit_code)) return exit_code;
+  // The one place where what LibTorch throws is caught; its backtrace helps nobody who reads a log.
+  try {
+    return options.command == TrainerOptions::Command::kSample ? RunSample(options.sample) : RunTraining(options);
+  } catch (const c10::Error& error) {
+    std::cerr << "trainyard-trainer: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "trainyard-trainer: " << error.what() << std::endl;
+  }
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+#ifndef TRAINYARD_SANITIZED
+  // Debian's Abseil looks for lock cycles at every lock otherwise.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+  int code = trainyard::Run(argc, argv);
+  std::cout.flush();
+  std::fflush(nullptr);
+  // Nothing is left to be done: the destructors of a gigabyte of libraries are not waited for.
+  _exit(code);
+}

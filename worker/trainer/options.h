@@ -1,0 +1,36 @@
+// The command line of trainyard-trainer. A daemon starts it with --link; a person calls `sample`, mostly through
+// trainctl.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trainyard {
+
+struct SampleOptions {
+  std::string checkpoint;  // a checkpoint, or a run folder: then its newest good one
+  std::string prompt = "\n";
+  int64_t tokens = 300;
+  double temperature = 0.8;  // 0: always the likeliest token
+  int64_t top_k = 0;         // 0: all tokens
+  uint64_t seed = 1337;
+  bool json = false;
+};
+
+struct TrainerOptions {
+  enum class Command { kTrain, kSample };
+  Command command = Command::kTrain;
+
+  std::string link;  // socket of the daemon
+  std::string job;
+  uint64_t generation = 0;
+  uint32_t rank = 0;
+
+  SampleOptions sample;
+};
+
+// Returns true when the program is to go on with `options`; else `exit_code` is what to exit with, and everything there
+// is to say (help, version, what is wrong) has been printed.
+bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, int& exit_code);
+
+}  // namespace trainyard

@@ -1,0 +1,162 @@
+#include "worker/trainer/rank.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "worker/mesh/mesh.h"
+#include "worker/model/gpt2.h"
+#include "worker/parallel/parallelize.h"
+#include "worker/trainer/restore.h"
+#include "worker/trainer/run_folder.h"
+#include "worker/trainer/state.h"
+
+namespace trainyard {
+namespace {
+
+// A predecessor may be on its way out: trainctl run --resume, or the generation before.
+constexpr absl::Duration kFolderWait = absl::Seconds(10);
+
+absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
+  const TrainConfig& config = order.config;
+  const bool evaluates = config.evaluate_every > 0 && config.data.validation > 0;
+  ASSIGN_OR_RETURN(rank.corpus,
+                   Corpus::Open({.paths = config.data.text,
+                                 .validation = config.data.validation,
+                                 .context = config.model.context,
+                                 .evaluates = evaluates}),
+                   << "host " << order.host);
+  rank.training = std::make_unique<TrainingData>(*rank.corpus, config.model.context, config.seed);
+  if (evaluates) {
+    rank.evaluation = std::make_unique<EvaluationData>(*rank.corpus, config.model.context, config.evaluate_batches,
+                                                       config.batch_micro);
+  }
+  if (order.rank == 0) {
+    log << absl::StrFormat(
+               "data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
+               rank.corpus->files().size(), static_cast<double>(rank.corpus->num_bytes()) / 1e6,
+               static_cast<double>(rank.corpus->num_validation_bytes()) / 1e6, rank.training->num_samples(),
+               config.model.context)
+        << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const StartOrder& order) {
+  if (order.config.device == TrainConfig::Device::kCpu) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("resources.device is cuda, but host ", order.host,
+                                               " has no CUDA device that this trainer can use; say cpu or auto"));
+}
+
+absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
+  link.ReportProgress(Phase::kJoining, 0);
+  GlooOptions options{.rank = order.rank, .world_size = order.world_size, .store = &link};
+  if (!order.data_address.empty()) options.address = order.data_address;
+  ASSIGN_OR_RETURN(rank.communicator, NewGlooCommunicator(options));
+  rank.abort_switch->Attach(rank.communicator.get());
+  link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
+  return absl::OkStatus();
+}
+
+absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
+  const TrainConfig& config = order.config;
+  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({.dp_replicate = order.world_size}, order.world_size));
+  rank.deal = DealStep(config.batch_global, config.batch_micro, mesh.DataRank(order.rank), mesh.num_data_ranks());
+  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, *rank.communicator,
+                                              {.optimizer = {.beta1 = config.optimizer.beta1,
+                                                             .beta2 = config.optimizer.beta2,
+                                                             .eps = config.optimizer.eps,
+                                                             .weight_decay = config.optimizer.weight_decay},
+                                               .clip_norm = config.optimizer.clip_norm,
+                                               .bucket_elements = config.bucket_elements,
+                                               .overlap = config.overlap}));
+  return absl::OkStatus();
+}
+
+// The list of files is looked at here; their content only at the first save, which reads all of it.
+void WarnOfOtherData(const ManifestData& before, const Corpus& corpus, std::ostream& log) {
+  if (before.num_files == corpus.files().size() && before.num_bytes == static_cast<uint64_t>(corpus.num_bytes()))
+    return;
+  log << "warning: train.data.text has " << corpus.files().size() << " files of " << corpus.num_bytes()
+      << " bytes; the checkpoint was made with " << before.num_files << " of " << before.num_bytes << std::endl;
+}
+
+absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& link, Rank& rank, std::ostream& log) {
+  for (const std::string& note : point.notes) log << note << std::endl;
+  if (point.checkpoint == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.model, *rank.strategy));
+  const Manifest& manifest = point.checkpoint->manifest();
+  rank.restored_step = manifest.step;
+  rank.restored_samples = manifest.data.consumed_samples;
+  rank.restored_content_hash = manifest.data.content_hash;
+  if (order.rank != 0) return absl::OkStatus();
+  WarnOfOtherData(manifest.data, *rank.corpus, log);
+  log << "goes on after step " << manifest.step << " from " << point.checkpoint->path() << std::endl;
+  link.Tell(RestoredFact{.step = manifest.step, .path = point.checkpoint->path()});
+  return absl::OkStatus();
+}
+
+void LogModel(const StartOrder& order, const Model& model, std::ostream& log) {
+  const TrainConfig& config = order.config;
+  log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
+                         config.model.layers, config.model.heads, config.model.width, config.model.context,
+                         model.num_elements(), config.precision == TrainConfig::Precision::kFp64 ? "fp64" : "fp32")
+      << std::endl;
+  log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
+                         config.batch_global, config.batch_micro, order.world_size,
+                         config.batch_global * config.model.context)
+      << std::endl;
+}
+
+}  // namespace
+
+void AbortSwitch::Attach(Communicator* communicator) {
+  absl::MutexLock lock(&mu_);
+  communicator_ = communicator;
+}
+
+void AbortSwitch::Detach() { Attach(nullptr); }
+
+void AbortSwitch::Abort(const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (communicator_ != nullptr) communicator_->Abort(reason);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
+  Gpt2Config gpt2{.layers = config.model.layers,
+                  .heads = config.model.heads,
+                  .width = config.model.width,
+                  .context = config.model.context,
+                  .vocabulary = config.model.vocabulary,
+                  .dropout = config.model.dropout};
+  return NewGpt2(gpt2, config.seed, config.precision == TrainConfig::Precision::kFp64 ? at::kDouble : at::kFloat);
+}
+
+absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
+                                                  std::ostream& log) {
+  auto rank = std::make_unique<Rank>();
+  RETURN_IF_ERROR(CheckDevice(order));
+  RETURN_IF_ERROR(OpenData(order, *rank, log));
+  RestorePoint point;
+  if (order.rank == 0) {
+    absl::StatusOr<std::unique_ptr<FileLock>> lock = TakeRunFolder(order.config.checkpoint_dir, kFolderWait);
+    if (absl::IsFailedPrecondition(lock.status()) && order.generation > 1) {
+      // The holder is most likely this job's own earlier generation, on a host that is out of reach: it will end.
+      return absl::InternalError(lock.status().message());
+    }
+    ASSIGN_OR_RETURN(rank->lock, std::move(lock));
+    ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
+  }
+  RETURN_IF_ERROR(Join(order, link, *rank));
+  ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), *rank->communicator));
+  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
+  if (order.rank == 0) LogModel(order, *rank->model, log);
+  if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
+    RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
+  }
+  RETURN_IF_ERROR(MakeParallel(order, *rank));
+  RETURN_IF_ERROR(Restore(order, point, link, *rank, log));
+  RETURN_IF_ERROR(WarmUp(*rank->communicator)) << "while warming up";
+  return rank;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,64 @@
+// All that one rank trains with, in the order in which it is made: data, run folder, communicator, model, strategy,
+// state. Everything that can be refused is refused here, before the first step.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/files.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/collectives/communicator.h"
+#include "worker/data/batches.h"
+#include "worker/data/corpus.h"
+#include "worker/model/model.h"
+#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/deal.h"
+#include "worker/trainer/config.h"
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+// Breaks the communicator when the link says that the generation is over; does nothing once it is detached.
+class AbortSwitch {
+ public:
+  void Attach(Communicator* communicator);
+  void Detach();
+  void Abort(const std::string& reason);
+
+ private:
+  absl::Mutex mu_;
+  Communicator* communicator_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+// Members are destroyed last to first: each uses only those above it.
+struct Rank {
+  ~Rank() { abort_switch->Detach(); }
+
+  std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();  // the link's callback may outlive this
+  std::unique_ptr<FileLock> lock;                                               // rank 0
+  std::unique_ptr<Corpus> corpus;
+  std::unique_ptr<TrainingData> training;
+  std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<DataParallel> strategy;
+  Deal deal;
+
+  uint64_t restored_step = 0;     // 0: from the start
+  uint64_t restored_samples = 0;  // consumed up to then
+  std::string restored_content_hash;
+};
+
+// `log` gets a few lines on rank 0. Possible errors: those that are refused (InvalidArgument, NotFound,
+// PermissionDenied, FailedPrecondition, DataLoss, Unimplemented, ResourceExhausted), each naming key or path; those of
+// a Collective.
+absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
+                                                  std::ostream& log);
+
+// Also for sampling: the model that the configuration describes, with weights drawn from its seed.
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config);
+
+}  // namespace trainyard

@@ -1,0 +1,68 @@
+#include "worker/trainer/run.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/trainer/rank.h"
+#include "worker/trainer/trainer.h"
+
+namespace trainyard {
+namespace {
+
+// For the last save to be confirmed, so that what is beyond `keep` can go before the end.
+constexpr absl::Duration kConfirmWait = absl::Seconds(2);
+
+absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& rank, uint64_t& step) {
+  Link& link = options.link;
+  link.Tell(
+      ReadyFact{.first_step = rank.restored_step + 1, .parameters = static_cast<uint64_t>(rank.model->num_elements())});
+  link.ReportProgress(Phase::kReady, rank.restored_step);
+  RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
+
+  Trainer trainer(order, rank, link, options.file_system, options.log, options.told_to_leave);
+  absl::StatusOr<TrainResult> result = trainer.Run();
+  step = trainer.step();
+  RETURN_IF_ERROR(result);
+  link.ReportProgress(Phase::kEnded, result->step);
+  link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
+  if (order.rank == 0) {
+    trainer.saver().PruneAtEnd(kConfirmWait);
+    options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
+                << result->loss << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
+  log << status.message() << std::endl;
+  // By what is to be done about it: a peer or the group, this very process, or whoever wrote the job.
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+      return kExitNoCause;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      if (!link.abort_status().ok()) return kExitNoCause;
+      link.Tell(BrokenFact{.step = step, .message = std::string(status.message())});
+      return kExitNoCause;
+    // A full disk or a lack of memory may pass, so starting again is worth a try.
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kCancelled:
+      return kExitFailed;
+    default:
+      link.Tell(RefusedFact{.message = std::string(status.message())});
+      return kExitRefused;
+  }
+}
+
+ExitCode RunRank(const StartOrder& order, const RunOptions& options) {
+  uint64_t step = 0;
+  absl::StatusOr<std::unique_ptr<Rank>> rank = PrepareRank(order, options.link, options.file_system, options.log);
+  if (!rank.ok()) return TellFailure(rank.status(), step, options.link, options.log);
+  absl::Status status = Train(order, options, **rank, step);
+  return status.ok() ? kExitDone : TellFailure(status, step, options.link, options.log);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,36 @@
+// One rank's life from its order to its exit code, with every error turned into what the daemon is told. In tests with
+// a fake link, in main.cc with the real one.
+#pragma once
+
+#include <functional>
+#include <ostream>
+
+#include "worker/checkpoint/file_system.h"
+#include "worker/trainer/config.h"
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+// What a trainer exits with; docs/decisions/0001-spine.md says what follows from each.
+enum ExitCode : int {
+  kExitDone = 0,     // all steps made, or stopped as asked
+  kExitFailed = 1,   // a failure of this rank
+  kExitRefused = 2,  // the job cannot work as it is written
+  kExitNoCause = 3,  // the generation was ended, or a peer broke a collective
+};
+
+struct RunOptions {
+  Link& link;
+  FileSystem& file_system;
+  std::ostream& log;
+  // SIGTERM came. Called from the loop's thread, at every step.
+  std::function<bool()> told_to_leave;
+};
+
+// Does not close the link.
+ExitCode RunRank(const StartOrder& order, const RunOptions& options);
+
+// What a status that ended a rank means; tells the fact that goes with it. Also for failures before there is an order.
+ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
+
+}  // namespace trainyard

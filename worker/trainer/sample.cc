@@ -1,0 +1,85 @@
+#include "worker/trainer/sample.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/data/tokenizer.h"
+#include "worker/trainer/rank.h"
+#include "worker/trainer/spec_config.h"
+#include "worker/trainer/state.h"
+
+namespace trainyard {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const std::string& path) {
+  if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
+  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path, std::nullopt));
+  if (found.checkpoint != nullptr) return std::move(found.checkpoint);
+  if (found.damaged.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " holds no checkpoint: neither is it one, nor are there step-* folders in it"));
+  }
+  return absl::DataLossError(absl::StrJoin(found.damaged, "; "));
+}
+
+// One of the `top_k` likeliest tokens, by its share of exp(score / temperature).
+int64_t Choose(const std::vector<double>& scores, double temperature, int64_t top_k, std::mt19937_64& random) {
+  std::vector<int64_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto better = [&](int64_t a, int64_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
+  std::sort(order.begin(), order.end(), better);
+  if (temperature == 0) return order[0];
+  if (top_k > 0 && static_cast<size_t>(top_k) < order.size()) order.resize(top_k);
+  std::vector<double> weights;
+  for (int64_t token : order) weights.push_back(std::exp((scores[token] - scores[order[0]]) / temperature));
+  // Not std::discrete_distribution: its draws are not the same everywhere.
+  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double mark = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
+  for (size_t i = 0; i < order.size(); ++i) {
+    mark -= weights[i];
+    if (mark < 0) return order[i];
+  }
+  return order.back();
+}
+
+std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens) {
+  const size_t context = std::min(tokens.size(), static_cast<size_t>(model.context()));
+  at::Tensor inputs = at::empty({1, static_cast<int64_t>(context)}, at::kLong);
+  std::copy(tokens.end() - static_cast<long>(context), tokens.end(), inputs.mutable_data_ptr<int64_t>());
+  NoUnitHooks hooks;
+  at::Tensor last = model.Logits(inputs, hooks)[0][static_cast<int64_t>(context) - 1].to(at::kDouble).contiguous();
+  return std::vector<double>(last.const_data_ptr<double>(), last.const_data_ptr<double>() + last.numel());
+}
+
+}  // namespace
+
+absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options.checkpoint));
+  const Manifest& manifest = checkpoint->manifest();
+  ASSIGN_OR_RETURN(TrainConfig config, ConfigFromSpec(manifest.spec), << checkpoint->path());
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(config));
+  RETURN_IF_ERROR(LoadParametersFrom(*checkpoint, *model));
+
+  at::NoGradGuard no_grad;
+  ByteTokenizer tokenizer;
+  std::vector<int64_t> tokens = tokenizer.Encode(options.prompt);
+  if (tokens.empty()) return absl::InvalidArgumentError("--prompt is empty: give at least one character to go on from");
+  std::mt19937_64 random(options.seed);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    tokens.push_back(Choose(NextScores(*model, tokens), options.temperature, options.top_k, random));
+  }
+  return SampledText{.checkpoint = checkpoint->path(), .step = manifest.step, .text = tokenizer.Decode(tokens)};
+}
+
+}  // namespace trainyard

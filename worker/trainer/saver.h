@@ -1,0 +1,59 @@
+// Saves checkpoints on rank 0: writes them, tells the coordinator, and removes old ones once it has confirmed a newer
+// one. A save that fails is told and forgotten; training goes on. Belongs to the loop's thread; owns nothing it is
+// given.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <ostream>
+
+#include "absl/time/time.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/data/corpus.h"
+#include "worker/model/model.h"
+#include "worker/parallel/data_parallel.h"
+#include "worker/trainer/config.h"
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+class Saver {
+ public:
+  struct Parts {
+    const StartOrder& order;
+    const Corpus& corpus;
+    Model& model;
+    DataParallel& strategy;
+    Link& link;
+    FileSystem& file_system;
+    std::ostream& log;
+    // Of the checkpoint that was restored; empty when the run began anew.
+    std::string restored_content_hash;
+  };
+  explicit Saver(Parts parts) : parts_(std::move(parts)) {}
+
+  // Writes the state as it is after `step`.
+  void Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
+
+  // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.
+  void PruneConfirmed();
+  // The same, but waits up to `limit` for the last save to be confirmed.
+  void PruneAtEnd(absl::Duration limit);
+
+ private:
+  struct Unconfirmed {
+    uint64_t fact = 0;
+    uint64_t step = 0;
+  };
+  Manifest MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
+  void CheckContent(const CorpusFingerprint& fingerprint);
+
+  Parts parts_;
+  std::optional<CorpusFingerprint> fingerprint_;  // made at the first save
+  std::deque<Unconfirmed> unconfirmed_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,110 @@
+#include "worker/trainer/spec_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Missing(absl::string_view key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the resolved spec has no ", key, ": it must be decided before trainers are started"));
+}
+
+absl::Status ReadModel(const v1::Model& model, TrainConfig::Model& out) {
+  if (!model.has_layers()) return Missing("train.model.layers");
+  if (!model.has_heads()) return Missing("train.model.heads");
+  if (!model.has_width()) return Missing("train.model.width");
+  if (!model.has_context()) return Missing("train.model.context");
+  out.layers = model.layers();
+  out.heads = model.heads();
+  out.width = model.width();
+  out.context = model.context();
+  if (model.has_vocabulary()) out.vocabulary = model.vocabulary();
+  out.dropout = model.dropout();
+  out.init_from = model.init_from();
+  return absl::OkStatus();
+}
+
+absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
+  const v1::Optimizer& optimizer = train.optimizer();
+  if (optimizer.has_lr()) out.optimizer.lr = optimizer.lr();
+  if (optimizer.betas_size() == 2) {
+    out.optimizer.beta1 = optimizer.betas(0);
+    out.optimizer.beta2 = optimizer.betas(1);
+  } else if (optimizer.betas_size() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.optimizer.betas has ", optimizer.betas_size(), " values, not 2"));
+  }
+  if (optimizer.has_eps()) out.optimizer.eps = optimizer.eps();
+  if (optimizer.has_weight_decay()) out.optimizer.weight_decay = optimizer.weight_decay();
+  if (optimizer.has_clip_norm()) out.optimizer.clip_norm = optimizer.clip_norm();
+
+  const v1::Schedule& schedule = train.schedule();
+  switch (schedule.kind()) {
+    case v1::SCHEDULE_KIND_LINEAR:
+      out.schedule.kind = TrainConfig::ScheduleKind::kLinear;
+      break;
+    case v1::SCHEDULE_KIND_CONSTANT:
+      out.schedule.kind = TrainConfig::ScheduleKind::kConstant;
+      break;
+    default:
+      out.schedule.kind = TrainConfig::ScheduleKind::kCosine;
+      break;
+  }
+  out.schedule.warmup_steps = schedule.warmup_steps();
+  if (schedule.has_min_ratio()) out.schedule.min_ratio = schedule.min_ratio();
+  return absl::OkStatus();
+}
+
+absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
+  RETURN_IF_ERROR(ReadModel(train.model(), out.model));
+  out.data.text.assign(train.data().text().begin(), train.data().text().end());
+  if (out.data.text.empty()) return Missing("train.data.text");
+  if (train.data().has_validation()) out.data.validation = train.data().validation();
+  if (!train.batch().has_global()) return Missing("train.batch.global");
+  if (!train.batch().has_micro()) return Missing("train.batch.micro");
+  out.batch_global = train.batch().global();
+  out.batch_micro = train.batch().micro();
+  if (!train.has_steps()) return Missing("train.steps");
+  out.steps = train.steps();
+  if (train.has_seed()) out.seed = train.seed();
+  if (train.precision() == v1::PRECISION_FP64) out.precision = TrainConfig::Precision::kFp64;
+  out.evaluate_every = train.evaluate().every_steps();
+  if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
+  return ReadOptimizer(train, out);
+}
+
+}  // namespace
+
+absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
+  v1::JobSpec spec;
+  if (!spec.ParseFromArray(spec_bytes.data(), static_cast<int>(spec_bytes.size()))) {
+    return absl::InvalidArgumentError(absl::StrCat("the ", spec_bytes.size(), " bytes of the spec are no JobSpec"));
+  }
+  TrainConfig config;
+  config.job_name = spec.name();
+  RETURN_IF_ERROR(ReadTrain(spec.train(), config));
+  if (spec.parallel().has_bucket_elements())
+    config.bucket_elements = static_cast<int64_t>(spec.parallel().bucket_elements());
+  if (spec.parallel().has_overlap()) config.overlap = spec.parallel().overlap();
+  if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
+  switch (spec.resources().mkl_avx512()) {
+    case v1::SWITCH_ON:
+      config.mkl_avx512 = TrainConfig::Switch::kOn;
+      break;
+    case v1::SWITCH_OFF:
+      config.mkl_avx512 = TrainConfig::Switch::kOff;
+      break;
+    default:
+      break;
+  }
+  config.checkpoint_dir = spec.checkpoint().dir();
+  if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");
+  config.checkpoint_every = spec.checkpoint().every_steps();
+  if (spec.checkpoint().has_keep()) config.checkpoint_keep = spec.checkpoint().keep();
+  return config;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,15 @@
+// From the resolved JobSpec's bytes to plain values; no protobuf in this header, so that files with torch may include
+// it. Pure.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/trainer/config.h"
+
+namespace trainyard {
+
+// Possible errors: InvalidArgument when the bytes are no JobSpec or lack what resolving must have decided; the message
+// names the key.
+absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
+
+}  // namespace trainyard

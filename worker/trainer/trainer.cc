@@ -1,0 +1,192 @@
+#include "worker/trainer/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "worker/numerics/schedule.h"
+
+namespace trainyard {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(); }
+
+ private:
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+LearningRate ScheduleOf(const TrainConfig& config) {
+  LearningRate::Kind kind = config.schedule.kind == TrainConfig::ScheduleKind::kLinear ? LearningRate::Kind::kLinear
+                            : config.schedule.kind == TrainConfig::ScheduleKind::kConstant
+                                ? LearningRate::Kind::kConstant
+                                : LearningRate::Kind::kCosine;
+  return {.kind = kind,
+          .peak = config.optimizer.lr,
+          .warmup_steps = config.schedule.warmup_steps,
+          .total_steps = config.steps,
+          .min_ratio = config.schedule.min_ratio};
+}
+
+}  // namespace
+
+Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
+                 std::function<bool()> told_to_leave)
+    : order_(order),
+      config_(order.config),
+      rank_(rank),
+      link_(link),
+      log_(log),
+      told_to_leave_(std::move(told_to_leave)),
+      saver_({.order = order,
+              .corpus = *rank.corpus,
+              .model = *rank.model,
+              .strategy = *rank.strategy,
+              .link = link,
+              .file_system = file_system,
+              .log = log,
+              .restored_content_hash = rank.restored_content_hash}),
+      step_(rank.restored_step),
+      terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
+
+absl::StatusOr<TrainResult> Trainer::Run() {
+  if (order_.rank == 0) {
+    auto metrics = MetricsFile::Open(JoinPath(config_.checkpoint_dir, kMetricsName), rank_.restored_step);
+    if (metrics.ok()) metrics_ = std::move(*metrics);
+    if (!metrics.ok()) log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
+  }
+  while (step_ < config_.steps && !leave_) {
+    ++step_;
+    RETURN_IF_ERROR(MakeStep());
+
+    const bool last = step_ == config_.steps;
+    const bool evaluate = rank_.evaluation != nullptr && (last || Due(config_.evaluate_every));
+    const bool save = last || leave_ || Due(config_.checkpoint_every);
+    // What follows a step in the files and in a watcher's eyes comes after the step's own report.
+    if (evaluate || save) {
+      RETURN_IF_ERROR(ReadAgreement());
+    }
+    if (evaluate) {
+      RETURN_IF_ERROR(Evaluate());
+    }
+    if (save || leave_) Save();
+    if (order_.rank == 0) saver_.PruneConfirmed();
+  }
+  return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
+}
+
+absl::Status Trainer::MakeStep() {
+  link_.ReportProgress(Phase::kTrain, step_ - 1);
+  const Stopwatch whole;
+  StepRecord record{.step = step_, .lr = LearningRateAt(ScheduleOf(config_), step_)};
+  AgreementTerms terms;
+  RETURN_IF_ERROR(Compute(terms));
+  record.compute_s = whole.seconds();
+  RETURN_IF_ERROR(rank_.strategy->FinishBackward());
+
+  RETURN_IF_ERROR(ReadAgreement());  // of the step before
+  terms.request = order_.rank == 0 ? static_cast<double>(link_.stop_request()) : 0;
+  terms.notice = told_to_leave_() ? 1 : 0;
+  RETURN_IF_ERROR(StartAgreement(terms));
+
+  const Stopwatch update;
+  const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
+  StepOutput output = rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens});
+  record.optimizer_s = update.seconds();
+  record.exposed_communication_s = output.exposed_comm_s;
+  record.grad_norm = output.gradient_norm;
+  record.step_s = whole.seconds();
+  record_ = record;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Compute(AgreementTerms& terms) {
+  const uint64_t position = ConsumedSamples(step_ - 1);
+  for (size_t i = 0; i < rank_.deal.micro_batches.size(); ++i) {
+    const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
+    Batch batch =
+        rank_.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro);
+    std::optional<DropoutKey> dropout;
+    if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
+    at::Tensor loss = rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
+    rank_.strategy->Backward(loss, /*last=*/i + 1 == rank_.deal.micro_batches.size());
+    terms.loss_sum += loss.item<double>();
+    terms.tokens += static_cast<double>(batch.targets.numel());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
+  const auto values = terms.ToArray();
+  std::copy(values.begin(), values.end(), terms_.mutable_data_ptr<double>());
+  reduction_ = rank_.communicator->AllReduceSum(terms_);
+  return absl::OkStatus();
+}
+
+// Reports the step it belongs to, and notes when all are to leave.
+absl::Status Trainer::ReadAgreement() {
+  if (reduction_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(reduction_->Wait());
+  reduction_ = nullptr;
+  AgreedStep agreed = agreement_.Read(AgreementTerms::FromArray(terms_.const_data_ptr<double>()));
+  if (agreed.stop && !leave_ && order_.rank == 0) {
+    log_ << (agreed.asked ? "asked to stop" : "a rank was told to leave (SIGTERM)") << ": all leave after step "
+         << step_ << std::endl;
+  }
+  leave_ = leave_ || agreed.stop;
+  last_loss_ = agreed.loss;
+  if (order_.rank != 0) return absl::OkStatus();
+  record_.loss = agreed.loss;
+  record_.tokens = agreed.tokens;
+  link_.ReportStep(record_);
+  Write(MetricsLine(record_));
+  return absl::OkStatus();
+}
+
+// Always the same batches, dealt to the ranks; nothing random is drawn.
+absl::Status Trainer::Evaluate() {
+  link_.ReportProgress(Phase::kEvaluate, step_);
+  const Stopwatch watch;
+  at::NoGradGuard no_grad;
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  for (int64_t i = order_.rank; i < rank_.evaluation->num_batches(); i += order_.world_size) {
+    Batch batch = rank_.evaluation->At(i);
+    *sum.mutable_data_ptr<double>() +=
+        rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt).item<double>();
+  }
+  RETURN_IF_ERROR(rank_.communicator->AllReduceSum(sum)->Wait());
+  if (order_.rank != 0) return absl::OkStatus();
+  EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.evaluation->num_tokens())};
+  record.loss = *sum.const_data_ptr<double>() / static_cast<double>(record.tokens);
+  record.seconds = watch.seconds();
+  link_.ReportEval(record);
+  Write(MetricsLine(record));
+  return absl::OkStatus();
+}
+
+void Trainer::Save() {
+  if (order_.rank != 0) return;
+  link_.ReportProgress(Phase::kSave, step_);
+  saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples());
+}
+
+uint64_t Trainer::ConsumedSamples(uint64_t step) const {
+  return rank_.restored_samples + (step - rank_.restored_step) * static_cast<uint64_t>(config_.batch_global);
+}
+
+// Metrics are worth a warning, not the job.
+void Trainer::Write(const std::string& metrics_line) {
+  if (metrics_ == nullptr) return;
+  absl::Status status = metrics_->Append(metrics_line);
+  if (!status.ok() && !metrics_failed_) {
+    log_ << "metrics cannot be written now, training goes on: " << status.message() << std::endl;
+  }
+  metrics_failed_ = !status.ok();
+}
+
+}  // namespace trainyard

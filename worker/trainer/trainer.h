@@ -1,0 +1,75 @@
+// The loop of one rank: makes the steps, and between them evaluates, saves and leaves, at the same steps as every other
+// rank. Read Trainer::Run first. One thread; the link has its own.
+//
+//   compute        micro-batches dealt to this rank, forward and backward
+//   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
+//   update
+//   [evaluate]     every N steps and after the last
+//   [save]         every N steps, at the last, and when leaving
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+
+#include "absl/status/statusor.h"
+#include "worker/trainer/agreement.h"
+#include "worker/trainer/metrics.h"
+#include "worker/trainer/rank.h"
+#include "worker/trainer/saver.h"
+
+namespace trainyard {
+
+struct TrainResult {
+  uint64_t step = 0;     // the last one made
+  bool stopped = false;  // before the job's last step, because that was asked for
+  double loss = 0;       // of that step; 0 when none was made
+};
+
+class Trainer {
+ public:
+  // Owns none of its arguments. `told_to_leave` is asked at every step (SIGTERM).
+  Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
+          std::function<bool()> told_to_leave);
+
+  // Makes every step from the restore point to the last. Possible errors: those of a Collective; ResourceExhausted and
+  // others when metrics.jsonl cannot be opened.
+  absl::StatusOr<TrainResult> Run();
+
+  Saver& saver() { return saver_; }
+  // The step under way, or the last one made.
+  uint64_t step() const { return step_; }
+
+ private:
+  absl::Status MakeStep();
+  absl::Status Compute(AgreementTerms& terms);
+  absl::Status StartAgreement(const AgreementTerms& terms);
+  absl::Status ReadAgreement();
+  absl::Status Evaluate();
+  void Save();
+
+  bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
+  uint64_t ConsumedSamples(uint64_t step) const;
+  void Write(const std::string& metrics_line);
+
+  const StartOrder& order_;
+  const TrainConfig& config_;
+  Rank& rank_;
+  Link& link_;
+  std::ostream& log_;
+  const std::function<bool()> told_to_leave_;
+  Saver saver_;  // used by rank 0
+
+  std::unique_ptr<MetricsFile> metrics_;  // rank 0
+  bool metrics_failed_ = false;
+  uint64_t step_;
+  Agreement agreement_;
+  at::Tensor terms_;                       // of the reduction under way
+  std::unique_ptr<Collective> reduction_;  // null: none is under way
+  StepRecord record_;                      // of the step whose reduction is under way
+  bool leave_ = false;
+  double last_loss_ = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,58 @@
+// Rendezvous values over the daemon's RPCs, with patience: a daemon or coordinator that is away is asked again after 50
+// ms, doubling up to 1 s. Thread-safe; calls under way are cut short by Abort.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "trainyard/v1/trainer.grpc.pb.h"
+
+namespace trainyard {
+
+// The status of a call; `what` goes before its message.
+absl::Status FromGrpc(const grpc::Status& status, absl::string_view what);
+
+class ValueCalls {
+ public:
+  // Does not own `stub`.
+  ValueCalls(v1::TrainerLink::Stub& stub, const v1::TrainerKey& key, std::string token)
+      : stub_(stub), key_(key), token_(std::move(token)) {}
+
+  // As KeyValueStore.
+  absl::Status Put(absl::string_view name, absl::string_view value);
+  absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout);
+
+  // A new daemon does not know what this rank has put: puts all of it again, until Forget was called.
+  void PutAgain();
+  void Forget();
+
+  // Ends all calls, under way or to come, with `reason`.
+  void Abort(const absl::Status& reason);
+
+ private:
+  template <typename Call>
+  absl::Status CallOnce(absl::string_view what, absl::Duration timeout, const Call& call);
+  absl::Status PutOnce(absl::string_view name, absl::string_view value);
+  // Ends early when aborted; the next call then says so.
+  void Pause(absl::Duration duration);
+
+  v1::TrainerLink::Stub& stub_;
+  const v1::TrainerKey key_;
+  const std::string token_;
+
+  absl::Mutex mu_;
+  absl::CondVar aborted_now_;
+  absl::Status aborted_ ABSL_GUARDED_BY(mu_);
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+  bool forgets_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace trainyard
