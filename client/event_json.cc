@@ -1,0 +1,173 @@
+#include "client/event_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "client/exit_code.h"
+
+namespace trainyard::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Bytes that are not UTF-8 (a rank's output may hold any) are replaced, never refused.
+std::string Line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+double Seconds(int64_t unix_ms) { return static_cast<double>(unix_ms) / 1e3; }
+
+Json DecisionsJson(const google::protobuf::RepeatedPtrField<v1::ResolvedKey>& decisions) {
+  Json list = Json::array();
+  for (const v1::ResolvedKey& decision : decisions) {
+    list.push_back({{"key", decision.key()}, {"value", decision.value()}, {"reason", decision.reason()}});
+  }
+  return list;
+}
+
+Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
+  return {{"step", checkpoint.step()},
+          {"generation", checkpoint.generation()},
+          {"path", checkpoint.path()},
+          {"manifest_hash", checkpoint.manifest_hash()},
+          {"size_bytes", checkpoint.size_bytes()},
+          {"recorded_s", Seconds(checkpoint.recorded_unix_ms())}};
+}
+
+void AddKind(const v1::Event& event, Json* line) {
+  switch (event.kind_case()) {
+    case v1::Event::kState:
+      line->update({{"event", "state"},
+                    {"state", StateName(event.state().state())},
+                    {"reason", event.state().reason()},
+                    {"restarts", event.state().restarts()}});
+      break;
+    case v1::Event::kStep: {
+      const v1::StepReport& step = event.step();
+      line->update({{"event", "step"},
+                    {"step", step.step()},
+                    {"loss", step.loss()},
+                    {"tokens_per_s", TokensPerSecond(step)},
+                    {"tokens", step.tokens()},
+                    {"step_s", step.step_s()},
+                    {"lr", step.lr()},
+                    {"grad_norm", step.grad_norm()},
+                    {"compute_s", step.compute_s()},
+                    {"exposed_communication_s", step.exposed_communication_s()},
+                    {"optimizer_s", step.optimizer_s()}});
+      break;
+    }
+    case v1::Event::kEval:
+      line->update({{"event", "eval"},
+                    {"step", event.eval().step()},
+                    {"loss", event.eval().loss()},
+                    {"tokens", event.eval().tokens()},
+                    {"seconds", event.eval().seconds()}});
+      break;
+    case v1::Event::kCheckpoint:
+      line->update({{"event", "checkpoint"}});
+      line->update(CheckpointJson(event.checkpoint()));
+      break;
+    case v1::Event::kNotice:
+      line->update({{"event", "notice"}, {"level", event.notice().level()}, {"text", event.notice().text()}});
+      break;
+    case v1::Event::KIND_NOT_SET:
+      line->update({{"event", "unknown"}});
+  }
+}
+
+Json WarningsJson(const v1::Job& job) {
+  Json warnings = Json::array();
+  for (const std::string& warning : job.warnings()) warnings.push_back(warning);
+  return warnings;
+}
+
+Json RanksJson(const v1::Job& job) {
+  Json ranks = Json::array();
+  for (const v1::RankStatus& rank : job.ranks()) {
+    ranks.push_back({{"rank", rank.rank()},
+                     {"host", rank.host()},
+                     {"generation", rank.generation()},
+                     {"phase", rank.phase()},
+                     {"last_step", rank.last_step()},
+                     {"last_report_age_s", rank.last_report_age_s()},
+                     {"pid", rank.pid()},
+                     {"exit", rank.exit()}});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::string JobLine(const v1::Job& job) {
+  const v1::JobSpec& spec = job.spec();
+  return Line({{"event", "job"},
+               {"id", job.job_id()},
+               {"name", spec.name()},
+               {"ranks", spec.resources().ranks()},
+               {"steps", spec.train().steps()},
+               {"dir", spec.checkpoint().dir()},
+               {"decisions", DecisionsJson(job.decisions())},
+               {"warnings", WarningsJson(job)}});
+}
+
+std::string EventLine(const v1::Event& event) {
+  Json line = {{"event", ""}};
+  AddKind(event, &line);
+  line.update(
+      {{"sequence", event.sequence()}, {"generation", event.generation()}, {"time_s", Seconds(event.time_unix_ms())}});
+  return Line(line);
+}
+
+std::string NoticeLine(absl::string_view level, absl::string_view text) {
+  return Line({{"event", "notice"}, {"level", std::string(level)}, {"text", std::string(text)}});
+}
+
+std::string ErrorLine(absl::string_view text, int exit_code) {
+  return Line({{"event", "error"}, {"text", std::string(text)}, {"exit_code", exit_code}});
+}
+
+std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
+  Json line = {{"event", "done"},
+               {"id", job.job_id()},
+               {"state", StateName(job.state())},
+               {"reason", job.reason()},
+               {"exit_code", exit_code},
+               {"last_step", job.last_step()},
+               {"steps", stats.steps()},
+               {"restarts", job.restarts()},
+               {"generation", job.generation()},
+               {"tokens_per_s", stats.TokensPerSecond()},
+               {"dir", job.spec().checkpoint().dir()}};
+  line["last_loss"] = stats.steps() > 0 ? Json(stats.last_loss()) : Json();
+  line["eval_loss"] = stats.newest_eval().has_value() ? Json(stats.newest_eval()->loss()) : Json();
+  if (job.checkpoints_size() > 0) {
+    line["checkpoint"] = job.checkpoints(job.checkpoints_size() - 1).path();
+  } else {
+    line["checkpoint"] = Json();
+  }
+  return Line(line);
+}
+
+std::string JobJson(const v1::Job& job) {
+  Json checkpoints = Json::array();
+  for (const v1::CheckpointInfo& checkpoint : job.checkpoints()) checkpoints.push_back(CheckpointJson(checkpoint));
+  return Line({{"id", job.job_id()},
+               {"name", job.spec().name()},
+               {"state", StateName(job.state())},
+               {"reason", job.reason()},
+               {"generation", job.generation()},
+               {"restarts", job.restarts()},
+               {"unconfirmed", job.unconfirmed()},
+               {"last_step", job.last_step()},
+               {"last_loss", job.last_loss()},
+               {"steps", job.spec().train().steps()},
+               {"dir", job.spec().checkpoint().dir()},
+               {"spec_digest", job.spec_digest()},
+               {"submitted_s", Seconds(job.submitted_unix_ms())},
+               {"started_s", Seconds(job.started_unix_ms())},
+               {"finished_s", Seconds(job.finished_unix_ms())},
+               {"ranks", RanksJson(job)},
+               {"checkpoints", checkpoints},
+               {"decisions", DecisionsJson(job.decisions())},
+               {"warnings", WarningsJson(job)}});
+}
+
+}  // namespace trainyard::client

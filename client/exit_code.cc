@@ -1,0 +1,50 @@
+#include "client/exit_code.h"
+
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace trainyard::client {
+
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitDone;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+      return kExitBadInput;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitUnreachable;
+    case absl::StatusCode::kCancelled:
+      return kExitCancelled;
+    default:
+      return kExitFailed;
+  }
+}
+
+int ExitCodeOf(v1::JobState state) {
+  if (state == v1::JOB_STATE_SUCCEEDED) return kExitDone;
+  return state == v1::JOB_STATE_CANCELLED ? kExitCancelled : kExitFailed;
+}
+
+int Fail(const absl::Status& status) {
+  std::string text = absl::StrCat("trainctl: ", status.message(), "\n");
+  fputs(text.c_str(), stderr);
+  return ExitCodeOf(status);
+}
+
+std::string StateName(v1::JobState state) {
+  return std::string(absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
+}
+
+bool IsFinal(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,92 @@
+#include "client/job_calls.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/text.h"
+#include "common/limits.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr int kTries = 4;
+constexpr size_t kPage = 1000;
+
+void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
+
+// Makes a unary call until it is answered, at most kTries times. All calls here may be made twice.
+template <typename Request, typename Response, typename Method>
+absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method) {
+  absl::Duration pause = limits::kReconnectMin;
+  for (int i = 1;; ++i) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    Response response;
+    grpc::Status status = (connection.stub().*method)(&context, request, &response);
+    if (status.ok()) return response;
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || i == kTries) return connection.ToStatus(status);
+    absl::SleepFor(pause);
+    pause = std::min(pause * 2, limits::kReconnectMax);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request) {
+  return Call<v1::SubmitRequest, v1::SubmitResponse>(connection, request, &v1::JobService::StubInterface::Submit);
+}
+
+absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id) {
+  v1::GetRequest request;
+  request.set_job_id(job_id);
+  return Call<v1::GetRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Get);
+}
+
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason) {
+  v1::CancelRequest request;
+  request.set_job_id(job_id);
+  request.set_reason(reason);
+  return Call<v1::CancelRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Cancel);
+}
+
+absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
+                                              size_t max) {
+  std::vector<v1::Job> jobs;
+  v1::ListRequest request;
+  for (v1::JobState state : states) request.add_states(state);
+  while (jobs.size() < max) {
+    request.set_page_size(static_cast<uint32_t>(std::min(kPage, max - jobs.size())));
+    auto page = Call<v1::ListRequest, v1::ListResponse>(connection, request, &v1::JobService::StubInterface::List);
+    if (!page.ok()) return page.status();
+    for (v1::Job& job : *page->mutable_jobs()) jobs.push_back(std::move(job));
+    request.set_page_token(page->next_page_token());
+    if (page->next_page_token().empty() || page->jobs().empty()) break;
+  }
+  return jobs;
+}
+
+std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank,
+                                      uint32_t lines) {
+  grpc::ClientContext context;
+  // The job has failed already; its last words are worth a short wait only.
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(3)));
+  v1::LogsRequest request;
+  request.set_job_id(job_id);
+  request.add_ranks(rank);
+  request.set_tail_lines(lines);
+  auto reader = connection.stub().Logs(&context, request);
+  std::vector<std::string> texts;
+  v1::LogLine line;
+  // Read to the end even where the coordinator sends more than was asked for: the last ones are wanted.
+  while (reader->Read(&line)) {
+    texts.push_back(line.text());
+    if (texts.size() > lines) texts.erase(texts.begin());
+  }
+  reader->Finish();
+  return texts;
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,25 @@
+// The calls of JobService as commands make them: with a deadline, tried again where that is safe, statuses that name
+// the coordinator. Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/connection.h"
+#include "trainyard/v1/service.pb.h"
+
+namespace trainyard::client {
+
+// With a job_id in the request a retry submits nothing twice. Possible errors: as the RPC's.
+absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request);
+absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id);
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason);
+// All pages, newest first, at most `max`.
+absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
+                                              size_t max);
+// The last lines of one rank's output, both streams in order.
+std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank, uint32_t lines);
+
+}  // namespace trainyard::client

@@ -1,0 +1,42 @@
+#include "client/job_input.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/local_checks.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "common/strict_yaml.h"
+#include "spec/job_file.h"
+
+namespace trainyard::client {
+
+absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine) {
+  const bool from_stdin = input.file == "-";
+  auto text = ReadFile(from_stdin ? "/dev/stdin" : input.file, kYamlBytesMax);
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code() == absl::StatusCode::kUnknown ? absl::StatusCode::kInvalidArgument : text.status().code(),
+        absl::StrCat("cannot read the job file: ", text.status().message()));
+  }
+  LoadedJob job;
+  Positions positions;
+  job.spec = ReadJobFile({.text = *text,
+                          .file_name = from_stdin ? "standard input" : input.file,
+                          .working_directory = WorkingDirectory(),
+                          .overrides = input.overrides},
+                         &job.problems, &positions);
+  if (on_this_machine) {
+    CheckText(job.spec, positions, &job.problems);
+    if (job.problems.ok()) CheckMemory(job.spec, MachineMemoryBytes(), positions, &job.problems);
+  }
+  return job;
+}
+
+absl::Status ProblemsStatus(const JobInput& input, const Problems& problems) {
+  absl::Status status = problems.ToStatus();
+  if (status.ok()) return status;
+  const int count = problems.error_count();
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, count == 1 ? " problem" : " problems", " in ", input.file, ":\n", status.message()));
+}
+
+}  // namespace trainyard::client

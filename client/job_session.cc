@@ -1,0 +1,107 @@
+#include "client/job_session.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/summary.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr uint32_t kLastLines = 20;
+
+}  // namespace
+
+JobSession::JobSession(Connection& connection, const v1::Job& job, const JobSessionOptions& options)
+    : connection_(connection),
+      job_(job),
+      options_(options),
+      traits_(TraitsOf(stdout)),
+      stream_(connection, job.job_id(), {}),
+      progress_(options.json ? NewJsonProgress(stdout) : NewTextProgress(stdout, traits_, options.own_daemons)) {}
+
+JobSession::~JobSession() {
+  std::thread canceller;
+  {
+    absl::MutexLock lock(&mu_);
+    canceller = std::move(canceller_);
+  }
+  if (canceller.joinable()) canceller.join();
+}
+
+void JobSession::Start(const std::vector<std::string>& warnings) {
+  absl::MutexLock lock(&mu_);
+  progress_->Start(job_, warnings);
+}
+
+void JobSession::Notice(absl::string_view level, absl::string_view text) {
+  absl::MutexLock lock(&mu_);
+  progress_->Notice(level, text);
+}
+
+absl::StatusOr<v1::Job> JobSession::Follow() {
+  v1::StateChange last;
+  auto state = stream_.Follow(
+      [this, &last](const v1::Event& event) {
+        if (event.has_state()) last = event.state();
+        absl::MutexLock lock(&mu_);
+        progress_->Event(event);
+      },
+      [this](absl::string_view text) { Notice("warning", text); });
+  if (!state.ok()) {
+    absl::MutexLock lock(&mu_);
+    if (!abort_reason_.empty()) return absl::AbortedError(abort_reason_);
+    return state.status();
+  }
+  auto job = GetJob(connection_, job_.job_id());
+  if (job.ok()) return job;
+  // The end is known even if the coordinator has gone since.
+  v1::Job ended = job_;
+  ended.set_state(*state);
+  ended.set_reason(last.reason());
+  ended.set_restarts(last.restarts());
+  absl::MutexLock lock(&mu_);
+  ended.set_last_step(progress_->stats().last_step());
+  return ended;
+}
+
+int JobSession::Finish(const v1::Job& job) {
+  const int exit_code = ExitCodeOf(job.state());
+  std::vector<std::string> last_lines;
+  const int failed_rank = FailedRank(job);
+  if (job.state() == v1::JOB_STATE_FAILED && failed_rank >= 0 && !options_.json) {
+    last_lines = LastLogLines(connection_, job.job_id(), static_cast<uint32_t>(failed_rank), kLastLines);
+  }
+  absl::MutexLock lock(&mu_);
+  std::string details = Summary({.job = job,
+                                 .stats = progress_->stats(),
+                                 .traits = traits_,
+                                 .logs_place = options_.logs_place,
+                                 .last_lines = last_lines});
+  progress_->Done(job, details, exit_code);
+  return exit_code;
+}
+
+void JobSession::Cancel(const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  if (canceller_.joinable()) return;
+  progress_->Notice("info",
+                    absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); once more ends it at once"));
+  canceller_ = std::thread([this, reason] {
+    auto job = CancelJob(connection_, job_.job_id(), reason);
+    if (!job.ok()) Notice("error", absl::StrCat("could not cancel: ", job.status().message()));
+  });
+}
+
+void JobSession::Abort(const std::string& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    abort_reason_ = why;
+  }
+  stream_.Stop();
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,60 @@
+// One job followed to its end, shown as it goes, and summed up: what `run` and `watch` have in common.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/connection.h"
+#include "client/job_stream.h"
+#include "client/progress.h"
+#include "client/terminal.h"
+
+namespace trainyard::client {
+
+struct JobSessionOptions {
+  bool json = false;
+  bool own_daemons = false;  // see NewTextProgress
+  std::string logs_place;    // see SummaryInput
+};
+
+// Follow on one thread; Cancel, Abort and Notice from any.
+class JobSession {
+ public:
+  // Does not own `connection`; it must outlive this object.
+  JobSession(Connection& connection, const v1::Job& job, const JobSessionOptions& options);
+  ~JobSession();
+
+  // Tells what the job is. `warnings` are those the user has not seen.
+  void Start(const std::vector<std::string>& warnings);
+  // Blocks until the job's end and fetches how it stands then. Possible errors: as JobStream::Follow; Aborted: by
+  // Abort.
+  absl::StatusOr<v1::Job> Follow();
+  // Tells the end. Returns the exit code.
+  int Finish(const v1::Job& job);
+
+  // Asks the coordinator, once, to cancel the job, and says so. Does not wait.
+  void Cancel(const std::string& reason);
+  // Ends Follow with `why`.
+  void Abort(const std::string& why);
+  void Notice(absl::string_view level, absl::string_view text);
+
+ private:
+  Connection& connection_;
+  const v1::Job job_;
+  const JobSessionOptions options_;
+  const TerminalTraits traits_;
+  JobStream stream_;
+
+  absl::Mutex mu_;
+  std::unique_ptr<Progress> progress_ ABSL_GUARDED_BY(mu_);
+  std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+  std::thread canceller_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard::client

@@ -1,0 +1,86 @@
+// trainctl list: the jobs of a coordinator, newest first.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/text.h"
+#include "common/status_macros.h"
+#include "common/strict_yaml.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kJobsDefault = 100;
+
+struct ListOptions {
+  std::vector<std::string> states;
+  size_t limit = kJobsDefault;
+  bool json = false;
+};
+
+absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::string>& words) {
+  std::vector<v1::JobState> states;
+  std::vector<std::string> names;
+  for (int i = v1::JobState_MIN + 1; i <= v1::JobState_MAX; ++i) {
+    names.push_back(absl::AsciiStrToLower(StateName(static_cast<v1::JobState>(i))));
+  }
+  for (const std::string& word : words) {
+    v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+    if (!v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(word)), &state) ||
+        state == v1::JOB_STATE_UNSPECIFIED) {
+      std::string nearest = NearestWord(word, names);
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", word, "' is no state of a job", nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+          " There are: ", absl::StrJoin(names, ", ")));
+    }
+    states.push_back(state);
+  }
+  return states;
+}
+
+std::string Progress(const v1::Job& job) { return absl::StrCat(job.last_step(), "/", job.spec().train().steps()); }
+
+absl::Status List(const Globals& globals, const ListOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, options.limit));
+  if (options.json) {
+    for (const v1::Job& job : jobs) puts(JobJson(job).c_str());
+    return absl::OkStatus();
+  }
+  std::vector<std::vector<std::string>> rows = {{"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"}};
+  for (const v1::Job& job : jobs) {
+    absl::Duration age = absl::Now() - absl::FromUnixMillis(job.submitted_unix_ms());
+    rows.push_back({job.job_id(), job.spec().name(), StateName(job.state()),
+                    absl::StrCat(job.spec().resources().ranks()), Progress(job), absl::StrCat(job.restarts()),
+                    DurationText(age), Printable(job.reason(), 100)});
+  }
+  fputs(Table(rows).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<ListOptions>();
+  CLI::App* verb = app.add_subcommand("list", "List jobs, newest first");
+  verb->add_option("--state", options->states, "Only jobs in this state (repeat for several)")->allow_extra_args(false);
+  verb->add_option("--limit", options->limit, "Most jobs to list")->capture_default_str()->check(CLI::Range(1, 100000));
+  verb->add_flag("--json", options->json, "One JSON object a line and job");
+  verb->footer("Examples:\n  trainctl list\n  trainctl list --state running --state queued --json");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] {
+      absl::Status status = List(globals, *options);
+      return status.ok() ? kExitDone : Fail(status);
+    };
+  });
+}
+
+}  // namespace trainyard::client

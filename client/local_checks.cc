@@ -1,0 +1,125 @@
+#include "client/local_checks.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/text.h"
+#include "spec/validate.h"
+
+namespace trainyard::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sums file sizes until `enough`; finds what cannot be read on the way.
+class TextSurvey {
+ public:
+  explicit TextSurvey(uint64_t enough) : enough_(enough) {}
+
+  uint64_t bytes() const { return bytes_; }
+
+  // What is wrong with one entry of train.data.text; empty: nothing.
+  std::string Look(const std::string& entry) {
+    struct stat st;
+    if (stat(entry.c_str(), &st) == 0) return LookAt(entry, st, /*named=*/true);
+    if (errno != ENOENT) return absl::StrCat(entry, " cannot be read: ", strerror(errno));
+    if (entry.find_first_of("*?[") == std::string::npos) return absl::StrCat(entry, " does not exist");
+    glob_t matches = {};
+    int result = glob(entry.c_str(), 0, nullptr, &matches);
+    std::string wrong;
+    if (result == GLOB_NOMATCH) wrong = absl::StrCat(entry, " matches nothing");
+    if (result != 0 && result != GLOB_NOMATCH) wrong = absl::StrCat(entry, " cannot be expanded");
+    for (size_t i = 0; i < matches.gl_pathc && wrong.empty() && bytes_ < enough_; ++i) {
+      if (stat(matches.gl_pathv[i], &st) == 0) wrong = LookAt(matches.gl_pathv[i], st, /*named=*/false);
+    }
+    globfree(&matches);
+    return wrong;
+  }
+
+ private:
+  std::string LookAt(const std::string& path, const struct stat& st, bool named) {
+    if (access(path.c_str(), R_OK) != 0) return absl::StrCat(path, " cannot be read: ", strerror(errno));
+    if (S_ISREG(st.st_mode)) {
+      bytes_ += static_cast<uint64_t>(st.st_size);
+      return named && st.st_size == 0 ? absl::StrCat(path, " is empty") : "";
+    }
+    if (!S_ISDIR(st.st_mode)) return absl::StrCat(path, " is neither a file nor a folder");
+    const uint64_t before = bytes_;
+    std::error_code error;
+    fs::recursive_directory_iterator it(path, error), end;
+    for (; !error && it != end && bytes_ < enough_; it.increment(error)) {
+      std::error_code ignored;
+      if (it->is_regular_file(ignored)) bytes_ += it->file_size(ignored);
+    }
+    if (error) return absl::StrCat(path, " cannot be read: ", error.message());
+    return bytes_ == before && bytes_ < enough_ ? absl::StrCat(path, " holds no text") : "";
+  }
+
+  const uint64_t enough_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
+  const v1::Data& data = spec.train().data();
+  const uint64_t sample = uint64_t{spec.train().model().context()} + 1;
+  const double validation = data.has_validation() ? data.validation() : 0.05;
+  const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
+  // Both parts must hold a sample; the 2 covers the rounding of the split.
+  double enough = static_cast<double>(sample) / (1 - validation) + 2;
+  if (evaluates) enough = std::max(enough, static_cast<double>(sample) / validation + 2);
+  TextSurvey survey(static_cast<uint64_t>(enough) + 1);
+  bool all_there = true;
+  for (const std::string& entry : data.text()) {
+    std::string wrong = survey.Look(entry);
+    if (wrong.empty()) continue;
+    all_there = false;
+    problems->AddError(positions, "train.data.text", wrong);
+  }
+  if (!all_there || data.text_size() == 0) return;
+  const auto bytes = static_cast<double>(survey.bytes());
+  if (bytes * (1 - validation) < static_cast<double>(sample)) {
+    problems->AddError(
+        positions, "train.data.text",
+        absl::StrCat("holds ", survey.bytes(), " bytes, of which ", static_cast<uint64_t>(bytes * (1 - validation)),
+                     " are for training; a sequence of context ", sample - 1, " takes ", sample,
+                     ". Give more text or a smaller train.model.context"));
+  } else if (evaluates && bytes * validation < static_cast<double>(sample)) {
+    problems->AddError(positions, "train.data.validation",
+                       absl::StrCat("leaves ", static_cast<uint64_t>(bytes * validation), " of ", survey.bytes(),
+                                    " bytes for evaluation; a sequence of context ", sample - 1, " takes ", sample,
+                                    ". Give more text, a larger share, or set train.evaluate.every_steps to 0"));
+  }
+}
+
+void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems) {
+  if (machine_bytes == 0) return;
+  const uint64_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
+  const uint64_t element = spec.train().precision() == v1::PRECISION_FP64 ? 8 : 4;
+  const uint64_t parameters = CountParameters(spec.train().model());
+  const double bytes =
+      4.0 * static_cast<double>(element) * static_cast<double>(parameters) * static_cast<double>(ranks);
+  if (bytes <= static_cast<double>(machine_bytes)) return;
+  problems->AddError(positions, "train.model",
+                     absl::StrCat("has ", parameters, " parameters; with gradients and optimizer state ", ranks,
+                                  ranks == 1 ? " rank needs " : " ranks need ",
+                                  BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", and this machine has ",
+                                  BytesText(machine_bytes)));
+}
+
+uint64_t MachineMemoryBytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page) : 0;
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,180 @@
+#include "client/private_cluster.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/process.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+// Numbers under which the daemons find their descriptors.
+constexpr int kLifelineFd = 3;
+constexpr int kReadyFd = 4;
+constexpr size_t kReadyLineBytes = 4096;
+constexpr absl::Duration kStartWait = absl::Seconds(20);
+// The ranks get the grace of a stop, the daemons a little more to tell of it.
+const absl::Duration kStopWait = limits::kStopGrace + absl::Seconds(5);
+const absl::Duration kKillWait = absl::Seconds(5);
+constexpr int kLastLines = 10;
+
+int PidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+// How a child of ours that has ended did, without reaping it.
+std::string EndOf(pid_t pid) {
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+    return "ended";
+  if (info.si_code == CLD_EXITED) return absl::StrCat("ended with ", ExitText(info.si_status << 8));
+  return absl::StrCat("was ", ExitText(info.si_status));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PrivateCluster>> PrivateCluster::Start(const PrivateClusterOptions& options) {
+  for (const char* program : {"trainyard-coordinator", "trainyard-worker", "trainyard-shim", "trainyard-trainer"}) {
+    if (FileExists(JoinPath(options.binary_folder, program))) continue;
+    return absl::InternalError(absl::StrCat(program, " is not in ", options.binary_folder,
+                                            ", where trainctl is; build or "
+                                            "install all programs into one folder"));
+  }
+  auto cluster = std::unique_ptr<PrivateCluster>(new PrivateCluster(options));
+  RETURN_IF_ERROR(MakeFolders(options.folder));
+  RETURN_IF_ERROR(AdoptOrphans());
+  int lifeline[2];
+  if (pipe2(lifeline, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make the lifeline pipe");
+  cluster->lifeline_read_ = lifeline[0];
+  cluster->lifeline_write_ = lifeline[1];
+  RETURN_IF_ERROR(cluster->StartCoordinator());
+  RETURN_IF_ERROR(cluster->StartWorker());
+  return cluster;
+}
+
+PrivateCluster::~PrivateCluster() {
+  Stop().IgnoreError();
+  if (lifeline_read_ >= 0) close(lifeline_read_);
+  if (coordinator_fd_ >= 0) close(coordinator_fd_);
+  if (worker_fd_ >= 0) close(worker_fd_);
+}
+
+std::string PrivateCluster::Log(absl::string_view daemon) const {
+  return JoinPath(options_.folder, absl::StrCat(daemon, ".log"));
+}
+
+std::string PrivateCluster::ranks_folder() const { return JoinPath(options_.folder, "worker/ranks"); }
+
+absl::Status PrivateCluster::StartCoordinator() {
+  int ready[2];
+  if (pipe2(ready, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make a pipe");
+  absl::Cleanup close_read = [fd = ready[0]] { close(fd); };
+  auto pid = Spawn(
+      {.program = JoinPath(options_.binary_folder, "trainyard-coordinator"),
+       .arguments = {"--listen", "127.0.0.1:0", "--state", JoinPath(options_.folder, "coordinator"), "--metrics",
+                     "127.0.0.1:0", "--lifeline-fd", absl::StrCat(kLifelineFd), "--ready-fd", absl::StrCat(kReadyFd)},
+       .output_path = Log("coordinator"),
+       .descriptors = {{lifeline_read_, kLifelineFd}, {ready[1], kReadyFd}}});
+  close(ready[1]);
+  RETURN_IF_ERROR(pid.status());
+  coordinator_ = *pid;
+  coordinator_fd_ = PidFd(coordinator_);
+  return ReadAddress(ready[0]);
+}
+
+// Reads the line of JSON that the coordinator writes once it serves; the pipe's end without a line means that it died.
+absl::Status PrivateCluster::ReadAddress(int fd) {
+  const absl::Time deadline = absl::Now() + kStartWait;
+  std::string line;
+  while (line.find('\n') == std::string::npos && line.size() < kReadyLineBytes) {
+    pollfd ready = {.fd = fd, .events = POLLIN, .revents = 0};
+    int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    int polled = left_ms > 0 ? poll(&ready, 1, static_cast<int>(left_ms)) : 0;
+    if (polled < 0 && errno == EINTR) continue;
+    if (polled <= 0) {
+      return absl::InternalError(absl::StrCat("the private coordinator did not serve within ",
+                                              absl::FormatDuration(kStartWait), "; its log is ", Log("coordinator")));
+    }
+    char buffer[512];
+    ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      std::string words = LastLines(Log("coordinator"), kLastLines);
+      return absl::InternalError(absl::StrCat("the private coordinator did not start; its log ", Log("coordinator"),
+                                              words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
+    }
+    line.append(buffer, static_cast<size_t>(n));
+  }
+  auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("listen") || !json["listen"].is_string()) {
+    return absl::InternalError(absl::StrCat("the private coordinator told no address, but: ", line));
+  }
+  address_ = json["listen"].get<std::string>();
+  return absl::OkStatus();
+}
+
+absl::Status PrivateCluster::StartWorker() {
+  ASSIGN_OR_RETURN(worker_, Spawn({.program = JoinPath(options_.binary_folder, "trainyard-worker"),
+                                   .arguments = {"--coordinator", address_, "--slots", absl::StrCat(options_.slots),
+                                                 "--name", "local", "--state", JoinPath(options_.folder, "worker"),
+                                                 "--lifeline-fd", absl::StrCat(kLifelineFd)},
+                                   .output_path = Log("worker"),
+                                   .descriptors = {{lifeline_read_, kLifelineFd}}}));
+  worker_fd_ = PidFd(worker_);
+  return absl::OkStatus();
+}
+
+void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_death) {
+  auto told = std::make_shared<std::atomic<bool>>(false);
+  auto watch = [&](int fd, pid_t pid, const std::string& name) {
+    return PollThread::Watch{
+        .fd = fd, .on_ready = [this, pid, name, told, on_death] {
+          if (!told->exchange(true)) {
+            std::string words = LastLines(Log(name), kLastLines);
+            on_death(absl::StrCat("the private ", name, " ", EndOf(pid), "; its log ", Log(name),
+                                  words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
+          }
+          return false;
+        }};
+  };
+  watcher_ = std::make_unique<PollThread>(std::vector<PollThread::Watch>{
+      watch(coordinator_fd_, coordinator_, "coordinator"), watch(worker_fd_, worker_, "worker")});
+}
+
+void PrivateCluster::Abandon() {
+  int fd = lifeline_write_.exchange(-1);
+  if (fd >= 0) close(fd);
+}
+
+absl::Status PrivateCluster::Stop() {
+  if (stopped_) return absl::OkStatus();
+  stopped_ = true;
+  watcher_.reset();
+  Abandon();
+  if (WaitForDescendants(kStopWait)) return absl::OkStatus();
+  // Each round may bring new orphans to adopt and kill.
+  for (int round = 0; round < 10; ++round) {
+    KillChildren();
+    if (WaitForDescendants(kKillWait / 10)) {
+      return absl::InternalError(absl::StrCat("daemons or trainers did not stop within ",
+                                              absl::FormatDuration(kStopWait), " and were killed; their logs are in ",
+                                              options_.folder));
+    }
+  }
+  return absl::InternalError(absl::StrCat("processes started for this job could not be killed; see ", options_.folder));
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,131 @@
+#include "client/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+
+extern char** environ;
+
+namespace trainyard::client {
+namespace {
+
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  // A child belongs to the thread that started it, or to the main one when it was adopted.
+  DIR* threads = opendir("/proc/self/task");
+  if (threads == nullptr) return children;
+  absl::Cleanup close_threads = [threads] { closedir(threads); };
+  while (dirent* entry = readdir(threads)) {
+    if (entry->d_name[0] == '.') continue;
+    auto list = ReadFile(absl::StrCat("/proc/self/task/", entry->d_name, "/children"));
+    if (!list.ok()) continue;
+    for (absl::string_view word : absl::StrSplit(*list, ' ', absl::SkipWhitespace())) {
+      int pid = 0;
+      if (absl::SimpleAtoi(word, &pid)) children.push_back(pid);
+    }
+  }
+  return children;
+}
+
+}  // namespace
+
+absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
+  int output = open(options.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (output < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", options.output_path));
+  absl::Cleanup close_output = [output] { close(output); };
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  absl::Cleanup destroy_actions = [&actions] { posix_spawn_file_actions_destroy(&actions); };
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, 1);
+  posix_spawn_file_actions_adddup2(&actions, output, 2);
+  // First to numbers out of the way, so that no move overwrites the source of another.
+  std::vector<int> parked;
+  absl::Cleanup close_parked = [&parked] {
+    for (int fd : parked) close(fd);
+  };
+  for (const auto& [ours, theirs] : options.descriptors) {
+    int fd = fcntl(ours, F_DUPFD_CLOEXEC, 64);
+    if (fd < 0) return ErrnoStatus(errno, "cannot duplicate a descriptor");
+    parked.push_back(fd);
+    posix_spawn_file_actions_adddup2(&actions, fd, theirs);
+  }
+
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  absl::Cleanup destroy_attributes = [&attributes] { posix_spawnattr_destroy(&attributes); };
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+
+  std::vector<char*> arguments = {const_cast<char*>(options.program.c_str())};
+  for (const std::string& argument : options.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  pid_t pid = 0;
+  int error = posix_spawn(&pid, options.program.c_str(), &actions, &attributes, arguments.data(), environ);
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot start ", options.program));
+  return pid;
+}
+
+absl::Status AdoptOrphans() {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) return ErrnoStatus(errno, "cannot become a subreaper");
+  return absl::OkStatus();
+}
+
+bool WaitForDescendants(absl::Duration wait) {
+  const absl::Time deadline = absl::Now() + wait;
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  while (true) {
+    pid_t pid = waitpid(-1, nullptr, WNOHANG);
+    if (pid < 0 && errno == ECHILD) return true;
+    if (pid != 0) continue;
+    absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    // One signal may stand for several ends, so after each all that ended are reaped.
+    timespec timeout = absl::ToTimespec(left);
+    sigtimedwait(&child, nullptr, &timeout);
+  }
+}
+
+void KillChildren() {
+  for (pid_t pid : Children()) kill(pid, SIGKILL);
+}
+
+std::string ExitText(int wait_status) {
+  if (WIFEXITED(wait_status)) return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
+  if (!WIFSIGNALED(wait_status)) return absl::StrCat("wait status ", wait_status);
+  return absl::StrCat("killed by signal ", WTERMSIG(wait_status), " (", strsignal(WTERMSIG(wait_status)), ")");
+}
+
+std::string LastLines(const std::string& path, int lines) {
+  auto text = ReadFile(path, uint64_t{64} << 20);
+  if (!text.ok()) return "";
+  std::vector<absl::string_view> all = absl::StrSplit(absl::StripTrailingAsciiWhitespace(*text), '\n');
+  const size_t from = all.size() > static_cast<size_t>(lines) ? all.size() - static_cast<size_t>(lines) : 0;
+  return absl::StrJoin(all.begin() + static_cast<std::ptrdiff_t>(from), all.end(), "\n");
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,150 @@
+#include "client/progress.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kNoticeBytes = 2000;
+
+class TextProgress final : public Progress {
+ public:
+  TextProgress(FILE* stream, const TerminalTraits& traits, bool own_daemons)
+      : terminal_(stream, traits), own_daemons_(own_daemons) {}
+
+  void Start(const v1::Job& job, const std::vector<std::string>& warnings) override {
+    const v1::JobSpec& spec = job.spec();
+    steps_total_ = spec.train().steps();
+    const uint32_t ranks = spec.resources().ranks();
+    terminal_.Print(absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks,
+                                 ranks == 1 ? " rank, " : " ranks, ", steps_total_, " steps, in ",
+                                 spec.checkpoint().dir()));
+    for (const v1::ResolvedKey& decision : job.decisions()) {
+      terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
+    }
+    for (const std::string& warning : warnings) terminal_.Print(absl::StrCat("warning: ", warning));
+  }
+
+  void Event(const v1::Event& event) override {
+    stats_.Add(event);
+    switch (event.kind_case()) {
+      case v1::Event::kState:
+        State(event.state());
+        break;
+      case v1::Event::kStep:
+        Step(event.step(), absl::FromUnixMillis(event.time_unix_ms()));
+        break;
+      case v1::Event::kEval:
+        terminal_.Print(absl::StrFormat("evaluation at step %d: loss %.4f (%s)", event.eval().step(),
+                                        event.eval().loss(), DurationText(absl::Seconds(event.eval().seconds()))));
+        break;
+      case v1::Event::kCheckpoint:
+        terminal_.Print(absl::StrCat("checkpoint of step ", event.checkpoint().step(), " saved: ",
+                                     event.checkpoint().path(), " (", BytesText(event.checkpoint().size_bytes()), ")"));
+        break;
+      case v1::Event::kNotice:
+        Notice(event.notice().level(), event.notice().text());
+        break;
+      case v1::Event::KIND_NOT_SET:
+        break;  // of a newer coordinator; what it says is not known here
+    }
+  }
+
+  void Notice(absl::string_view level, absl::string_view text) override {
+    std::string prefix = level == "info" ? "" : absl::StrCat(level, ": ");
+    terminal_.Print(absl::StrCat(prefix, Printable(std::string(text), kNoticeBytes)));
+  }
+
+  void Done(const v1::Job&, const std::string& details, int) override {
+    terminal_.ClearStatus();
+    terminal_.Print(absl::StrCat("\n", details));
+  }
+
+ private:
+  void State(const v1::StateChange& change) {
+    std::string name = absl::AsciiStrToLower(StateName(change.state()));
+    if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
+    std::string line =
+        change.reason().empty() ? name : absl::StrCat(name, ": ", Printable(change.reason(), kNoticeBytes));
+    terminal_.Print(line);
+    if (change.state() != v1::JOB_STATE_RUNNING) terminal_.Status(name);
+  }
+
+  void Step(const v1::StepReport& step, absl::Time time) {
+    std::string line = StepLine(step, steps_total_, stats_);
+    if (!terminal_.traits().is_terminal) {
+      if (pacer_.Take(step.step(), steps_total_, time)) terminal_.Print(line);
+      return;
+    }
+    // Ten times a second is as fast as anyone reads; the last step is always shown.
+    constexpr absl::Duration kRedraw = absl::Milliseconds(100);
+    if (time - drawn_at_ < kRedraw && step.step() != steps_total_) return;
+    drawn_at_ = time;
+    terminal_.Status(line);
+  }
+
+  Terminal terminal_;
+  const bool own_daemons_;
+  LinePacer pacer_;
+  uint64_t steps_total_ = 0;
+  absl::Time drawn_at_ = absl::InfinitePast();
+};
+
+class JsonProgress final : public Progress {
+ public:
+  explicit JsonProgress(FILE* stream) : stream_(stream) {}
+
+  void Start(const v1::Job& job, const std::vector<std::string>&) override { Put(JobLine(job)); }
+  void Event(const v1::Event& event) override {
+    stats_.Add(event);
+    Put(EventLine(event));
+  }
+  void Notice(absl::string_view level, absl::string_view text) override { Put(NoticeLine(level, text)); }
+  void Done(const v1::Job& job, const std::string&, int exit_code) override { Put(DoneLine(job, stats_, exit_code)); }
+
+ private:
+  void Put(const std::string& line) {
+    fputs(line.c_str(), stream_);
+    fputc('\n', stream_);
+    fflush(stream_);
+  }
+
+  FILE* stream_;
+};
+
+}  // namespace
+
+bool LinePacer::Take(uint64_t step, uint64_t steps_total, absl::Time time) {
+  const absl::Duration since = time - taken_at_;
+  const bool far = step - taken_step_ >= std::max<uint64_t>(1, steps_total / 20);
+  const bool take =
+      step == steps_total || taken_step_ == 0 || since >= absl::Seconds(5) || (far && since >= absl::Milliseconds(500));
+  if (take) {
+    taken_step_ = step;
+    taken_at_ = time;
+  }
+  return take;
+}
+
+std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats) {
+  std::string line = absl::StrFormat("step %d/%d  loss %.4f  lr %.1e  %s tokens/s", step.step(), steps_total,
+                                     step.loss(), step.lr(), Amount(stats.RecentTokensPerSecond()));
+  absl::optional<absl::Duration> left = stats.TimeLeft(steps_total);
+  if (left.has_value() && step.step() < steps_total) absl::StrAppend(&line, "  ETA ", DurationText(*left));
+  return line;
+}
+
+std::unique_ptr<Progress> NewTextProgress(FILE* stream, const TerminalTraits& traits, bool own_daemons) {
+  return std::make_unique<TextProgress>(stream, traits, own_daemons);
+}
+
+std::unique_ptr<Progress> NewJsonProgress(FILE* stream) { return std::make_unique<JsonProgress>(stream); }
+
+}  // namespace trainyard::client

@@ -1,0 +1,99 @@
+#include "client/run_folder.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+// When the run of a folder last made progress; none: it has neither checkpoint nor metrics.
+fs::file_time_type LastProgress(const fs::path& folder) {
+  std::error_code error;
+  fs::file_time_type newest = fs::file_time_type::min();
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (name != "metrics.jsonl" && !absl::StartsWith(name, "step-")) continue;
+    std::error_code ignored;
+    fs::file_time_type time = it->last_write_time(ignored);
+    if (!ignored) newest = std::max(newest, time);
+  }
+  return newest;
+}
+
+bool IsId(absl::string_view text) {
+  if (text.size() < 8 || text.size() > 32) return false;
+  for (char c : text) {
+    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string DefaultRunRoot(const std::string& working_directory) {
+  return JoinPath(working_directory, "trainyard-runs");
+}
+
+absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path) {
+  std::error_code error;
+  fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return true;
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot look at the run folder ", path));
+  if (!fs::is_directory(status))
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " is not a folder"));
+  fs::directory_iterator it(path, error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot read the run folder ", path));
+  for (; it != fs::directory_iterator(); it.increment(error)) {
+    if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot read the run folder ", path));
+    std::string name = it->path().filename().string();
+    if (name != ".trainyard" && name != ".lock") return false;
+  }
+  return true;
+}
+
+std::string NewestRun(const std::string& root, const std::string& name) {
+  std::error_code error;
+  std::string newest;
+  fs::file_time_type newest_time = fs::file_time_type::min();
+  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    std::string folder = it->path().filename().string();
+    absl::string_view id = folder;
+    if (!name.empty() && (!absl::ConsumePrefix(&id, absl::StrCat(name, "-")) || !IsId(id))) continue;
+    fs::file_time_type time = LastProgress(it->path());
+    if (time <= newest_time) continue;
+    newest_time = time;
+    newest = it->path().string();
+  }
+  return newest;
+}
+
+absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait) {
+  std::string lock_path = JoinPath(path, ".lock");
+  if (!FileExists(lock_path)) return absl::OkStatus();
+  auto lock = FileLock::Acquire(lock_path, wait);
+  if (lock.ok()) return absl::OkStatus();
+  if (lock.status().code() != absl::StatusCode::kUnavailable) return lock.status();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the run in ", path, " is still going on: ", lock.status().message(), ", waited ",
+                   absl::FormatDuration(wait), ". Cancel it first, or wait for its end"));
+}
+
+absl::Status CheckRunFolder(const std::string& path, bool resume) {
+  if (resume) return WaitUntilUnlocked(path, kPredecessorWait);
+  ASSIGN_OR_RETURN(bool empty, RunFolderIsEmpty(path));
+  if (empty) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path,
+                                                    " is not empty. Give --resume to go on from its "
+                                                    "newest checkpoint, or another folder: --set checkpoint.dir=DIR"));
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,32 @@
+// Run folders: where a job's checkpoints, metrics and private daemons' state lie; which may be used and which one a
+// resume takes up. Reads the file system, changes nothing but a lock it lets go again.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace trainyard::client {
+
+// ./trainyard-runs below a working directory.
+std::string DefaultRunRoot(const std::string& working_directory);
+
+// Holds nothing but `.trainyard` and `.lock`, or is not there.
+// Possible errors: FailedPrecondition: not a folder. PermissionDenied: it cannot be read.
+absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path);
+
+// The newest `root`/<name>-<id> (`name` empty: of any name) with a checkpoint or metrics; empty: there is none.
+std::string NewestRun(const std::string& root, const std::string& name);
+
+// Waits until no trainer holds `path`/.lock. Possible errors: FailedPrecondition: one still does after `wait`.
+absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
+
+// A new run may start here, or (`resume`) an old one go on. Possible errors: FailedPrecondition: it holds something and
+// `resume` is false (the message tells both ways out), or it is in use.
+absl::Status CheckRunFolder(const std::string& path, bool resume);
+
+inline constexpr absl::Duration kPredecessorWait = absl::Seconds(10);
+
+}  // namespace trainyard::client

@@ -1,0 +1,57 @@
+#include "client/run_stats.h"
+
+#include <algorithm>
+
+namespace trainyard::client {
+
+double TokensPerSecond(const v1::StepReport& step) {
+  return step.step_s() > 0 ? static_cast<double>(step.tokens()) / step.step_s() : 0;
+}
+
+void RunStats::Add(const v1::Event& event) {
+  if (event.has_state()) {
+    restarts_ = std::max(restarts_, event.state().restarts());
+  } else if (event.has_eval()) {
+    newest_eval_ = event.eval();
+  } else if (event.has_checkpoint()) {
+    ++checkpoints_;
+    newest_checkpoint_ = event.checkpoint();
+  } else if (event.has_step()) {
+    const v1::StepReport& step = event.step();
+    if (steps_ == 0) {
+      first_step_ = step.step();
+      first_loss_ = step.loss();
+    }
+    ++steps_;
+    last_step_ = step.step();
+    last_loss_ = step.loss();
+    tokens_ += step.tokens();
+    step_seconds_ += step.step_s();
+    // The first step pays for things that no later one does, so it leaves the pace after the second.
+    constexpr double kNew = 0.1;
+    const double weight = steps_ <= 2 ? 1 : kNew;
+    recent_step_seconds_ += weight * (step.step_s() - recent_step_seconds_);
+    recent_step_tokens_ += weight * (static_cast<double>(step.tokens()) - recent_step_tokens_);
+    if (steps_ % curve_stride_ != 0 && steps_ != 1) return;
+    curve_.emplace_back(step.step(), step.loss());
+    if (curve_.size() < kCurvePoints) return;
+    for (size_t i = 0; 2 * i < curve_.size(); ++i) curve_[i] = curve_[2 * i];
+    curve_.resize((curve_.size() + 1) / 2);
+    curve_stride_ *= 2;
+  }
+}
+
+double RunStats::TokensPerSecond() const {
+  return step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0;
+}
+
+double RunStats::RecentTokensPerSecond() const {
+  return recent_step_seconds_ > 0 ? recent_step_tokens_ / recent_step_seconds_ : 0;
+}
+
+absl::optional<absl::Duration> RunStats::TimeLeft(uint64_t steps_total) const {
+  if (steps_ == 0 || steps_total < last_step_) return absl::nullopt;
+  return absl::Seconds(static_cast<double>(steps_total - last_step_) * recent_step_seconds_);
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,56 @@
+// What a watcher gathers of a run while it goes by: for the summary, the plot and the estimate of the time left. Pure.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "trainyard/v1/service.pb.h"
+
+namespace trainyard::client {
+
+class RunStats {
+ public:
+  void Add(const v1::Event& event);
+
+  uint64_t first_step() const { return first_step_; }  // 0: no step seen
+  uint64_t last_step() const { return last_step_; }
+  uint64_t steps() const { return steps_; }
+  double first_loss() const { return first_loss_; }
+  double last_loss() const { return last_loss_; }
+  uint64_t tokens() const { return tokens_; }
+  double step_seconds() const { return step_seconds_; }
+  uint32_t restarts() const { return restarts_; }
+  uint64_t checkpoints() const { return checkpoints_; }
+  const absl::optional<v1::CheckpointInfo>& newest_checkpoint() const { return newest_checkpoint_; }
+  const absl::optional<v1::EvalReport>& newest_eval() const { return newest_eval_; }
+
+  // Over all steps seen.
+  double TokensPerSecond() const;
+  // Of late: the mean of about the last twenty steps.
+  double RecentTokensPerSecond() const;
+  // From the last step to `steps_total` at the pace of late; none before there is a pace.
+  absl::optional<absl::Duration> TimeLeft(uint64_t steps_total) const;
+
+  // (step, loss), thinned evenly so that a run of any length stays within kCurvePoints.
+  const std::vector<std::pair<uint64_t, double>>& curve() const { return curve_; }
+
+  static constexpr size_t kCurvePoints = 4096;
+
+ private:
+  uint64_t first_step_ = 0, last_step_ = 0, steps_ = 0, tokens_ = 0, checkpoints_ = 0;
+  double first_loss_ = 0, last_loss_ = 0, step_seconds_ = 0;
+  double recent_step_seconds_ = 0, recent_step_tokens_ = 0;
+  uint32_t restarts_ = 0;
+  absl::optional<v1::CheckpointInfo> newest_checkpoint_;
+  absl::optional<v1::EvalReport> newest_eval_;
+  std::vector<std::pair<uint64_t, double>> curve_;
+  uint64_t curve_stride_ = 1;
+};
+
+// All ranks' tokens of a step over its wall time; 0 for a step that took no time.
+double TokensPerSecond(const v1::StepReport& step);
+
+}  // namespace trainyard::client

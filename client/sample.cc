@@ -1,0 +1,79 @@
+// trainctl sample: text from a checkpoint. The model runs in trainyard-trainer, which this process becomes.
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/run_folder.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+struct SampleOptions {
+  std::string folder;
+  std::string prompt = "\n";
+  uint32_t tokens = 300;
+  double temperature = 0.8;
+  uint32_t top_k = 0;
+  uint64_t seed = 1337;
+  bool json = false;
+};
+
+// The trainer takes a run folder or a checkpoint, verifies it, and falls back to an older one that is whole.
+absl::StatusOr<std::string> ChooseFolder(const std::string& folder) {
+  if (!folder.empty()) return AbsolutePath(folder, WorkingDirectory());
+  std::string root = DefaultRunRoot(WorkingDirectory());
+  std::string newest = NewestRun(root, "");
+  if (!newest.empty()) return newest;
+  return absl::NotFoundError(absl::StrCat("there is no run in ", root, "; name a run folder or a checkpoint"));
+}
+
+absl::Status Sample(const SampleOptions& options) {
+  ASSIGN_OR_RETURN(std::string checkpoint, ChooseFolder(options.folder));
+  std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
+  std::vector<std::string> words = {program,         "sample",
+                                    "--checkpoint",  checkpoint,
+                                    "--prompt",      options.prompt,
+                                    "--tokens",      absl::StrCat(options.tokens),
+                                    "--temperature", absl::StrCat(options.temperature),
+                                    "--top-k",       absl::StrCat(options.top_k),
+                                    "--seed",        absl::StrCat(options.seed)};
+  if (options.json) words.push_back("--json");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  return ErrnoStatus(errno, absl::StrCat("cannot start ", program));
+}
+
+}  // namespace
+
+void AddSample(CLI::App& app, const Globals&, Chosen* chosen) {
+  auto options = std::make_shared<SampleOptions>();
+  CLI::App* verb = app.add_subcommand("sample", "Print text that a trained model writes");
+  verb->add_option("folder,--checkpoint", options->folder,
+                   "Checkpoint, or run folder (its newest one); default: the newest in ./trainyard-runs");
+  verb->add_option("--prompt", options->prompt, "Text to go on from");
+  verb->add_option("--tokens", options->tokens, "Tokens to write")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  verb->add_option("--temperature", options->temperature, "Below 1 more likely text; 0: always the likeliest")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--top-k", options->top_k, "Choose among so many likeliest tokens; 0: all")->capture_default_str();
+  verb->add_option("--seed", options->seed, "Seed of the choices")->capture_default_str();
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->footer(
+      "Examples:\n"
+      "  trainctl sample\n"
+      "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300");
+  verb->callback([options, chosen] { *chosen = [options] { return Fail(Sample(*options)); }; });
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,66 @@
+// trainctl status: how a job stands, and each of its ranks.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/commands.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/status.h"
+#include "client/text.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+
+std::string StatusText(const v1::Job& job) {
+  std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
+                                  job.unconfirmed() ? ", unconfirmed since the coordinator started" : "", "\n");
+  if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
+  std::vector<std::vector<std::string>> facts;
+  facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(),
+                                          job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "")});
+  facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
+                                                job.spec().recovery().max_restarts())});
+  if (job.checkpoints_size() > 0) {
+    const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
+    facts.push_back({"  checkpoint", absl::StrCat("step ", newest.step(), ", ", newest.path())});
+  }
+  facts.push_back({"  run folder", job.spec().checkpoint().dir()});
+  absl::StrAppend(&text, Table(facts));
+  if (job.ranks_size() == 0) return text;
+  std::vector<std::vector<std::string>> rows = {
+      {"RANK", "HOST", "GENERATION", "PHASE", "LAST STEP", "REPORT AGE", "PID", "EXIT"}};
+  for (const v1::RankStatus& rank : job.ranks()) {
+    rows.push_back({absl::StrCat(rank.rank()), rank.host(), absl::StrCat(rank.generation()), rank.phase(),
+                    absl::StrCat(rank.last_step()), DurationText(absl::Seconds(rank.last_report_age_s())),
+                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-", Printable(rank.exit(), 200)});
+  }
+  return absl::StrCat(text, "\n", Table(rows));
+}
+
+void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  struct Options {
+    std::string job_id;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("status", "Show how a job stands, rank by rank");
+  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->footer("Examples:\n  trainctl status k3x7q2ab\n  trainctl status k3x7q2ab --json | jq .ranks");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] {
+      auto job = [&]() -> absl::StatusOr<v1::Job> {
+        ASSIGN_OR_RETURN(auto connection, Connect(globals));
+        return GetJob(*connection, options->job_id);
+      }();
+      if (!job.ok()) return Fail(job.status());
+      fputs(options->json ? absl::StrCat(JobJson(*job), "\n").c_str() : StatusText(*job).c_str(), stdout);
+      return static_cast<int>(kExitDone);
+    };
+  });
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,92 @@
+#include "client/summary.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "client/exit_code.h"
+#include "client/plot.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kLineBytes = 500;
+
+std::string StepsText(const v1::Job& job, const RunStats& stats) {
+  std::string text = absl::StrCat(job.last_step(), " of ", job.spec().train().steps());
+  if (stats.steps() > 0 && stats.first_step() > 1)
+    absl::StrAppend(&text, ", from step ", stats.first_step(), " in this run");
+  if (job.started_unix_ms() > 0 && job.finished_unix_ms() >= job.started_unix_ms()) {
+    absl::StrAppend(&text, " in ", DurationText(absl::Milliseconds(job.finished_unix_ms() - job.started_unix_ms())));
+  }
+  return text;
+}
+
+std::string LossText(const RunStats& stats) {
+  std::string text = absl::StrFormat("%.4f at step %d, %.4f at step %d", stats.first_loss(), stats.first_step(),
+                                     stats.last_loss(), stats.last_step());
+  if (stats.newest_eval().has_value()) {
+    absl::StrAppendFormat(&text, "; evaluation %.4f at step %d", stats.newest_eval()->loss(),
+                          stats.newest_eval()->step());
+  }
+  return text;
+}
+
+std::string CheckpointText(const v1::Job& job) {
+  if (job.checkpoints_size() == 0) return "none";
+  const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
+  return absl::StrCat(newest.path(), " (step ", newest.step(), ", ", BytesText(newest.size_bytes()), ")");
+}
+
+}  // namespace
+
+int FailedRank(const v1::Job& job) {
+  for (const v1::RankStatus& rank : job.ranks()) {
+    // "rank 1" but not "rank 12".
+    std::string name = absl::StrCat("rank ", rank.rank());
+    size_t at = job.reason().find(name);
+    if (at == std::string::npos) continue;
+    size_t after = at + name.size();
+    if (after >= job.reason().size() || !absl::ascii_isdigit(job.reason()[after])) return static_cast<int>(rank.rank());
+  }
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (!rank.exit().empty() && rank.exit() != "exit code 0") return static_cast<int>(rank.rank());
+  }
+  return -1;
+}
+
+std::string Summary(const SummaryInput& input) {
+  const v1::Job& job = input.job;
+  const RunStats& stats = input.stats;
+  std::string text = absl::StrCat(StateName(job.state()), "  ", job.spec().name(), " (", job.job_id(), ")");
+  if (!job.reason().empty()) absl::StrAppend(&text, ": ", Printable(job.reason(), 2000));
+  text += '\n';
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"  steps", StepsText(job, stats)});
+  if (stats.steps() > 0) {
+    rows.push_back({"  tokens/s", absl::StrCat(Amount(stats.TokensPerSecond()), " over ",
+                                               Amount(static_cast<double>(stats.tokens())), " tokens")});
+    rows.push_back({"  loss", LossText(stats)});
+  }
+  rows.push_back({"  restarts", absl::StrCat(job.restarts())});
+  rows.push_back({"  checkpoint", CheckpointText(job)});
+  if (!job.spec().checkpoint().dir().empty()) {
+    rows.push_back({"  run folder", job.spec().checkpoint().dir()});
+    if (stats.steps() > 0) rows.push_back({"  metrics", absl::StrCat(job.spec().checkpoint().dir(), "/metrics.jsonl")});
+  }
+  rows.push_back({"  logs", input.logs_place});
+  absl::StrAppend(&text, Table(rows));
+  std::string plot =
+      Plot(stats.curve(), {.columns = std::min(input.traits.columns, 72), .rows = 10, .unicode = input.traits.unicode});
+  if (!plot.empty()) absl::StrAppend(&text, "\nloss\n", plot);
+  if (!input.last_lines.empty()) {
+    absl::StrAppend(&text, "\nlast lines of rank ", FailedRank(job), ":\n");
+    for (const std::string& line : input.last_lines) absl::StrAppend(&text, "  ", Printable(line, kLineBytes), "\n");
+  }
+  return text;
+}
+
+}  // namespace trainyard::client

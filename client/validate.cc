@@ -1,0 +1,98 @@
+// trainctl validate: everything that can be wrong with a job, told without running it.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/job_input.h"
+#include "client/run_folder.h"
+#include "common/files.h"
+#include "common/strict_yaml.h"
+#include "spec/prepare.h"
+
+namespace trainyard::client {
+namespace {
+
+struct ValidateOptions {
+  JobOptions job;
+  bool resolved = false;
+  bool json = false;
+};
+
+void PrintJson(const Problems& problems, const PreparedJob* prepared) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Problem& problem : problems.all()) {
+    list.push_back({{"severity", problem.is_warning ? "warning" : "error"},
+                    {"file", problem.position.file},
+                    {"line", problem.position.line},
+                    {"column", problem.position.column},
+                    {"key", problem.path},
+                    {"text", problem.text}});
+  }
+  nlohmann::ordered_json out = {{"valid", problems.ok()}, {"errors", problems.error_count()}, {"problems", list}};
+  if (prepared != nullptr) {
+    nlohmann::ordered_json decisions = nlohmann::ordered_json::array();
+    for (const v1::ResolvedKey& decision : prepared->decisions) {
+      decisions.push_back({{"key", decision.key()}, {"value", decision.value()}, {"reason", decision.reason()}});
+    }
+    out["decisions"] = decisions;
+    out["resolved"] = WriteYaml(prepared->spec);
+  }
+  puts(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+void PrintResolved(const PreparedJob& prepared) {
+  fputs(WriteYaml(prepared.spec).c_str(), stdout);
+  for (const v1::ResolvedKey& decision : prepared.decisions) {
+    printf("# %s = %s  (%s)\n", decision.key().c_str(), decision.value().c_str(), decision.reason().c_str());
+  }
+}
+
+int Validate(const Globals& globals, const ValidateOptions& options) {
+  const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
+  // With a coordinator the text lies on its hosts, not here.
+  auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty());
+  if (!loaded.ok()) return Fail(loaded.status());
+  std::unique_ptr<PreparedJob> prepared;
+  if (loaded->problems.ok()) {
+    auto job = PrepareJob(loaded->spec, {.job_id = "<id>", .default_run_root = DefaultRunRoot(WorkingDirectory())});
+    if (!job.ok()) return Fail(job.status());
+    prepared = std::make_unique<PreparedJob>(*std::move(job));
+  }
+  absl::Status status = ProblemsStatus(input, loaded->problems);
+  if (options.json) {
+    PrintJson(loaded->problems, prepared.get());
+    return ExitCodeOf(status);
+  }
+  for (const Problem& warning : loaded->problems.Warnings()) fprintf(stderr, "%s\n", warning.ToString().c_str());
+  if (!status.ok()) return Fail(status);
+  if (options.resolved) {
+    PrintResolved(*prepared);
+  } else {
+    const size_t warnings = loaded->problems.Warnings().size();
+    printf("%s is a valid job%s\n", input.file.c_str(),
+           warnings == 0 ? "" : absl::StrCat(", with ", warnings, warnings == 1 ? " warning" : " warnings").c_str());
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<ValidateOptions>();
+  CLI::App* verb = app.add_subcommand("validate", "Check a job file without running it");
+  AddJobOptions(*verb, &options->job);
+  verb->add_flag("--resolved", options->resolved, "Print the job with every default and decision");
+  verb->add_flag("--json", options->json, "Print problems (and the resolved job) as one JSON object");
+  verb->footer(
+      "Tells all problems at once, each with file, line and column. Exit code 0: valid, 2: not.\n\n"
+      "Examples:\n"
+      "  trainctl validate configs/jobs/stdlib.yaml\n"
+      "  trainctl validate job.yaml --set resources.ranks=4 --resolved");
+  verb->callback(
+      [&globals, options, chosen] { *chosen = [&globals, options] { return Validate(globals, *options); }; });
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,64 @@
+// trainctl watch: shows a job to its end, from its beginning, over restarts of the coordinator.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/interrupts.h"
+#include "client/job_calls.h"
+#include "client/job_session.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+struct WatchOptions {
+  std::string job_id;
+  bool json = false;
+};
+
+absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
+  BlockSignals();
+  Interrupts interrupts([] { _exit(kExitCancelled); });
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
+  JobSession session(
+      *connection, job,
+      {.json = options.json,
+       .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id())});
+  session.Start({job.warnings().begin(), job.warnings().end()});
+  interrupts.OnFirst([&session, &job] {
+    session.Abort(absl::StrCat("no longer watching; job ", job.job_id(), " goes on (trainctl cancel ends it)"));
+  });
+  auto ended = session.Follow();
+  interrupts.OnFirst(nullptr);
+  if (interrupts.interrupted() && !ended.ok()) return absl::CancelledError(ended.status().message());
+  RETURN_IF_ERROR(ended.status());
+  return session.Finish(*ended);
+}
+
+}  // namespace
+
+void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<WatchOptions>();
+  CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints to its end");
+  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_flag("--json", options->json, "One JSON object a line");
+  verb->footer(
+      "The exit code is that of the job. Ctrl-C ends the watching, not the job.\n\n"
+      "Examples:\n"
+      "  trainctl watch k3x7q2ab\n"
+      "  trainctl watch k3x7q2ab --json | jq 'select(.event == \"eval\") | .loss'");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] {
+      auto exit_code = Watch(globals, *options);
+      if (exit_code.ok()) return *exit_code;
+      if (options->json) puts(ErrorLine(exit_code.status().message(), ExitCodeOf(exit_code.status())).c_str());
+      return Fail(exit_code.status());
+    };
+  });
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,238 @@
+// Following a job over everything that can happen to the connection, against a coordinator played from a script.
+#include "client/job_stream.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/job_calls.h"
+#include "tests/unit/client/events.h"
+
+namespace trainyard::client {
+namespace {
+
+// Answers each Watch with the next act: events, then a status.
+class FakeCoordinator final : public v1::JobService::Service {
+ public:
+  struct Act {
+    std::vector<v1::Event> events;
+    grpc::Status status;
+    bool hang = false;  // until the caller goes
+  };
+
+  explicit FakeCoordinator(std::deque<Act> acts) : acts_(std::move(acts)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::vector<uint64_t> asked_after() {
+    absl::MutexLock lock(&mu_);
+    return asked_after_;
+  }
+
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::Event>* writer) override {
+    Act act;
+    {
+      absl::MutexLock lock(&mu_);
+      asked_after_.push_back(request->after_sequence());
+      if (acts_.empty()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "the script has ended");
+      act = acts_.front();
+      acts_.pop_front();
+    }
+    for (const v1::Event& event : act.events) writer->Write(event);
+    // The wait ends with the call, which the test cancels.
+    while (act.hang && !context->IsCancelled()) std::this_thread::yield();
+    return act.status;
+  }
+
+  grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* request, v1::SubmitResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (++submits_ < 3) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+    response->set_job_id(request->job_id());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListResponse* response) override {
+    const int first = request->page_token().empty() ? 0 : std::stoi(request->page_token());
+    for (int i = first; i < first + 2 && i < 5; ++i) response->add_jobs()->set_job_id(absl::StrCat("job", i));
+    if (first + 2 < 5) response->set_next_page_token(absl::StrCat(first + 2));
+    return grpc::Status::OK;
+  }
+
+ private:
+  int port_ = 0;
+  absl::Mutex mu_;
+  std::deque<Act> acts_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> asked_after_ ABSL_GUARDED_BY(mu_);
+  int submits_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+const grpc::Status kGoingDown(grpc::StatusCode::UNAVAILABLE, "going down");
+const JobStreamOptions kFast = {
+    .backoff_min = absl::Milliseconds(1), .backoff_max = absl::Milliseconds(2), .give_up = absl::Seconds(60)};
+
+struct Followed {
+  absl::StatusOr<v1::JobState> end = absl::UnknownError("not followed");
+  std::vector<std::string> told;  // "s3" step 3, "e3" evaluation, "c3" checkpoint, "RUNNING"
+  std::vector<std::string> notices;
+};
+
+Followed Follow(FakeCoordinator& coordinator, const JobStreamOptions& options = kFast) {
+  Followed followed;
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  EXPECT_TRUE(connection.ok()) << connection.status();
+  JobStream stream(**connection, "k3x7q2ab", options);
+  followed.end = stream.Follow(
+      [&](const v1::Event& event) {
+        if (event.has_step()) followed.told.push_back(absl::StrCat("s", event.step().step()));
+        if (event.has_eval()) followed.told.push_back(absl::StrCat("e", event.eval().step()));
+        if (event.has_checkpoint()) followed.told.push_back(absl::StrCat("c", event.checkpoint().step()));
+        if (event.has_state()) followed.told.push_back(v1::JobState_Name(event.state().state()).substr(10));
+      },
+      [&](absl::string_view text) { followed.notices.emplace_back(text); });
+  return followed;
+}
+
+TEST(JobStream, TellsEveryEventOnceUpToTheFinalState) {
+  FakeCoordinator coordinator({{.events = {StateEvent(1, v1::JOB_STATE_RUNNING), StepEvent(2, 1, 5), EvalEvent(3, 1, 5),
+                                           CheckpointEvent(4, 1), StateEvent(5, v1::JOB_STATE_SUCCEEDED)},
+                                .status = grpc::Status::OK}});
+
+  Followed followed = Follow(coordinator);
+
+  ASSERT_TRUE(followed.end.ok()) << followed.end.status();
+  EXPECT_EQ(*followed.end, v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(followed.told, std::vector<std::string>({"RUNNING", "s1", "e1", "c1", "SUCCEEDED"}));
+}
+
+TEST(JobStream, GoesOnWhereItWasWhenTheCoordinatorComesBack) {
+  FakeCoordinator coordinator(
+      {{.events = {StepEvent(2, 1, 5), StepEvent(3, 2, 5)}, .status = kGoingDown},
+       {.events = {}, .status = kGoingDown},
+       {.events = {StepEvent(4, 3, 5), StateEvent(5, v1::JOB_STATE_FAILED)}, .status = grpc::Status::OK}});
+
+  Followed followed = Follow(coordinator);
+
+  ASSERT_TRUE(followed.end.ok()) << followed.end.status();
+  EXPECT_EQ(followed.told, std::vector<std::string>({"s1", "s2", "s3", "FAILED"}));
+  EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 3, 3}));
+  ASSERT_EQ(followed.notices.size(), 2u);
+  EXPECT_EQ(followed.notices[1], "the coordinator answers again");
+}
+
+TEST(JobStream, CoordinatorThatForgotItsNewestEventsIsAskedForAll_AndNoStepIsToldTwice) {
+  FakeCoordinator coordinator(
+      {{.events = {StepEvent(8, 1, 5), StepEvent(9, 2, 5)}, .status = kGoingDown},
+       {.events = {}, .status = grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "9 is newer than 1")},
+       {.events = {StepEvent(1, 1, 5), StepEvent(2, 2, 5), StepEvent(3, 3, 5), StateEvent(4, v1::JOB_STATE_SUCCEEDED)},
+        .status = grpc::Status::OK}});
+
+  Followed followed = Follow(coordinator);
+
+  EXPECT_EQ(followed.told, std::vector<std::string>({"s1", "s2", "s3", "SUCCEEDED"}));
+}
+
+TEST(JobStream, StreamThatEndsBeforeTheJobIsOpenedAgain) {
+  FakeCoordinator coordinator({{.events = {StepEvent(1, 1, 5)}, .status = grpc::Status::OK},
+                               {.events = {StateEvent(2, v1::JOB_STATE_CANCELLED)}, .status = grpc::Status::OK}});
+
+  EXPECT_EQ(*Follow(coordinator).end, v1::JOB_STATE_CANCELLED);
+}
+
+TEST(JobStream, UnknownJobIsToldAtOnce) {
+  FakeCoordinator coordinator({{.events = {}, .status = grpc::Status(grpc::StatusCode::NOT_FOUND, "no job k3x7q2ab")}});
+
+  EXPECT_EQ(Follow(coordinator).end.status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(JobStream, GivesUpWhenTheCoordinatorStaysAway) {
+  FakeCoordinator coordinator({{.events = {}, .status = kGoingDown}, {.events = {}, .status = kGoingDown}});
+  JobStreamOptions options = kFast;
+  options.give_up = absl::ZeroDuration();
+
+  Followed followed = Follow(coordinator, options);
+
+  EXPECT_EQ(followed.end.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(followed.end.status().message().find(coordinator.address()), absl::string_view::npos);
+}
+
+TEST(JobStream, StopEndsAWatchThatWaits) {
+  FakeCoordinator coordinator({{.events = {StepEvent(1, 1, 5)}, .status = grpc::Status::OK, .hang = true}});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  ASSERT_TRUE(connection.ok());
+  JobStream stream(**connection, "k3x7q2ab", kFast);
+
+  auto end = stream.Follow([&](const v1::Event&) { stream.Stop(); }, [](absl::string_view) {});
+
+  EXPECT_EQ(end.status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(EventFilter, PassesWhatIsNew) {
+  EventFilter filter;
+  EXPECT_TRUE(filter.IsNew(StepEvent(5, 1, 0)));
+  EXPECT_FALSE(filter.IsNew(StepEvent(5, 2, 0)));
+  EXPECT_FALSE(filter.IsNew(StepEvent(6, 1, 0)));
+  EXPECT_TRUE(filter.IsNew(StateEvent(7, v1::JOB_STATE_RUNNING)));
+  EXPECT_EQ(filter.after_sequence(), 7u);
+}
+
+TEST(JobCalls, SubmitIsTriedAgainUnderTheSameId) {
+  FakeCoordinator coordinator({});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  v1::SubmitRequest request;
+  request.set_job_id("k3x7q2ab");
+
+  auto response = SubmitJob(**connection, request);
+
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->job_id(), "k3x7q2ab");
+}
+
+TEST(JobCalls, ListReadsAllPages) {
+  FakeCoordinator coordinator({});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+
+  EXPECT_EQ(ListJobs(**connection, {}, 100)->size(), 5u);
+}
+
+TEST(JobCalls, MethodTheServerLacksIsToldWithItsAddress) {
+  FakeCoordinator coordinator({});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+
+  absl::Status status = GetJob(**connection, "k3x7q2ab").status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find(coordinator.address()), absl::string_view::npos);
+}
+
+TEST(Targets, AreHostAndPortAndLoopbackUnlessToldOtherwise) {
+  for (const char* good : {"127.0.0.1:7070", "localhost:1", "[::1]:7070", "127.3.2.1:80"}) {
+    EXPECT_TRUE(CheckTarget({.address = good}).ok()) << good;
+  }
+  for (const char* bad : {"", "host", ":7070", "host:", "host:0", "host:65536", "host:x", "::1:7070"}) {
+    EXPECT_EQ(CheckTarget({.address = bad}).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_EQ(CheckTarget({.address = "10.0.0.1:7070"}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CheckTarget({.address = "127.evil.example:7070"}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(CheckTarget({.address = "10.0.0.1:7070", .allow_plaintext = true}).ok());
+}
+
+TEST(Connections, ToNobodyNameTheAddressAndWhatWasTried) {
+  absl::Status status = Connection::Open({.address = "127.0.0.1:1"}, absl::Milliseconds(1)).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("no coordinator answers at 127.0.0.1:1; tried to connect for 1ms"),
+            absl::string_view::npos)
+      << status;
+}
+
+}  // namespace
+}  // namespace trainyard::client

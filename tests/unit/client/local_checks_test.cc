@@ -1,0 +1,97 @@
+#include "client/local_checks.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace trainyard::client {
+namespace {
+
+class LocalChecksTest : public testing::Test {
+ protected:
+  LocalChecksTest() {
+    char name[] = "/tmp/trainyard-text-XXXXXX";
+    folder_ = mkdtemp(name);
+    Write("full.txt", std::string(1000, 'x'));
+    Write("empty.txt", "");
+    Write("short.txt", std::string(16, 'x'));
+    std::filesystem::create_directories(folder_ + "/hollow/inner");
+    spec_.mutable_train()->mutable_model()->set_context(16);
+    spec_.mutable_train()->mutable_data()->set_validation(0);
+  }
+  ~LocalChecksTest() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+
+  // Errors of a job on these entries, the test's folder written as DIR.
+  std::string Errors(const std::vector<std::string>& entries) {
+    auto* text = spec_.mutable_train()->mutable_data()->mutable_text();
+    text->Clear();
+    for (const std::string& entry : entries) *text->Add() = folder_ + "/" + entry;
+    Problems problems;
+    CheckText(spec_, {}, &problems);
+    std::string errors(problems.ToStatus().message());
+    for (size_t at; (at = errors.find(folder_)) != std::string::npos;) errors.replace(at, folder_.size(), "DIR");
+    return errors;
+  }
+
+  std::string folder_;
+  v1::JobSpec spec_;
+};
+
+TEST_F(LocalChecksTest, EnoughTextIsFine) {
+  EXPECT_EQ(Errors({"full.txt"}), "");
+  EXPECT_EQ(Errors({"*.txt"}), "");
+  EXPECT_EQ(Errors({"."}), "");
+  EXPECT_EQ(Errors({"short.txt", "full.txt"}), "");
+}
+
+TEST_F(LocalChecksTest, EveryEntryThatIsWrongIsTold) {
+  EXPECT_EQ(Errors({"none.txt", "*.md", "empty.txt", "hollow", "full.txt"}),
+            "train.data.text: DIR/none.txt does not exist\n"
+            "train.data.text: DIR/*.md matches nothing\n"
+            "train.data.text: DIR/empty.txt is empty\n"
+            "train.data.text: DIR/hollow holds no text");
+}
+
+TEST_F(LocalChecksTest, TextShorterThanAContextIsRefused) {
+  EXPECT_EQ(Errors({"short.txt"}),
+            "train.data.text: holds 16 bytes, of which 16 are for training; a sequence of context 16 takes 17. Give "
+            "more text "
+            "or a smaller train.model.context");
+}
+
+TEST_F(LocalChecksTest, ValidationTooShortForAContextIsRefusedWhereItIsUsed) {
+  spec_.mutable_train()->mutable_data()->set_validation(0.01);
+  EXPECT_EQ(Errors({"full.txt"}), "");
+
+  spec_.mutable_train()->mutable_evaluate()->set_every_steps(10);
+  EXPECT_EQ(
+      Errors({"full.txt"}),
+      "train.data.validation: leaves 10 of 1000 bytes for evaluation; a sequence of context 16 takes 17. Give more "
+      "text, a larger share, or set train.evaluate.every_steps to 0");
+}
+
+TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
+  v1::Model* model = spec_.mutable_train()->mutable_model();
+  model->set_layers(12);
+  model->set_heads(12);
+  model->set_width(768);
+  spec_.mutable_resources()->set_ranks(2);
+  Problems problems;
+  CheckMemory(spec_, uint64_t{2} << 30, {}, &problems);
+  EXPECT_EQ(
+      problems.ToStatus().message(),
+      "train.model: has 85264896 parameters; with gradients and optimizer state 2 ranks need 2.5 GiB, and this machine "
+      "has 2.0 GiB");
+
+  Problems none;
+  CheckMemory(spec_, uint64_t{4} << 30, {}, &none);
+  CheckMemory(spec_, 0, {}, &none);
+  EXPECT_TRUE(none.ok());
+}
+
+}  // namespace
+}  // namespace trainyard::client

@@ -1,0 +1,114 @@
+// What run and watch print, without a terminal and on one.
+#include "client/progress.h"
+
+#include <gtest/gtest.h>
+#include <stdio.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/client/events.h"
+
+namespace trainyard::client {
+namespace {
+
+// A stream in memory.
+class Memory {
+ public:
+  Memory() : stream_(open_memstream(&data_, &size_)) {}
+  ~Memory() {
+    fclose(stream_);
+    free(data_);
+  }
+  FILE* stream() { return stream_; }
+  std::string text() {
+    fflush(stream_);
+    return std::string(data_, size_);
+  }
+
+ private:
+  char* data_ = nullptr;
+  size_t size_ = 0;
+  FILE* stream_;
+};
+
+v1::Job TenSteps() {
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  job.mutable_spec()->set_name("tiny");
+  job.mutable_spec()->mutable_resources()->set_ranks(2);
+  job.mutable_spec()->mutable_train()->set_steps(10);
+  job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/tiny");
+  return job;
+}
+
+TEST(TextProgress, GoldenTranscript) {
+  Memory out;
+  auto progress = NewTextProgress(out.stream(), {}, /*own_daemons=*/false);
+
+  progress->Start(TenSteps(), {"careful"});
+  progress->Event(StateEvent(1, v1::JOB_STATE_RUNNING, "all 2 ranks are ready"));
+  for (uint64_t step = 1; step <= 10; ++step) {
+    progress->Event(
+        StepEvent(1 + step, step, 5.0 - 0.1 * static_cast<double>(step), 0.5, static_cast<int64_t>(step) * 200));
+  }
+  progress->Event(EvalEvent(12, 10, 4.2));
+  progress->Event(CheckpointEvent(13, 10));
+  progress->Notice("warning", "a rank \x1b[31mended");
+  progress->Event(StateEvent(14, v1::JOB_STATE_SUCCEEDED));
+  progress->Done(TenSteps(), "the summary", 0);
+
+  EXPECT_EQ(out.text(),
+            "job k3x7q2ab (tiny): 2 ranks, 10 steps, in /runs/tiny\n"
+            "warning: careful\n"
+            "running: all 2 ranks are ready\n"
+            "step 1/10  loss 4.9000  lr 0.0e+00  2.00k tokens/s  ETA 4.5 s\n"
+            "step 4/10  loss 4.6000  lr 0.0e+00  2.00k tokens/s  ETA 3.0 s\n"
+            "step 7/10  loss 4.3000  lr 0.0e+00  2.00k tokens/s  ETA 1.5 s\n"
+            "step 10/10  loss 4.0000  lr 0.0e+00  2.00k tokens/s\n"
+            "evaluation at step 10: loss 4.2000 (0.2 s)\n"
+            "checkpoint of step 10 saved: /runs/x/step-10 (3.0 MiB)\n"
+            "warning: a rank ?[31mended\n"
+            "succeeded\n"
+            "\n"
+            "the summary\n");
+}
+
+TEST(TextProgress, OnATerminalStepsShareOneLineThatFitsIt) {
+  Memory out;
+  auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .unicode = true, .columns = 20}, false);
+  progress->Start(TenSteps(), {});
+  std::string before = out.text();
+
+  progress->Event(StepEvent(1, 1, 5.0, 0.5, 1000));
+  progress->Event(StepEvent(2, 2, 4.0, 0.5, 1001));
+  progress->Event(EvalEvent(3, 2, 4.5));
+
+  EXPECT_EQ(out.text().substr(before.size()),
+            "\r\x1b[Kstep 1/10  loss 5.0"
+            "\r\x1b[Kevaluation at step 2: loss 4.5000 (0.2 s)\n"
+            "step 1/10  loss 5.0");
+}
+
+TEST(JsonProgress, EveryStepIsALine) {
+  Memory out;
+  auto progress = NewJsonProgress(out.stream());
+
+  progress->Start(TenSteps(), {});
+  for (uint64_t step = 1; step <= 10; ++step) progress->Event(StepEvent(step, step, 1.0));
+  progress->Done(TenSteps(), "not for programs", 0);
+
+  std::string text = out.text();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 12);
+  EXPECT_EQ(text.find("not for programs"), std::string::npos);
+}
+
+TEST(LinePacer, IsQuietInALongRunButNeverSilent) {
+  LinePacer pacer;
+  int taken = 0;
+  for (uint64_t step = 1; step <= 100'000; ++step) {
+    taken += pacer.Take(step, 100'000, absl::FromUnixMillis(static_cast<int64_t>(step) * 10)) ? 1 : 0;
+  }
+  EXPECT_EQ(taken, 1 + 1000 / 5);  // 1,000 s: one line each 5 s, and the first
+}
+
+}  // namespace
+}  // namespace trainyard::client

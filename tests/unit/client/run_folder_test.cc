@@ -1,0 +1,97 @@
+#include "client/run_folder.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "common/files.h"
+
+namespace trainyard::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunFolderTest : public testing::Test {
+ protected:
+  RunFolderTest() {
+    char name[] = "/tmp/trainyard-runs-XXXXXX";
+    root_ = mkdtemp(name);
+  }
+  ~RunFolderTest() override { fs::remove_all(root_); }
+
+  // A run that last made progress `age_s` seconds ago.
+  std::string Run(const std::string& name, const std::string& file, int age_s) {
+    fs::path folder = fs::path(root_) / name;
+    fs::create_directories(folder);
+    std::ofstream(folder / file) << "x";
+    fs::last_write_time(folder / file, fs::file_time_type::clock::now() - std::chrono::seconds(age_s));
+    return folder.string();
+  }
+
+  std::string root_;
+};
+
+TEST_F(RunFolderTest, NewestRunIsTheOneThatLastMadeProgress) {
+  Run("tiny-aaaaaaaa", "metrics.jsonl", 300);
+  std::string newest = Run("tiny-bbbbbbbb", "metrics.jsonl", 100);
+  Run("tiny-cccccccc", "metrics.jsonl", 200);
+
+  EXPECT_EQ(NewestRun(root_, "tiny"), newest);
+}
+
+TEST_F(RunFolderTest, NewestRunIsOfThatVeryName) {
+  Run("tiny-big-aaaaaaaa", "metrics.jsonl", 1);
+  Run("other-aaaaaaaa", "metrics.jsonl", 1);
+  Run("tiny-bbbbbbbb", "notes.txt", 1);
+
+  EXPECT_EQ(NewestRun(root_, "tiny"), "");
+  EXPECT_NE(NewestRun(root_, ""), "");
+  EXPECT_EQ(NewestRun(root_ + "/none", "tiny"), "");
+}
+
+TEST_F(RunFolderTest, FolderWithOnlyOurOwnFilesCountsAsEmpty) {
+  std::string folder = Run("a", ".lock", 1);
+  fs::create_directories(folder + "/.trainyard/k3x7q2ab");
+  EXPECT_TRUE(*RunFolderIsEmpty(folder));
+  EXPECT_TRUE(*RunFolderIsEmpty(root_ + "/none"));
+
+  Run("a", "thesis.txt", 1);
+  EXPECT_FALSE(*RunFolderIsEmpty(folder));
+}
+
+TEST_F(RunFolderTest, FullFolderIsRefusedWithBothWaysOutUnlessResumed) {
+  std::string folder = Run("a", "thesis.txt", 1);
+
+  absl::Status refused = CheckRunFolder(folder, /*resume=*/false);
+
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "checkpoint.dir " + folder +
+                " is not empty. Give --resume to go on from its newest checkpoint, or another folder: "
+                "--set checkpoint.dir=DIR");
+  EXPECT_TRUE(CheckRunFolder(folder, /*resume=*/true).ok());
+}
+
+TEST_F(RunFolderTest, FileInPlaceOfAFolderIsRefused) {
+  Run("a", "file", 1);
+  EXPECT_EQ(CheckRunFolder(root_ + "/a/file", false).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(RunFolderTest, RunThatStillGoesOnIsNotTakenUp) {
+  std::string folder = Run("a", "metrics.jsonl", 1);
+  auto lock = FileLock::Acquire(folder + "/.lock", absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+
+  absl::Status status = WaitUntilUnlocked(folder, absl::ZeroDuration());
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("is still going on"), absl::string_view::npos) << status;
+  lock->reset();
+  EXPECT_TRUE(WaitUntilUnlocked(folder, absl::ZeroDuration()).ok());
+}
+
+}  // namespace
+}  // namespace trainyard::client

@@ -1,0 +1,67 @@
+#include "client/run_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/unit/client/events.h"
+
+namespace trainyard::client {
+namespace {
+
+TEST(RunStats, OfNothing) {
+  RunStats stats;
+
+  EXPECT_EQ(stats.steps(), 0u);
+  EXPECT_EQ(stats.TokensPerSecond(), 0);
+  EXPECT_FALSE(stats.TimeLeft(10).has_value());
+}
+
+TEST(RunStats, SumsStepsAndKeepsTheNewestOfTheRest) {
+  RunStats stats;
+  stats.Add(StepEvent(1, 5, 4.0, 1.0));
+  stats.Add(StepEvent(2, 6, 3.0, 3.0));
+  stats.Add(EvalEvent(3, 6, 3.5));
+  stats.Add(CheckpointEvent(4, 6));
+  v1::Event restarted = StateEvent(5, v1::JOB_STATE_RECOVERING);
+  restarted.mutable_state()->set_restarts(2);
+  stats.Add(restarted);
+
+  EXPECT_EQ(stats.first_step(), 5u);
+  EXPECT_EQ(stats.last_step(), 6u);
+  EXPECT_EQ(stats.first_loss(), 4.0);
+  EXPECT_EQ(stats.last_loss(), 3.0);
+  EXPECT_EQ(stats.TokensPerSecond(), 500);
+  EXPECT_EQ(stats.newest_eval()->loss(), 3.5);
+  EXPECT_EQ(stats.checkpoints(), 1u);
+  EXPECT_EQ(stats.restarts(), 2u);
+}
+
+TEST(RunStats, TimeLeftFollowsThePaceOfLateAndForgetsTheFirstStep) {
+  RunStats stats;
+  stats.Add(StepEvent(1, 1, 5, 30.0));
+  for (uint64_t step = 2; step <= 100; ++step) stats.Add(StepEvent(step, step, 5, 0.1));
+
+  EXPECT_NEAR(absl::ToDoubleSeconds(*stats.TimeLeft(1100)), 100, 1e-6);
+  EXPECT_NEAR(stats.RecentTokensPerSecond(), 10'000, 1e-6);
+  EXPECT_EQ(*stats.TimeLeft(100), absl::ZeroDuration());
+
+  for (uint64_t step = 101; step <= 200; ++step) stats.Add(StepEvent(step, step, 5, 0.2));
+
+  EXPECT_NEAR(absl::ToDoubleSeconds(*stats.TimeLeft(1200)), 200, 1);
+}
+
+TEST(RunStats, CurveOfALongRunIsThinnedEvenly) {
+  RunStats stats;
+  for (uint64_t step = 1; step <= 100'000; ++step) stats.Add(StepEvent(step, step, 1.0 / static_cast<double>(step)));
+
+  ASSERT_LE(stats.curve().size(), RunStats::kCurvePoints);
+  ASSERT_GE(stats.curve().size(), RunStats::kCurvePoints / 2 - 1);
+  EXPECT_EQ(stats.curve().front().first, 1u);
+  for (size_t i = 2; i < stats.curve().size(); ++i) {
+    EXPECT_LE(stats.curve()[i].first - stats.curve()[i - 1].first, 64u) << i;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::client

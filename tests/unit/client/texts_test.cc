@@ -1,0 +1,174 @@
+// Tables, amounts, the plot, the status and the summary, as a person sees them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "client/exit_code.h"
+#include "client/plot.h"
+#include "client/status.h"
+#include "client/summary.h"
+#include "client/text.h"
+#include "tests/unit/client/events.h"
+
+namespace trainyard::client {
+namespace {
+
+TEST(Amounts, HaveThreeDigits) {
+  EXPECT_EQ(Amount(0), "0");
+  EXPECT_EQ(Amount(999), "999");
+  EXPECT_EQ(Amount(1234), "1.23k");
+  EXPECT_EQ(Amount(12345), "12.3k");
+  EXPECT_EQ(Amount(999'600), "1.00M");
+  EXPECT_EQ(Amount(4.5e9), "4.50G");
+}
+
+TEST(Durations, NameTheTwoLargestUnits) {
+  EXPECT_EQ(DurationText(absl::Milliseconds(420)), "0.4 s");
+  EXPECT_EQ(DurationText(absl::Seconds(42)), "42 s");
+  EXPECT_EQ(DurationText(absl::Seconds(62)), "1m02s");
+  EXPECT_EQ(DurationText(absl::Minutes(185)), "3h05m");
+  EXPECT_EQ(DurationText(absl::Hours(52)), "2d04h");
+}
+
+TEST(Bytes, AreInBinaryUnits) {
+  EXPECT_EQ(BytesText(12), "12 B");
+  EXPECT_EQ(BytesText(3 << 20), "3.0 MiB");
+}
+
+TEST(Tables, AlignColumnsByCharactersNotBytes) {
+  EXPECT_EQ(Table({{"A", "NAME"}, {"1", "ü"}, {"22", "x"}}), "A   NAME\n1   ü\n22  x\n");
+}
+
+TEST(Printable, KeepsEscapesFromTheTerminal) { EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a?[2J b?c"); }
+
+TEST(Plot, OfAStraightLine) {
+  std::vector<std::pair<uint64_t, double>> points;
+  for (uint64_t step = 1; step <= 12; ++step) points.emplace_back(step, 13.0 - static_cast<double>(step));
+
+  EXPECT_EQ(Plot(points, {.columns = 21, .rows = 4, .unicode = false}),
+            "     12 |**\n"
+            "        |  ****\n"
+            "  4.667 |      ****\n"
+            "      1 |          **\n"
+            "        +------------\n"
+            "         step 1    12\n");
+}
+
+TEST(Plot, InBraille) {
+  EXPECT_EQ(Plot({{1, 2.0}, {2, 1.0}}, {.columns = 17, .rows = 2, .unicode = true}),
+            "      2 │⠉⠒⠤⣀\n"
+            "      1 │    ⠉⠒⠤⣀\n"
+            "        └────────\n"
+            "         step 1 2\n");
+}
+
+TEST(Plot, NeedsTwoFinitePoints) {
+  EXPECT_EQ(Plot({}, {}), "");
+  EXPECT_EQ(Plot({{1, 2.0}}, {}), "");
+  EXPECT_EQ(Plot({{1, 2.0}, {2, std::nan("")}}, {}), "");
+}
+
+TEST(Plot, OfEqualLossesIsALineInTheMiddle) {
+  EXPECT_NE(Plot({{1, 2.0}, {9, 2.0}}, {.columns = 20, .rows = 3, .unicode = false}).find('*'), std::string::npos);
+}
+
+v1::Job SampleJob() {
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.set_reason("all 2 ranks are ready");
+  job.set_generation(2);
+  job.set_restarts(1);
+  job.set_last_step(40);
+  job.set_last_loss(3.25);
+  job.mutable_spec()->set_name("tiny");
+  job.mutable_spec()->mutable_train()->set_steps(100);
+  job.mutable_spec()->mutable_recovery()->set_max_restarts(10);
+  job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/tiny");
+  for (uint32_t i = 0; i < 2; ++i) {
+    auto* rank = job.add_ranks();
+    rank->set_rank(i);
+    rank->set_host("h1");
+    rank->set_generation(2);
+    rank->set_phase("train");
+    rank->set_last_step(40 - i);
+    rank->set_last_report_age_s(0.25);
+    rank->set_pid(100 + i);
+  }
+  return job;
+}
+
+TEST(StatusText, ShowsTheJobAndEveryRank) {
+  EXPECT_EQ(StatusText(SampleJob()),
+            "job k3x7q2ab (tiny): RUNNING\n"
+            "  all 2 ranks are ready\n"
+            "  step        40 of 100, loss 3.2500\n"
+            "  generation  2, restarts 1 of 10\n"
+            "  run folder  /runs/tiny\n"
+            "\n"
+            "RANK  HOST  GENERATION  PHASE  LAST STEP  REPORT AGE  PID  EXIT\n"
+            "0     h1    2           train  40         0.2 s       100\n"
+            "1     h1    2           train  39         0.2 s       101\n");
+}
+
+TEST(Summary, OfASuccessTellsLossSpeedAndPlaces) {
+  v1::Job job = SampleJob();
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  job.set_reason("");
+  job.set_last_step(2);
+  job.set_started_unix_ms(1000);
+  job.set_finished_unix_ms(3000);
+  *job.add_checkpoints() = CheckpointEvent(1, 2).checkpoint();
+  RunStats stats;
+  stats.Add(StepEvent(1, 1, 5.0));
+  stats.Add(EvalEvent(2, 1, 4.5));
+
+  EXPECT_EQ(Summary({.job = job, .stats = stats, .traits = {}, .logs_place = "in /logs", .last_lines = {}}),
+            "SUCCEEDED  tiny (k3x7q2ab)\n"
+            "  steps       2 of 100 in 2.0 s\n"
+            "  tokens/s    2.00k over 1.00k tokens\n"
+            "  loss        5.0000 at step 1, 5.0000 at step 1; evaluation 4.5000 at step 1\n"
+            "  restarts    1\n"
+            "  checkpoint  /runs/x/step-2 (step 2, 3.0 MiB)\n"
+            "  run folder  /runs/tiny\n"
+            "  metrics     /runs/tiny/metrics.jsonl\n"
+            "  logs        in /logs\n");
+}
+
+TEST(Summary, OfAFailureEndsWithTheFailedRanksLastLines) {
+  v1::Job job = SampleJob();
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("rank 1 exited with code 1");
+
+  std::string text =
+      Summary({.job = job, .stats = {}, .traits = {}, .logs_place = "in /logs", .last_lines = {"boom\x1b"}});
+
+  EXPECT_NE(text.find("FAILED  tiny (k3x7q2ab): rank 1 exited with code 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("last lines of rank 1:\n  boom?\n"), std::string::npos) << text;
+}
+
+TEST(FailedRank, IsTheOneTheReasonNamesElseTheFirstThatFailed) {
+  v1::Job job = SampleJob();
+  EXPECT_EQ(FailedRank(job), -1);
+  job.mutable_ranks(0)->set_exit("exit code 0");
+  job.mutable_ranks(1)->set_exit("killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(FailedRank(job), 1);
+  job.set_reason("rank 0: out of memory");
+  EXPECT_EQ(FailedRank(job), 0);
+  job.set_reason("rank 12 is none of ours");
+  EXPECT_EQ(FailedRank(job), 1);
+}
+
+TEST(ExitCodes, FollowStateAndStatus) {
+  EXPECT_EQ(ExitCodeOf(v1::JOB_STATE_SUCCEEDED), 0);
+  EXPECT_EQ(ExitCodeOf(v1::JOB_STATE_FAILED), 1);
+  EXPECT_EQ(ExitCodeOf(v1::JOB_STATE_CANCELLED), 130);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 2);
+  EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 2);
+  EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 3);
+  EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
+}
+
+}  // namespace
+}  // namespace trainyard::client
