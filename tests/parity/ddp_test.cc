@@ -1,0 +1,153 @@
+// DDP of 1, 2, 3 and 4 ranks against the oracle and against itself.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/parity/training.h"
+#include "tests/parity/world.h"
+
+namespace trainyard {
+namespace {
+
+absl::StatusOr<std::string> TrainMain(Communicator& communicator, const std::string& arguments) {
+  absl::StatusOr<TrainingOutcome> outcome = Train(communicator, TrainingCase::Parse(arguments));
+  if (!outcome.ok()) return outcome.status();
+  return outcome->ToString();
+}
+
+std::vector<TrainingOutcome> TrainWorld(int size, const TrainingCase& training) {
+  World world(size, "train", training.ToString());
+  absl::StatusOr<std::vector<std::string>> results = world.Results();
+  EXPECT_TRUE(results.ok()) << results.status();
+  std::vector<TrainingOutcome> outcomes;
+  if (results.ok()) {
+    for (const std::string& result : *results) outcomes.push_back(TrainingOutcome::Parse(result));
+  }
+  return outcomes;
+}
+
+void ExpectNear(const std::vector<double>& found, const std::vector<double>& expected, double relative) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_NEAR(found[i], expected[i], relative * std::abs(expected[i])) << "at step " << i + 1;
+  }
+}
+
+// The oracle of a case, run once for all worlds.
+const TrainingOutcome& Oracle(const TrainingCase& training) {
+  static std::map<std::string, TrainingOutcome> outcomes;
+  auto [it, is_new] = outcomes.try_emplace(training.ToString());
+  if (is_new) it->second = TrainReference(training);
+  return it->second;
+}
+
+class DdpOfWorld : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpOfWorld, testing::Values(1, 2, 3, 4));
+
+TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp64) {
+  TrainingCase training{.type = at::kDouble, .steps = 100, .global = 12, .micro = 1, .clip_norm = 0.5};
+
+  std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
+  const TrainingOutcome& oracle = Oracle(training);
+
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+  ExpectNear(ranks[0].losses, oracle.losses, 1e-10);
+  EXPECT_NEAR(ranks[0].sum_of_parameters, oracle.sum_of_parameters, 1e-10 * oracle.sum_of_parameters);
+  EXPECT_LT(oracle.losses.back(), 0.8 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
+}
+
+TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp32) {
+  TrainingCase training{.type = at::kFloat, .steps = 20, .global = 12, .micro = 3, .clip_norm = 0.5};
+
+  std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
+
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+  ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-6);
+}
+
+TEST_P(DdpOfWorld, HasTheSameParametersOnEveryRank) {
+  std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), {.type = at::kFloat, .steps = 5, .clip_norm = 0.5});
+
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+  for (const TrainingOutcome& rank : ranks) {
+    EXPECT_EQ(rank.parameters_hash, ranks[0].parameters_hash);
+    EXPECT_EQ(rank.losses, ranks[0].losses);
+    EXPECT_EQ(rank.norms, ranks[0].norms);
+  }
+}
+
+TEST_P(DdpOfWorld, OverlapChangesNoBit) {
+  TrainingCase training{.type = at::kFloat, .steps = 8, .clip_norm = 0.5};
+  TrainingCase waiting = training;
+  waiting.overlap = false;
+
+  std::vector<TrainingOutcome> overlapped = TrainWorld(GetParam(), training);
+  std::vector<TrainingOutcome> waited = TrainWorld(GetParam(), waiting);
+
+  ASSERT_FALSE(overlapped.empty());
+  ASSERT_FALSE(waited.empty());
+  EXPECT_EQ(overlapped[0].losses, waited[0].losses);
+  EXPECT_EQ(overlapped[0].parameters_hash, waited[0].parameters_hash);
+}
+
+// 5 micro-batches leave some rank of 2, 3 and 4 with one fewer than another.
+TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
+  TrainingCase training{.type = at::kDouble, .steps = 10, .global = 10, .micro = 2};
+
+  std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
+
+  ASSERT_FALSE(ranks.empty());
+  ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-10);
+}
+
+TEST(Accumulation, OfManyMicroBatchesIsOneLargeBatch) {
+  TrainingCase large{.type = at::kDouble, .steps = 20, .global = 12, .micro = 12, .clip_norm = 0.5};
+  TrainingCase accumulated = large;
+  accumulated.micro = 2;
+
+  std::vector<TrainingOutcome> one = TrainWorld(1, large);
+  std::vector<TrainingOutcome> many = TrainWorld(1, accumulated);
+
+  ASSERT_FALSE(one.empty());
+  ASSERT_FALSE(many.empty());
+  ExpectNear(many[0].losses, one[0].losses, 1e-12);
+  ExpectNear(many[0].norms, one[0].norms, 1e-10);
+}
+
+TEST(Dropout, DropsTheSameWhateverTheWorld) {
+  TrainingCase training{.type = at::kDouble, .steps = 10, .global = 12, .micro = 2, .dropout = 0.2};
+  TrainingCase without = training;
+  without.dropout = 0;
+
+  std::vector<TrainingOutcome> alone = TrainWorld(1, training);
+  std::vector<TrainingOutcome> together = TrainWorld(3, training);
+  std::vector<TrainingOutcome> undropped = TrainWorld(1, without);
+
+  ASSERT_FALSE(alone.empty());
+  ASSERT_FALSE(together.empty());
+  ASSERT_FALSE(undropped.empty());
+  ExpectNear(together[0].losses, alone[0].losses, 1e-10);
+  EXPECT_NE(alone[0].losses, undropped[0].losses);
+}
+
+// A world of more ranks than micro-batches: a rank without work still takes part in every reduction.
+TEST(UnevenDeal, ARankWithoutAMicroBatchAddsNothing) {
+  TrainingCase training{.type = at::kDouble, .steps = 5, .global = 2, .micro = 1};
+
+  std::vector<TrainingOutcome> ranks = TrainWorld(3, training);
+
+  ASSERT_EQ(ranks.size(), 3u);
+  ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-10);
+  EXPECT_EQ(ranks[2].parameters_hash, ranks[0].parameters_hash);
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  trainyard::BecomeRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
+  at::set_num_threads(1);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,41 @@
+// Key-value stores for tests that form groups without a daemon: one for threads of a process, one for processes that
+// share a folder. Both keep the promises of KeyValueStore, the waiting included.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/collectives/key_value_store.h"
+
+namespace trainyard {
+
+class MemoryStore final : public KeyValueStore {
+ public:
+  absl::Status Put(absl::string_view name, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override;
+
+  // Ends all waits, and every later call, with Aborted.
+  void EndGeneration();
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mu_);
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// A value is a file that appears whole. Waiting is looking again every millisecond.
+class FolderStore final : public KeyValueStore {
+ public:
+  explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
+  absl::Status Put(absl::string_view name, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override;
+
+ private:
+  std::string PathOf(absl::string_view name) const;
+  const std::string folder_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,104 @@
+"""The same initial weights and the same batches give the same losses as PyTorch, over twenty steps of AdamW."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
+
+LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = 3, 4, 64, 32, 256
+STEPS, SEQUENCES, RATE = 20, 4, 1e-3
+
+
+def initial_weights(generator):
+    """Named and shaped as GPT-2's published files: matrices are [in, out]."""
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator) * 0.05
+
+    weights = {"wte.weight": normal(VOCABULARY, WIDTH), "wpe.weight": normal(CONTEXT, WIDTH)}
+    norms = ["ln_f"]
+    for i in range(LAYERS):
+        norms += [f"h.{i}.ln_1", f"h.{i}.ln_2"]
+        for name, width_in, width_out in (
+            ("attn.c_attn", WIDTH, 3 * WIDTH),
+            ("attn.c_proj", WIDTH, WIDTH),
+            ("mlp.c_fc", WIDTH, 4 * WIDTH),
+            ("mlp.c_proj", 4 * WIDTH, WIDTH),
+        ):
+            weights[f"h.{i}.{name}.weight"] = normal(width_in, width_out)
+            weights[f"h.{i}.{name}.bias"] = normal(width_out)
+    for name in norms:
+        weights[f"{name}.weight"] = 1 + normal(WIDTH)
+        weights[f"{name}.bias"] = normal(WIDTH)
+    return weights
+
+
+def mean_loss(p, inputs, targets):
+    def norm(x, name):
+        return F.layer_norm(x, (WIDTH,), p[f"{name}.weight"], p[f"{name}.bias"])
+
+    def project(x, name):
+        return x @ p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    x = F.embedding(inputs, p["wte.weight"]) + p["wpe.weight"][: inputs.shape[1]]
+    for i in range(LAYERS):
+        parts = project(norm(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn").split(WIDTH, dim=-1)
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
+        x = x + project(mixed, f"h.{i}.attn.c_proj")
+        hidden = F.gelu(project(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"), approximate="tanh")
+        x = x + project(hidden, f"h.{i}.mlp.c_proj")
+    scores = norm(x, "ln_f") @ p["wte.weight"].T
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def losses_of_torch(weights, tokens):
+    p = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
+    groups = [
+        {"params": [w for w in p.values() if w.dim() >= 2], "weight_decay": 0.1},
+        {"params": [w for w in p.values() if w.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for batch in tokens:
+        optimizer.zero_grad()
+        loss = mean_loss(p, batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_losses_are_those_of_pytorch(tmp_path):
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(5)
+    weights = initial_weights(generator)
+    # Bytes that repeat: there is something to learn, and the losses move.
+    period = torch.randint(0, VOCABULARY, (97,), generator=generator)
+    starts = torch.randint(0, 97, (STEPS, SEQUENCES, 1), generator=generator)
+    tokens = period[(starts + torch.arange(CONTEXT + 1)) % 97]
+    save_file(weights, tmp_path / "weights.safetensors")
+    save_file({"tokens": tokens}, tmp_path / "tokens.safetensors")
+
+    command = [BIN / "tests" / "parity_losses", tmp_path / "weights.safetensors", tmp_path / "tokens.safetensors"]
+    command += [str(LAYERS), str(HEADS), str(RATE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)
+    theirs = losses_of_torch(weights, tokens)
+
+    assert len(ours) == STEPS
+    assert theirs[-1] < 0.8 * theirs[0], "nothing was learnt, so nothing was compared"
+    for step, (a, b) in enumerate(zip(ours, theirs), start=1):
+        assert math.isclose(a, b, rel_tol=1e-5), f"step {step}: ours {a}, PyTorch's {b}"

@@ -1,0 +1,105 @@
+#include "tests/parity/world.h"
+
+#include <ATen/Parallel.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+
+extern char** environ;
+
+namespace trainyard {
+namespace {
+
+constexpr char kRankFlag[] = "--rank-of-a-world";
+
+std::string ResultPath(const std::string& folder, int rank) { return absl::StrCat(folder, "/result-", rank); }
+
+absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& folder, const RankMain& main,
+                                    const std::string& arguments) {
+  at::set_num_threads(1);
+  FolderStore store(folder);
+  ASSIGN_OR_RETURN(
+      auto communicator,
+      NewGlooCommunicator(
+          {.rank = rank, .world_size = world, .store = &store, .prefix = "world/", .timeout = absl::Minutes(2)}));
+  RETURN_IF_ERROR(WarmUp(*communicator));
+  return main(*communicator, arguments);
+}
+
+}  // namespace
+
+void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains) {
+  if (argc != 7 || std::string(argv[1]) != kRankFlag) return;
+  int rank = std::atoi(argv[2]), world = std::atoi(argv[3]);
+  std::string folder = argv[4];
+  absl::StatusOr<std::string> result = absl::NotFoundError(absl::StrCat("no main is called ", argv[5]));
+  for (const auto& [name, main] : mains) {
+    if (name == argv[5]) result = RunRank(rank, world, folder, main, argv[6]);
+  }
+  if (!result.ok()) std::fprintf(stderr, "rank %d of %d: %s\n", rank, world, result.status().ToString().c_str());
+  absl::Status written = WriteFileAtomically(ResultPath(folder, rank), result.ok() ? *result : "");
+  // Other ranks may still be talking to this one: leave without taking anything down.
+  std::fflush(nullptr);
+  _exit(result.ok() && written.ok() ? 0 : 1);
+}
+
+World::World(int size, const std::string& main, const std::string& arguments) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-world-XXXXXX").string();
+  folder_ = mkdtemp(pattern.data());
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
+                                      folder_, main,      arguments};
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t pid = 0;
+    posix_spawn(&pid, program.c_str(), nullptr, nullptr, argv.data(), environ);
+    pids_.push_back(pid);
+  }
+}
+
+World::~World() {
+  for (pid_t pid : pids_) {
+    if (pid == 0) continue;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+absl::StatusOr<std::string> World::ResultOf(int rank) {
+  if (pids_[rank] == 0)
+    return absl::InternalError(absl::StrCat("rank ", rank, " did not start, or was asked for twice"));
+  int status = 0;
+  waitpid(pids_[rank], &status, 0);
+  pids_[rank] = 0;
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return absl::InternalError(
+        absl::StrCat("rank ", rank, " ended with wait status ", status, "; see its output above"));
+  }
+  return ReadFile(ResultPath(folder_, rank));
+}
+
+absl::StatusOr<std::vector<std::string>> World::Results() {
+  std::vector<std::string> results;
+  for (int rank = 0; rank < size(); ++rank) {
+    ASSIGN_OR_RETURN(std::string result, ResultOf(rank));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+}  // namespace trainyard
