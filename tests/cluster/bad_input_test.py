@@ -1,0 +1,120 @@
+"""Bad input gets a sentence: a row each, read by `trainctl validate` and refused with exit code 2 before anything starts."""
+
+import os
+
+import harness
+import pytest
+
+# name of the row, the job's keys, words that the message must hold
+ROWS = [
+    ("misspelt key", {"train__modle": {"layers": 1}}, ["modle", "model"]),
+    ("unknown key", {"train__colour": "blue"}, ["colour"]),
+    ("wrong type", {"train__steps": "many"}, ["steps", "many"]),
+    ("a list where a number is due", {"train__steps": [1, 2]}, ["steps"]),
+    ("negative size", {"train__model__width": -16}, ["width", "-16"]),
+    ("zero steps", {"train__steps": 0}, ["steps"]),
+    ("huge size", {"train__model__layers": 10**12}, ["layers", "1024"]),
+    ("heads do not divide width", {"train__model__heads": 3}, ["heads", "3", "16"]),
+    ("micro does not divide global", {"train__batch": {"global": 7, "micro": 2}}, ["7", "2"]),
+    ("unknown preset", {"train__model": {"preset": "lab-10n"}}, ["lab-10n", "lab-10m"]),
+    ("unknown optimizer", {"train__optimizer__name": "adamv"}, ["adamv", "adamw"]),
+    ("dropout above its range", {"train__model__dropout": 1.5}, ["dropout", "1.5"]),
+    ("a name with capitals", {"name": "Small Job"}, ["name"]),
+    ("data missing", {"train__data": {"text": ["/no/such/file"]}}, ["/no/such/file"]),
+    ("a glob without matches", {"train__data": {"text": ["/no/such/*.txt"]}}, ["/no/such/*.txt"]),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), [row[1:] for row in ROWS], ids=[row[0].replace(" ", "-") for row in ROWS])
+def test_a_bad_job_is_refused_with_a_sentence(cluster, keys, words):
+    job = cluster.write_job("bad.yaml", **keys)
+
+    done = cluster.run_trainctl("validate", job, expect=2)
+
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert "bad.yaml" in done.stderr, done.stderr
+
+
+def test_every_problem_is_told_at_once_with_line_and_column(cluster):
+    job = cluster.folder / "many.yaml"
+    job.write_text("name: small\ntrain:\n  modle: {layers: 1}\n  steps: -1\nresources: {rank: 2}\n")
+
+    done = cluster.run_trainctl("validate", job, expect=2)
+
+    for place in ("many.yaml:3:3", "many.yaml:4:", "many.yaml:5:13"):
+        assert place in done.stderr, done.stderr
+
+
+def test_empty_data_and_data_shorter_than_a_context_are_refused(cluster):
+    for name, content in (("empty.txt", ""), ("short.txt", "ten bytes.")):
+        (cluster.folder / name).write_text(content)
+        job = cluster.write_job(train__data={"text": [name], "validation": 0})
+
+        done = cluster.run_trainctl("run", job, expect=None)
+
+        assert done.returncode in (1, 2), done
+        assert name in done.stdout + done.stderr or "16" in done.stderr, done.stderr
+        harness.assert_nothing_runs(1)
+
+
+def test_unreadable_data_is_refused(cluster):
+    secret = cluster.folder / "secret.txt"
+    secret.write_text("x" * 1000)
+    secret.chmod(0)
+    # Root reads every file, unless it starts a program without the capabilities that let it.
+    as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    program = cluster.start("trainctl", [*as_anybody, harness.BIN / "trainctl", "validate",
+                                         cluster.write_job(train__data={"text": ["secret.txt"]})])
+
+    assert program.wait() == 2
+    assert "secret.txt" in program.output()
+
+
+def test_a_device_that_is_not_there_is_refused(cluster):
+    done = cluster.run_trainctl("run", cluster.write_job(resources__device="cuda"), expect=None)
+
+    assert done.returncode in (1, 2), done
+    assert "cuda" in (done.stdout + done.stderr).lower(), done.stderr
+    harness.assert_nothing_runs(1)
+
+
+def test_a_file_that_is_not_there_or_not_yaml_is_refused(cluster):
+    broken = cluster.folder / "broken.yaml"
+    broken.write_text("name: [unclosed\n")
+
+    missing = cluster.run_trainctl("validate", "nowhere.yaml", expect=2)
+    unparsable = cluster.run_trainctl("validate", broken, expect=2)
+
+    assert "nowhere.yaml" in missing.stderr
+    assert "broken.yaml" in unparsable.stderr
+
+
+def test_a_bad_set_is_refused_and_named(cluster):
+    job = cluster.write_job()
+
+    assert "train.stepz" in cluster.run_trainctl("validate", job, "--set", "train.stepz=3", expect=2).stderr
+    assert "train.steps" in cluster.run_trainctl("validate", job, "--set", "train.steps=three", expect=2).stderr
+
+
+def test_intervals_beyond_the_steps_are_warnings(cluster):
+    job = cluster.write_job(train__schedule={"warmup_steps": 500}, checkpoint__every_steps=600,
+                            train__evaluate={"every_steps": 700})
+
+    done = cluster.run_trainctl("validate", job)
+
+    for number in ("500", "600", "700"):
+        assert number in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["run"], ["status"], ["run", "a.yaml", "--frob"]], ids=" ".join)
+def test_wrong_usage_is_exit_2(cluster, arguments):
+    assert cluster.run_trainctl(*arguments, expect=2).stderr
+
+
+def test_an_unknown_job_is_a_sentence(one_host):
+    for verb in ("status", "watch", "cancel", "logs"):
+        done = one_host.trainctl(verb, "nosuchjob", expect=None)
+        assert done.returncode in (1, 2), f"{verb}: {done}"
+        assert "nosuchjob" in done.stderr, f"{verb}: {done.stderr}"

@@ -1,0 +1,188 @@
+"""What goes wrong while a job trains: a killed rank, no restarts left, a corrupt checkpoint, a full disk, lost daemons."""
+
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+import harness
+import processes
+
+LONG = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
+
+
+def checkpoints(run_folder):
+    return sorted(path for path in pathlib.Path(run_folder).iterdir() if path.name.startswith("step-") and "." not in path.name)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, stubs):
+    """{step: loss} of the long job with nothing going wrong; what every disturbed run must give too."""
+    processes.start_following()
+    cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
+    try:
+        cluster.start_coordinator()
+        cluster.start_worker("h1", slots=2)
+        job = cluster.submit(run_folder=cluster.folder / "run", **LONG)
+        assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
+        return harness.metrics_steps(cluster.folder / "run")
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_trainer_restarts_the_group_and_the_losses_are_those_of_an_undisturbed_run(one_host, tmp_path, undisturbed,
+                                                                                            rank):
+    job = one_host.submit(run_folder=tmp_path / "run", **LONG)
+    view = one_host.wait_for_step(job, 120)
+
+    os.kill(view.pid_of(rank), signal.SIGKILL)
+
+    told = one_host.watch(job)
+    view = one_host.get(job)
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert (view.job.restarts, view.job.generation) == (1, 2)
+    assert harness.metrics_steps(tmp_path / "run") == undisturbed
+    steps = [event.step.step for event in told if event.HasField("step")]
+    assert steps == list(range(1, LONG["train__steps"] + 1))
+    assert any(event.HasField("notice") and "SIGKILL" in event.notice.text for event in told) or any(
+        event.HasField("state") and "SIGKILL" in event.state.reason for event in told)
+
+
+def test_restarts_used_up_fails_the_job_with_the_cause(one_host):
+    job = one_host.submit(train__steps=1_000_000, recovery__max_restarts=1)
+    for generation in (1, 2):
+        view = one_host.wait_for_state(job, "RUNNING", "FAILED")
+        view = harness.wait_until(
+            lambda: (now := one_host.get(job)).job.generation == generation and now.pid_of(1) and now.state_name == "RUNNING"
+            and now, f"generation {generation} runs")
+        os.kill(view.pid_of(1), signal.SIGKILL)
+
+    view = one_host.wait_for_end(job)
+
+    assert view.state_name == "FAILED"
+    assert view.job.restarts == 1
+    assert "rank 1" in view.job.reason and "SIGKILL" in view.job.reason, view.job.reason
+    assert view.job.reason in one_host.trainctl("status", job).stdout
+    harness.wait_until(lambda: not harness.trainers(), "no trainer is left")
+
+
+def test_resume_is_bit_equal_to_an_uninterrupted_run(one_host, tmp_path, undisturbed):
+    run = tmp_path / "run"
+    job = one_host.submit(run_folder=run, **LONG)
+    one_host.wait_for_step(job, 130)
+    one_host.trainctl("cancel", job)
+    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+    assert checkpoints(run)
+
+    second = one_host.submit(run_folder=run, flags=["--resume"], **LONG)
+
+    assert one_host.wait_for_end(second).state_name == "SUCCEEDED"
+    assert harness.metrics_steps(run) == undisturbed
+
+
+def test_a_corrupt_newest_checkpoint_gives_way_to_the_one_before_it(one_host, tmp_path, undisturbed):
+    run = tmp_path / "run"
+    job = one_host.submit(run_folder=run, **LONG)
+    one_host.wait_for_step(job, 180)
+    one_host.trainctl("cancel", job)
+    one_host.wait_for_end(job)
+    newest = checkpoints(run)[-1]
+    shard = next(newest.glob("*.safetensors"))
+    with shard.open("r+b") as file:
+        file.seek(shard.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 0x10]))
+
+    second = one_host.submit(run_folder=run, flags=["--resume"], **LONG)
+
+    assert one_host.wait_for_end(second).state_name == "SUCCEEDED"
+    assert harness.metrics_steps(run) == undisturbed
+    assert newest.name in one_host.trainctl("logs", second).stdout
+
+
+def test_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path):
+    run = tmp_path / "run"
+    job = one_host.submit(run_folder=run, train__steps=10)
+    one_host.wait_for_end(job)
+    (only,) = checkpoints(run)
+    (only / "manifest.json").write_text("{}")
+
+    second = one_host.submit(run_folder=run, flags=["--resume"], train__steps=10)
+
+    view = one_host.wait_for_end(second)
+    assert view.state_name == "FAILED"
+    assert only.name in view.job.reason, view.job.reason
+    assert view.job.restarts == 0
+
+
+def namespace_prefix(mount_point, size):
+    """A command prefix that runs what follows with a small file system of its own at `mount_point`."""
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    script = f"mount -t tmpfs -o size={size} tmpfs '{mount_point}' && exec \"$@\""
+    prefix = [*unshare, "sh", "-c", script, "sh"]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody here make a mount namespace, so no disk can be filled")
+    return prefix
+
+
+def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", slots=2, prefix=namespace_prefix(disk, "8m"))
+    inside = pathlib.Path(f"/proc/{worker.pid}/root{disk}")
+    filler = inside / "filler"
+    # Room for the run's small files, not for a checkpoint.
+    filler.write_bytes(bytes((8 << 20) - (64 << 10)))
+
+    job = cluster.submit(run_folder=disk / "run", train__steps=3000, checkpoint__every_steps=40)
+    failed = harness.wait_until(
+        lambda: next((event.notice.text for event in cluster.jobs.Watch(cluster.stubs.service.WatchRequest(job_id=job))
+                      if event.HasField("notice") and event.notice.level != "info"), None), "a failed save is reported")
+    at_failure = cluster.get(job).job.last_step
+    cluster.wait_for_step(job, at_failure + 20)
+    filler.unlink()
+
+    view = cluster.wait_for_end(job)
+    assert "space" in failed.lower(), failed
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert view.job.restarts == 0
+    assert view.job.checkpoints[-1].step == 3000
+
+
+def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them_over(one_host):
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+    before = set(harness.trainers())
+    worker = next(program for program in one_host.programs if "worker" in program.log.name)
+
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    at_kill = one_host.get(job).job.last_step
+    one_host.start("worker-h1", [harness.BIN / "trainyard-worker", "--coordinator", one_host.coordinator.address, "--slots", 2,
+                                 "--name", "h1", "--state", one_host.folder / "worker-h1"])
+
+    one_host.wait_for_step(job, at_kill + 50)
+    assert one_host.get(job).job.generation == 1
+    assert set(harness.trainers()) == before
+    one_host.trainctl("cancel", job)
+    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+
+
+def test_a_killed_coordinator_comes_back_and_the_job_ends_as_if_nothing_had_been(one_host, tmp_path, undisturbed):
+    job = one_host.submit(run_folder=tmp_path / "run", **LONG)
+    one_host.wait_for_step(job, 60)
+    port = int(one_host.coordinator.address.rpartition(":")[2])
+
+    one_host.coordinator.signal(signal.SIGKILL)
+    one_host.coordinator.wait()
+    one_host.start_coordinator(port=port)
+
+    view = one_host.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert view.job.restarts == 0
+    assert harness.metrics_steps(tmp_path / "run") == undisturbed

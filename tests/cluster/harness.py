@@ -1,0 +1,288 @@
+"""A cluster of real processes on free ports, for tests.
+
+    cluster = Cluster(tmp_path)
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=2)
+    job = cluster.submit(steps=20, ranks=2)
+    assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
+
+Everything lives below one temporary folder; `close` (called by the fixture) ends what is left with SIGKILL. Tests wait for
+conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from build/bin.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import signal
+import socket
+import subprocess
+import time
+
+import grpc
+import yaml
+
+import processes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
+FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+def wait_until(condition, what, seconds=30.0):
+    """Calls `condition` until it answers something true and returns that. A failure names what was waited for."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s for: {what}; last answer {value!r}")
+        time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def events(text):
+    """The lines of a --json output, each an object."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def steps_of(lines):
+    return {line["step"]: line["loss"] for line in lines if line.get("event", "step") == "step" and "loss" in line}
+
+
+def metrics_steps(run_folder):
+    """{step: loss} of a run's metrics.jsonl; a step that stands there twice fails the test."""
+    losses = {}
+    for line in (pathlib.Path(run_folder) / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record.get("event", "step") != "step" or "loss" not in record:
+            continue
+        assert record["step"] not in losses, f"step {record['step']} stands twice in metrics.jsonl"
+        losses[record["step"]] = record["loss"]
+    return losses
+
+
+def job_document(text, **keys):
+    """A job as small as makes sense. `keys` are dotted paths with '__' for the dot: train__steps=50."""
+    document = {
+        "name": "small",
+        "train": {
+            "model": {"layers": 1, "heads": 2, "width": 16, "context": 16},
+            "data": {"text": [str(text)], "validation": 0.1},
+            "batch": {"global": 4, "micro": 2},
+            "optimizer": {"lr": 1.0e-2},
+            "steps": 20,
+        },
+        "resources": {"ranks": 2, "threads_per_rank": 1, "device": "cpu"},
+    }
+    for path, value in keys.items():
+        *parents, leaf = path.split("__")
+        at = document
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[leaf] = value
+    return document
+
+
+@dataclasses.dataclass
+class Program:
+    """A started program and where its output goes."""
+
+    popen: subprocess.Popen
+    log: pathlib.Path
+    address: str = ""
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def wait(self, seconds=30.0):
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.log.name} did not end within {seconds} s; its output:\n{self.output()}") from None
+
+    def signal(self, number):
+        self.popen.send_signal(number)
+
+
+class Cluster:
+    def __init__(self, folder, stubs):
+        self.folder = pathlib.Path(folder)
+        self.stubs = stubs
+        self.programs = []
+        self.coordinator = None
+        self._channel = None
+        self.text = self.folder / "text.txt"
+        words = "the rank waits for the mesh and the step follows the loss while the clock of the store goes on".split()
+        self.text.write_text(" ".join(words[(i * i + i // 7) % len(words)] for i in range(6000)))
+
+    # Programs
+
+    def start(self, name, command, cwd=None, env=None, stdin=subprocess.DEVNULL):
+        log = self.folder / f"{name}-{len(self.programs)}.log"
+        with log.open("wb") as out:
+            popen = processes.start([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT, stdin=stdin,
+                                    cwd=cwd or self.folder, env={**os.environ, **(env or {})}, start_new_session=True)
+        program = Program(popen, log)
+        self.programs.append(program)
+        return program
+
+    def start_coordinator(self, *flags, port=None, state=None):
+        port = port or free_port()
+        self.metrics_port = free_port()
+        metrics = [] if "--metrics" in flags else ["--metrics", f"127.0.0.1:{self.metrics_port}"]
+        program = self.start("coordinator", [BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{port}", "--state",
+                                             state or self.folder / "coordinator", *metrics, *flags])
+        program.address = f"127.0.0.1:{port}"
+        self.coordinator = program
+        self._channel = grpc.insecure_channel(program.address)
+        self.jobs = self.stubs.service_grpc.JobServiceStub(self._channel)
+        self._wait_for(program, lambda: self._server_info() is not None, "the coordinator answers")
+        return program
+
+    def start_worker(self, name, slots=2, *flags, state=None, prefix=()):
+        hosts = self._server_info().hosts
+        program = self.start(f"worker-{name}", [*prefix, BIN / "trainyard-worker", "--coordinator", self.coordinator.address,
+                                                "--slots", slots, "--name", name, "--state",
+                                                state or self.folder / f"worker-{name}", *flags])
+        self._wait_for(program, lambda: self._server_info().hosts > hosts, f"worker {name} attaches")
+        return program
+
+    def _wait_for(self, program, condition, what):
+        def ready():
+            assert program.alive(), f"{what}: it ended with {program.popen.returncode}\n{program.output()}"
+            return condition()
+
+        try:
+            wait_until(ready, what, 15)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{program.output()}") from None
+
+    def _server_info(self):
+        try:
+            return self.jobs.GetServerInfo(self.stubs.service.GetServerInfoRequest(), timeout=2)
+        except grpc.RpcError:
+            return None
+
+    # trainctl
+
+    def trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
+        """Runs trainctl against this cluster to its end. `expect` None: any exit code."""
+        prefix = ["--coordinator", self.coordinator.address] if self.coordinator else []
+        return self.run_trainctl(*prefix, *arguments, timeout=timeout, cwd=cwd, expect=expect)
+
+    def run_trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
+        command = [str(BIN / "trainctl"), *map(str, arguments)]
+        popen = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
+        try:
+            out, err = popen.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            out, err = popen.communicate()
+            raise AssertionError(f"{shlex.join(command)} did not end within {timeout} s\n{out}\n{err}") from None
+        if expect is not None:
+            assert popen.returncode == expect, f"{shlex.join(command)} ended with {popen.returncode}, not {expect}\n{out}\n{err}"
+        return subprocess.CompletedProcess(command, popen.returncode, out, err)
+
+    def start_trainctl(self, *arguments, cwd=None):
+        return self.start("trainctl", [BIN / "trainctl", *arguments], cwd=cwd)
+
+    def write_job(self, file_name="job.yaml", **keys):
+        path = self.folder / file_name
+        path.write_text(yaml.safe_dump(job_document(self.text, **keys), sort_keys=False))
+        return path
+
+    # Jobs
+
+    def submit(self, run_folder=None, flags=(), **keys):
+        """Submits a small job with these keys and returns its id."""
+        if run_folder:
+            keys["checkpoint__dir"] = str(run_folder)
+        path = self.write_job(f"job-{time.monotonic_ns()}.yaml", **keys)
+        lines = events(self.trainctl("submit", path, "--json", *flags).stdout)
+        return next(line["id"] for line in lines if line.get("event") == "job")
+
+    def get(self, job_id):
+        job = self.jobs.Get(self.stubs.service.GetRequest(job_id=job_id), timeout=5)
+        return JobView(job, self.stubs)
+
+    def wait_for_state(self, job_id, *states, seconds=60.0):
+        def reached():
+            view = self.get(job_id)
+            assert view.state_name in states or view.state_name not in FINAL_STATES, (
+                f"job {job_id} is {view.state_name} ({view.job.reason}), not {states}\n{self.logs_of(job_id)}")
+            return view if view.state_name in states else None
+
+        return wait_until(reached, f"job {job_id} is {' or '.join(states)}", seconds)
+
+    def wait_for_end(self, job_id, seconds=60.0):
+        return self.wait_for_state(job_id, *FINAL_STATES, seconds=seconds)
+
+    def wait_for_step(self, job_id, step, seconds=60.0):
+        def reached():
+            view = self.get(job_id)
+            assert view.state_name not in FINAL_STATES or view.job.last_step >= step, (
+                f"job {job_id} ended at step {view.job.last_step} as {view.state_name}: {view.job.reason}")
+            return view if view.job.last_step >= step else None
+
+        return wait_until(reached, f"job {job_id} reaches step {step}", seconds)
+
+    def watch(self, job_id, timeout=60):
+        """Every event of the job up to its end."""
+        return list(self.jobs.Watch(self.stubs.service.WatchRequest(job_id=job_id), timeout=timeout))
+
+    def logs_of(self, job_id):
+        done = self.trainctl("logs", job_id, "--tail", "30", expect=None)
+        return done.stdout[-4000:] + done.stderr[-1000:]
+
+    # End
+
+    def close(self):
+        """Ends everything with SIGKILL, daemons first so that none starts a trainer again."""
+        if self._channel:
+            self._channel.close()
+        for program in self.programs:
+            if program.alive():
+                program.signal(signal.SIGKILL)
+            program.popen.wait(10)
+        processes.kill_descendants()
+        wait_until(lambda: not processes.descendants(), "every process of the test is gone", 10)
+
+
+class JobView:
+    """A Job message with its state as a word."""
+
+    def __init__(self, job, stubs):
+        self.job = job
+        self.state_name = stubs.service.JobState.Name(job.state).removeprefix("JOB_STATE_")
+
+    def pid_of(self, rank):
+        return next((status.pid for status in self.job.ranks if status.rank == rank), 0)
+
+
+def trainers():
+    """Live trainers below this test process: {pid: command line}."""
+    return {pid: line for pid, line in processes.descendants().items() if processes.name_of(pid).startswith("trainyard-trai")}
+
+
+def assert_nothing_runs(seconds=15.0):
+    """REQUIRES: whoever should end has been told to."""
+    try:
+        wait_until(lambda: not processes.descendants(), "no process is left", seconds)
+    except AssertionError:
+        raise AssertionError(f"still running after {seconds} s: {processes.descendants()}") from None

@@ -1,0 +1,103 @@
+"""Follows every process a test starts, also those that outlive their parents, so that "nothing is left running" is a fact.
+
+The test process makes itself a subreaper: a shim or trainer whose parent dies becomes its child instead of init's. Zombies
+among those are collected at once by a thread, as init would do; processes started through subprocess stay subprocess's.
+"""
+
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+
+_popen_pids = set()
+_lock = threading.Lock()
+_started = False
+
+
+def start(command, **options):
+    """As subprocess.Popen, which alone then collects the process: the thread leaves it alone."""
+    with _lock:
+        popen = subprocess.Popen(command, **options)
+        _popen_pids.add(popen.pid)
+    return popen
+
+
+def _stat(pid):
+    """(state, parent) of a process, or None when it is gone."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[1])
+    except (OSError, IndexError):
+        return None
+
+
+def _collect_orphans():
+    me = os.getpid()
+    while True:
+        for pid in _children(me):
+            stat = _stat(pid)
+            if not stat or stat[0] != "Z" or not name_of(pid).startswith("train"):
+                continue
+            with _lock:
+                if pid not in _popen_pids:
+                    try:
+                        os.waitpid(pid, os.WNOHANG)
+                    except ChildProcessError:
+                        pass
+        time.sleep(0.02)
+
+
+def _children(parent):
+    return [pid for pid in _all_pids() if (stat := _stat(pid)) and stat[1] == parent]
+
+
+def _all_pids():
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def start_following():
+    """Once per test process, before anything is started."""
+    global _started
+    if _started:
+        return
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    threading.Thread(target=_collect_orphans, name="orphans", daemon=True).start()
+    _started = True
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def command_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def descendants():
+    """Live Trainyard processes that descend from this one: {pid: command line}."""
+    parents = {pid: stat for pid in _all_pids() if (stat := _stat(pid))}
+    found, frontier = {}, {os.getpid()}
+    while frontier:
+        frontier = {pid for pid, (state, parent) in parents.items() if parent in frontier and state != "Z"}
+        found.update({pid: command_of(pid) for pid in frontier if name_of(pid).startswith("train")})
+    return found
+
+
+def kill_descendants():
+    for pid in descendants():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass

@@ -1,0 +1,175 @@
+"""`trainctl run`: one command with a private coordinator and daemon, however it ends."""
+
+import os
+import pathlib
+import signal
+
+import harness
+import processes
+
+FOREVER = {"train__steps": 1_000_000}
+
+
+def start_run(cluster, *flags, **keys):
+    return cluster.start_trainctl("run", cluster.write_job(**keys), "--json", *flags)
+
+
+def wait_for_steps(program, count):
+    def enough():
+        lines = [line for line in program.output().splitlines() if line.startswith("{") and line.endswith("}")]
+        steps = harness.steps_of(harness.events("\n".join(lines)))
+        assert program.alive() or len(steps) >= count, f"the run ended early:\n{program.output()}"
+        return len(steps) >= count
+
+    harness.wait_until(enough, f"{count} steps are told")
+
+
+def run_folders(cluster):
+    root = cluster.folder / "trainyard-runs"
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def test_run_tells_every_step_once_ends_with_done_and_leaves_nothing_behind(cluster):
+    done = cluster.run_trainctl("run", cluster.write_job(train__steps=40, train__evaluate={"every_steps": 20, "batches": 2}),
+                                "--json")
+
+    assert not processes.descendants(), "something outlived trainctl"
+    lines = harness.events(done.stdout)
+    assert lines[0]["event"] == "job" and isinstance(lines[0]["id"], str)
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, 41))
+    assert all(line["tokens_per_s"] > 0 and isinstance(line["loss"], float) for line in steps)
+    assert [line["step"] for line in lines if line["event"] == "eval"] == [20, 40]
+    assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
+    (folder,) = run_folders(cluster)
+    assert folder.name == f"small-{lines[0]['id']}"
+    assert harness.metrics_steps(folder) == harness.steps_of(lines)
+    assert (folder / "step-00000040" / "manifest.json").is_file()
+
+
+def test_run_for_a_person_ends_with_a_summary_and_a_plot(cluster):
+    done = cluster.run_trainctl("run", cluster.write_job(train__steps=40))
+
+    (folder,) = run_folders(cluster)
+    assert folder.name in done.stdout
+    assert "loss" in done.stdout.lower()
+    assert "metrics.jsonl" in done.stdout
+
+
+def test_set_wins_over_the_file_and_is_yaml(cluster):
+    job = cluster.write_job(train__steps=1_000_000)
+
+    done = cluster.run_trainctl("run", job, "--json", "--set", "train.steps=3", "--set", "train.optimizer.betas=[0.8, 0.9]")
+
+    assert len(harness.steps_of(harness.events(done.stdout))) == 3
+
+
+def test_ctrl_c_cancels_and_says_so(cluster):
+    run = start_run(cluster, **FOREVER)
+    wait_for_steps(run, 3)
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait() == 130
+    assert "CANCELLED" in run.output()
+    harness.assert_nothing_runs(1)
+
+
+def test_ctrl_c_twice_kills(cluster):
+    run = start_run(cluster, **FOREVER)
+    wait_for_steps(run, 3)
+    stopped = list(harness.trainers())
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+
+    run.signal(signal.SIGINT)
+    harness.wait_until(lambda: "cancel" in run.output().lower(), "the first Ctrl-C is acknowledged")
+    run.signal(signal.SIGINT)
+
+    assert run.wait(8) == 130
+    harness.assert_nothing_runs(3)
+
+
+def test_nothing_is_left_after_kill_9_of_trainctl(cluster):
+    run = start_run(cluster, **FOREVER)
+    wait_for_steps(run, 3)
+
+    run.signal(signal.SIGKILL)
+    run.wait()
+
+    harness.assert_nothing_runs()
+
+
+def test_nothing_is_left_after_kill_9_of_trainctl_and_its_private_daemons(cluster):
+    run = start_run(cluster, **FOREVER)
+    wait_for_steps(run, 3)
+    daemons = [pid for pid in processes.descendants() if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")]
+    assert len(daemons) == 2
+
+    for pid in (run.pid, *daemons):
+        os.kill(pid, signal.SIGKILL)
+    run.wait()
+
+    harness.assert_nothing_runs()
+
+
+def test_a_killed_trainer_of_a_run_is_restarted(cluster):
+    run = start_run(cluster, train__steps=1200, checkpoint__every_steps=50)
+    wait_for_steps(run, 60)
+
+    os.kill(sorted(harness.trainers())[0], signal.SIGKILL)
+
+    assert run.wait(60) == 0
+    lines = harness.events("\n".join(line for line in run.output().splitlines() if line.startswith("{")))
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 1201))
+    assert lines[-1]["state"] == "SUCCEEDED"
+
+
+def test_resume_takes_up_the_newest_run_of_that_name(cluster):
+    keys = {"train__steps": 1200, "checkpoint__every_steps": 50}
+    whole = harness.steps_of(harness.events(cluster.run_trainctl("run", cluster.write_job("whole.yaml", name="whole", **keys),
+                                                                 "--json").stdout))
+    run = start_run(cluster, **keys)
+    wait_for_steps(run, 120)
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130
+
+    done = cluster.run_trainctl("run", cluster.write_job(**keys), "--json", "--resume")
+
+    folder = next(path for path in run_folders(cluster) if path.name.startswith("small-"))
+    assert harness.metrics_steps(folder) == whole
+    assert harness.events(done.stdout)[-1]["state"] == "SUCCEEDED"
+    assert len([path for path in run_folders(cluster) if path.name.startswith("small-")]) == 1
+
+
+def test_a_folder_that_is_not_empty_is_refused_with_both_ways_out(cluster, tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "thesis.txt").write_text("precious")
+    job = cluster.write_job(checkpoint__dir=str(full))
+
+    done = cluster.run_trainctl("run", job, expect=2)
+
+    assert str(full) in done.stderr and "--resume" in done.stderr, done.stderr
+    assert (full / "thesis.txt").read_text() == "precious"
+    harness.assert_nothing_runs(1)
+
+
+def test_sample_writes_text_from_a_checkpoint_and_repeats_itself_with_a_seed(cluster):
+    cluster.run_trainctl("run", cluster.write_job(train__steps=30))
+    (folder,) = run_folders(cluster)
+
+    first, second = (cluster.run_trainctl("sample", folder, "--prompt", "the ", "--tokens", "40", "--seed", "5").stdout
+                     for _ in range(2))
+
+    assert first == second
+    assert first.startswith("the ") and len(first) > 20
+
+
+def test_relative_paths_are_those_of_the_working_directory(cluster):
+    pathlib.Path(cluster.folder / "jobs").mkdir()
+    job = cluster.write_job("jobs/job.yaml", train__data={"text": ["text.txt"]}, train__steps=2, checkpoint__dir="here")
+
+    cluster.run_trainctl("run", job)
+
+    assert (cluster.folder / "here" / "step-00000002").is_dir()

@@ -1,0 +1,37 @@
+"""Fixtures of all Python tests: the stubs made from our schema, and a cluster that is gone after each test."""
+
+import os
+import pathlib
+import sys
+
+# A fork of the test process is followed by exec at once: gRPC need not prepare for more.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "cluster"))
+
+import pytest
+
+import harness
+import processes
+import stubs as stub_maker
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory):
+    return stub_maker.make(tmp_path_factory.mktemp("stubs"))
+
+
+@pytest.fixture
+def cluster(tmp_path, stubs):
+    """A cluster with nothing started yet. After the test every process is gone, whatever the test did."""
+    processes.start_following()
+    cluster = harness.Cluster(tmp_path, stubs)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def one_host(cluster):
+    """A coordinator and one daemon with two slots."""
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=2)
+    return cluster

@@ -1,0 +1,100 @@
+"""What the documents claim: the README's commands run as they stand, and the table of requirements is whole."""
+
+import os
+import pathlib
+import re
+import socket
+import subprocess
+
+import pytest
+
+import harness
+import processes
+
+BLOCK = re.compile(r"^```sh run( background)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+README_PORT = 7070
+
+
+def readme_script():
+    """One bash script of the README's marked blocks, in order. A block marked `background` is a terminal of its own: it is
+    left running, and the next block starts when the coordinator's port answers."""
+    parts = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"]
+    for background, body in BLOCK.findall((harness.ROOT / "README.md").read_text()):
+        if background:
+            parts.append(f"( exec {body.strip()} ) &")
+            parts.append(f"for _ in $(seq 200); do (: </dev/tcp/127.0.0.1/{README_PORT}) 2>/dev/null && break; sleep 0.05; done")
+        else:
+            parts.append(body.strip())
+    return "\n".join(parts) + "\n"
+
+
+def port_is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_as_they_stand(tmp_path):
+    assert port_is_free(README_PORT), f"port {README_PORT} is taken: end the coordinator that runs on this machine first"
+    processes.start_following()
+    log = tmp_path / "readme.log"
+    # Links to the checkout, with runs and state of its own, so that those of the developer stay as they are.
+    work = tmp_path / "checkout"
+    work.mkdir()
+    for entry in harness.ROOT.iterdir():
+        if entry.name not in ("trainyard-runs", "trainyard-state"):
+            (work / entry.name).symlink_to(entry)
+    try:
+        with log.open("wb") as out:
+            code = subprocess.run(["bash", "-c", readme_script()], cwd=work, stdout=out, stderr=subprocess.STDOUT,
+                                  stdin=subprocess.DEVNULL, timeout=1500, env={**os.environ}).returncode
+    finally:
+        processes.kill_descendants()
+    text = log.read_text(errors="replace")
+    assert code == 0, text[-6000:]
+    assert "SUCCEEDED" in text
+
+
+def requirement_rows():
+    rows = {}
+    for line in (harness.ROOT / "docs" / "requirements.md").read_text().splitlines():
+        match = re.match(r"^\| (\d+) \| (.+?) \| (.+?) \|(.*)\|$", line)
+        if match:
+            assert int(match[1]) not in rows, f"row {match[1]} stands twice"
+            rows[int(match[1])] = (match[3], match[4].strip())
+    return rows
+
+
+def test_every_requirement_has_one_row_with_a_state():
+    rows = requirement_rows()
+
+    assert sorted(rows) == list(range(1, 133))
+    assert {state for state, _ in rows.values()} <= {"works", "not yet", "out of scope"}
+    without_reason = [number for number, (state, shown) in rows.items() if state != "not yet" and not shown]
+    assert not without_reason
+
+
+def test_what_the_requirements_name_exists():
+    for number, (_, shown) in requirement_rows().items():
+        for path in re.findall(r"`((?:tests|worker|bench|configs)/[\w./-]+)`", shown):
+            assert (harness.ROOT / path).exists(), f"row {number} names {path}"
+
+
+def test_links_of_the_documents_lead_somewhere():
+    for document in [harness.ROOT / "README.md", harness.ROOT / "CONTRIBUTING.md", *(harness.ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            path = pathlib.Path(document.parent / target)
+            assert path.exists(), f"{document.relative_to(harness.ROOT)} leads to {target}"
+
+
+def test_the_architecture_shows_the_lifecycle_that_the_code_uses():
+    printed = subprocess.run([harness.BIN / "trainyard-coordinator", "--print-lifecycle"], check=True, capture_output=True,
+                             text=True).stdout
+
+    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split("<!-- lifecycle -->\n")[1].split("<!-- /lifecycle -->")[0]
+    assert shown == printed

@@ -1,0 +1,40 @@
+"""A program in another language, with a stub made from the same proto, submits a job and watches it to its end."""
+
+import grpc
+import pytest
+
+
+def test_a_python_stub_submits_a_job_and_watches_it(one_host, stubs, tmp_path):
+    job = stubs.job
+    spec = job.JobSpec(
+        name="from-python",
+        train=job.Train(
+            model=job.Model(layers=1, heads=2, width=16, context=16),
+            data=job.Data(text=[str(one_host.text)], validation=0.1),
+            batch=job.Batch(**{"global": 4, "micro": 2}),
+            optimizer=job.Optimizer(lr=1e-2),
+            steps=15,
+        ),
+        resources=job.Resources(ranks=2, threads_per_rank=1),
+        checkpoint=job.Checkpoint(dir=str(tmp_path / "run")),
+    )
+
+    answer = one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
+    told = list(one_host.jobs.Watch(stubs.service.WatchRequest(job_id=answer.job_id), timeout=60))
+
+    assert [event.step.step for event in told if event.HasField("step")] == list(range(1, 16))
+    assert told[-1].state.state == stubs.service.JOB_STATE_SUCCEEDED
+    assert [event.checkpoint.step for event in told if event.HasField("checkpoint")] == [15]
+    assert answer.resolved.train.model.vocabulary == 256
+    assert {decision.key for decision in answer.decisions} >= {"train.model.vocabulary"}
+
+
+def test_the_api_refuses_a_wrong_spec_with_every_problem(one_host, stubs):
+    spec = stubs.job.JobSpec(name="Not A Name")
+    spec.train.model.heads = 3
+
+    with pytest.raises(grpc.RpcError) as refused:
+        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec), timeout=10)
+
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "name" in refused.value.details() and "steps" in refused.value.details()
