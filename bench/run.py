@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""./dev bench: our speed beside PyTorch's, both measured in this run, as ratios.
+
+Sides alternate, and their order is swapped every round, so that a machine that slows down meets both alike. A row's figure is
+the median of the rounds' ratios, with the smallest and largest beside it.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import sides
+
+ROOT = sides.ROOT
+
+
+class Row:
+    """One line of the table. `compare` maps what the sides measured to the row's figure."""
+
+    def __init__(self, name, what, unit, better, bar, aim, compare, measures):
+        self.name, self.what, self.unit, self.better = name, what, unit, better
+        self.bar, self.aim, self.compare, self.measures = bar, aim, compare, measures
+        self.figures = []  # one (ours, peer or None, figure) a round
+
+    def add(self, measured):
+        self.figures.append(self.compare(measured))
+
+    def summary(self):
+        ours, peer, figures = zip(*self.figures)
+        median = statistics.median(figures)
+        meets = median >= self.bar if self.better == "higher" else median <= self.bar
+        return {
+            "row": self.name, "what": self.what, "unit": self.unit, "better": self.better, "bar": self.bar, "aim": self.aim,
+            "ours_median": statistics.median(ours), "peer_median": statistics.median(peer) if peer[0] is not None else None,
+            "median": median, "min": min(figures), "max": max(figures), "meets_bar": meets, "rounds": self.figures,
+        }
+
+
+def ratio_of(ours, peer, attribute):
+    def compare(measured):
+        left, right = getattr(measured[ours], attribute), getattr(measured[peer], attribute)
+        return left, right, left / right
+
+    return compare
+
+
+def make_rows():
+    speed, start = "tokens_per_s", "start_s"
+    return [
+        Row("lab-10m", "lab-10m fp32, 2 ranks x 1 thread: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.8, 2.0,
+            ratio_of("ours-10m", "peer-10m", speed), ("ours-10m", "peer-10m")),
+        Row("lab-10m-tuned", "the same ÷ torchrun DDP tuned", "ratio", "higher", 0.96, 1.05,
+            ratio_of("ours-10m", "tuned-10m", speed), ("ours-10m", "tuned-10m")),
+        Row("tiny", "tiny, 2 ranks, batch 2 a rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3, 1.6,
+            ratio_of("ours-tiny", "peer-tiny", speed), ("ours-tiny", "peer-tiny")),
+        Row("start", "tiny: command typed to first step done, less a steady step ÷ torchrun", "ratio", "lower", 0.4, 0.2,
+            ratio_of("ours-tiny", "peer-tiny", start), ("ours-tiny", "peer-tiny")),
+        Row("submit", "submit to the first rank's main running, daemons up", "s", "lower", 0.5, 0.2,
+            lambda measured: (measured["submit"], None, measured["submit"]), ("submit",)),
+    ]
+
+
+def make_measures(folder):
+    def stubs():
+        sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+        import stubs as maker
+
+        if not hasattr(make_measures, "stubs"):
+            target = pathlib.Path(folder) / "stubs"
+            target.mkdir()
+            make_measures.stubs = maker.make(target)
+        return make_measures.stubs
+
+    return {
+        "ours-10m": lambda: sides.run_ours(sides.LAB_10M, folder),
+        "peer-10m": lambda: sides.run_peer(sides.LAB_10M, folder),
+        "tuned-10m": lambda: sides.run_peer(sides.LAB_10M, folder, tuned=True),
+        "ours-tiny": lambda: sides.run_ours(sides.TINY, folder),
+        "peer-tiny": lambda: sides.run_peer(sides.TINY, folder),
+        "submit": lambda: sides.submit_to_main_s(folder, stubs()),
+    }
+
+
+def measure(rows, pairs, folder, tell):
+    measures = make_measures(folder)
+    wanted = [name for name in measures if any(name in row.measures for row in rows)]
+    for turn in range(pairs):
+        measured = {}
+        for name in wanted if turn % 2 == 0 else reversed(wanted):
+            tell(f"round {turn + 1} of {pairs}: {name}")
+            measured[name] = measures[name]()
+        for row in rows:
+            row.add(measured)
+
+
+def machine():
+    model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit or "unknown",
+            "avx512": " avx512f " in open("/proc/cpuinfo").read(), "load_before": os.getloadavg()[0],
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def number(value):
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def table(facts, summaries, pairs):
+    lines = [f"{facts['cpu']}, {facts['cores']} cores, AVX-512 {'yes' if facts['avx512'] else 'no'}; commit {facts['commit']}, "
+             f"{facts['date']}; {pairs} rounds, sides alternating", "",
+             "| What | Ours | Peer | Figure: median (min, max) | Bar | Aim | |", "|---|---|---|---|---|---|---|"]
+    for row in summaries:
+        unit = " s" if row["unit"] == "s" else ""
+        sign = "≥" if row["better"] == "higher" else "≤"
+        lines.append(f"| {row['what']} | {number(row['ours_median'])} | {number(row['peer_median'])} | {row['median']:.2f}{unit} "
+                     f"({row['min']:.2f}, {row['max']:.2f}) | {sign} {row['bar']} | {row['aim']} | "
+                     f"{'ok' if row['meets_bar'] else 'BELOW BAR'} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    rows = make_rows()
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds (default 5)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
+    args = parser.parse_args()
+    unknown = sorted(set(args.row) - {row.name for row in rows})
+    if unknown or args.pairs < 1:
+        parser.error(f"no such row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
+    rows = [row for row in rows if not args.row or row.name in args.row]
+
+    facts = machine()
+    if facts["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        try:
+            measure(rows, args.pairs, folder, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
+        except sides.MeasurementFailed as failure:
+            sys.exit(f"bench: {failure}")
+    summaries = [row.summary() for row in rows]
+    document = json.dumps({"machine": facts, "pairs": args.pairs, "rows": summaries}, indent=1)
+    text = table(facts, summaries, args.pairs)
+    print(document if args.json else text)
+    if args.save:
+        folder = ROOT / "bench" / "results"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{args.save}.json").write_text(document + "\n")
+        (folder / f"{args.save}.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

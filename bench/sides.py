@@ -1,0 +1,164 @@
+"""The two sides of a comparison: one run of ours through trainctl, one of PyTorch's through torchrun, measured alike.
+
+Both train the same model on the same bytes with the same tokens a step, and both are judged over the same step numbers:
+those after `warmup`, as total tokens over total time. Both start from a command as a person would type it.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BIN = ROOT / "build" / "bin"
+PEERS = ROOT / "bench" / "peers"
+LIMIT_S = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A model and how long to train it; `batch` is per rank."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+    batch: int
+    warmup: int
+    steps: int
+    ranks: int = 2
+
+    @property
+    def tokens_per_step(self):
+        return self.batch * self.ranks * self.context
+
+
+LAB_10M = Shape(layers=6, heads=6, width=384, context=256, batch=8, warmup=3, steps=8)
+TINY = Shape(layers=4, heads=4, width=128, context=64, batch=2, warmup=40, steps=200)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    tokens_per_s: float
+    first_step_s: float  # from typing the command to the end of the first step
+    step_s: float        # one steady step
+
+    @property
+    def start_s(self):
+        """What starting costs: up to the first step's end, without the step itself."""
+        return self.first_step_s - self.step_s
+
+
+class MeasurementFailed(Exception):
+    pass
+
+
+def text_file(folder):
+    """About a megabyte of C++ headers, the data of both sides."""
+    path = pathlib.Path(folder) / "text.txt"
+    if not path.exists():
+        with path.open("wb") as out:
+            for header in sorted(pathlib.Path("/usr/include/c++").rglob("*")):
+                if header.is_file() and out.tell() < 1 << 20:
+                    out.write(header.read_bytes())
+    return path
+
+
+def run_ours(shape, folder):
+    """One `trainctl run`; the first step counts as done when trainctl has told it."""
+    with tempfile.TemporaryDirectory(dir=folder) as run_folder:
+        command = [BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json"]
+        settings = {
+            "name": "bench",
+            "train.model.layers": shape.layers,
+            "train.model.heads": shape.heads,
+            "train.model.width": shape.width,
+            "train.model.context": shape.context,
+            "train.data.text": [str(text_file(folder))],
+            "train.batch.global": shape.batch * shape.ranks,
+            "train.batch.micro": shape.batch,
+            "train.optimizer.lr": 3e-4,
+            "train.schedule.kind": "constant",
+            "train.schedule.warmup_steps": 0,
+            "train.steps": shape.warmup + shape.steps,
+            "train.evaluate.every_steps": 0,
+            "resources.ranks": shape.ranks,
+            "resources.threads_per_rank": 1,
+            "checkpoint.every_steps": 0,
+            "checkpoint.dir": f"{run_folder}/run",
+        }
+        for key, value in settings.items():
+            command += ["--set", f"{key}={json.dumps(value)}"]
+        first, seconds, told = None, {}, []
+        typed = time.time()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_folder) as process:
+            for line in process.stdout:
+                told.append(line)
+                event = json.loads(line)
+                if event["event"] == "step":
+                    first = first or time.time()
+                    seconds[event["step"]] = shape.tokens_per_step / event["tokens_per_s"]
+            errors = process.stderr.read()
+        if process.returncode != 0 or len(seconds) != shape.warmup + shape.steps:
+            raise MeasurementFailed(f"trainctl run ended with {process.returncode} after {len(seconds)} steps:\n"
+                                    f"{''.join(told[-5:])}{errors[-2000:]}")
+    window = [value for step, value in seconds.items() if step > shape.warmup]
+    return Measured(shape.tokens_per_step * len(window) / sum(window), first - typed, statistics.median(window))
+
+
+def build_lever(folder):
+    """Compiles the switch that the tuned peer is preloaded with."""
+    library = pathlib.Path(folder) / "mkl_lever.so"
+    if not library.exists():
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", PEERS / "mkl_lever.c", "-o", library], check=True)
+    return library
+
+
+def run_peer(shape, folder, tuned=False):
+    """One torchrun of PyTorch's DistributedDataParallel, as installed or with the lever."""
+    command = [pathlib.Path(sys.executable).with_name("torchrun"), "--nproc-per-node", shape.ranks, PEERS / "gpt_torch.py",
+               "--mode", "ddp", "--threads", 1, "--layers", shape.layers, "--heads", shape.heads, "--width", shape.width,
+               "--seq", shape.context, "--batch", shape.batch, "--warmup", shape.warmup, "--steps", shape.steps,
+               "--data", text_file(folder)]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    if tuned:
+        environment["LD_PRELOAD"] = str(build_lever(folder))
+    typed = time.time()
+    done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, cwd=folder,
+                          timeout=LIMIT_S)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise MeasurementFailed(f"torchrun ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    told = json.loads(lines[-1])
+    return Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3)
+
+
+def submit_to_main_s(folder, stubs):
+    """Seconds from typing `trainctl submit` to the first rank having spoken to its daemon, coordinator and daemon being up.
+
+    The rank speaks first thing in its main; the coordinator is asked every few milliseconds, so this is an upper bound.
+    """
+    sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+    import harness
+    import processes
+
+    processes.start_following()
+    with tempfile.TemporaryDirectory(dir=folder) as cluster_folder:
+        cluster = harness.Cluster(cluster_folder, stubs)
+        try:
+            cluster.start_coordinator()
+            cluster.start_worker("h1", slots=2)
+            typed = time.monotonic()
+            job = cluster.submit(train__steps=5)
+            harness.wait_until(lambda: any(rank.phase not in ("", "starting") for rank in cluster.get(job).job.ranks),
+                               "the first rank speaks")
+            seconds = time.monotonic() - typed
+            cluster.wait_for_end(job)
+            return seconds
+        finally:
+            cluster.close()
