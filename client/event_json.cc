@@ -68,6 +68,14 @@ void AddKind(const v1::Event& event, Json* line) {
     case v1::Event::kNotice:
       line->update({{"event", "notice"}, {"level", event.notice().level()}, {"text", event.notice().text()}});
       break;
+    case v1::Event::kProbe:
+      line->update({{"event", "probe"},
+                    {"rank", event.probe().rank()},
+                    {"host", event.probe().host()},
+                    {"matmul_gflops", event.probe().matmul_gflops()},
+                    {"all_reduce_latency_s", event.probe().all_reduce_latency_s()},
+                    {"all_reduce_bytes_per_s", event.probe().all_reduce_bytes_per_s()}});
+      break;
     case v1::Event::KIND_NOT_SET:
       line->update({{"event", "unknown"}});
   }

@@ -52,6 +52,12 @@ class TextProgress final : public Progress {
       case v1::Event::kNotice:
         Notice(event.notice().level(), event.notice().text());
         break;
+      case v1::Event::kProbe:
+        terminal_.Print(absl::StrFormat("rank %d on %s: %.0f GFLOP/s, all-reduce %s for 8 bytes, %s/s", event.probe().rank(),
+                                        event.probe().host(), event.probe().matmul_gflops(),
+                                        DurationText(absl::Seconds(event.probe().all_reduce_latency_s())),
+                                        BytesText(static_cast<uint64_t>(event.probe().all_reduce_bytes_per_s()))));
+        break;
       case v1::Event::KIND_NOT_SET:
         break;  // of a newer coordinator; what it says is not known here
     }
