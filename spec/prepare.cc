@@ -17,7 +17,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   ApplyPreset({}, &job.spec, &problems);
   CheckRules(job.spec, {}, &problems);
   ValidateJob(job.spec, {}, &problems);
-  if (!job.spec.checkpoint().has_dir() && options.default_run_root.empty()) {
+  if (job.spec.has_train() && !job.spec.checkpoint().has_dir() && options.default_run_root.empty()) {
     problems.AddError({}, "checkpoint.dir", "is required: a folder that all hosts of the job share");
   }
   RETURN_IF_ERROR(problems.ToStatus());

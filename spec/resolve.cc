@@ -78,12 +78,23 @@ class Resolver {
 
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec) {
+  const bool trains = spec->has_train();
   ApplyDefaults(spec);
+  // Defaults make every map there is; of the two kinds of job only the one that was asked for stays.
+  if (trains) {
+    spec->clear_probe();
+  } else {
+    spec->clear_train();
+    spec->clear_parallel();
+    spec->clear_checkpoint();
+  }
   Resolver resolver(spec);
-  resolver.Micro();
-  resolver.Vocabulary();
+  if (trains) {
+    resolver.Micro();
+    resolver.Vocabulary();
+  }
   resolver.Device();
-  resolver.Folder(job_id, default_run_root);
+  if (trains) resolver.Folder(job_id, default_run_root);
   resolver.LeftToHosts();
   return resolver.Take();
 }

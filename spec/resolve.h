@@ -11,7 +11,7 @@
 namespace trainyard {
 
 // REQUIRES: ValidateJob found no error in `spec`. `default_run_root` is used when checkpoint.dir is not set; where it
-// is empty too, checkpoint.dir stays unset.
+// is empty too, checkpoint.dir stays unset. A probe keeps none of the keys of training.
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec);
 

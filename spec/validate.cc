@@ -1,6 +1,7 @@
 #include "spec/validate.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "absl/numeric/int128.h"
@@ -50,6 +51,28 @@ class Validator {
     if (!spec_.has_name() || IsJobName(spec_.name())) return;
     Error("name", absl::StrCat("must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found '",
                                spec_.name().substr(0, 80), "'"));
+  }
+
+  // Whether the job trains; else it is a probe, or neither.
+  bool Kind() {
+    if (spec_.has_train() && spec_.has_probe()) {
+      Error("probe", "times hosts instead of training them; give either train or probe, not both");
+    } else if (!spec_.has_train() && !spec_.has_probe()) {
+      Error("train", "is required: what is trained, a map with keys of model, data, batch, steps and more (or `probe`, "
+                     "to time hosts instead)");
+    }
+    return spec_.has_train();
+  }
+
+  // Keys of training that a probe has no use for.
+  void Probe() {
+    if (spec_.has_checkpoint()) NoEffect("checkpoint", "a probe saves nothing");
+    if (spec_.has_parallel()) NoEffect("parallel", "a probe trains nothing");
+    const uint64_t hosts = static_cast<uint64_t>(spec_.resources().hosts_size());
+    if (Ranks() > 0 && hosts > Ranks()) {
+      Error("resources.ranks", absl::StrCat("is ", Ranks(), ", and resources.hosts names ", hosts,
+                                            " hosts; a probe has a rank on each: set ranks to ", hosts));
+    }
   }
 
   void Model() {
@@ -163,8 +186,16 @@ class Validator {
     if (spec_.resources().device() == v1::DEVICE_CUDA) {
       Error("resources.device", "cuda is not supported by this version, which trains on CPUs; choose cpu or auto");
     }
+    Hosts("resources.hosts", spec_.resources().hosts());
+    Hosts("resources.exclude_hosts", spec_.resources().exclude_hosts());
+    const auto& excluded = spec_.resources().exclude_hosts();
+    for (const std::string& host : spec_.resources().hosts()) {
+      if (std::find(excluded.begin(), excluded.end(), host) == excluded.end()) continue;
+      Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts asks for"));
+    }
     if (Ranks() != 1) return;
     for (const char* key : {"bucket_elements", "overlap"}) {
+      if (!spec_.has_train()) break;
       const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
       if (spec_.parallel().GetReflection()->HasField(spec_.parallel(), field)) {
         NoEffect(absl::StrCat("parallel.", key), "one rank reduces with no other");
@@ -183,6 +214,18 @@ class Validator {
     if (spec_.resources().has_ranks()) return spec_.resources().ranks();
     // Given but refused before: nothing is known about it.
     return positions_.count("resources.ranks") > 0 ? 0 : 1;
+  }
+
+  void Hosts(absl::string_view path, const google::protobuf::RepeatedPtrField<std::string>& hosts) {
+    std::set<absl::string_view> seen;
+    for (const std::string& host : hosts) {
+      if (!IsHostName(host)) {
+        Error(path, absl::StrCat("'", host.substr(0, 80), "' cannot be the name of a host: 1 to 253 letters, digits, '-', "
+                                 "'_' or '.', as `trainctl cluster` shows them"));
+      } else if (!seen.insert(host).second) {
+        Error(path, absl::StrCat("names '", host, "' twice"));
+      }
+    }
   }
 
   uint64_t Vocabulary() const {
@@ -224,6 +267,12 @@ bool IsJobName(absl::string_view name) {
                      [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-'; });
 }
 
+bool IsHostName(absl::string_view name) {
+  return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+}
+
 uint32_t TokenizerVocabulary(v1::Tokenizer) { return 256; }
 
 uint64_t CountParameters(const v1::Model& model) {
@@ -237,12 +286,16 @@ uint64_t CountParameters(const v1::Model& model) {
 void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
   Validator validator(spec, positions, problems);
   validator.Name();
-  validator.Model();
-  validator.Sizes();
-  validator.Batch();
-  validator.Data();
-  validator.Optimizer();
-  validator.Intervals();
+  if (validator.Kind()) {
+    validator.Model();
+    validator.Sizes();
+    validator.Batch();
+    validator.Data();
+    validator.Optimizer();
+    validator.Intervals();
+  } else if (spec.has_probe()) {
+    validator.Probe();
+  }
   validator.Resources();
 }
 

@@ -20,6 +20,9 @@ uint64_t CountParameters(const v1::Model& model);
 // Tokens the job's tokenizer has: the least vocabulary.
 uint32_t TokenizerVocabulary(v1::Tokenizer tokenizer);
 
+// As a worker daemon may be called: 1 to 253 letters, digits, '-', '_' or '.'.
+bool IsHostName(absl::string_view name);
+
 // [a-z][a-z0-9-]{0,62}
 bool IsJobName(absl::string_view name);
 

@@ -101,6 +101,17 @@ const BadJob kTogether[] = {
      "fewer layers or a smaller width"},
     {"small_vocabulary", "context: 8", "context: 8\n    vocabulary: 100",
      "job.yaml:8:17: train.model.vocabulary: must be at least 256, which the tokenizer bytes has; found 100"},
+    {"host_twice", "  ranks: 2", "  ranks: 2\n  hosts: [w1, w2, w1]",
+     "job.yaml:16:10: resources.hosts: names 'w1' twice"},
+    {"host_that_cannot_be", "  ranks: 2", "  ranks: 2\n  exclude_hosts: ['a b']",
+     "job.yaml:16:18: resources.exclude_hosts: 'a b' cannot be the name of a host: 1 to 253 letters, digits, '-', '_' "
+     "or '.', as `trainctl cluster` shows them"},
+    {"host_asked_for_and_excluded", "  ranks: 2", "  ranks: 2\n  hosts: [w1]\n  exclude_hosts: [w1]",
+     "job.yaml:17:18: resources.exclude_hosts: excludes 'w1', which resources.hosts asks for"},
+    {"unknown_way_with_a_hang", "  ranks: 2", "  ranks: 2\nrecovery: {on_hang: panic}",
+     "job.yaml:16:21: recovery.on_hang: expected one of restart, notify, found 'panic'"},
+    {"abandoned_at_once", "  ranks: 2", "  ranks: 2\nrecovery: {abandon_after_s: 0}",
+     "job.yaml:16:29: recovery.abandon_after_s: must be from 1 to 1000000000, found 0"},
 };
 
 // Words, lists and texts.
@@ -165,8 +176,19 @@ TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
   EXPECT_EQ(
       Read("").Errors(),
       "job.yaml: name: is required: a text\n"
-      "job.yaml: train: is required: a map with keys of model, data, batch, optimizer, schedule, precision, steps, "
-      "evaluate, seed");
+      "job.yaml: train: is required: what is trained, a map with keys of model, data, batch, steps and more (or "
+      "`probe`, to time hosts instead)");
+}
+
+TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
+  EXPECT_EQ(Read(absl::StrCat(kGoodJob, "probe: {matmul_size: 64}\n")).Errors(),
+            "job.yaml:16:1: probe: times hosts instead of training them; give either train or probe, not both");
+}
+
+TEST(BadJobs, ProbeHasARankOnEveryHostItNames) {
+  EXPECT_EQ(Read("name: p\nprobe: {matmul_size: 64}\nresources: {hosts: [a, b]}\n").Errors(),
+            "job.yaml:3:1: resources.ranks: is 1, and resources.hosts names 2 hosts; a probe has a rank on each: set ranks "
+            "to 2");
 }
 
 TEST(BadJobs, AllProblemsAreToldAtOnceInTheOrderOfTheFile) {
@@ -225,6 +247,9 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "evaluation"},
       {"one rank", "  ranks: 2", "  ranks: 1\nparallel: {overlap: false}",
        "job.yaml:16:21: warning: parallel.overlap: has no effect: one rank reduces with no other"},
+      {"probe that saves", kGoodJob, "name: p\nprobe: {matmul_size: 64}\ncheckpoint: {keep: 1}\nparallel: {overlap: true}\n",
+       "job.yaml:3:1: warning: checkpoint: has no effect: a probe saves nothing\n"
+       "job.yaml:4:1: warning: parallel: has no effect: a probe trains nothing"},
       {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };

@@ -41,6 +41,8 @@ TEST(Prepare, GivesEveryDefaultOfTheSchema) {
   EXPECT_TRUE(spec.parallel().overlap());
   EXPECT_EQ(spec.checkpoint().keep(), 3u);
   EXPECT_EQ(spec.recovery().max_restarts(), 10u);
+  EXPECT_EQ(spec.recovery().on_hang(), v1::ON_HANG_RESTART);
+  EXPECT_EQ(spec.recovery().abandon_after_s(), 600);
 }
 
 TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
@@ -115,7 +117,7 @@ TEST(Digest, IsOfTheBytesAndStaysTheSame) {
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
   // A change of this value means that coordinators and trainers of different builds refuse each other.
-  EXPECT_EQ(job.digest, "33fae6a5b755820698ef0ed1bd184538");
+  EXPECT_EQ(job.digest, "de190224277425eeccd2340d4ec72a81");
 }
 
 TEST(Digest, DiffersWhereSpecsDiffer) {
@@ -149,6 +151,40 @@ TEST(WriteYaml, ResolvedSpecReadsBackEqual) {
   auto prepared = PrepareJob(again.spec, {.job_id = "abcdefgh", .default_run_root = "/runs"});
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->bytes, job.bytes);
+}
+
+constexpr char kProbeJob[] = "name: probe\nprobe: {matmul_size: 64}\nresources: {ranks: 2, hosts: [w1, w2]}\n";
+
+TEST(PrepareProbe, KeepsNothingOfTraining_AndNeedsNoFolder) {
+  auto job = PrepareJob(Read(kProbeJob).spec, {.job_id = "abcdefgh", .default_run_root = ""});
+
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_FALSE(job->spec.has_train());
+  EXPECT_FALSE(job->spec.has_checkpoint());
+  EXPECT_EQ(job->spec.probe().matmul_size(), 64u);
+  EXPECT_EQ(job->spec.probe().matmul_repeats(), 5u);
+  EXPECT_EQ(job->spec.probe().all_reduce_bytes(), 4194304u);
+  EXPECT_EQ(Decisions(*job).count("checkpoint.dir"), 0u);
+  auto again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/runs"});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->digest, job->digest);
+}
+
+TEST(PrepareProbe, ShippedOneIsValidWithoutAWarning) {
+  auto text = ReadFile("configs/jobs/probe.yaml");
+  ASSERT_TRUE(text.ok()) << text.status();
+
+  ReadJob read = Read(*text);
+
+  EXPECT_EQ(read.Errors(), "");
+  EXPECT_EQ(read.Warnings(), "");
+}
+
+TEST(PrepareProbe, TrainingJobHasNone) { EXPECT_FALSE(Prepared(kGoodJob).spec.has_probe()); }
+
+TEST(HostNames, AreWhatADaemonMayBeCalled) {
+  for (const char* good : {"w1", "W-1.rack_2", "10.0.0.1"}) EXPECT_TRUE(IsHostName(good)) << good;
+  for (const char* bad : {"", "a b", "w/1", "ä"}) EXPECT_FALSE(IsHostName(bad)) << bad;
 }
 
 class ShippedJobs : public testing::TestWithParam<const char*> {};
