@@ -47,6 +47,7 @@ class Coordinator final : private EffectSink {
   absl::Status StartLoop(const CoordinatorOptions& options, Clock& clock, std::function<void(absl::Status)> failed);
   absl::Status Serve(const CoordinatorOptions& options);
   void Release(Effect effect) override;
+  void Flush() override { server_->Flush(); }
 
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;

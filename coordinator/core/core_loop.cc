@@ -102,6 +102,7 @@ absl::Status CoreLoop::Finish(Output output, LoopRound round) {
     round.commit_time = absl::Now() - begin;
   }
   for (Effect& effect : output.effects) options_.sink->Release(std::move(effect));
+  options_.sink->Flush();
   if (options_.observe) options_.observe(round, *options_.core);
   return absl::OkStatus();
 }

@@ -24,6 +24,8 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
+  // The round's effects have all been released: what was held back to go out together goes now.
+  virtual void Flush() {}
 };
 
 // What one round of the loop was like.

@@ -65,9 +65,11 @@ struct EndSession {
 
 using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
-// The same values to every one of these watchers.
+using WatchList = std::shared_ptr<const std::vector<WatchId>>;
+
+// The same values to every one of these watchers. Puts of one round name the same list, so that they can go out together.
 struct SendValues {
-  std::vector<WatchId> watches;
+  WatchList watches;
   std::vector<ValuePtr> values;
 };
 

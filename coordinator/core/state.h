@@ -54,6 +54,7 @@ struct ValueStore {
   size_t bytes = 0;
   bool sealed = false;
   std::map<WatchId, Incarnation> watchers;
+  WatchList watcher_list;  // of `watchers`; null: not made since they changed
 };
 
 struct Job {

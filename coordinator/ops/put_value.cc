@@ -36,6 +36,17 @@ absl::Status CheckPut(const ValueStore& store, const v1::PutValueRequest& reques
   return absl::OkStatus();
 }
 
+// A thousand ranks put while a thousand hosts watch: the list is made once, not once a put.
+WatchList WatchersOf(ValueStore& store) {
+  if (store.watcher_list == nullptr) {
+    auto list = std::make_shared<std::vector<WatchId>>();
+    list->reserve(store.watchers.size());
+    for (const auto& [watch, incarnation] : store.watchers) list->push_back(watch);
+    store.watcher_list = std::move(list);
+  }
+  return store.watcher_list;
+}
+
 }  // namespace
 
 void Run(Turn& turn, PutValue& event) {
@@ -61,9 +72,7 @@ void Run(Turn& turn, PutValue& event) {
   job.store.bytes += shared->value().size();
   job.store.values[shared->name()] = shared;
   job.progress_at = turn.now;
-  SendValues send{{}, {shared}};
-  for (const auto& [watch, incarnation] : job.store.watchers) send.watches.push_back(watch);
-  if (!send.watches.empty()) turn.Emit(std::move(send));
+  if (!job.store.watchers.empty()) turn.Emit(SendValues{WatchersOf(job.store), {shared}});
   turn.Emit(Reply{event.call, absl::OkStatus(), v1::PutValueResponse()});
 }
 

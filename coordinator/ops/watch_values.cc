@@ -36,6 +36,7 @@ void EndValueWatchers(Turn& turn, Job& job, absl::Status status) {
   EndValues end{{}, std::move(status)};
   for (const auto& [watch, incarnation] : job.store.watchers) end.watches.push_back(watch);
   job.store.watchers.clear();
+  job.store.watcher_list = nullptr;
   turn.Emit(std::move(end));
 }
 
@@ -47,19 +48,22 @@ void Run(Turn& turn, WatchValues& event) {
     return;
   }
   Job& job = turn.state.jobs.at(id);
-  SendValues send{{event.watch}, {}};
+  SendValues send{std::make_shared<const std::vector<WatchId>>(1, event.watch), {}};
   for (const auto& [name, value] : job.store.values) send.values.push_back(value);
   if (!send.values.empty()) turn.Emit(std::move(send));
   if (job.store.sealed) {
     turn.Emit(EndValues{{event.watch}, absl::OkStatus()});
   } else {
     job.store.watchers[event.watch] = incarnation;
+    job.store.watcher_list = nullptr;
   }
 }
 
 void Run(Turn& turn, WatchValuesClosed& event) {
   auto it = turn.state.jobs.find(event.job);
-  if (it != turn.state.jobs.end()) it->second.store.watchers.erase(event.watch);
+  if (it == turn.state.jobs.end()) return;
+  it->second.store.watchers.erase(event.watch);
+  it->second.store.watcher_list = nullptr;
 }
 
 }  // namespace trainyard

@@ -4,50 +4,10 @@
 #include <utility>
 
 #include "coordinator/rpc/attach_stream.h"
-#include "coordinator/rpc/stream_writer.h"
+#include "coordinator/rpc/status.h"
+#include "coordinator/rpc/values_stream.h"
 
 namespace trainyard {
-
-// One WatchValues. What waits is bounded by what a generation's store may hold, and shared by all its watchers.
-class ValuesStream final : public grpc::ServerWriteReactor<v1::StoreValue> {
- public:
-  ValuesStream(const RpcContext& context, Registry<WatchId, ValuesStream>& registry, std::string job_id)
-      : context_(context), registry_(registry), id_(registry.NewId()), job_(std::move(job_id)), writer_(this) {}
-
-  void Start(std::shared_ptr<ValuesStream> self, const v1::WatchValuesRequest& request) {
-    registry_.Add(id_, std::move(self));
-    if (!context_.queue->TryPost(trainyard::WatchValues{id_, request})) End(OverloadedStatus());
-  }
-  void Push(const ValuePtr& value) { writer_.Push(value); }
-  void End(const absl::Status& status) {
-    code_.store(status.code());
-    // Whoever waits in a store that is over must not wait for what is still queued.
-    if (status.ok()) {
-      writer_.End(grpc::Status::OK);
-    } else {
-      writer_.Abort(ToGrpcStatus(status));
-    }
-  }
-
-  void OnWriteDone(bool ok) override { writer_.OnWriteDone(ok); }
-  void OnCancel() override {
-    code_.store(absl::StatusCode::kCancelled);
-    writer_.Abort(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
-  }
-  void OnDone() override {
-    context_.queue->Post(WatchValuesClosed{id_, job_});
-    context_.Count("WatchValues", code_.load());
-    registry_.Remove(id_);  // may be the last reference: nothing follows
-  }
-
- private:
-  const RpcContext& context_;
-  Registry<WatchId, ValuesStream>& registry_;
-  const WatchId id_;
-  const JobId job_;
-  std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
-  StreamWriter<ValuesStream, v1::StoreValue> writer_;
-};
 
 namespace {
 
@@ -127,9 +87,9 @@ grpc::ServerUnaryReactor* AgentServiceImpl::PutValue(grpc::CallbackServerContext
                       [request](CallId call) { return trainyard::PutValue{call, *request}; });
 }
 
-grpc::ServerWriteReactor<v1::StoreValue>* AgentServiceImpl::WatchValues(grpc::CallbackServerContext*,
-                                                                        const v1::WatchValuesRequest* request) {
-  auto stream = std::make_shared<ValuesStream>(context_, watches_, request->job_id());
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentServiceImpl::WatchValues(grpc::CallbackServerContext*,
+                                                                          const grpc::ByteBuffer* request) {
+  auto stream = std::make_shared<ValuesStream>(context_, watches_);
   ValuesStream* reactor = stream.get();
   reactor->Start(std::move(stream), *request);
   return reactor;
@@ -152,17 +112,26 @@ void AgentServiceImpl::Release(EndSession end) {
 }
 
 void AgentServiceImpl::Release(SendValues send) {
-  for (WatchId watch : send.watches) {
-    auto stream = watches_.Find(watch);
-    if (stream == nullptr) continue;
-    for (const ValuePtr& value : send.values) stream->Push(value);
-  }
+  if (waiting_watches_ != send.watches) Flush();
+  waiting_watches_ = std::move(send.watches);
+  for (ValuePtr& value : send.values) waiting_values_.push_back(std::move(value));
 }
 
 void AgentServiceImpl::Release(EndValues end) {
+  Flush();
   for (WatchId watch : end.watches) {
     if (auto stream = watches_.Find(watch)) stream->End(end.status);
   }
+}
+
+void AgentServiceImpl::Flush() {
+  if (waiting_values_.empty()) return;
+  std::vector<grpc::Slice> encoded = EncodeValues(waiting_values_);
+  for (WatchId watch : *waiting_watches_) {
+    if (auto stream = watches_.Find(watch)) stream->Push(encoded);
+  }
+  waiting_values_.clear();
+  waiting_watches_ = nullptr;
 }
 
 void AgentServiceImpl::EndAll(const absl::Status& status) {

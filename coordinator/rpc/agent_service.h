@@ -19,7 +19,12 @@ namespace trainyard {
 class AttachStream;
 class ValuesStream;
 
-class AgentServiceImpl final : public v1::AgentService::CallbackService {
+// WatchValues writes bytes that were encoded once for all watchers; the others write messages.
+using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_WatchValues<
+    v1::AgentService::WithCallbackMethod_Attach<v1::AgentService::WithCallbackMethod_PutValue<
+        v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>>>;
+
+class AgentServiceImpl final : public AgentServiceBase {
  public:
   AgentServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge);
   ~AgentServiceImpl() override;
@@ -28,8 +33,8 @@ class AgentServiceImpl final : public v1::AgentService::CallbackService {
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* PutValue(grpc::CallbackServerContext* context, const v1::PutValueRequest* request,
                                      v1::PutValueResponse* response) override;
-  grpc::ServerWriteReactor<v1::StoreValue>* WatchValues(grpc::CallbackServerContext* context,
-                                                        const v1::WatchValuesRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchValues(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request) override;
   grpc::ServerReadReactor<v1::LogChunk>* PushLogs(grpc::CallbackServerContext* context,
                                                   v1::PushLogsResponse* response) override;
 
@@ -38,6 +43,8 @@ class AgentServiceImpl final : public v1::AgentService::CallbackService {
   void Release(EndSession end);
   void Release(SendValues send);
   void Release(EndValues end);
+  // Values are held back until here, so that those of one round go out together.
+  void Flush();
   void EndAll(const absl::Status& status);
 
   // Sessions that were heard of since this was last asked. On the loop's thread.
@@ -49,6 +56,10 @@ class AgentServiceImpl final : public v1::AgentService::CallbackService {
   LogBridge& bridge_;
   Registry<SessionId, AttachStream> sessions_;
   Registry<WatchId, ValuesStream> watches_;
+
+  // The loop's thread's own: values that wait for Flush, all for the same watchers.
+  std::vector<ValuePtr> waiting_values_;
+  WatchList waiting_watches_;
 };
 
 }  // namespace trainyard

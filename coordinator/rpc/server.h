@@ -54,6 +54,7 @@ class RpcServer final : public EffectSink {
   void Stop();
 
   void Release(Effect effect) override;
+  void Flush() override { agents_.Flush(); }
   std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
 
  private:

@@ -17,7 +17,7 @@ constexpr std::chrono::seconds kPutDeadline(5);
 }  // namespace
 
 // One WatchValues stream. Deletes itself when it is done.
-class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValue> {
+class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValues> {
  public:
   Watch(ValueRelay& relay, GroupId group) : relay_(relay), group_(std::move(group)) {}
 
@@ -26,7 +26,7 @@ class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValue> {
     request_.set_generation(group_.second.value());
     request_.set_host_incarnation(incarnation);
     stub.async()->WatchValues(&context_, &request_, this);
-    StartRead(&value_);
+    StartRead(&values_);
     StartCall();
   }
 
@@ -34,8 +34,8 @@ class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValue> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    relay_.cache_.Add(group_, value_.name(), value_.value());
-    StartRead(&value_);
+    for (const v1::StoreValue& value : values_.values()) relay_.cache_.Add(group_, value.name(), value.value());
+    StartRead(&values_);
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -50,7 +50,7 @@ class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValue> {
   const GroupId group_;
   grpc::ClientContext context_;
   v1::WatchValuesRequest request_;
-  v1::StoreValue value_;
+  v1::StoreValues values_;
 };
 
 struct ValueRelay::PutCall {

@@ -113,7 +113,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
   }
 
   grpc::Status WatchValues(grpc::ServerContext* context, const v1::WatchValuesRequest*,
-                           grpc::ServerWriter<v1::StoreValue>* writer) override {
+                           grpc::ServerWriter<v1::StoreValues>* writer) override {
     std::set<std::string> sent;
     while (!context->IsCancelled()) {
       std::map<std::string, std::string> values;
@@ -126,10 +126,11 @@ class FakeCoordinator final : public v1::AgentService::Service {
       }
       for (const auto& [name, text] : values) {
         if (!sent.insert(name).second) continue;
-        v1::StoreValue value;
+        v1::StoreValues message;
+        v1::StoreValue& value = *message.add_values();
         value.set_name(name);
         value.set_value(text);
-        writer->Write(value);
+        writer->Write(message);
       }
       if (sealed) return grpc::Status::OK;
       absl::SleepFor(absl::Milliseconds(2));

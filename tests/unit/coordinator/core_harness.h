@@ -171,7 +171,7 @@ class Harness {
   }
   void On(EndSession& end) { ended_sessions[end.session] = end.status; }
   void On(SendValues& send) {
-    for (WatchId watch : send.watches) {
+    for (WatchId watch : *send.watches) {
       for (const ValuePtr& value : send.values) values[watch].push_back(value);
     }
   }

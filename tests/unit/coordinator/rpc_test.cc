@@ -202,15 +202,17 @@ TEST_F(RpcTest, Values_TravelFromPutToWatch_UntilTheStoreIsSealed) {
   v1::PutValueResponse done;
   ASSERT_TRUE(agent->PutValue(&put_context, put, &done).ok());
 
-  v1::StoreValue value;
-  ASSERT_TRUE(reader->Read(&value));
-  EXPECT_EQ(value.value(), "10.0.0.1:4000");
+  v1::StoreValues message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(message.values_size(), 1);
+  EXPECT_EQ(message.values(0).name(), "rank-0");
+  EXPECT_EQ(message.values(0).value(), "10.0.0.1:4000");
   grpc::ClientContext cancel_context;
   v1::CancelRequest cancel;
   cancel.set_job_id(kJob);
   v1::Job job;
   ASSERT_TRUE(jobs_->Cancel(&cancel_context, cancel, &job).ok());
-  EXPECT_FALSE(reader->Read(&value));
+  EXPECT_FALSE(reader->Read(&message));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
 }
 
