@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/lifeline.h"
 #include "common/logging.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
@@ -55,12 +56,13 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd) {
       spdlog::info("signal {}: going down; jobs go on", got == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
       return 0;
     }
-    if (polled[2].revents == 0) continue;
-    char byte;
-    if (read(lifeline_fd, &byte, 1) <= 0) {
+    if (lifeline_fd < 0 || polled[2].revents == 0) continue;
+    if (LookAtLifeline(lifeline_fd) == Lifeline::kEnded) {
       spdlog::info("the lifeline has ended: going down");
       return 0;
     }
+    spdlog::info("let go: the end of the lifeline means nothing any more");
+    lifeline_fd = -1;
   }
 }
 

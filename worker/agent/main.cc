@@ -16,6 +16,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/lifeline.h"
 #include "common/logging.h"
 #include "common/version.h"
 #include "worker/agent/config.h"
@@ -58,12 +59,14 @@ void Watch(int signals, int done, const Config& config, Daemon& daemon) {
                    config.stop_trainers ? "are stopped" : "go on");
       daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
     }
-    char byte;
-    if (fds[1].revents != 0 && read(lifeline, &byte, 1) <= 0) {
+    if (fds[1].revents == 0) continue;
+    if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
+      spdlog::info("let go: the end of the lifeline means nothing any more, this is an ordinary daemon now");
+    } else {
       spdlog::info("the lifeline has ended: killing trainers and leaving");
       daemon.RequestLeave(Leaving::kKillingTrainers);
-      lifeline = -1;
     }
+    lifeline = -1;
   }
 }
 

@@ -8,7 +8,7 @@
 // the shim dies.
 //
 // SIGTERM and SIGINT are handed on to the trainer. The end of the lifeline (a pipe whose other end the starter of
-// everything holds) kills the trainer at once. Links nothing but libc, so that it starts in a millisecond and stays
+// everything holds; common/lifeline.h) kills the trainer at once. Links nothing but libc, so that it starts in a millisecond and stays
 // small.
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/lifeline.h"
 #include "worker/shim/fields.h"
 #include "worker/shim/output.h"
 #include "worker/shim/process.h"
@@ -50,15 +51,21 @@ struct Options {
   _exit(2);
 }
 
+constexpr char kUsage[] = "usage: trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]";
+
 Options ParseOptions(int argc, char** argv) {
   Options options;
+  if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    puts(kUsage);
+    exit(0);
+  }
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 < argc && strcmp(argv[i], "--dir") == 0) {
       options.folder = argv[i + 1];
     } else if (i + 1 < argc && strcmp(argv[i], "--lifeline-fd") == 0) {
       options.lifeline = atoi(argv[i + 1]);
     } else {
-      Die(argv[i], "usage: trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]");
+      Die(argv[i], kUsage);
     }
   }
   if (options.folder == nullptr) Die("--dir", "is missing");
@@ -223,12 +230,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
       }
     }
     if (fds[1].revents != 0) {
-      // Nobody writes to a lifeline; whatever poll tells is its end, unless a byte came.
-      char byte;
-      if (read(lifeline, &byte, 1) <= 0) {
-        kill(-trainer, SIGKILL);
-        lifeline = -1;
-      }
+      if (LookAtLifeline(lifeline) == Lifeline::kEnded) kill(-trainer, SIGKILL);
+      lifeline = -1;
     }
     if (fds[2].revents != 0) out->Read(kReadBytesATurn);
     if (fds[3].revents != 0) err->Read(kReadBytesATurn);

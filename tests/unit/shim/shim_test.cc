@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/files.h"
+#include "common/lifeline.h"
 #include "worker/agent/rank_folder.h"
 #include "worker/shim/process.h"
 #include "worker/shim/records.h"
@@ -277,6 +278,25 @@ TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerAtOnce) {
 
   close(lifeline[0]);
   EXPECT_EQ(exited.signal(), SIGKILL);
+}
+
+TEST_F(ShimTest, LifelineThatWasLetGo_MayEnd) {
+  int lifeline[2];
+  ASSERT_EQ(pipe2(lifeline, 0), 0);
+  fcntl(lifeline[1], F_SETFD, FD_CLOEXEC);
+  pid_t shim = Start("trap 'exit 5' TERM; echo up; while true; do sleep 0.01; done", 1 << 20, lifeline[0]);
+  ASSERT_TRUE(WaitUntil([&] { return Output("stdout.log") == "up\n"; }));
+
+  EXPECT_TRUE(LetGo(lifeline[1]));
+  close(lifeline[1]);
+  // Looked at after the lifeline, so an end that counted would have come first.
+  kill(shim, SIGTERM);
+  v1::TrainerExited exited = ExitOf(shim);
+
+  EXPECT_EQ(exited.code(), 5);
+  // Nobody has taken the byte: it is there for whoever holds the lifeline too.
+  EXPECT_EQ(LookAtLifeline(lifeline[0]), Lifeline::kLetGo);
+  close(lifeline[0]);
 }
 
 TEST_F(ShimTest, SecondShimInAFolder_StartsNothing) {
