@@ -16,8 +16,9 @@ absl::StatusOr<std::string> TrainMain(Communicator& communicator, const std::str
   return outcome->ToString();
 }
 
-std::vector<TrainingOutcome> TrainWorld(int size, const TrainingCase& training) {
-  World world(size, "train", training.ToString());
+std::vector<TrainingOutcome> TrainWorld(int size, const TrainingCase& training,
+                                        Transport transport = Transport::kGloo) {
+  World world(size, "train", training.ToString(), transport);
   absl::StatusOr<std::vector<std::string>> results = world.Results();
   EXPECT_TRUE(results.ok()) << results.status();
   std::vector<TrainingOutcome> outcomes;
@@ -99,6 +100,22 @@ TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
 
   ASSERT_FALSE(ranks.empty());
   ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-10);
+}
+
+// In a world of two there is one order to sum in, so both transports give the same bits.
+TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
+  TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
+
+  std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, Transport::kSharedMemory);
+
+  ASSERT_EQ(shared.size(), static_cast<size_t>(GetParam()));
+  ExpectNear(shared[0].losses, Oracle(training).losses, 1e-10);
+  for (const TrainingOutcome& rank : shared) EXPECT_EQ(rank.parameters_hash, shared[0].parameters_hash);
+  if (GetParam() > 2) return;
+  std::vector<TrainingOutcome> gloo = TrainWorld(GetParam(), training);
+  ASSERT_FALSE(gloo.empty());
+  EXPECT_EQ(shared[0].losses, gloo[0].losses);
+  EXPECT_EQ(shared[0].parameters_hash, gloo[0].parameters_hash);
 }
 
 TEST(Accumulation, OfManyMicroBatchesIsOneLargeBatch) {

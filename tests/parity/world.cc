@@ -15,6 +15,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "tests/parity/stores.h"
+#include "worker/collectives/shared_memory_communicator.h"
 
 extern char** environ;
 
@@ -22,17 +23,25 @@ namespace trainyard {
 namespace {
 
 constexpr char kRankFlag[] = "--rank-of-a-world";
+constexpr char kSharedMemoryWord[] = "shared-memory";
 
 std::string ResultPath(const std::string& folder, int rank) { return absl::StrCat(folder, "/result-", rank); }
 
-absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& folder, const RankMain& main,
-                                    const std::string& arguments) {
+absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int world, KeyValueStore& store,
+                                                   const std::string& transport) {
+  if (transport == kSharedMemoryWord) {
+    return NewSharedMemoryCommunicator(
+        {.rank = rank, .world_size = world, .store = &store, .timeout = absl::Minutes(2), .piece_bytes = 4096});
+  }
+  return NewGlooCommunicator(
+      {.rank = rank, .world_size = world, .store = &store, .prefix = "world/", .timeout = absl::Minutes(2)});
+}
+
+absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& folder, const std::string& transport,
+                                    const RankMain& main, const std::string& arguments) {
   at::set_num_threads(1);
   FolderStore store(folder);
-  ASSIGN_OR_RETURN(
-      auto communicator,
-      NewGlooCommunicator(
-          {.rank = rank, .world_size = world, .store = &store, .prefix = "world/", .timeout = absl::Minutes(2)}));
+  ASSIGN_OR_RETURN(auto communicator, Join(rank, world, store, transport));
   RETURN_IF_ERROR(WarmUp(*communicator));
   return main(*communicator, arguments);
 }
@@ -40,12 +49,12 @@ absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& fold
 }  // namespace
 
 void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains) {
-  if (argc != 7 || std::string(argv[1]) != kRankFlag) return;
+  if (argc != 8 || std::string(argv[1]) != kRankFlag) return;
   int rank = std::atoi(argv[2]), world = std::atoi(argv[3]);
   std::string folder = argv[4];
   absl::StatusOr<std::string> result = absl::NotFoundError(absl::StrCat("no main is called ", argv[5]));
   for (const auto& [name, main] : mains) {
-    if (name == argv[5]) result = RunRank(rank, world, folder, main, argv[6]);
+    if (name == argv[5]) result = RunRank(rank, world, folder, argv[7], main, argv[6]);
   }
   if (!result.ok()) std::fprintf(stderr, "rank %d of %d: %s\n", rank, world, result.status().ToString().c_str());
   absl::Status written = WriteFileAtomically(ResultPath(folder, rank), result.ok() ? *result : "");
@@ -54,13 +63,14 @@ void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::s
   _exit(result.ok() && written.ok() ? 0 : 1);
 }
 
-World::World(int size, const std::string& main, const std::string& arguments) {
+World::World(int size, const std::string& main, const std::string& arguments, Transport transport) {
   std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-world-XXXXXX").string();
   folder_ = mkdtemp(pattern.data());
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size; ++rank) {
     std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
-                                      folder_, main,      arguments};
+                                      folder_, main,      arguments,
+                                      transport == Transport::kGloo ? "gloo" : kSharedMemoryWord};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -42,7 +42,8 @@ class Collective {
 struct CollectiveProgress {
   uint64_t num_started = 0;
   uint64_t num_completed = 0;
-  std::string waits_in = "";  // "all-reduce 17 (6553600 x fp32)"; empty: no thread waits
+  std::string waits_in = "";      // "all-reduce 17 (6553600 x fp32)"; empty: no thread waits
+  std::string last_started = "";  // the newest operation, in the same words
 };
 
 class Communicator {

@@ -161,6 +161,7 @@ class GlooCommunicator final : public Communicator {
       name = absl::StrCat(kind, " ", ++progress_.num_started);
       if (tensor.defined())
         absl::StrAppend(&name, " (", tensor.numel(), " x ", c10::toString(tensor.scalar_type()), ")");
+      progress_.last_started = name;
       if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, error_);
     }
     c10::NoGradGuard no_grad;

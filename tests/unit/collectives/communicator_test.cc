@@ -20,6 +20,7 @@
 #include "tests/parity/stores.h"
 #include "tests/parity/world.h"
 #include "worker/collectives/communicator.h"
+#include "worker/collectives/shared_memory_communicator.h"
 
 namespace trainyard {
 namespace {
@@ -107,21 +108,93 @@ absl::StatusOr<std::string> DeathMain(Communicator& comm, const std::string&) {
   return status.ToString();
 }
 
-class GlooOfWorld : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooOfWorld, testing::Values(1, 2, 3, 4));
+struct Group {
+  Transport transport;
+  int size;
+};
 
-TEST_P(GlooOfWorld, ComputesEveryKindOfOperation) {
-  World world(GetParam(), "sums", "");
+std::string NameOf(const testing::TestParamInfo<Group>& info) {
+  return absl::StrCat(info.param.transport == Transport::kGloo ? "gloo" : "shared_memory", "_", info.param.size);
+}
+
+// More than a piece of shared memory, not a multiple of anything, and nothing at all.
+absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
+  const int64_t n = comm.world_size(), rank = comm.rank(), size = 100'003;
+  const double sum = static_cast<double>(n * (n + 1)) / 2;
+  at::Tensor large = at::arange(size, at::kDouble).mul_(rank + 1), none = at::full({0}, 1.0, at::kFloat);
+  auto reduced = comm.AllReduceSum(large), empty = comm.AllReduceSum(none);
+  RETURN_IF_ERROR(reduced->Wait());
+  RETURN_IF_ERROR(ExpectAll(large.sub(at::arange(size, at::kDouble).mul_(sum)), 0, "large"));
+  at::Tensor gathered = at::full({n * size}, -1, at::kLong), part = at::full({size}, -1, at::kLong);
+  RETURN_IF_ERROR(comm.AllGather(gathered, at::arange(size, at::kLong).add_(rank * size))->Wait());
+  RETURN_IF_ERROR(ExpectAll(gathered.sub(at::arange(n * size, at::kLong)), 0, "gathered"));
+  RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(n * size, at::kLong))->Wait());
+  RETURN_IF_ERROR(ExpectAll(part.sub(at::arange(size, at::kLong).add_(rank * size).mul_(n)), 0, "part"));
+  RETURN_IF_ERROR(comm.Broadcast(large, 0)->Wait());
+  RETURN_IF_ERROR(empty->Wait());
+  return std::string();
+}
+
+// Rank 0 sums where the others gather: all must be told, by name, and none may wait for ever.
+absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
+  at::Tensor t = at::full({8}, 1.0, at::kFloat), all = at::full({8 * comm.world_size()}, 0.0, at::kFloat);
+  absl::Status status = comm.rank() == 0 ? comm.AllReduceSum(t)->Wait() : comm.AllGather(all, t)->Wait();
+  return status.ToString();
+}
+
+class CommunicatorOfWorld : public testing::TestWithParam<Group> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorOfWorld,
+                         testing::Values(Group{Transport::kGloo, 1}, Group{Transport::kGloo, 2},
+                                         Group{Transport::kGloo, 3}, Group{Transport::kGloo, 4},
+                                         Group{Transport::kSharedMemory, 1}, Group{Transport::kSharedMemory, 2},
+                                         Group{Transport::kSharedMemory, 3}, Group{Transport::kSharedMemory, 4}),
+                         NameOf);
+
+TEST_P(CommunicatorOfWorld, ComputesEveryKindOfOperation) {
+  World world(GetParam().size, "sums", "", GetParam().transport);
   EXPECT_TRUE(world.Results().ok());
 }
 
-class GlooAbort : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooAbort, testing::Values(2, 3, 4));
+TEST_P(CommunicatorOfWorld, TakesTensorsOfAnySize) {
+  World world(GetParam().size, "large", "", GetParam().transport);
+  EXPECT_TRUE(world.Results().ok());
+}
 
-TEST_P(GlooAbort, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
-  World world(GetParam(), "abort", "");
+TEST(SharedMemory, RanksInDifferentOperationsAreToldSo) {
+  World world(2, "mixed", "", Transport::kSharedMemory);
+  std::string first = *world.ResultOf(0), second = *world.ResultOf(1);
+  EXPECT_TRUE(absl::StrContains(first + second, "takes part in all-")) << first << "; " << second;
+  EXPECT_FALSE(absl::StrContains(first, "OK"));
+  EXPECT_FALSE(absl::StrContains(second, "OK"));
+}
 
-  for (int rank = 0; rank < GetParam(); ++rank) {
+TEST(SharedMemory, APeerThatDoesNotComeEndsTheMeeting) {
+  MemoryStore store;
+  auto communicator =
+      NewSharedMemoryCommunicator({.rank = 0, .world_size = 2, .store = &store, .timeout = absl::Milliseconds(50)});
+
+  EXPECT_TRUE(absl::IsDeadlineExceeded(communicator.status())) << communicator.status();
+}
+
+TEST(SharedMemory, TheEndOfTheGenerationEndsTheMeeting) {
+  MemoryStore store;
+  store.EndGeneration();
+  auto communicator = NewSharedMemoryCommunicator({.rank = 1, .world_size = 2, .store = &store});
+
+  EXPECT_TRUE(absl::IsAborted(communicator.status())) << communicator.status();
+}
+
+class BrokenCommunicator : public testing::TestWithParam<Group> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, BrokenCommunicator,
+                         testing::Values(Group{Transport::kGloo, 2}, Group{Transport::kGloo, 3},
+                                         Group{Transport::kGloo, 4}, Group{Transport::kSharedMemory, 2},
+                                         Group{Transport::kSharedMemory, 3}, Group{Transport::kSharedMemory, 4}),
+                         NameOf);
+
+TEST_P(BrokenCommunicator, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
+  World world(GetParam().size, "abort", "", GetParam().transport);
+
+  for (int rank = 0; rank < GetParam().size; ++rank) {
     if (rank == 1) continue;
     absl::StatusOr<std::string> micros = world.ResultOf(rank);
     ASSERT_TRUE(micros.ok()) << micros.status();
@@ -129,11 +202,11 @@ TEST_P(GlooAbort, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
   }
 }
 
-TEST_P(GlooAbort, ADeadPeerBreaksTheOperationOfAllOthers) {
-  World world(GetParam(), "death", "");
+TEST_P(BrokenCommunicator, ADeadPeerBreaksTheOperationOfAllOthers) {
+  World world(GetParam().size, "death", "", GetParam().transport);
 
   EXPECT_FALSE(world.ResultOf(0).ok());
-  for (int rank = 1; rank < GetParam(); ++rank) {
+  for (int rank = 1; rank < GetParam().size; ++rank) {
     absl::StatusOr<std::string> status = world.ResultOf(rank);
     ASSERT_TRUE(status.ok()) << status.status();
     EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
@@ -185,7 +258,7 @@ TEST(SingleCommunicator, FailsAfterAbortAsAnyOther) {
 
 int main(int argc, char** argv) {
   using namespace trainyard;
-  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}});
+  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}, {"large", LargeMain}, {"mixed", MixedMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -1,0 +1,248 @@
+#include "worker/collectives/shared_segment.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kSegmentName[] = "shared-memory";
+constexpr uint32_t kMagic = 0x54594d31;
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr absl::Duration kSpin = absl::Microseconds(30);
+constexpr size_t kPage = 4'096;
+
+struct Counter {
+  std::atomic<uint32_t> value;
+  std::atomic<uint32_t> sleepers;
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared among processes");
+
+// Tickets go round; the ranks are never more than a few apart.
+bool HasReached(const Counter& counter, uint32_t ticket) {
+  return static_cast<int32_t>(counter.value.load(std::memory_order_seq_cst) - ticket) >= 0;
+}
+
+void Sleep(Counter& counter, uint32_t seen, absl::Duration most) {
+  timespec limit = absl::ToTimespec(most);
+  counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, &counter.value, FUTEX_WAIT, seen, &limit, nullptr, 0);
+  counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Wake(Counter& counter) { syscall(SYS_futex, &counter.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Spinning helps only where every rank has a core to spin on.
+bool EachHasACore(int world_size) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) >= world_size;
+}
+
+size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+struct alignas(128) SharedSegment::Member {
+  std::atomic<int32_t> pid;
+  Counter stages[kNumStages];
+  char operations[2][kOperationBytes];
+};
+
+struct alignas(128) SharedSegment::Board {
+  uint32_t magic;
+  uint32_t world_size;
+  uint64_t piece_bytes;
+  std::atomic<uint32_t> broken_by;  // rank + 1; 0: whole
+};
+
+SharedSegment::Member& SharedSegment::member(int rank) const {
+  return reinterpret_cast<Member*>(board_ + 1)[rank];
+}
+
+size_t SharedSegment::size_bytes() const {
+  size_t world = static_cast<size_t>(options_.world_size);
+  return RoundUp(sizeof(Board) + world * sizeof(Member)) + 2 * (world + 1) * RoundUp(options_.piece_bytes);
+}
+
+std::byte* SharedSegment::part(int rank, uint32_t ticket) const {
+  size_t world = static_cast<size_t>(options_.world_size);
+  std::byte* parts = reinterpret_cast<std::byte*>(board_) + RoundUp(sizeof(Board) + world * sizeof(Member));
+  return parts + (2 * static_cast<size_t>(rank) + ticket % 2) * RoundUp(options_.piece_bytes);
+}
+
+std::byte* SharedSegment::result(uint32_t ticket) const { return part(options_.world_size, ticket); }
+
+absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Join(const SharedSegmentOptions& options) {
+  std::unique_ptr<SharedSegment> segment(new SharedSegment(options));
+  absl::Status status = options.rank == 0 ? segment->Make() : segment->Open();
+  if (status.ok()) status = segment->Meet();
+  if (!status.ok()) {
+    segment->Break();
+    return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
+                                                    " could not share memory with its peers: ", status.message()));
+  }
+  return segment;
+}
+
+SharedSegment::~SharedSegment() {
+  for (int fd : pidfds_) {
+    if (fd >= 0) close(fd);
+  }
+  if (board_ != nullptr) munmap(board_, size_bytes());
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status SharedSegment::Make() {
+  fd_ = memfd_create("trainyard-segment", MFD_CLOEXEC);
+  if (fd_ < 0) return ErrnoStatus(errno, "cannot make memory to share");
+  // Taken now: what runs out later would be a SIGBUS in the middle of a step.
+  int error = posix_fallocate(fd_, 0, static_cast<off_t>(size_bytes()));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot have ", size_bytes(), " bytes of memory to share"));
+  RETURN_IF_ERROR(Map(fd_));
+  board_->world_size = static_cast<uint32_t>(options_.world_size);
+  board_->piece_bytes = options_.piece_bytes;
+  board_->magic = kMagic;
+  return options_.store->Put(absl::StrCat(options_.prefix, kSegmentName), absl::StrCat(getpid(), " ", fd_));
+}
+
+absl::Status SharedSegment::Open() {
+  ASSIGN_OR_RETURN(std::string place,
+                   options_.store->Get(absl::StrCat(options_.prefix, kSegmentName), options_.timeout));
+  std::vector<std::string> words = absl::StrSplit(place, ' ');
+  int pid = 0, fd = 0;
+  if (words.size() != 2 || !absl::SimpleAtoi(words[0], &pid) || !absl::SimpleAtoi(words[1], &fd)) {
+    return absl::InternalError(absl::StrCat("rank 0 told '", place, "' as the place of its memory"));
+  }
+  std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
+  fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ < 0) return ErrnoStatus(errno, absl::StrCat("cannot open the memory of rank 0, ", path));
+  struct stat status;
+  if (fstat(fd_, &status) != 0 || static_cast<size_t>(status.st_size) != size_bytes()) {
+    return absl::InternalError(absl::StrCat(path, " has not the ", size_bytes(), " bytes that are shared"));
+  }
+  RETURN_IF_ERROR(Map(fd_));
+  bool ours = board_->magic == kMagic && board_->world_size == static_cast<uint32_t>(options_.world_size) &&
+              board_->piece_bytes == options_.piece_bytes;
+  return ours ? absl::OkStatus() : absl::InternalError(absl::StrCat(path, " is not the memory of this group"));
+}
+
+absl::Status SharedSegment::Map(int fd) {
+  void* address = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (address == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("cannot map ", size_bytes(), " bytes"));
+  board_ = static_cast<Board*>(address);
+  return absl::OkStatus();
+}
+
+// Twice round the table: a rank that answers the second time was alive when it was looked at, so what was looked at is
+// that rank and not a later process of the same number.
+absl::Status SharedSegment::Meet() {
+  pidfds_.assign(static_cast<size_t>(options_.world_size), -1);
+  member(options_.rank).pid.store(getpid());
+  Tell(kArrived, 1);
+  RETURN_IF_ERROR(AwaitAll(kArrived, 1));
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (rank == options_.rank) continue;
+    pidfds_[rank] = static_cast<int>(syscall(SYS_pidfd_open, member(rank).pid.load(), 0));
+    if (pidfds_[rank] < 0) return ErrnoStatus(errno, absl::StrCat("cannot watch over rank ", rank));
+  }
+  Tell(kArrived, 2);
+  RETURN_IF_ERROR(AwaitAll(kArrived, 2));
+  Tell(kReduced, 2);
+  Tell(kDone, 2);
+  return AwaitAll(kDone, 2);
+}
+
+void SharedSegment::SetOperation(uint32_t ticket, absl::string_view operation) {
+  char* place = member(options_.rank).operations[ticket % 2];
+  size_t size = std::min(operation.size(), kOperationBytes - 1);
+  std::memcpy(place, operation.data(), size);
+  place[size] = '\0';
+}
+
+std::string SharedSegment::OperationOf(int rank, uint32_t ticket) const {
+  const char* place = member(rank).operations[ticket % 2];
+  return std::string(place, strnlen(place, kOperationBytes));
+}
+
+void SharedSegment::Tell(Stage stage, uint32_t ticket) {
+  Counter& counter = member(options_.rank).stages[stage];
+  counter.value.store(ticket, std::memory_order_seq_cst);
+  if (counter.sleepers.load(std::memory_order_seq_cst) > 0) Wake(counter);
+}
+
+absl::Status SharedSegment::AwaitAll(Stage stage, uint32_t ticket) {
+  for (int i = 1; i < options_.world_size; ++i) {
+    RETURN_IF_ERROR(Await((options_.rank + i) % options_.world_size, stage, ticket));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
+  Counter& counter = member(rank).stages[stage];
+  if (HasReached(counter, ticket)) return absl::OkStatus();
+  static const bool may_spin = EachHasACore(options_.world_size);
+  absl::Time start = absl::Now();
+  while (may_spin && absl::Now() - start < kSpin) {
+    for (int i = 0; i < 64; ++i) {
+      if (HasReached(counter, ticket)) return absl::OkStatus();
+      Pause();
+    }
+  }
+  while (true) {
+    uint32_t seen = counter.value.load(std::memory_order_seq_cst);
+    if (HasReached(counter, ticket)) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckPeers(rank));
+    if (absl::Now() - start > options_.timeout) {
+      return absl::DeadlineExceededError(absl::StrCat("rank ", rank, " did not come within ",
+                                                      absl::FormatDuration(options_.timeout)));
+    }
+    Sleep(counter, seen, kLook);
+    if (HasReached(counter, ticket)) return absl::OkStatus();
+  }
+}
+
+absl::Status SharedSegment::CheckPeers(int rank) const {
+  if (broken_here_) return absl::AbortedError("the group was aborted");
+  uint32_t broken_by = board_->broken_by.load(std::memory_order_seq_cst);
+  if (broken_by != 0) return absl::UnavailableError(absl::StrCat("rank ", broken_by - 1, " has left the group"));
+  if (static_cast<size_t>(rank) >= pidfds_.size() || pidfds_[rank] < 0) return absl::OkStatus();
+  pollfd look{.fd = pidfds_[rank], .events = POLLIN, .revents = 0};
+  if (poll(&look, 1, 0) <= 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("rank ", rank, " has ended"));
+}
+
+void SharedSegment::Break() {
+  broken_here_ = true;
+  if (board_ == nullptr) return;
+  uint32_t whole = 0;
+  board_->broken_by.compare_exchange_strong(whole, static_cast<uint32_t>(options_.rank) + 1);
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    for (Counter& counter : member(rank).stages) Wake(counter);
+  }
+}
+
+}  // namespace trainyard
