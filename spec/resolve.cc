@@ -57,6 +57,9 @@ class Resolver {
     if (!spec_.network().has_interface() && spec_.resources().ranks() > 1) {
       Told("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");
     }
+    if (!spec_.network().has_shared_memory() && spec_.resources().ranks() > 1) {
+      Told("network.shared_memory", "auto", "decided when the ranks are placed: on where all of them are on one host");
+    }
   }
 
   std::vector<v1::ResolvedKey> Take() { return std::move(decisions_); }

@@ -202,6 +202,7 @@ class Validator {
       }
     }
     if (spec_.network().has_interface()) NoEffect("network.interface", "one rank talks to no other");
+    if (spec_.network().has_shared_memory()) NoEffect("network.shared_memory", "one rank talks to no other");
   }
 
  private:
