@@ -1,0 +1,324 @@
+#include "coordinator/policy/hang.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kTimesKept = 64;
+constexpr absl::Duration kLeast = absl::Seconds(5);
+// What an operator would wait before looking, where nothing is known.
+constexpr absl::Duration kUnlearned = absl::Seconds(120);
+constexpr uint32_t kMostDoublings = 6;
+// A trainer whose link is not open (its daemon is new) opens it within a second or two; one that has not by then is
+// taken as silent.
+constexpr absl::Duration kLinkPatience = absl::Seconds(30);
+constexpr double kSpinning = 0.8;
+constexpr size_t kNamed = 3;
+constexpr int kFramesTold = 4;
+
+// "ready" in a group that runs: it has not heard of that yet, or makes its first step.
+std::string PhaseOf(const RankStand& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
+
+bool IsStopped(const RankStand& rank) { return rank.process_state == "T"; }
+
+const v1::CommunicatorReport* Waiting(const RankStand& rank) {
+  for (const v1::CommunicatorReport& communicator : rank.communicators) {
+    if (!communicator.waits_in().empty()) return &communicator;
+  }
+  return nullptr;
+}
+
+std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration)); }
+
+// Whom the others wait for, and in what.
+struct Blame {
+  std::vector<const RankStand*> culprits;
+  bool hard = false;      // by the state of a process
+  bool certain = false;   // holds whatever ranks that cannot be heard would say
+  std::vector<const RankStand*> waiting;
+  std::string operation;  // that the waiting ranks are in
+  std::string mismatch;   // what the culprits entered instead
+  std::string text;       // where it cannot be put in the common form
+};
+
+class Judge {
+ public:
+  Judge(absl::Time now, const HangFacts& facts) : now_(now), facts_(facts) {
+    last_ = facts.since;
+    for (const RankStand& rank : facts.ranks) {
+      if (rank.ended) continue;
+      alive_.push_back(&rank);
+      last_ = std::max(last_, rank.progress_at);
+    }
+    FindLimit();
+  }
+
+  HangDecision Decide() {
+    HangDecision decision;
+    if (alive_.empty() || now_ - last_ < kHangExamineAfter) return decision;
+    Blame blame = FindBlame();
+    bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankStand* r) { return IsKnown(*r); });
+    // With a host out of reach it is for the rule of lost hosts to say what is wrong, unless it is plain without it.
+    if (!all_heard && !blame.hard && !blame.certain) return decision;
+
+    for (const RankStand* rank : blame.culprits) decision.culprits.push_back(rank->rank);
+    absl::Time last = last_;
+    if (!blame.hard && !limit_learned_) {
+      // Of a phase of unknown length, work that a process does is progress.
+      for (const RankStand* rank : alive_) last = std::max(last, rank->busy_at);
+    }
+    decision.stalled_since = last;
+    if (!blame.hard && (now_ - last < limit_ || facts_.asked)) {
+      if (now_ - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
+      return decision;
+    }
+    decision.learned = blame.hard || limit_learned_;
+    if (!blame.hard) decision.phase = limit_phase_;
+    decision.act = facts_.restart && decision.learned ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
+    decision.reason = absl::StrCat(Tell(blame), "; ", TellPatience(now_ - last, blame.hard));
+    return decision;
+  }
+
+ private:
+  void FindLimit() {
+    limit_ = absl::ZeroDuration();
+    for (const RankStand* rank : alive_) {
+      std::string phase = PhaseOf(*rank);
+      auto known = facts_.phases.find(phase);
+      PhaseFacts phase_facts = known == facts_.phases.end() ? PhaseFacts() : known->second;
+      absl::Duration limit = HangLimit(phase, phase_facts);
+      if (limit <= limit_) continue;
+      limit_ = limit;
+      limit_phase_ = phase;
+      limit_learned_ = phase_facts.learned_s > 0;
+      learned_s_ = phase_facts.learned_s;
+    }
+  }
+
+  // Spoke since the stall began.
+  bool IsFresh(const RankStand& rank) const { return rank.reachable && rank.told_at > last_; }
+  bool IsSilent(const RankStand& rank) const {
+    absl::Duration quiet = now_ - rank.told_at;
+    return rank.reachable && rank.seen_at > last_ &&
+           ((rank.silent && quiet >= kHangExamineAfter) || quiet >= kLinkPatience);
+  }
+  bool IsHard(const RankStand& rank) const {
+    return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_) || IsSilent(rank));
+  }
+  bool IsKnown(const RankStand& rank) const { return IsFresh(rank) || IsHard(rank); }
+
+  Blame FindBlame() const {
+    Blame blame;
+    std::vector<const RankStand*> fresh;
+    for (const RankStand* rank : alive_) {
+      if (IsHard(*rank)) {
+        blame.culprits.push_back(rank);
+      } else if (IsFresh(*rank)) {
+        fresh.push_back(rank);
+        if (Waiting(*rank) != nullptr) blame.waiting.push_back(rank);
+      }
+    }
+    blame.operation = NewestWaitedFor(blame.waiting);
+    if (!blame.culprits.empty()) {
+      blame.hard = true;
+      return blame;
+    }
+    if (blame.waiting.size() < fresh.size()) {
+      for (const RankStand* rank : fresh) {
+        if (Waiting(*rank) == nullptr) blame.culprits.push_back(rank);
+      }
+      blame.certain = !blame.waiting.empty();
+      return blame;
+    }
+    if (!fresh.empty()) CompareOperations(fresh, blame);
+    return blame;
+  }
+
+  static std::string NewestWaitedFor(const std::vector<const RankStand*>& waiting) {
+    std::string operation;
+    uint64_t newest = 0;
+    for (const RankStand* rank : waiting) {
+      const v1::CommunicatorReport* communicator = Waiting(*rank);
+      if (!operation.empty() && communicator->started() <= newest) continue;
+      newest = communicator->started();
+      operation = communicator->waits_in();
+    }
+    return operation;
+  }
+
+  // All wait. In one communicator: who has started less than the others has left one out; who started another operation
+  // under the same number took a wrong turn.
+  void CompareOperations(const std::vector<const RankStand*>& fresh, Blame& blame) const {
+    const std::string& name = Waiting(*fresh.front())->name();
+    uint64_t newest = 0;
+    for (const RankStand* rank : fresh) {
+      if (Waiting(*rank)->name() == name) newest = std::max(newest, Waiting(*rank)->started());
+    }
+    std::map<std::string, std::vector<const RankStand*>> by_operation;
+    for (const RankStand* rank : fresh) {
+      const v1::CommunicatorReport& communicator = *Waiting(*rank);
+      if (communicator.name() != name) continue;
+      if (communicator.started() < newest) blame.culprits.push_back(rank);
+      by_operation[communicator.last_started()].push_back(rank);
+    }
+    if (!blame.culprits.empty()) {
+      std::erase_if(blame.waiting, [&](const RankStand* rank) {
+        return std::find(blame.culprits.begin(), blame.culprits.end(), rank) != blame.culprits.end();
+      });
+      blame.operation = NewestWaitedFor(blame.waiting);
+      blame.mismatch = Waiting(*blame.culprits.front())->waits_in();
+      return;
+    }
+    if (by_operation.size() > 1) return TakeMinority(by_operation, blame);
+    std::set<std::string> hosts;
+    for (const RankStand* rank : fresh) hosts.insert(rank->host);
+    std::vector<std::string> named(hosts.begin(), hosts.end());
+    if (named.size() > kNamed + 1) {
+      std::string rest = absl::StrCat(named.size() - kNamed, " more");
+      named.resize(kNamed);
+      named.push_back(rest);
+    }
+    blame.text = absl::StrCat("all ", fresh.size(), " ranks are inside ", blame.operation, " of ",
+                              TellWhere(*fresh.front()), ", none of them stopped: the network between ",
+                              named.size() == 1 ? absl::StrCat("the ranks on ", named.front())
+                                                : absl::StrJoin(named, " and "),
+                              " does not carry it");
+  }
+
+  static void TakeMinority(const std::map<std::string, std::vector<const RankStand*>>& by_operation, Blame& blame) {
+    // The most ranks are right; of as many, those with the lowest rank.
+    auto right = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
+      if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
+      return a.second.front()->rank > b.second.front()->rank;
+    });
+    blame.waiting = right->second;
+    blame.operation = right->first;
+    for (const auto& [operation, ranks] : by_operation) {
+      if (operation == right->first) continue;
+      if (blame.mismatch.empty()) blame.mismatch = operation;
+      blame.culprits.insert(blame.culprits.end(), ranks.begin(), ranks.end());
+    }
+    std::sort(blame.culprits.begin(), blame.culprits.end(),
+              [](const RankStand* a, const RankStand* b) { return a->rank < b->rank; });
+  }
+
+  std::string Tell(const Blame& blame) const {
+    if (!blame.text.empty()) return blame.text;
+    if (blame.culprits.empty()) return "no rank makes progress";
+    const RankStand& first = *blame.culprits.front();
+    bool one = blame.culprits.size() == 1;
+    if (!blame.hard && blame.waiting.empty() && alive_.size() > 1) {
+      return absl::StrCat("none of ", alive_.size(), " ranks makes progress and none waits for another: ",
+                          TellWho(blame.culprits), " ", TellHow(first, one), " in ", TellWhere(first));
+    }
+    std::string text = absl::StrCat(TellWho(blame.culprits), " ", TellHow(first, one));
+    if (blame.waiting.empty()) return absl::StrCat(text, " in ", TellWhere(first));
+    // What it did between its last words and its stop nobody knows.
+    const char* has_not = blame.hard ? (one ? " and was not seen to enter " : " and were not seen to enter ")
+                                     : (one ? " and has not entered " : " and have not entered ");
+    absl::StrAppend(&text, has_not, blame.operation, " of ", TellWhere(*blame.waiting.front()), ", in which ",
+                    blame.waiting.size(), blame.waiting.size() == 1 ? " rank waits" : " ranks wait");
+    return text;
+  }
+
+  static std::string TellWho(const std::vector<const RankStand*>& ranks) {
+    std::vector<std::string> named;
+    for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
+      named.push_back(absl::StrCat(ranks[i]->rank, " on ", ranks[i]->host));
+    }
+    if (ranks.size() > kNamed) named.push_back(absl::StrCat(ranks.size() - kNamed, " more"));
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "));
+  }
+
+  std::string TellHow(const RankStand& rank, bool one) const {
+    const char* is = one ? "is " : "are ";
+    if (IsStopped(rank)) return absl::StrCat(is, "stopped (SIGSTOP, state T)");
+    std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
+    std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
+    if (IsHard(rank)) {
+      return absl::StrCat(one ? "has" : "have", " said nothing for ", Seconds(now_ - rank.told_at),
+                          state.empty() ? "" : absl::StrCat(" (state ", state, ")"));
+    }
+    if (const v1::CommunicatorReport* waits = Waiting(rank); waits != nullptr) {
+      return absl::StrCat(one ? "waits in " : "wait in ", waits->waits_in());
+    }
+    std::string stack = TellStack(rank);
+    if (rank.examination == nullptr) return absl::StrCat(one ? "makes" : "make", " no progress", stack);
+    const v1::Examination& seen = *rank.examination;
+    if (seen.cpu_share() > kSpinning) {
+      return absl::StrCat(is, absl::StrFormat("spinning (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
+    }
+    if (!seen.system_call().empty()) {
+      return absl::StrCat(is, "blocked in the system call ", seen.system_call(),
+                          state.empty() ? "" : absl::StrCat(" (state ", state, ")"), stack);
+    }
+    return absl::StrCat(one ? "makes" : "make", " no progress",
+                        absl::StrFormat(" (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
+  }
+
+  static std::string TellStack(const RankStand& rank) {
+    if (rank.examination == nullptr || rank.examination->stack().empty()) return "";
+    const auto& stack = rank.examination->stack();
+    return absl::StrCat(
+        " [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "), "]");
+  }
+
+  static std::string TellWhere(const RankStand& rank) {
+    if (rank.phase == "evaluate") return absl::StrCat("the evaluation after step ", rank.last_step);
+    if (rank.phase == "save") return absl::StrCat("the save after step ", rank.last_step);
+    return absl::StrCat("step ", rank.last_step + 1);
+  }
+
+  std::string TellPatience(absl::Duration stalled, bool hard) const {
+    std::string text = absl::StrCat("no progress for ", Seconds(stalled));
+    if (hard) return text;
+    if (!limit_learned_) {
+      return absl::StrCat(text, ", and no process works; how long ", limit_phase_, " takes is not known yet (limit ",
+                          Seconds(limit_), ")");
+    }
+    return absl::StrCat(text, " (limit ", Seconds(limit_), "; the longest ",
+                        limit_phase_ == "train" ? "step" : limit_phase_, " lately took ",
+                        absl::StrFormat("%.2f s", learned_s_), ")");
+  }
+
+  const absl::Time now_;
+  const HangFacts& facts_;
+  std::vector<const RankStand*> alive_;
+  absl::Time last_;  // when anything last moved
+  absl::Duration limit_;
+  std::string limit_phase_;
+  bool limit_learned_ = false;
+  double learned_s_ = 0;
+};
+
+}  // namespace
+
+void PhaseTimes::Add(uint64_t step, double seconds) {
+  // Ranks tell of about the same step one after another.
+  if (!times_.empty() && step <= times_.back().first) {
+    times_.back().second = std::max(times_.back().second, seconds);
+  } else {
+    times_.emplace_back(step, seconds);
+    if (times_.size() > kTimesKept) times_.pop_front();
+  }
+  longest_ = 0;
+  for (const auto& [at, took] : times_) longest_ = std::max(longest_, took);
+}
+
+absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts) {
+  absl::Duration learned = absl::Seconds(facts.learned_s);
+  absl::Duration limit = facts.learned_s <= 0 ? kUnlearned
+                         : phase == "train"   ? std::max(kLeast, 2 * learned)
+                                              : 3 * learned + kLeast;
+  return limit * (int64_t{1} << std::min(facts.doublings, kMostDoublings));
+}
+
+HangDecision JudgeHang(absl::Time now, const HangFacts& facts) { return Judge(now, facts).Decide(); }
+
+}  // namespace trainyard

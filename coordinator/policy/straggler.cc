@@ -1,0 +1,83 @@
+#include "coordinator/policy/straggler.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kWindow = absl::Seconds(30);
+constexpr absl::Duration kSampleInterval = absl::Seconds(3);
+constexpr absl::Duration kLeastSpan = absl::Seconds(10);
+constexpr absl::Duration kSlowFor = absl::Seconds(30);
+constexpr double kSlow = 1.3;
+constexpr double kNoLongerSlow = 1.2;
+// A difference that nobody would feel is none: the scheduler of a busy host makes as much.
+constexpr double kLeastDifference = 1e-3;
+
+// Of the sorted `values` without the one at `index`. REQUIRES: at least two values.
+double MedianOfOthers(const std::vector<double>& values, size_t index) {
+  size_t others = values.size() - 1;
+  auto at = [&](size_t i) { return values[i < index ? i : i + 1]; };
+  return others % 2 == 1 ? at(others / 2) : (at(others / 2 - 1) + at(others / 2)) / 2;
+}
+
+}  // namespace
+
+void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps) {
+  // A total that falls is of another process.
+  if (!samples_.empty() && micro_batches < samples_.back().micro_batches) samples_.clear();
+  if (!samples_.empty() && at - samples_.back().at < kSampleInterval) return;
+  samples_.push_back({at, compute_s, micro_batches, steps});
+  while (samples_.size() > 2 && at - samples_[1].at >= kWindow) samples_.pop_front();
+}
+
+const ComputeWindow::Sample* ComputeWindow::First() const {
+  if (samples_.size() < 2 || samples_.back().at - samples_.front().at < kLeastSpan) return nullptr;
+  return &samples_.front();
+}
+
+double ComputeWindow::MicroBatchSeconds() const {
+  const Sample* first = First();
+  if (first == nullptr || samples_.back().micro_batches <= first->micro_batches) return 0;
+  return (samples_.back().compute_s - first->compute_s) /
+         static_cast<double>(samples_.back().micro_batches - first->micro_batches);
+}
+
+double ComputeWindow::StepSeconds() const {
+  const Sample* first = First();
+  if (first == nullptr || samples_.back().steps <= first->steps) return 0;
+  return (samples_.back().compute_s - first->compute_s) / static_cast<double>(samples_.back().steps - first->steps);
+}
+
+std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<StragglerFacts>& ranks) {
+  std::vector<StragglerChange> changes;
+  std::vector<double> sorted;
+  for (const StragglerFacts& rank : ranks) {
+    if (rank.micro_batch_s > 0) sorted.push_back(rank.micro_batch_s);
+  }
+  if (sorted.size() < 2) return changes;
+  std::sort(sorted.begin(), sorted.end());
+  for (StragglerFacts& rank : ranks) {
+    if (rank.micro_batch_s <= 0) continue;
+    size_t index = static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
+    double median = MedianOfOthers(sorted, index);
+    double limit = rank.named ? kNoLongerSlow : kSlow;
+    bool slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kLeastDifference;
+    if (!slow) rank.slow_since = absl::InfiniteFuture();
+    if (slow && rank.slow_since == absl::InfiniteFuture()) rank.slow_since = now;
+    bool named = slow && (rank.named || now - rank.slow_since >= kSlowFor);
+    if (named == rank.named) continue;
+    rank.named = named;
+    changes.push_back({.rank = rank.rank,
+                       .named = named,
+                       .text = absl::StrFormat("rank %d on %s is %s: %.1f ms a micro-batch, %.2f times the median of "
+                                               "the other ranks",
+                                               rank.rank, rank.host, named ? "slow" : "no longer slow",
+                                               rank.micro_batch_s * 1e3, rank.micro_batch_s / median)});
+  }
+  return changes;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,389 @@
+// policy/hang in tables: who is named, how soon, and above all who is not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/policy/hang.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Act = HangDecision::Act;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+
+std::string Op(uint64_t number, const std::string& what = "8 x fp64") {
+  return absl::StrCat("all-reduce ", number, " (", what, ")");
+}
+
+// A group that made its last progress at kStart; every rank goes on reporting.
+class HangTest : public ::testing::Test {
+ protected:
+  HangTest() { facts_.since = kStart; }
+
+  RankStand& Add(const std::string& phase = "train") {
+    RankStand stand;
+    stand.rank = static_cast<uint32_t>(facts_.ranks.size());
+    stand.host = absl::StrCat("w", stand.rank + 1);
+    stand.phase = phase;
+    stand.last_step = 36;
+    stand.progress_at = kStart;
+    facts_.ranks.push_back(stand);
+    return facts_.ranks.back();
+  }
+  // In operation `number`, having started `started`.
+  static void Wait(RankStand& rank, uint64_t number, uint64_t started, const std::string& last = "") {
+    Stand(rank, started, last.empty() ? Op(started) : last).set_waits_in(Op(number));
+  }
+  // Computes.
+  static v1::CommunicatorReport& Stand(RankStand& rank, uint64_t started, const std::string& last = "") {
+    rank.communicators.assign(1, {});
+    rank.communicators[0].set_name("world");
+    rank.communicators[0].set_started(started);
+    rank.communicators[0].set_completed(started > 0 ? started - 1 : 0);
+    rank.communicators[0].set_last_started(last.empty() ? Op(started) : last);
+    return rank.communicators[0];
+  }
+  void Learned(const std::string& phase, double seconds, uint32_t doublings = 0) {
+    facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
+  }
+  // `after` of no progress, with reports of every rank that is not silent.
+  HangDecision At(absl::Duration after) {
+    absl::Time now = kStart + after;
+    for (RankStand& rank : facts_.ranks) {
+      if (rank.reachable) rank.seen_at = now;
+      bool speaks = rank.reachable && !rank.silent && rank.process_state != "T";
+      rank.told_at = speaks ? now : kStart - absl::Milliseconds(300);
+    }
+    return JudgeHang(now, facts_);
+  }
+
+  HangFacts facts_;
+};
+
+TEST_F(HangTest, TheRankThatHasNotEnteredWhatTheOthersWaitInIsNamed) {
+  Add();
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 412, 412);
+  Stand(facts_.ranks[1], 411);
+  Wait(facts_.ranks[2], 412, 412);
+  Learned("train", 0.1);
+
+  EXPECT_EQ(At(absl::Seconds(2.9)).act, Act::kNone);
+  HangDecision early = At(absl::Seconds(3.1));
+  HangDecision decided = At(absl::Seconds(5.1));
+
+  EXPECT_EQ(early.act, Act::kExamine);
+  EXPECT_THAT(early.culprits, ElementsAre(1));
+  EXPECT_EQ(decided.act, Act::kRestart);
+  EXPECT_THAT(decided.culprits, ElementsAre(1));
+  EXPECT_EQ(decided.phase, "train");
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 makes no progress and has not entered all-reduce 412 (8 x fp64) of "
+                                        "step 37, in which 2 ranks wait; no progress for 5.1 s (limit 5.0 s"));
+}
+
+TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
+  v1::Examination seen;
+  seen.set_state("R");
+  seen.set_cpu_share(0.99);
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 9, 9);
+  Stand(facts_.ranks[1], 8);
+  facts_.ranks[1].examination = &seen;
+  Learned("train", 0.1);
+
+  EXPECT_EQ(At(absl::Seconds(4.9)).act, Act::kExamine);
+  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
+
+  seen.set_cpu_share(0.01);
+  seen.set_state("S");
+  seen.set_system_call("pause");
+  seen.add_stack("__pause");
+  seen.add_stack("main");
+  EXPECT_THAT(At(absl::Seconds(5)).reason,
+              HasSubstr("is blocked in the system call pause (state S) [__pause < main] and has not entered"));
+}
+
+TEST_F(HangTest, ADecisionWaitsForTheExaminationThatIsOnItsWay) {
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 9, 9);
+  Stand(facts_.ranks[1], 8);
+  Learned("train", 0.1);
+  facts_.asked = true;
+
+  EXPECT_EQ(At(absl::Seconds(5.5)).act, Act::kExamine);
+
+  facts_.asked = false;
+  EXPECT_EQ(At(absl::Seconds(5.6)).act, Act::kRestart);
+}
+
+TEST_F(HangTest, AStoppedRankIsNamedAfterThreeSecondsWhateverThePhase) {
+  for (const char* phase : {"train", "evaluate", "save", "first_step", "ready"}) {
+    facts_.ranks.clear();
+    Add(phase);
+    Add(phase);
+    Wait(facts_.ranks[0], 412, 412);
+    Stand(facts_.ranks[1], 411);
+    facts_.ranks[1].process_state = "T";
+
+    HangDecision early = At(absl::Seconds(2.9));
+    HangDecision decided = At(absl::Seconds(3));
+
+    EXPECT_EQ(early.act, Act::kNone) << phase;
+    EXPECT_EQ(decided.act, Act::kRestart) << phase;
+    EXPECT_THAT(decided.culprits, ElementsAre(1)) << phase;
+    EXPECT_EQ(decided.phase, "");
+    EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is stopped (SIGSTOP, state T) and was not seen to enter "
+                                          "all-reduce 412 (8 x fp64) of"));
+  }
+}
+
+TEST_F(HangTest, AProcessUnderADebuggerIsNotAStoppedOne) {
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 412, 412);
+  Stand(facts_.ranks[1], 411);
+  facts_.ranks[1].process_state = "t";
+  Learned("train", 10);
+
+  EXPECT_EQ(At(absl::Seconds(4)).act, Act::kExamine);
+  EXPECT_EQ(At(absl::Seconds(19)).act, Act::kExamine);
+}
+
+TEST_F(HangTest, ASilentRankIsNamedOnceItHasSaidNothingForThreeSeconds) {
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 5, 5);
+  Stand(facts_.ranks[1], 4);
+  facts_.ranks[1].silent = true;
+  facts_.ranks[1].process_state = "D";
+
+  HangDecision decided = At(absl::Seconds(3));
+
+  EXPECT_EQ(decided.act, Act::kRestart);
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has said nothing for 3.3 s (state D)"));
+}
+
+TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 5, 5);
+  Stand(facts_.ranks[1], 4);
+  Learned("train", 0.1);
+  absl::Time now = kStart + absl::Seconds(8);
+  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+  facts_.ranks[1].told_at = kStart - absl::Seconds(1);
+
+  // A new daemon: nothing is known of rank 1, which may be the one that works.
+  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kNone);
+
+  // But not for ever.
+  now = kStart + absl::Seconds(31);
+  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kRestart);
+}
+
+TEST_F(HangTest, SlowPhasesNeverAlarmWithinTheirOwnTime) {
+  struct Case {
+    const char* phase;
+    double learned_s;
+    absl::Duration quiet;
+  };
+  for (const Case& c : {Case{"evaluate", 20, absl::Seconds(64)}, Case{"save", 60, absl::Seconds(184)},
+                        Case{"first_step", 30, absl::Seconds(94)}, Case{"train", 10, absl::Seconds(19)}}) {
+    facts_.ranks.clear();
+    facts_.phases.clear();
+    Add(c.phase);
+    Add();
+    Stand(facts_.ranks[0], 4);
+    Wait(facts_.ranks[1], 5, 5);
+    Learned("train", 0.1);
+    Learned(c.phase, c.learned_s);
+
+    EXPECT_EQ(At(c.quiet).act, Act::kExamine) << c.phase;
+    EXPECT_EQ(At(c.quiet + absl::Seconds(2)).act, Act::kRestart) << c.phase;
+  }
+}
+
+TEST_F(HangTest, APhaseOfUnknownLengthIsOnlyTold_AndNotWhileItsProcessWorks) {
+  Add("save");
+  Add("save");
+  Stand(facts_.ranks[0], 4);
+  Wait(facts_.ranks[1], 5, 5);
+  Learned("train", 0.1);
+
+  EXPECT_EQ(At(absl::Seconds(119)).act, Act::kExamine);
+  HangDecision decided = At(absl::Seconds(120));
+  EXPECT_EQ(decided.act, Act::kNotify);
+  EXPECT_FALSE(decided.learned);
+  EXPECT_THAT(decided.reason, HasSubstr("how long save takes is not known yet"));
+
+  facts_.ranks[0].busy_at = kStart + absl::Seconds(100);
+  EXPECT_EQ(At(absl::Seconds(219)).act, Act::kExamine);
+  EXPECT_EQ(At(absl::Seconds(220)).act, Act::kNotify);
+}
+
+TEST_F(HangTest, CpuIsNoProgressOncePhasesAreKnown) {
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 5, 5);
+  Stand(facts_.ranks[1], 4);
+  Learned("train", 0.1);
+  facts_.ranks[1].busy_at = kStart + absl::Seconds(6);
+
+  EXPECT_EQ(At(absl::Seconds(6)).act, Act::kRestart);
+}
+
+TEST_F(HangTest, NotifyIsAllThatIsDoneWhereTheJobSaysSo) {
+  facts_.restart = false;
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 5, 5);
+  Stand(facts_.ranks[1], 4);
+  facts_.ranks[1].process_state = "T";
+
+  EXPECT_EQ(At(absl::Seconds(3)).act, Act::kNotify);
+}
+
+TEST_F(HangTest, AHangThatLedToARestartDoublesTheLimit) {
+  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1}), absl::Seconds(5));
+  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1}), absl::Seconds(10));
+  EXPECT_EQ(HangLimit("train", {.learned_s = 4}), absl::Seconds(8));
+  EXPECT_EQ(HangLimit("save", {.learned_s = 4, .doublings = 2}), absl::Seconds(68));
+  EXPECT_EQ(HangLimit("save", {}), absl::Seconds(120));
+  EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1000}), absl::Seconds(5 * 64));
+}
+
+TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
+  for (int i = 0; i < 3; ++i) Add();
+  Wait(facts_.ranks[0], 412, 414);
+  Wait(facts_.ranks[1], 411, 413);
+  Wait(facts_.ranks[2], 412, 414);
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_THAT(decided.culprits, ElementsAre(1));
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 411 (8 x fp64) and has not entered all-reduce "
+                                        "412 (8 x fp64) of step 37, in which 2 ranks wait"));
+}
+
+TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
+  // Rank 0 has launched three buckets and waits for the first; rank 1 computes on, having launched the first alone.
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 10, 12);
+  Stand(facts_.ranks[1], 10);
+  Learned("train", 0.1);
+
+  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
+}
+
+TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
+  for (int i = 0; i < 3; ++i) Add();
+  Wait(facts_.ranks[0], 412, 412, Op(412, "4096 x fp32"));
+  Wait(facts_.ranks[1], 412, 412);
+  Wait(facts_.ranks[2], 412, 412);
+  Learned("train", 0.1);
+
+  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(0));
+
+  facts_.ranks.pop_back();
+  EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
+}
+
+TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
+  for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_EQ(decided.act, Act::kRestart);
+  EXPECT_THAT(decided.culprits, IsEmpty());
+  EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) of step 37, none of them "
+                                        "stopped: the network between w1 and w2 does not carry it"));
+}
+
+TEST_F(HangTest, AWorldOfOneNamesItsOnlyRank) {
+  Stand(Add(), 0);
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_THAT(decided.culprits, ElementsAre(0));
+  EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 makes no progress in step 37"));
+}
+
+TEST_F(HangTest, WhereNobodyWaitsAllAreNamed) {
+  for (int i = 0; i < 2; ++i) Stand(Add(), 7);
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_THAT(decided.culprits, ElementsAre(0, 1));
+  EXPECT_THAT(decided.reason, HasSubstr("none of 2 ranks makes progress and none waits for another"));
+}
+
+TEST_F(HangTest, AHostOutOfReachIsForTheRuleOfLostHosts_UnlessTheCulpritIsPlain) {
+  for (int i = 0; i < 3; ++i) Wait(Add(), 412, 412);
+  facts_.ranks[2].reachable = false;
+  Learned("train", 0.1);
+
+  EXPECT_EQ(At(absl::Seconds(60)).act, Act::kNone);
+
+  Stand(facts_.ranks[1], 411);
+  EXPECT_THAT(At(absl::Seconds(60)).culprits, ElementsAre(1));
+}
+
+TEST_F(HangTest, ATimerThatBeganAnewIsWaitedForAnew) {
+  // A coordinator that was restarted in the middle, or a host that attached.
+  Add();
+  Add();
+  Wait(facts_.ranks[0], 5, 5);
+  Stand(facts_.ranks[1], 4);
+  Learned("train", 0.1);
+  facts_.since = kStart + absl::Seconds(10);
+
+  EXPECT_EQ(At(absl::Seconds(12.9)).act, Act::kNone);
+  EXPECT_EQ(At(absl::Seconds(14.9)).act, Act::kExamine);
+  EXPECT_EQ(At(absl::Seconds(15)).act, Act::kRestart);
+}
+
+TEST_F(HangTest, ARankThatHasEndedHoldsUpNobody) {
+  Add("save");
+  Add("ended").ended = true;
+  Stand(facts_.ranks[0], 4);
+  Learned("save", 1);
+
+  HangDecision decided = At(absl::Seconds(20));
+
+  EXPECT_THAT(decided.culprits, ElementsAre(0));
+}
+
+TEST(PhaseTimesTest, KeepsTheLongestOfTheLast64Steps) {
+  PhaseTimes times;
+  EXPECT_EQ(times.longest(), 0);
+
+  times.Add(1, 5.0);
+  for (uint64_t step = 2; step <= 64; ++step) times.Add(step, 0.1);
+  EXPECT_EQ(times.longest(), 5.0);
+
+  // Another rank tells of the same step: no step is forgotten for that.
+  times.Add(64, 0.3);
+  EXPECT_EQ(times.longest(), 5.0);
+
+  times.Add(65, 0.1);
+  EXPECT_EQ(times.longest(), 0.3);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,120 @@
+// policy/straggler: slow for long is told once, and once again when it is over.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "coordinator/policy/straggler.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+
+std::vector<StragglerFacts> Ranks(std::vector<double> seconds) {
+  std::vector<StragglerFacts> ranks;
+  for (double s : seconds) {
+    ranks.push_back({.rank = static_cast<uint32_t>(ranks.size()), .host = "w1", .micro_batch_s = s});
+  }
+  return ranks;
+}
+
+TEST(StragglerTest, ARankIsNamedAfter30SecondsOfBeingSlow_AndToldOnceWhenItEnds) {
+  auto ranks = Ranks({0.020, 0.021, 0.040, 0.020});
+
+  EXPECT_THAT(JudgeStragglers(kStart, ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(29), ranks), IsEmpty());
+  auto named = JudgeStragglers(kStart + absl::Seconds(30), ranks);
+  ASSERT_THAT(named, SizeIs(1));
+  EXPECT_EQ(named[0].rank, 2u);
+  EXPECT_TRUE(named[0].named);
+  EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms a micro-batch, 2.00 times the median"));
+  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
+
+  ranks[2].micro_batch_s = 0.025;  // between the two limits: still one
+  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(40), ranks), IsEmpty());
+  ranks[2].micro_batch_s = 0.022;
+  auto over = JudgeStragglers(kStart + absl::Seconds(50), ranks);
+  ASSERT_THAT(over, SizeIs(1));
+  EXPECT_FALSE(over[0].named);
+}
+
+TEST(StragglerTest, SlownessThatPassesIsForgiven) {
+  auto ranks = Ranks({0.020, 0.040});
+
+  JudgeStragglers(kStart, ranks);
+  ranks[1].micro_batch_s = 0.020;
+  JudgeStragglers(kStart + absl::Seconds(20), ranks);
+  ranks[1].micro_batch_s = 0.040;
+
+  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
+}
+
+TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneWithNobody) {
+  auto two = Ranks({0.050, 0.020});
+  auto one = Ranks({0.050});
+  auto unknown = Ranks({0.050, 0});
+
+  for (int second = 0; second <= 40; ++second) {
+    absl::Time now = kStart + absl::Seconds(second);
+    EXPECT_THAT(JudgeStragglers(now, one), IsEmpty());
+    EXPECT_THAT(JudgeStragglers(now, unknown), IsEmpty());
+    EXPECT_EQ(JudgeStragglers(now, two).size(), second == 30 ? 1u : 0u) << second;
+  }
+  EXPECT_TRUE(two[0].named);
+  EXPECT_FALSE(two[1].named);
+}
+
+TEST(StragglerTest, ADifferenceOfLessThanAMillisecondIsNone) {
+  auto ranks = Ranks({0.0005, 0.0005, 0.0012});
+
+  JudgeStragglers(kStart, ranks);
+
+  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(60), ranks), IsEmpty());
+}
+
+TEST(ComputeWindowTest, CountsAMicroBatchAtATime_SoThatUnevenDealsAreAlike) {
+  // Five micro-batches a step for two ranks: one runs three, the other two.
+  ComputeWindow three;
+  ComputeWindow two;
+  for (uint64_t second = 0; second <= 40; ++second) {
+    absl::Time at = kStart + absl::Seconds(static_cast<int64_t>(second));
+    three.Add(at, static_cast<double>(second) * 3 * 0.02, second * 3, second);
+    two.Add(at, static_cast<double>(second) * 2 * 0.02, second * 2, second);
+  }
+
+  EXPECT_NEAR(three.MicroBatchSeconds(), 0.02, 1e-9);
+  EXPECT_NEAR(two.MicroBatchSeconds(), 0.02, 1e-9);
+  EXPECT_NEAR(three.StepSeconds(), 0.06, 1e-9);
+}
+
+TEST(ComputeWindowTest, KnowsNothingBeforeTenSeconds_AndForgetsWhatIsOlderThanThirty) {
+  ComputeWindow window;
+  double total = 0;
+  for (int second = 0; second <= 100; ++second) {
+    // Slow up to second 50, then fast.
+    total += second < 50 ? 0.1 : 0.01;
+    window.Add(kStart + absl::Seconds(second), total, static_cast<uint64_t>(second + 1), 1);
+    ASSERT_TRUE(second >= 10 || window.MicroBatchSeconds() == 0) << second;
+  }
+
+  EXPECT_NEAR(window.MicroBatchSeconds(), 0.01, 1e-9);
+}
+
+TEST(ComputeWindowTest, ANewTrainersTotalsBeginAnew) {
+  ComputeWindow window;
+  for (int second = 0; second <= 20; ++second) {
+    window.Add(kStart + absl::Seconds(second), second * 0.1, static_cast<uint64_t>(second + 1), 1);
+  }
+
+  window.Add(kStart + absl::Seconds(24), 0.01, 1, 1);
+
+  EXPECT_EQ(window.MicroBatchSeconds(), 0);
+}
+
+}  // namespace
+}  // namespace trainyard
