@@ -1,0 +1,140 @@
+#include "bench/control/fleet.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace trainyard::bench {
+namespace {
+
+const char* NameOf(Milestone milestone) {
+  constexpr const char* kNames[kMilestones] = {"hosts attached",    "trainers told to go", "trainers dropped",
+                                               "exits durable",     "facts durable",       "streams ended",
+                                               "daemons that left"};
+  return kNames[static_cast<size_t>(milestone)];
+}
+
+}  // namespace
+
+Fleet::Fleet(std::string coordinator) : coordinator_(std::move(coordinator)), thread_([this] { Run(); }) {}
+
+Fleet::~Fleet() {
+  {
+    absl::MutexLock lock(&mu_);
+    ending_ = true;
+  }
+  thread_.join();
+  for (Host& host : hosts_) host.daemon->HangUp();
+  for (auto& [life, daemon] : former_) daemon->HangUp();
+}
+
+void Fleet::Add(size_t count) {
+  for (size_t i = 0; i < count; ++i) Replace(size_++);
+}
+
+void Fleet::Replace(size_t host) {
+  Post({host, 0, SimulatedHost::Command()});  // an empty command makes the host
+}
+
+void Fleet::Tell(size_t host, SimulatedHost::Command command) { Post({host, 0, std::move(command)}); }
+
+void Fleet::TellAll(const SimulatedHost::Command& command) {
+  for (size_t i = 0; i < size_; ++i) Tell(i, command);
+}
+
+void Fleet::Reset() {
+  absl::MutexLock lock(&tally_mu_);
+  tallies_.fill(Tally());
+}
+
+absl::StatusOr<absl::Time> Fleet::Await(Milestone milestone, uint64_t count, absl::Duration patience) {
+  absl::MutexLock lock(&tally_mu_);
+  const Tally& tally = tallies_[static_cast<size_t>(milestone)];
+  auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(tally_mu_) { return tally.count >= count; };
+  if (tally_mu_.AwaitWithTimeout(absl::Condition(&reached), patience)) return tally.last;
+  return absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(patience), " for ", count, " ",
+                                                  NameOf(milestone), "; there are ", tally.count));
+}
+
+uint64_t Fleet::Count(Milestone milestone) const {
+  absl::MutexLock lock(&tally_mu_);
+  return tallies_[static_cast<size_t>(milestone)].count;
+}
+
+void Fleet::Idle(absl::Duration duration) const {
+  absl::MutexLock lock(&tally_mu_);
+  tally_mu_.AwaitWithTimeout(absl::Condition(+[](void*) { return false; }, static_cast<void*>(nullptr)), duration);
+}
+
+void Fleet::Post(Entry entry) {
+  absl::MutexLock lock(&mu_);
+  queue_.push_back(std::move(entry));
+}
+
+void Fleet::Reached(Milestone milestone, uint64_t count) {
+  absl::MutexLock lock(&tally_mu_);
+  Tally& tally = tallies_[static_cast<size_t>(milestone)];
+  tally.count += count;
+  tally.last = absl::Now();
+}
+
+// The event thread.
+void Fleet::Run() {
+  while (true) {
+    std::deque<Entry> batch;
+    {
+      absl::MutexLock lock(&mu_);
+      absl::Time deadline = timers_.empty() ? absl::InfiniteFuture() : timers_.begin()->first;
+      auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queue_.empty() || ending_; };
+      mu_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+      if (ending_) return;
+      batch.swap(queue_);
+    }
+    for (Entry& entry : batch) Handle(std::move(entry));
+    absl::Time now = absl::Now();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      Handle({timers_.begin()->second, 0, agent::Event(agent::Tick{})});
+    }
+  }
+}
+
+void Fleet::Handle(Entry entry) {
+  auto* command = std::get_if<SimulatedHost::Command>(&entry.item);
+  if (command != nullptr && *command == nullptr) {
+    MakeHost(entry.host);
+    entry.item = agent::Event(agent::AllFound{});
+  }
+  Host& host = hosts_[entry.host];
+  if (entry.life != 0 && entry.life != host.life) return EndFormer(entry);
+  host.daemon->Handle(std::move(entry.item), absl::Now());
+  absl::Time next = host.daemon->next_wake();
+  if (next == host.wake) return;
+  timers_.erase({host.wake, entry.host});
+  host.wake = next;
+  if (next != absl::InfiniteFuture()) timers_.insert({next, entry.host});
+}
+
+void Fleet::EndFormer(const Entry& entry) {
+  const auto* event = std::get_if<agent::Event>(&entry.item);
+  if (event == nullptr || !std::holds_alternative<agent::SessionEnded>(*event)) return;
+  Reached(Milestone::kDetached, 1);
+  former_.erase(entry.life);
+}
+
+void Fleet::MakeHost(size_t host) {
+  if (host >= hosts_.size()) hosts_.resize(host + 1);
+  Host& at = hosts_[host];
+  timers_.erase({at.wake, host});
+  at.wake = absl::InfiniteFuture();
+  if (at.daemon != nullptr) former_[at.life] = std::move(at.daemon);
+  uint64_t life = at.life = ++lives_;
+  at.daemon = std::make_unique<SimulatedHost>(SimulatedHost::Options{
+      .coordinator = coordinator_,
+      .name = absl::StrFormat("h%04d", host),
+      .incarnation = life,
+      .post = [this, host, life](SimulatedHost::Item item) { Post({host, life, std::move(item)}); },
+      .reached = [this](Milestone milestone, uint64_t count) { Reached(milestone, count); },
+  });
+}
+
+}  // namespace trainyard::bench

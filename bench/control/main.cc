@@ -1,0 +1,73 @@
+// trainyard-bench-control ROW: measures one figure of the control plane and prints it as a line of JSON. Called by
+// bench/control_plane.py, which knows the bars. Exit codes: 0 measured; 1 failed; 2 wrong usage.
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "bench/control/measurements.h"
+#include "common/files.h"
+
+namespace trainyard::bench {
+namespace {
+
+using Measure = absl::StatusOr<Figures> (*)(const Setting&);
+
+const std::map<std::string, Measure>& Rows() {
+  static const auto& rows = *new std::map<std::string, Measure>{
+      {"formation", MeasureFormation}, {"storm", MeasureStorm},   {"death", MeasureDeath},
+      {"restart", MeasureRestart},     {"steady", MeasureSteady}, {"events", MeasureEvents},
+  };
+  return rows;
+}
+
+// A connection is a descriptor at either end.
+void RaiseDescriptors() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app("Measures one figure of the control plane with simulated hosts.", "trainyard-bench-control");
+  Setting setting;
+  std::string row;
+  double seconds = 20;
+  app.add_option("row", row, "formation, storm, death, restart, steady or events")->required();
+  app.add_option("--coordinator", setting.coordinator, "path of trainyard-coordinator")->required();
+  app.add_option("--folder", setting.folder, "an empty folder for its state")->required();
+  app.add_option("--hosts", setting.hosts, "simulated hosts (default 64)")->check(CLI::Range(2, 8192));
+  app.add_option("--samples", setting.samples, "times it is measured (default 100)")->check(CLI::Range(1, 100'000));
+  app.add_option("--seconds", seconds, "of steady and events (default 20)")->check(CLI::Range(1.0, 3600.0));
+  CLI11_PARSE(app, argc, argv);
+  setting.duration = absl::Seconds(seconds);
+  auto found = Rows().find(row);
+  if (found == Rows().end()) {
+    std::fprintf(stderr, "trainyard-bench-control: there is no row '%s'\n", row.c_str());
+    return 2;
+  }
+  RaiseDescriptors();
+  absl::StatusOr<Figures> figures = found->second(setting);
+  if (!figures.ok()) {
+    std::fprintf(stderr, "trainyard-bench-control: %s with %zu hosts: %s\n", row.c_str(), setting.hosts,
+                 std::string(figures.status().message()).c_str());
+    return 1;
+  }
+  std::printf("%s\n", nlohmann::json(*figures).dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace trainyard::bench
+
+int main(int argc, char** argv) {
+#ifndef TRAINYARD_SANITIZED
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+  return trainyard::bench::Run(argc, argv);
+}

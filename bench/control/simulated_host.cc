@@ -1,0 +1,229 @@
+#include "bench/control/simulated_host.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace trainyard::bench {
+namespace {
+
+// A trainer's exit code when its group was over (docs/decisions/0001-spine.md).
+constexpr int kExitAborted = 3;
+
+agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
+  agent::CoreOptions core{
+      .coordinator = options.coordinator,
+      .host = options.name,
+      .incarnation = Incarnation(options.incarnation),
+      .slots = 1,
+      .inventory = {},
+      .cluster_id = "",
+      .make_token = [] { return std::string(32, 't'); },
+      // Hosts that lost one coordinator come back spread out, each by its own number.
+      .random = [seed = options.incarnation]() mutable {
+        seed = seed * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
+        return static_cast<double>(seed >> 11) / static_cast<double>(1ULL << 53);
+      },
+      .interface_address = [](const std::string&) { return absl::StatusOr<std::string>("127.0.0.1"); },
+  };
+  core.inventory.set_cores(1);
+  core.inventory.set_memory_bytes(8ULL << 30);
+  core.inventory.set_data_address("127.0.0.1");
+  core.inventory.set_version("bench");
+  return core;
+}
+
+bool IsFromCoordinator(const agent::Event& event) {
+  return std::holds_alternative<agent::Welcomed>(event) || std::holds_alternative<agent::DesiredStateReceived>(event) ||
+         std::holds_alternative<agent::FactsAcknowledged>(event);
+}
+
+}  // namespace
+
+SimulatedHost::SimulatedHost(Options options)
+    : options_(std::move(options)),
+      core_(MakeCoreOptions(options_)),
+      session_(options_.coordinator, [post = options_.post](agent::Event event) { post(std::move(event)); }) {}
+
+// A rank's watch holds the session's channel, so it goes first.
+SimulatedHost::~SimulatedHost() { trainers_.clear(); }
+
+void SimulatedHost::Handle(Item item, absl::Time now) {
+  now_ = now;
+  if (auto* event = std::get_if<agent::Event>(&item)) {
+    bool from_coordinator = IsFromCoordinator(*event);
+    if (std::holds_alternative<agent::Welcomed>(*event)) options_.reached(Milestone::kAttached, 1);
+    if (std::holds_alternative<agent::SessionEnded>(*event)) options_.reached(Milestone::kDetached, 1);
+    Take(std::move(*event));
+    if (from_coordinator) session_.ReadMore();
+  } else if (auto* complete = std::get_if<ValuesComplete>(&item)) {
+    auto at = trainers_.find(complete->id);
+    if (at == trainers_.end() || at->second.ended) return;
+    v1::Fact fact;
+    fact.mutable_ready()->set_first_step(1);
+    fact.mutable_ready()->set_parameters(1);
+    Say(at->second, std::move(fact));
+  } else {
+    std::get<Command>(item)(*this);
+  }
+}
+
+void SimulatedHost::Take(agent::Event event) {
+  soon_.push_back(std::move(event));
+  while (!soon_.empty()) {
+    agent::Event next = std::move(soon_.front());
+    soon_.pop_front();
+    for (agent::Effect& effect : core_.Handle(std::move(next), now_)) {
+      std::visit([this](auto& what) { Do(what); }, effect);
+    }
+  }
+}
+
+SimulatedHost::Trainer* SimulatedHost::Find(agent::LinkId link) {
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.link == link) return &trainer;
+  }
+  return nullptr;
+}
+
+void SimulatedHost::Say(Trainer& trainer, v1::Fact fact) {
+  fact.set_sequence(++trainer.last_fact);
+  Take(agent::LinkFact{trainer.link, std::move(fact)});
+}
+
+// ---- What the core wants done ----
+
+void SimulatedHost::Do(agent::StartProcess& effect) {
+  agent::TrainerId id = agent::FromProto(effect.desired.key());
+  Trainer& trainer = trainers_[id];
+  trainer.desired = std::move(effect.desired);
+  trainer.token = effect.token;
+  trainer.link = agent::LinkId(++links_);
+  trainer.values = std::make_unique<ValueExchange>(ValueExchange::Options{
+      .channel = session_.channel(),
+      .incarnation = options_.incarnation,
+      .key = trainer.desired.key(),
+      .values = trainer.desired.world_size(),
+      .complete = [post = options_.post, id] { post(ValuesComplete{id}); },
+  });
+  Soon(agent::ProcessStarted{id, 1000});
+  v1::RegisterTrainer registration;
+  *registration.mutable_key() = trainer.desired.key();
+  registration.set_token(trainer.token);
+  registration.set_pid(1000);
+  Soon(agent::LinkOpened{trainer.link, std::move(registration)});
+}
+
+void SimulatedHost::Do(agent::SendLink& effect) {
+  Trainer* trainer = Find(effect.link);
+  if (trainer == nullptr) return;
+  if (effect.message.has_start()) {
+    v1::Fact fact;
+    fact.mutable_registered()->set_spec_digest(effect.message.start().trainer().spec_digest());
+    fact.set_sequence(++trainer->last_fact);
+    Soon(agent::LinkFact{trainer->link, std::move(fact)});
+    trainer->values->Put();
+  } else if (effect.message.has_go()) {
+    options_.reached(Milestone::kGo, 1);
+  } else if (effect.message.has_ack()) {
+    uint64_t sequence = effect.message.ack().sequence();
+    if (flood_window_ > 0) options_.reached(Milestone::kFactsTold, sequence - trainer->acknowledged);
+    trainer->acknowledged = sequence;
+    KeepFlooding(*trainer);
+  } else if (effect.message.has_abort() && !trainer->ended) {
+    options_.reached(Milestone::kDropped, 1);
+    v1::TrainerExited exited;
+    exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
+    exited.set_code(kExitAborted);
+    EndTrainer(agent::FromProto(trainer->desired.key()), *trainer, std::move(exited));
+  }
+}
+
+void SimulatedHost::Do(agent::CloseLink& effect) {
+  if (Trainer* trainer = Find(effect.link)) trainer->link = agent::LinkId();
+}
+
+void SimulatedHost::Do(agent::SignalProcess& effect) {
+  auto at = trainers_.find(effect.id);
+  if (at == trainers_.end() || at->second.ended) return;
+  options_.reached(Milestone::kDropped, 1);
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
+  exited.set_signal(effect.signal);
+  EndTrainer(effect.id, at->second, std::move(exited));
+}
+
+void SimulatedHost::Do(agent::MarkTold& effect) {
+  options_.reached(Milestone::kExitTold, 1);
+  trainers_.erase(effect.id);
+}
+
+void SimulatedHost::Do(agent::Leave&) {
+  options_.reached(Milestone::kRefused, 1);
+  session_.HangUp("the daemon leaves");
+}
+
+// ---- What the bench wants done ----
+
+void SimulatedHost::EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited) {
+  trainer.ended = true;
+  Soon(agent::LinkClosed{trainer.link});
+  Soon(agent::ProcessEnded{id, std::move(exited)});
+}
+
+void SimulatedHost::FinishTrainers() {
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.ended) continue;
+    if (id.rank == 0) {
+      v1::RankReport report;
+      report.set_phase("train");
+      report.set_last_step(1);
+      v1::StepReport& step = *report.add_steps();
+      step.set_step(1);
+      step.set_loss(1.0);
+      step.set_tokens(1);
+      step.set_step_s(1e-3);
+      Soon(agent::LinkReport{trainer.link, std::move(report)});
+    }
+    v1::Fact fact;
+    fact.mutable_finished()->set_step(1);
+    fact.set_sequence(++trainer.last_fact);
+    Soon(agent::LinkFact{trainer.link, std::move(fact)});
+    v1::TrainerExited exited;
+    exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
+    EndTrainer(id, trainer, std::move(exited));
+  }
+  Take(agent::Tick{});
+}
+
+void SimulatedHost::KillTrainer() {
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.ended) continue;
+    v1::TrainerExited exited;
+    exited.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
+    exited.set_signal(SIGKILL);
+    EndTrainer(id, trainer, std::move(exited));
+  }
+  Take(agent::Tick{});
+}
+
+void SimulatedHost::Flood(uint64_t window) {
+  flood_window_ = window;
+  for (auto& [id, trainer] : trainers_) KeepFlooding(trainer);
+  Take(agent::Tick{});
+}
+
+// Each fact is one that changes what is recorded of the rank: where it begins.
+void SimulatedHost::KeepFlooding(Trainer& trainer) {
+  if (trainer.ended || trainer.last_fact - trainer.acknowledged > flood_window_ / 2) return;
+  while (trainer.last_fact - trainer.acknowledged < flood_window_) {
+    v1::Fact fact;
+    fact.mutable_restored()->set_step(trainer.last_fact);
+    fact.mutable_restored()->set_path("/bench/step");
+    fact.set_sequence(++trainer.last_fact);
+    Soon(agent::LinkFact{trainer.link, std::move(fact)});
+  }
+}
+
+}  // namespace trainyard::bench

@@ -1,0 +1,222 @@
+"""Rows of `./dev bench control-plane` that train for real: what the control plane takes from the trainers, and how fast it
+sees what is wrong with them. lab-10m, two ranks of one thread, on daemons of this machine."""
+
+import json
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+import sides
+
+ROOT = sides.ROOT
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+sys.path.insert(0, str(ROOT / "tests" / "cluster" / "faults"))
+
+WARM_STEPS = 5
+TICKS = os.sysconf("SC_CLK_TCK")
+# Threads of a trainer that serve its link: its own, by name, and gRPC's.
+LINK_THREADS = ("link", "grpc", "default-executo", "resolver-execut", "event_engine", "nexting_thread", "timer")
+
+
+class MeasurementFailed(Exception):
+    pass
+
+
+class _Stubs:
+    made = None
+
+    @classmethod
+    def get(cls):
+        if cls.made is None:
+            import stubs
+
+            cls.folder = tempfile.TemporaryDirectory(prefix="trainyard-stubs-")
+            cls.made = stubs.make(cls.folder.name)
+        return cls.made
+
+
+def small_cluster(folder):
+    import harness
+    import processes
+
+    processes.start_following()
+    return harness.Cluster(folder, _Stubs.get())
+
+
+def job_keys(folder, sequences, context=256, steps=100_000):
+    """lab-10m with this much in a step, and neither saves nor evaluations between."""
+    return dict(name="bench", train__model__layers=6, train__model__heads=6, train__model__width=384,
+                train__model__context=context, train__data__text=[str(sides.text_file(folder))], train__batch__global=sequences,
+                train__batch__micro=max(1, sequences // 2), train__steps=steps, resources__ranks=2,
+                resources__threads_per_rank=1, checkpoint__every_steps=0, checkpoint__dir=str(pathlib.Path(folder) / "run"))
+
+
+def steps_on_file(folder):
+    path = pathlib.Path(folder) / "run" / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [record["step_s"] for record in map(json.loads, lines) if "step_s" in record]
+
+
+def wait_for_steps(folder, count, seconds=300.0):
+    import harness
+
+    return harness.wait_until(lambda: len(steps_on_file(folder)) >= count, f"{count} steps are made", seconds)
+
+
+# ---- CPU ----
+
+
+def threads_cpu_s(pid):
+    """{thread: (name, seconds of CPU)}"""
+    found = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # it has ended meanwhile
+        fields = rest.split()
+        found[int(task.name)] = (name, (int(fields[11]) + int(fields[12])) / TICKS)
+    return found
+
+
+def cpu_s(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def take_cpu(control, trainers):
+    """(of the control plane, link threads included; of the trainers without them)"""
+    control_s, trainers_s = sum(cpu_s(pid) for pid in control), 0.0
+    for pid in trainers:
+        link = sum(seconds for name, seconds in threads_cpu_s(pid).values() if name.startswith(LINK_THREADS))
+        control_s += link
+        trainers_s += cpu_s(pid) - link
+    return control_s, trainers_s
+
+
+def measure_overhead(options):
+    import harness
+    import processes
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        cluster = small_cluster(folder)
+        try:
+            coordinator = cluster.start_coordinator()
+            worker = cluster.start_worker("h1", slots=2)
+            job = cluster.submit(**job_keys(folder, 16))
+            wait_for_steps(folder, 2)
+            shims = [pid for pid in processes.descendants() if processes.name_of(pid).startswith("trainyard-shim")]
+            trainers = list(harness.trainers())
+            if len(shims) != 2 or len(trainers) != 2:
+                raise MeasurementFailed(f"expected two shims and two trainers, found {shims} and {trainers}")
+            control = [coordinator.pid, worker.pid, *shims]
+            before, began = take_cpu(control, trainers), time.monotonic()
+            time.sleep(options.train_seconds)
+            after, took = take_cpu(control, trainers), time.monotonic() - began
+            cluster.trainctl("cancel", job)
+            cluster.wait_for_end(job)
+        finally:
+            cluster.close()
+    control_s, trainers_s = after[0] - before[0], after[1] - before[1]
+    return {"percent": 100 * control_s / trainers_s, "control_s": control_s, "trainers_s": trainers_s, "seconds": took}
+
+
+# ---- stopped daemons ----
+
+
+def measure_stopped(options, who):
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        cluster = small_cluster(folder)
+        try:
+            programs = {"coordinator": cluster.start_coordinator(), "daemon": cluster.start_worker("h1", slots=2)}
+            job = cluster.submit(**job_keys(folder, 4))
+            wait_for_steps(folder, 3 * WARM_STEPS)
+            programs[who].signal(signal.SIGSTOP)
+            first = len(steps_on_file(folder))
+            time.sleep(options.stop_seconds)
+            last = len(steps_on_file(folder))
+            programs[who].signal(signal.SIGCONT)
+            wait_for_steps(folder, last + WARM_STEPS)
+            steps = steps_on_file(folder)
+            view = cluster.get(job)
+            if view.state_name != "RUNNING" or view.job.generation != 1:
+                raise MeasurementFailed(f"the job is {view.state_name} in generation {view.job.generation}: {view.job.reason}")
+            cluster.trainctl("cancel", job)
+            cluster.wait_for_end(job)
+        finally:
+            cluster.close()
+    if last - first < 2:
+        raise MeasurementFailed(f"{last - first} steps were made while the {who} was stopped")
+    usual = statistics.median(steps[WARM_STEPS:first] + steps[last:])
+    return {"ratio": max(steps[first:last]) / usual, "median_step_s": usual, "steps": last - first,
+            "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]), "stopped_s": options.stop_seconds}
+
+
+# ---- hangs and cuts ----
+
+SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
+
+
+def measure_hang(options, step_s):
+    """From SIGSTOP to the coordinator's notice that names the rank."""
+    del options
+    import harness
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        cluster = small_cluster(folder)
+        try:
+            cluster.start_coordinator()
+            cluster.start_worker("h1", slots=2)
+            job = cluster.submit(**job_keys(folder, **SHAPES[step_s]))
+            wait_for_steps(folder, 3 * WARM_STEPS)
+            pid = cluster.get(job).pid_of(1)
+            os.kill(pid, signal.SIGSTOP)
+            began = time.monotonic()
+
+            def named():
+                request = cluster.stubs.service.ListEventsRequest(job_id=job)
+                events = cluster.jobs.ListEvents(request, timeout=5).events
+                return next((event.notice for event in events if event.notice.rule == "hang"), None)
+
+            notice = harness.wait_until(named, "the hang is named", 90)
+            took = time.monotonic() - began
+            if "rank 1" not in notice.text:
+                raise MeasurementFailed(f"another culprit was named: {notice.text}")
+            step = statistics.median(steps_on_file(folder)[WARM_STEPS:])
+            cluster.trainctl("cancel", job)
+            cluster.wait_for_end(job)
+        finally:
+            cluster.close()
+    return {"less_steps_s": max(0.0, took - 2 * step), "whole_s": took, "median_step_s": step}
+
+
+def measure_host_cut(options):
+    """From a pulled wire to the decision about the host, with one rank on each of two hosts in namespaces of their own."""
+    del options
+    import net_cluster
+    import processes
+
+    processes.start_following()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        import harness
+
+        keys = job_keys(folder, **SHAPES[0.1])
+        keys.pop("checkpoint__dir")
+        document = harness.job_document(keys.pop("train__data__text")[0], **keys)
+        with net_cluster.NetCluster(pathlib.Path(folder) / "net", f"bench{os.getpid()}") as cluster:
+            cluster.start()
+            cluster.submit(document)
+            steps = [cluster.watcher.wait_for(lambda line, at=at: line["event"] == "step" and line["step"] >= at, f"step {at}")
+                     for at in (3 * WARM_STEPS, 4 * WARM_STEPS)]
+            del steps
+            told = cluster.watcher.of("step")
+            step = statistics.median(line["step_s"] for line in told if "step_s" in line) if "step_s" in told[-1] else 0.2
+            cluster.network.host("b").link(up=False)
+            began = time.monotonic()
+            cluster.watcher.wait_for(lambda line: line["event"] == "state" and line["state"] == "RECOVERING", "the decision", 60)
+            took = time.monotonic() - began
+    return {"less_steps_s": max(0.0, took - 2 * step), "whole_s": took, "median_step_s": step}
