@@ -1,0 +1,95 @@
+"""Who x what x when, each a real cluster in namespaces of its own: the job succeeds, with an undisturbed run's numbers.
+
+`./dev test faults` takes some two dozen cells, another lot with every commit; TRAINYARD_FAULTS=full takes all of them
+with longer faults, TRAINYARD_FAULTS=kill-shim those whose names match. The table is cells.py, what goes wrong is
+faults.py.
+"""
+
+import itertools
+import os
+import re
+
+import pytest
+
+import cells
+import faults
+import harness
+import net_cluster
+
+STEPS = 1600
+JOB = {"train__steps": STEPS, "checkpoint__every_steps": STEPS // 2,
+       "train__evaluate": {"every_steps": STEPS // 2, "batches": 4}}
+END_S = 120.0
+_numbers = itertools.count()
+
+
+def job_document(folder):
+    text = folder / "text.txt"
+    words = "the rank waits for the mesh and the step follows the loss while the clock of the store goes on".split()
+    text.write_text(" ".join(words[(i * i + i // 7) % len(words)] for i in range(6000)))
+    return harness.job_document(text, **JOB)
+
+
+def unique_name():
+    return f"{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """{step: loss} with nothing going wrong, on the same hosts and wires."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with net_cluster.NetCluster(folder, unique_name()) as cluster:
+        cluster.start()
+        cluster.submit(job_document(folder))
+        assert cluster.watcher.wait_for_end(END_S)["state"] == "SUCCEEDED"
+        losses = harness.metrics_steps(cluster.run_folder)
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    return losses
+
+
+def run_cell(cell, folder, undisturbed):
+    """Raises an AssertionError that holds the logs."""
+    with net_cluster.NetCluster(folder, unique_name(), cell.small_disks, cell.delayed) as cluster:
+        try:
+            cluster.start()
+            cluster.submit(job_document(folder))
+            cluster.wait_for_phase(cell.phase)
+            faults.FAULTS[cell.fault](cluster, cell.target, cells.hold_s())
+            check(cell, cluster, cluster.watcher.wait_for_end(END_S), undisturbed)
+        except Exception as error:
+            raise AssertionError(f"{cell.name}: {error}\n{cluster.story()}") from error
+
+
+def check(cell, cluster, done, undisturbed):
+    assert done["state"] == "SUCCEEDED", done
+    if not cell.hurts_training:
+        assert done["generation"] == 1, f"generation {done['generation']}: no rank and no data path was hurt"
+    assert done["generation"] == done["restarts"] + 1
+
+    steps = cluster.watcher.of("step")
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1)), "the watcher saw a step twice, or not at all"
+    assert {line["step"]: line["loss"] for line in steps} == undisturbed
+    assert harness.metrics_steps(cluster.run_folder) == undisturbed
+
+    harness.wait_until(lambda: not cluster.leftovers(), "nothing is left running", 15)
+    if cell.cause:
+        told = cluster.explanation()
+        assert re.search(cell.cause, told), f"no line of `why` matches {cell.cause!r}:\n{told}"
+
+
+@pytest.mark.parametrize("cell", cells.chosen(), ids=lambda cell: cell.name)
+def test_a_job_survives(cell, pool):
+    failure = pool.result(cell)
+    if failure:
+        pytest.fail(failure, pytrace=False)
+
+
+def test_every_cell_has_its_turn_and_every_fault_is_in_each_lot():
+    lots = [cells.rotated(seed) for seed in range(200)]
+
+    for lot in lots:
+        assert len(lot) == len(set(lot)) == cells.CELLS_IN_CI
+        assert {cell.fault for cell in lot} == set(cells.TARGETS)
+        assert {cell.target for cell in lot if cell.fault == "kill"} >= {"coordinator", "daemon", "shim"} or len(
+            {cell.target for cell in lot if cell.fault == "kill"}) == 3
+    assert {cell for lot in lots for cell in lot} == set(cells.ALL)

@@ -1,0 +1,54 @@
+"""Runs the cells of this session two at a time: most of a cell's time is waiting."""
+
+import concurrent.futures
+import pathlib
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import pytest
+
+import processes
+
+CELLS_AT_A_TIME = 2
+
+
+class Pool:
+    """What each test of a cell waits for. A failure carries its cell's logs."""
+
+    def __init__(self, run_cell, cells):
+        self._pool = concurrent.futures.ThreadPoolExecutor(CELLS_AT_A_TIME)
+        self._futures = {cell: self._pool.submit(run_cell, cell) for cell in cells}
+
+    def result(self, cell):
+        return self._futures[cell].result()
+
+    def close(self):
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def follow_processes():
+    processes.start_following()
+
+
+@pytest.fixture(scope="session")
+def pool(request, undisturbed, tmp_path_factory):
+    import cells_test
+
+    chosen = [item.callspec.params["cell"] for item in request.session.items
+              if "cell" in getattr(getattr(item, "callspec", None), "params", {})]
+
+    def run_cell(cell):
+        try:
+            cells_test.run_cell(cell, tmp_path_factory.mktemp(cell.name), undisturbed)
+        except AssertionError as failure:
+            return str(failure)
+        except Exception:
+            return traceback.format_exc()
+        return None
+
+    cells = Pool(run_cell, chosen)
+    yield cells
+    cells.close()

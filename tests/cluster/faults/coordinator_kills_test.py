@@ -1,0 +1,104 @@
+"""kill -9 of the coordinator at random moments, again and again, under jobs that run and jobs just handed over.
+
+What was acknowledged is there afterwards, no step is lost or told twice, no state is wrong, and a watcher that stays
+sees everything once. TRAINYARD_COORDINATOR_KILLS=1000 kills that often; TRAINYARD_FAULTS_SEED repeats the moments.
+"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import harness
+import net_cluster
+
+KILLS = int(os.environ.get("TRAINYARD_COORDINATOR_KILLS", "25"))
+# From the start of a coordinator to its end: some die before they serve.
+LIFE_S = (0.01, 0.8)
+SAVE_EVERY = 100
+SUBMIT_EVERY = 5
+
+
+class Loop:
+    def __init__(self, cluster, seed):
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.port = harness.free_port()
+        self.handed_over = []
+
+    def start(self):
+        self.cluster.start_coordinator(port=self.port)
+        self.cluster.start_worker("h1", slots=5)
+
+    def kill_and_restart(self):
+        program = self.cluster.coordinator
+        program.signal(signal.SIGKILL)
+        program.wait()
+        again = self.cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", program.address,
+                                                   "--metrics", "", "--state", self.cluster.folder / "coordinator"])
+        again.address = program.address
+        self.cluster.coordinator = again
+
+    def live(self):
+        time.sleep(self.random.uniform(*LIFE_S))
+
+    def hand_over(self):
+        """A small job whose coordinator is killed the moment it has answered."""
+        harness.wait_until(lambda: self.cluster._server_info(), "the coordinator answers", 15)
+        self.handed_over.append(self.cluster.submit(train__steps=5, resources__ranks=1))
+
+    def watch(self, job):
+        address = self.cluster.coordinator.address
+        command = [str(harness.BIN / "trainctl"), "--coordinator", address, "watch", job, "--json"]
+        return net_cluster.Watcher(command, self.cluster.folder / f"watch-{job}.log")
+
+
+def check(cluster, job, run_folder, watcher):
+    watcher.popen.wait(30)
+    view = cluster.get(job)
+    assert (view.state_name, view.job.generation, view.job.restarts) == ("CANCELLED", 1, 0), view.job.reason
+
+    losses = harness.metrics_steps(run_folder)
+    steps = watcher.of("step")
+    assert [line["step"] for line in steps] == list(range(1, len(losses) + 1)), "a step was lost, or told twice"
+    assert {line["step"]: line["loss"] for line in steps} == losses
+
+    saved = [line["step"] for line in watcher.of("checkpoint")]
+    due = [step for step in losses if step % SAVE_EVERY == 0 or step == len(losses)]
+    assert saved == due, "a checkpoint was not told, or told twice"
+    states = [line["state"] for line in watcher.of("state")]
+    assert states == ["QUEUED", "PLACED", "STARTING", "RUNNING", "STOPPING", "CANCELLED"], states
+
+
+@pytest.mark.slow
+def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
+    seed = os.environ.get("TRAINYARD_FAULTS_SEED") or str(random.SystemRandom().getrandbits(32))
+    print(f"TRAINYARD_FAULTS_SEED={seed}")
+    loop = Loop(cluster, seed)
+    loop.start()
+    folders = [cluster.folder / "run-0", cluster.folder / "run-1"]
+    jobs = [cluster.submit(run_folder=folder, train__steps=10_000_000, checkpoint__every_steps=SAVE_EVERY)
+            for folder in folders]
+    watchers = [loop.watch(job) for job in jobs]
+    for job in jobs:
+        cluster.wait_for_step(job, 1)
+
+    for count in range(KILLS):
+        if count % SUBMIT_EVERY == 0:
+            loop.hand_over()
+        else:
+            loop.live()
+        loop.kill_and_restart()
+    harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
+    for job in loop.handed_over:
+        view = cluster.wait_for_end(job)
+        assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    for job in jobs:
+        cluster.trainctl("cancel", job)
+        cluster.wait_for_end(job)
+
+    for job, folder, watcher in zip(jobs, folders, watchers):
+        check(cluster, job, folder, watcher)
+    harness.wait_until(lambda: not harness.trainers(), "no trainer is left", 15)

@@ -1,0 +1,125 @@
+"""What goes wrong: each fault breaks something of a NetCluster, lasts, and is put right again.
+
+    FAULTS["stop"](cluster, "daemon", hold_s=8)
+
+Targets are "coordinator", "daemon" (the one of host b), "shim" (of the rank on host b) and "all" (both daemons and the
+coordinator). The time a fault lasts is part of the fault; nothing else here waits for a fixed time.
+"""
+
+import errno
+import os
+import signal
+import time
+
+import net_cluster
+
+# How long what was killed stays away.
+RESTART_AFTER_S = 1.0
+LOSS = 0.1
+RATE = "2mbit"
+
+PROGRAMS = {"coordinator": ["c"], "daemon": ["b"], "all": ["c", "a", "b"]}
+
+
+def _pids(cluster, target):
+    if target == "shim":
+        return [cluster.shim("b")]
+    return [cluster.programs[name].pid for name in PROGRAMS[target]]
+
+
+def _hosts(cluster, target):
+    return [cluster.network.host(name) for name in PROGRAMS[target]]
+
+
+def kill(cluster, target, hold_s):
+    """kill -9; daemons and coordinator are started again a second later, as an init system would."""
+    del hold_s
+    for pid in _pids(cluster, target):
+        os.kill(pid, signal.SIGKILL)
+    if target == "shim":
+        return
+    for name in PROGRAMS[target]:
+        cluster.programs[name].popen.wait(10)
+    time.sleep(RESTART_AFTER_S)
+    for name in PROGRAMS[target]:
+        cluster.start_program(name)
+
+
+def stop(cluster, target, hold_s):
+    """SIGSTOP, and SIGCONT after a time."""
+    pids = _pids(cluster, target)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(hold_s)
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass  # its daemon has ended it meanwhile
+
+
+def cut_control(cluster, target, hold_s):
+    """The coordinator's port alone is dropped, both ways; ranks still reach each other."""
+    for host in _hosts(cluster, target):
+        host.drop_port(net_cluster.PORT)
+    time.sleep(hold_s)
+    cluster.network.heal()
+
+
+def cut_host(cluster, target, hold_s):
+    """The host's wire is pulled: control and data."""
+    for host in _hosts(cluster, target):
+        host.link(up=False)
+    time.sleep(hold_s)
+    cluster.network.heal()
+
+
+def lose(cluster, target, hold_s):
+    for host in _hosts(cluster, target):
+        host.lose(LOSS)
+    time.sleep(hold_s)
+    cluster.network.heal()
+
+
+def limit_rate(cluster, target, hold_s):
+    for host in _hosts(cluster, target):
+        host.limit(RATE)
+    time.sleep(hold_s)
+    cluster.network.heal()
+
+
+def delay(cluster, target, hold_s):
+    """Through the proxies, which have to be there from the start (NetCluster(delayed=...))."""
+    proxies = cluster.proxies[1:] if target == "daemon" else cluster.proxies
+    for proxy in proxies:
+        proxy.signal(signal.SIGUSR1)
+    time.sleep(hold_s)
+    for proxy in proxies:
+        proxy.signal(signal.SIGUSR2)
+
+
+def fill_disk(cluster, target, hold_s):
+    """The disk that holds the state has no byte left for a time."""
+    fillers = []
+    for name in PROGRAMS[target]:
+        filler = cluster.state_of(name) / "filler"
+        fillers.append(filler)
+        _fill(filler)
+    time.sleep(hold_s)
+    for filler in fillers:
+        filler.unlink()
+
+
+def _fill(path):
+    with path.open("wb", buffering=0) as file:
+        for size in (64 << 10, 4 << 10, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+FAULTS = {"kill": kill, "stop": stop, "control_cut": cut_control, "host_cut": cut_host, "loss": lose,
+          "rate": limit_rate, "delay": delay, "disk_full": fill_disk}

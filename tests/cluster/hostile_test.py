@@ -1,0 +1,205 @@
+"""Daemons that lie and watchers that do not read: what one of them does must not reach the jobs of the others."""
+
+import os
+import pathlib
+import queue
+import random
+import signal
+import threading
+import time
+
+import grpc
+import pytest
+
+import harness
+
+PROTOCOL = 1
+
+
+class StubDaemon:
+    """One AgentService stream, made from the schema alone. `answers` is what the coordinator has sent."""
+
+    def __init__(self, cluster, host, slots=1, trainers=(), incarnation=None):
+        self._agent = cluster.stubs.agent
+        self._channel = grpc.insecure_channel(cluster.coordinator.address)
+        self._outgoing = queue.Queue()
+        self.answers = []
+        self.error = None
+        info = cluster._server_info()
+        hello = self._agent.Hello(protocol=PROTOCOL, host=host, slots=slots, cluster_id=info.cluster_id,
+                                  incarnation=incarnation or random.getrandbits(60) + 1, trainers=trainers)
+        self.send(hello=hello)
+        import trainyard.v1.agent_pb2_grpc as service
+        self._call = service.AgentServiceStub(self._channel).Attach(iter(self._outgoing.get, None))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        try:
+            for answer in self._call:
+                self.answers.append(answer)
+        except grpc.RpcError as error:
+            self.error = error
+
+    def send(self, **kind):
+        self._outgoing.put(self._agent.AgentMessage(**kind))
+
+    def tell(self, sequence, key, **fact):
+        self.send(facts=self._agent.FactBatch(facts=[self._agent.Fact(sequence=sequence, key=key, **fact)]))
+
+    def wait_for_welcome(self):
+        harness.wait_until(lambda: any(answer.HasField("welcome") for answer in self.answers), "the stub is welcomed",
+                           10)
+
+    def wait_for_ack(self, sequence):
+        def acknowledged():
+            return any(answer.HasField("ack") and answer.ack.sequence >= sequence for answer in self.answers)
+
+        harness.wait_until(acknowledged, f"fact {sequence} is acknowledged", 10)
+
+    def refusal(self):
+        return harness.wait_until(lambda: self.error, "the stub is refused", 10)
+
+    def close(self):
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+@pytest.fixture
+def stub_daemon(one_host):
+    made = []
+
+    def make(*arguments, **options):
+        made.append(StubDaemon(one_host, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for stub in made:
+        stub.close()
+
+
+def memory_bytes(program):
+    status = pathlib.Path(f"/proc/{program.pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) << 10
+
+
+def test_a_daemon_that_claims_the_name_of_another_is_refused_and_the_job_goes_on(one_host, stub_daemon):
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+
+    refusal = stub_daemon("h1", slots=2).refusal()
+
+    assert refusal.code() == grpc.StatusCode.ALREADY_EXISTS
+    assert "h1" in refusal.details() and "--name" in refusal.details(), refusal.details()
+    at_refusal = one_host.get(job).job.last_step
+    view = one_host.wait_for_step(job, at_refusal + 20)
+    assert (view.state_name, view.job.generation) == ("RUNNING", 1)
+
+
+def test_facts_of_an_old_generation_or_of_somebody_elses_rank_change_nothing(one_host, stub_daemon):
+    agent = one_host.stubs.agent
+    job = one_host.submit(train__steps=1_000_000)
+    view = one_host.wait_for_step(job, 3)
+    os.kill(view.pid_of(1), signal.SIGKILL)
+    harness.wait_until(lambda: (now := one_host.get(job)).state_name == "RUNNING" and now.job.generation == 2,
+                       "generation 2 runs")
+    stub = stub_daemon("h2")
+    stub.wait_for_welcome()
+
+    sequence = 0
+    for generation in (1, 2, 3):
+        for rank in (0, 1, 7):
+            key = agent.TrainerKey(job_id=job, generation=generation, rank=rank)
+            lies = [{"saved": agent.CheckpointSaved(step=999_999, path="/nowhere", manifest_hash="0" * 32)},
+                    {"finished": agent.TrainerFinished(step=999_999)},
+                    {"broken": agent.CollectiveBroken(step=5, message="a lie")},
+                    {"exited": agent.TrainerExited(cause=agent.TrainerExited.CAUSE_SIGNAL, signal=9)}]
+            for lie in lies:
+                sequence += 1
+                stub.tell(sequence, key, **lie)
+    stub.tell(sequence + 1, agent.TrainerKey(job_id="nosuchjob", generation=1, rank=0),
+              exited=agent.TrainerExited(cause=agent.TrainerExited.CAUSE_EXIT))
+    stub.wait_for_ack(sequence + 1)
+
+    at_lies = one_host.get(job).job.last_step
+    view = one_host.wait_for_step(job, at_lies + 20)
+    assert (view.state_name, view.job.generation, view.job.restarts) == ("RUNNING", 2, 1)
+    assert not [checkpoint for checkpoint in view.job.checkpoints if checkpoint.path == "/nowhere"]
+    assert view.job.last_step < 999_999
+
+
+@pytest.mark.parametrize("slots", [0, 100_000])
+def test_a_daemon_that_claims_absurd_slots_is_refused_with_the_range(one_host, stub_daemon, slots):
+    refusal = stub_daemon("h2", slots=slots).refusal()
+
+    assert refusal.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert str(slots) in refusal.details() and "1024" in refusal.details().replace(",", ""), refusal.details()
+
+
+def test_a_daemon_that_lies_about_what_it_runs_is_told_to_end_it_and_others_go_on(one_host, stub_daemon):
+    agent = one_host.stubs.agent
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+
+    mine = [agent.RunningTrainer(key=agent.TrainerKey(job_id=job, generation=1, rank=rank), pid=1, ready=True)
+            for rank in (0, 1)]
+    stub = stub_daemon("h2", slots=2, trainers=mine)
+    stub.wait_for_welcome()
+    desired = harness.wait_until(lambda: [answer.desired for answer in stub.answers if answer.HasField("desired")],
+                                 "the liar is told what it should run", 10)
+
+    assert not desired[-1].trainers
+    at_lie = one_host.get(job).job.last_step
+    view = one_host.wait_for_step(job, at_lie + 20)
+    assert (view.state_name, view.job.generation) == ("RUNNING", 1)
+    assert {rank.host for rank in view.job.ranks} == {"h1"}
+
+
+def test_watchers_that_never_read_cost_little_and_hold_up_nobody(one_host):
+    service = one_host.stubs.service
+    job = one_host.submit(train__steps=3000)
+    one_host.wait_for_step(job, 1)
+    before = memory_bytes(one_host.coordinator)
+    channels = [grpc.insecure_channel(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)])
+                for _ in range(30)]
+    deaf = [one_host.stubs.service_grpc.JobServiceStub(channel).Watch(service.WatchRequest(job_id=job))
+            for channel in channels]
+
+    told = one_host.watch(job)
+
+    assert [event.step.step for event in told if event.HasField("step")] == list(range(1, 3001))
+    assert memory_bytes(one_host.coordinator) - before < 96 << 20
+    # One that begins to read now still gets everything, in order.
+    late = [event.step.step for event in deaf[0] if event.HasField("step")]
+    assert late == list(range(1, 3001))
+    for call, channel in zip(deaf, channels):
+        call.cancel()
+        channel.close()
+
+
+def test_a_flood_of_reports_is_bounded_and_holds_up_nobody(one_host, stub_daemon):
+    agent, service = one_host.stubs.agent, one_host.stubs.service
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+    stub = stub_daemon("h2")
+    stub.wait_for_welcome()
+    before = memory_bytes(one_host.coordinator)
+    steps = [service.StepReport(step=step, loss=1.0) for step in range(1, 201)]
+    flood = agent.RankReports(reports=[agent.RankReport(key=agent.TrainerKey(job_id=job, generation=generation, rank=0),
+                                                        phase="train", last_step=10**9, steps=steps)
+                                       for generation in (1, 2, 3)])
+    at_flood, slowest = one_host.get(job).job.last_step, 0.0
+
+    for _ in range(3000):
+        stub.send(reports=flood)
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        began = time.monotonic()
+        one_host.get(job)
+        slowest = max(slowest, time.monotonic() - began)
+
+    view = one_host.wait_for_step(job, at_flood + 20)
+    assert (view.state_name, view.job.generation) == ("RUNNING", 1)
+    assert view.job.last_step < 10**9
+    assert slowest < 1.0, f"a call took {slowest:.2f} s while reports flooded in"
+    assert memory_bytes(one_host.coordinator) - before < 128 << 20
