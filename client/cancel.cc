@@ -44,7 +44,7 @@ void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Cancel(globals, *options);
-      return status.ok() ? kExitDone : Fail(status);
+      return ExitOf(status, options->json);
     };
   });
 }

@@ -1,15 +1,50 @@
 #include "client/commands.h"
 
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+
 namespace trainyard::client {
 
-absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals) {
+absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl::Duration wait) {
   if (globals.coordinator.empty()) {
     return absl::InvalidArgumentError(
         "no coordinator is named: give --coordinator host:port or set TRAINYARD_COORDINATOR. (Only `trainctl run` "
         "works "
         "without one: it starts its own.)");
   }
-  return Connection::Open(globals.target(), kConnectWait);
+  return Connection::Open(globals.target(), wait);
+}
+
+int ExitOf(const absl::Status& status, bool json) {
+  if (status.ok()) return kExitDone;
+  if (json) puts(ErrorLine(status.message(), ExitCodeOf(status)).c_str());
+  return Fail(status);
+}
+
+absl::Duration PatienceOptions::connect_wait() const {
+  // A channel waits for a time, not for ever; a month is as good.
+  constexpr absl::Duration kLongest = absl::Hours(24 * 30);
+  return given ? std::max(kConnectWait, std::min(retry.give_up, kLongest)) : kConnectWait;
+}
+
+void AddPatience(CLI::App& verb, PatienceOptions* options) {
+  verb.add_option_function<std::string>(
+          "--reconnect-for",
+          [options](const std::string& text) {
+            absl::optional<absl::Duration> patience = ParsePatience(text);
+            if (!patience.has_value()) {
+              throw CLI::ValidationError("--reconnect-for", absl::StrCat("'", text, "' is no time: expected 30s, 5m, 1h30m, "
+                                                                        "a number of seconds, or forever"));
+            }
+            options->retry.give_up = *patience;
+            options->given = true;
+          },
+          "Give up when the coordinator has been away for so long: 30s, 5m, forever (the default)")
+      ->type_name("DURATION");
 }
 
 void AddJobOptions(CLI::App& verb, JobOptions* options) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "client/connection.h"
+#include "client/retry.h"
 
 namespace trainyard::client {
 
@@ -19,7 +20,7 @@ struct Globals {
 };
 
 // Connects to the coordinator that is configured. Possible errors: InvalidArgument: none is. Else as Connection::Open.
-absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals);
+absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl::Duration wait = kConnectWait);
 
 using Chosen = std::function<int()>;
 
@@ -32,7 +33,32 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);   // operate.cc
+void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);     // operate.cc
+void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);    // operate.cc
+void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen);    // hosts.cc
+void AddUncordon(CLI::App& app, const Globals& globals, Chosen* chosen);  // hosts.cc
+void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen);     // hosts.cc
+void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
+
+// The exit code of a verb that ended with `status`, after telling why it failed: a sentence on standard error, and with
+// `json` an object on standard output as well.
+int ExitOf(const absl::Status& status, bool json);
+
+// --reconnect-for: how long a verb that follows something waits for a coordinator that is away. `given` tells whether the
+// user said so: then it also waits at the start.
+struct PatienceOptions {
+  RetryOptions retry;
+  bool given = false;
+  // For Connection::Open.
+  absl::Duration connect_wait() const;
+};
+void AddPatience(CLI::App& verb, PatienceOptions* options);
 
 // The options that run, submit and validate share.
 struct JobOptions {

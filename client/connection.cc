@@ -4,43 +4,20 @@
 
 #include <chrono>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/network.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
-namespace {
-
-// Host and port of "host:port" or "[v6]:port".
-bool SplitAddress(absl::string_view address, absl::string_view* host, int* port) {
-  size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0) return false;
-  *host = address.substr(0, colon);
-  if (!absl::SimpleAtoi(address.substr(colon + 1), port) || *port < 1 || *port > 65535) return false;
-  const bool bracketed = host->front() == '[' && host->back() == ']';
-  if (bracketed) {
-    host->remove_prefix(1);
-    host->remove_suffix(1);
-  }
-  return !host->empty() && (bracketed || !absl::StrContains(*host, ":"));
-}
-
-}  // namespace
 
 bool IsLoopback(absl::string_view address) {
-  absl::string_view host;
-  int port = 0;
-  if (!SplitAddress(address, &host, &port)) return false;
-  return IsLoopbackHost(host);
+  absl::optional<HostPort> split = SplitHostPort(address);
+  return split.has_value() && IsLoopbackHost(split->host);
 }
 
 absl::Status CheckTarget(const Target& target) {
-  absl::string_view host;
-  int port = 0;
-  if (!SplitAddress(target.address, &host, &port)) {
+  if (!SplitHostPort(target.address).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("'", target.address,
                                                    "' is not the address of a coordinator: expected ",
                                                    "host:port, for example 127.0.0.1:7070"));
@@ -53,6 +30,10 @@ absl::Status CheckTarget(const Target& target) {
                      "trusted, or use a tunnel to a loopback address"));
   }
   return absl::OkStatus();
+}
+
+bool IsAway(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& target, absl::Duration wait) {

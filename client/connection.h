@@ -23,6 +23,9 @@ absl::Status CheckTarget(const Target& target);
 // localhost, 127.x.y.z or [::1].
 bool IsLoopback(absl::string_view address);
 
+// Whether a call ended because the coordinator was not there, or left meanwhile: worth another try.
+bool IsAway(const absl::Status& status);
+
 // Thread-safe, as its stub is.
 class Connection {
  public:

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "client/exit_code.h"
+#include "client/goodput_view.h"
 
 namespace trainyard::client {
 namespace {
@@ -67,6 +68,7 @@ void AddKind(const v1::Event& event, Json* line) {
       break;
     case v1::Event::kNotice:
       line->update({{"event", "notice"}, {"level", event.notice().level()}, {"text", event.notice().text()}});
+      if (!event.notice().rule().empty()) (*line)["rule"] = event.notice().rule();
       break;
     case v1::Event::kProbe:
       line->update({{"event", "probe"},
@@ -96,6 +98,10 @@ Json RanksJson(const v1::Job& job) {
                      {"phase", rank.phase()},
                      {"last_step", rank.last_step()},
                      {"last_report_age_s", rank.last_report_age_s()},
+                     {"phase_s", rank.phase_s()},
+                     {"waits_in", rank.waits_in()},
+                     {"compute_s", rank.compute_s()},
+                     {"straggler", rank.straggler()},
                      {"pid", rank.pid()},
                      {"exit", rank.exit()}});
   }
@@ -121,6 +127,8 @@ std::string EventLine(const v1::Event& event) {
   AddKind(event, &line);
   line.update(
       {{"sequence", event.sequence()}, {"generation", event.generation()}, {"time_s", Seconds(event.time_unix_ms())}});
+  if (!event.job_id().empty()) line["job"] = event.job_id();
+  if (!event.host().empty()) line["host"] = event.host();
   return Line(line);
 }
 
@@ -154,6 +162,14 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
   return Line(line);
 }
 
+std::string DoneWithoutJobLine(absl::string_view job_id, absl::string_view reason, int exit_code) {
+  Json line = {{"event", "done"}, {"id", std::string(job_id)}};
+  line["state"] = Json();
+  line["reason"] = std::string(reason);
+  line["exit_code"] = exit_code;
+  return Line(line);
+}
+
 std::string JobJson(const v1::Job& job) {
   Json checkpoints = Json::array();
   for (const v1::CheckpointInfo& checkpoint : job.checkpoints()) checkpoints.push_back(CheckpointJson(checkpoint));
@@ -164,6 +180,7 @@ std::string JobJson(const v1::Job& job) {
                {"generation", job.generation()},
                {"restarts", job.restarts()},
                {"unconfirmed", job.unconfirmed()},
+               {"unreachable", job.unreachable()},
                {"last_step", job.last_step()},
                {"last_loss", job.last_loss()},
                {"steps", job.spec().train().steps()},
@@ -172,6 +189,7 @@ std::string JobJson(const v1::Job& job) {
                {"submitted_s", Seconds(job.submitted_unix_ms())},
                {"started_s", Seconds(job.started_unix_ms())},
                {"finished_s", Seconds(job.finished_unix_ms())},
+               {"goodput", Json::parse(GoodputJson(job.goodput()))},
                {"ranks", RanksJson(job)},
                {"checkpoints", checkpoints},
                {"decisions", DecisionsJson(job.decisions())},

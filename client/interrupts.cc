@@ -1,11 +1,44 @@
 #include "client/interrupts.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <utility>
 #include <vector>
 
 namespace trainyard::client {
+namespace {
+
+sigset_t InterruptSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
+int NewInterruptFd() {
+  sigset_t set = InterruptSet();
+  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+// Takes one signal; 0: none.
+int TakeInterrupt(int fd) {
+  signalfd_siginfo info;
+  if (read(fd, &info, sizeof info) != sizeof info) return 0;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace
+
+void BlockSignals() {
+  sigset_t set = InterruptSet();
+  sigaddset(&set, SIGCHLD);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
 
 Interrupts::Interrupts(std::function<void()> on_second) : fd_(NewInterruptFd()), on_second_(std::move(on_second)) {
   thread_ = std::make_unique<PollThread>(std::vector<PollThread::Watch>{{.fd = fd_, .on_ready = [this] {
@@ -20,25 +53,41 @@ Interrupts::~Interrupts() {
 }
 
 void Interrupts::Take() {
-  while (TakeInterrupt(fd_) != 0) {
-    int count = 0;
-    {
-      absl::MutexLock lock(&mu_);
-      count = ++count_;
+  while (int signal = TakeInterrupt(fd_)) {
+    if (signal == SIGHUP) {
+      absl::MutexLock lock(&acting_mu_);
+      if (on_hangup_) {
+        on_hangup_();
+        continue;
+      }
     }
-    if (count > 1) {
-      on_second_();
-      continue;
-    }
-    absl::MutexLock lock(&acting_mu_);
-    if (on_first_) on_first_();
+    Count();
   }
+}
+
+void Interrupts::Count() {
+  int count = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    count = ++count_;
+  }
+  if (count > 1) {
+    on_second_();
+    return;
+  }
+  absl::MutexLock lock(&acting_mu_);
+  if (on_first_) on_first_();
 }
 
 void Interrupts::OnFirst(std::function<void()> on_first) {
   absl::MutexLock lock(&acting_mu_);
   on_first_ = std::move(on_first);
   if (on_first_ && interrupted()) on_first_();
+}
+
+void Interrupts::OnHangup(std::function<void()> on_hangup) {
+  absl::MutexLock lock(&acting_mu_);
+  on_hangup_ = std::move(on_hangup);
 }
 
 bool Interrupts::interrupted() const {

@@ -52,6 +52,35 @@ absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job
   return Call<v1::CancelRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Cancel);
 }
 
+absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request) {
+  return Call<v1::RestartRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Restart);
+}
+
+absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request) {
+  return Call<v1::PauseRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Pause);
+}
+
+absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request) {
+  return Call<v1::ResumeRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Resume);
+}
+
+absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection) {
+  return Call<v1::ListHostsRequest, v1::ListHostsResponse>(connection, {}, &v1::JobService::StubInterface::ListHosts);
+}
+
+absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request) {
+  return Call<v1::SetHostRequest, v1::HostStatus>(connection, request, &v1::JobService::StubInterface::SetHost);
+}
+
+absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, const v1::ListEventsRequest& request) {
+  return Call<v1::ListEventsRequest, v1::ListEventsResponse>(connection, request,
+                                                             &v1::JobService::StubInterface::ListEvents);
+}
+
+absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection) {
+  return Call<v1::GetServerInfoRequest, v1::ServerInfo>(connection, {}, &v1::JobService::StubInterface::GetServerInfo);
+}
+
 absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
                                               size_t max) {
   std::vector<v1::Job> jobs;

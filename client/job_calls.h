@@ -1,5 +1,5 @@
-// The calls of JobService as commands make them: with a deadline, tried again where that is safe, statuses that name
-// the coordinator. Thread-safe.
+// The calls of JobService as functions: a deadline each, and tried again while the coordinator is going down or coming
+// up.
 #pragma once
 
 #include <string>
@@ -16,9 +16,16 @@ namespace trainyard::client {
 absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request);
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id);
 absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason);
+absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequest& request);
+absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request);
+absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request);
 // All pages, newest first, at most `max`.
 absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std::vector<v1::JobState>& states,
                                               size_t max);
+absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection);
+absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request);
+absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, const v1::ListEventsRequest& request);
+absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection);
 // The last lines of one rank's output, both streams in order.
 std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank, uint32_t lines);
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
@@ -20,7 +21,7 @@ JobSession::JobSession(Connection& connection, const v1::Job& job, const JobSess
       job_(job),
       options_(options),
       traits_(TraitsOf(stdout)),
-      stream_(connection, job.job_id(), {}),
+      stream_(connection, job.job_id(), options.retry),
       progress_(options.json ? NewJsonProgress(stdout) : NewTextProgress(stdout, traits_, options.own_daemons)) {}
 
 JobSession::~JobSession() {
@@ -42,6 +43,11 @@ void JobSession::Notice(absl::string_view level, absl::string_view text) {
   progress_->Notice(level, text);
 }
 
+void JobSession::Aside(absl::string_view text) {
+  absl::MutexLock lock(&mu_);
+  progress_->Aside(text);
+}
+
 absl::StatusOr<v1::Job> JobSession::Follow() {
   v1::StateChange last;
   auto state = stream_.Follow(
@@ -50,7 +56,7 @@ absl::StatusOr<v1::Job> JobSession::Follow() {
         absl::MutexLock lock(&mu_);
         progress_->Event(event);
       },
-      [this](absl::string_view text) { Notice("warning", text); });
+      [this](absl::string_view text) { Aside(text); });
   if (!state.ok()) {
     absl::MutexLock lock(&mu_);
     if (!abort_reason_.empty()) return absl::AbortedError(abort_reason_);
@@ -74,6 +80,8 @@ int JobSession::Finish(const v1::Job& job) {
   const int failed_rank = FailedRank(job);
   if (job.state() == v1::JOB_STATE_FAILED && failed_rank >= 0 && !options_.json) {
     last_lines = LastLogLines(connection_, job.job_id(), static_cast<uint32_t>(failed_rank), kLastLines);
+    // Of a refusal the rank's last line is what the reason quotes.
+    while (!last_lines.empty() && absl::StrContains(job.reason(), last_lines.back())) last_lines.pop_back();
   }
   absl::MutexLock lock(&mu_);
   std::string details = Summary({.job = job,

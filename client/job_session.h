@@ -21,6 +21,7 @@ struct JobSessionOptions {
   bool json = false;
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
+  RetryOptions retry;        // while the coordinator is away
 };
 
 // Follow on one thread; Cancel, Abort and Notice from any.
@@ -42,6 +43,8 @@ class JobSession {
   void Cancel(const std::string& reason);
   // Ends Follow with `why`.
   void Abort(const std::string& why);
+  // A sentence of trainctl's own, on standard error.
+  void Aside(absl::string_view text);
   void Notice(absl::string_view level, absl::string_view text);
 
  private:

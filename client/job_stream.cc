@@ -13,6 +13,8 @@
 namespace trainyard::client {
 namespace {
 
+constexpr size_t kToldMax = 20'000;
+
 bool Advance(uint64_t step, uint64_t* newest) {
   if (step <= *newest) return false;
   *newest = step;
@@ -29,14 +31,23 @@ bool EventFilter::IsNew(const v1::Event& event) {
       return Advance(event.step().step(), &newest_step_);
     case v1::Event::kEval:
       return Advance(event.eval().step(), &newest_eval_);
-    case v1::Event::kCheckpoint:
-      return Advance(event.checkpoint().step(), &newest_checkpoint_);
-    default:
+    case v1::Event::kCheckpoint: {
+      const std::pair<uint64_t, uint64_t> checkpoint(event.generation(), event.checkpoint().step());
+      if (checkpoint <= newest_checkpoint_) return false;
+      newest_checkpoint_ = checkpoint;
       return true;
+    }
+    default:
+      break;
   }
+  v1::Event content = event;
+  content.clear_sequence();
+  // Far more than a job keeps; beyond it a duplicate is told rather than memory filled.
+  if (told_.size() >= kToldMax) told_.clear();
+  return told_.insert(content.SerializeAsString()).second;
 }
 
-JobStream::JobStream(Connection& connection, std::string job_id, const JobStreamOptions& options)
+JobStream::JobStream(Connection& connection, std::string job_id, const RetryOptions& options)
     : connection_(connection), job_id_(std::move(job_id)), options_(options) {}
 
 void JobStream::Stop() {
@@ -61,6 +72,8 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   v1::WatchRequest request;
   request.set_job_id(job_id_);
   request.set_after_sequence(filter_.after_sequence());
+  request.set_after_step(filter_.after_step());
+  request.set_after_eval_step(filter_.after_eval_step());
   auto reader = connection_.stub().Watch(&context, request);
   v1::Event event;
   while (reader->Read(&event)) {
@@ -77,37 +90,34 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
 }
 
 absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const OnNotice& on_notice) {
-  absl::Duration backoff = options_.backoff_min;
-  absl::Time away_since = absl::InfiniteFuture();
+  Retry retry(options_);
   while (true) {
     bool answered = false;
     v1::JobState final_state = v1::JOB_STATE_UNSPECIFIED;
     absl::Status status = WatchOnce(
         [&](const v1::Event& event) {
-          if (away_since != absl::InfiniteFuture()) on_notice("the coordinator answers again");
-          away_since = absl::InfiniteFuture();
+          if (retry.away()) on_notice("the coordinator answers again");
+          retry.Answered();
           on_event(event);
         },
         &answered, &final_state);
     if (final_state != v1::JOB_STATE_UNSPECIFIED) return final_state;
-    if (status.code() == absl::StatusCode::kOutOfRange && filter_.after_sequence() > 0) {
+    if (answered || status.ok()) retry.Answered();
+    absl::Duration wait;
+    if (IsAway(status)) {
+      if (!retry.away()) on_notice(absl::StrCat(status.message(), "; the job goes on, trying again"));
+      absl::optional<absl::Duration> patience = retry.Failed(absl::Now());
+      if (!patience.has_value()) return status;
+      wait = *patience;
+    } else if (status.ok()) {
+      wait = retry.Again();
+    } else if (status.code() == absl::StatusCode::kOutOfRange && filter_.after_sequence() > 0) {
       filter_.StartOver();
-    } else if (!status.ok() && status.code() != absl::StatusCode::kUnavailable) {
+      wait = retry.Again();
+    } else {
       return status;
     }
-    if (answered) backoff = options_.backoff_min;
-    absl::Time now = absl::Now();
-    if (answered || status.ok()) {
-      away_since = absl::InfiniteFuture();
-    } else if (status.code() == absl::StatusCode::kUnavailable) {
-      if (away_since == absl::InfiniteFuture()) {
-        on_notice(absl::StrCat(status.message(), "; the job goes on, trying again"));
-        away_since = now;
-      }
-      if (now - away_since >= options_.give_up) return status;
-    }
-    if (!Pause(backoff)) return absl::CancelledError("stopped");
-    backoff = std::min(backoff * 2, options_.backoff_max);
+    if (!Pause(wait)) return absl::CancelledError("stopped");
   }
 }
 

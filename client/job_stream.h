@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -12,17 +14,22 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/connection.h"
+#include "client/retry.h"
 #include "trainyard/v1/service.pb.h"
 
 namespace trainyard::client {
 
-// Tells which events are new. A coordinator that lost its newest events numbers anew, so steps, evaluations and
-// checkpoints are also known by their step. Pure.
+// Tells which events are new. A coordinator that was started again may tell steps under new sequences, and one that lost
+// its newest events numbers anew; so steps, evaluations and checkpoints are also known by their step, and the rest by
+// what it says. Pure.
 class EventFilter {
  public:
   // Whether `event` has not been seen; remembers it.
   bool IsNew(const v1::Event& event);
+  // What a watcher that has seen this much asks for.
   uint64_t after_sequence() const { return after_sequence_; }
+  uint64_t after_step() const { return newest_step_; }
+  uint64_t after_eval_step() const { return newest_eval_; }
   // The coordinator does not know our sequence: listen to all it has.
   void StartOver() { after_sequence_ = 0; }
 
@@ -30,14 +37,9 @@ class EventFilter {
   uint64_t after_sequence_ = 0;
   uint64_t newest_step_ = 0;
   uint64_t newest_eval_ = 0;
-  uint64_t newest_checkpoint_ = 0;
-};
-
-struct JobStreamOptions {
-  // Retries wait from `backoff_min`, doubling up to `backoff_max`; after `give_up` without an answer Follow ends.
-  absl::Duration backoff_min = absl::Milliseconds(50);
-  absl::Duration backoff_max = absl::Seconds(1);
-  absl::Duration give_up = absl::Minutes(10);
+  // A later generation may save a step again.
+  std::pair<uint64_t, uint64_t> newest_checkpoint_;  // generation, step
+  std::set<std::string> told_;                       // the rest, without their sequences
 };
 
 class JobStream {
@@ -47,7 +49,7 @@ class JobStream {
   using OnNotice = std::function<void(absl::string_view)>;
 
   // Does not own `connection`; it must outlive this object.
-  JobStream(Connection& connection, std::string job_id, const JobStreamOptions& options);
+  JobStream(Connection& connection, std::string job_id, const RetryOptions& options);
 
   // Blocks until the job's final state, which it returns. Callbacks run on the caller's thread. Possible errors:
   // NotFound no such job; Unavailable the coordinator stayed away; Cancelled by Stop.
@@ -63,7 +65,7 @@ class JobStream {
 
   Connection& connection_;
   const std::string job_id_;
-  const JobStreamOptions options_;
+  const RetryOptions options_;
   EventFilter filter_;
 
   absl::Mutex mu_;

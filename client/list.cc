@@ -45,7 +45,10 @@ absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::str
   return states;
 }
 
-std::string Progress(const v1::Job& job) { return absl::StrCat(job.last_step(), "/", job.spec().train().steps()); }
+std::string Progress(const v1::Job& job) {
+  if (job.spec().has_probe()) return "-";
+  return absl::StrCat(job.last_step(), "/", job.spec().train().steps());
+}
 
 absl::Status List(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
@@ -78,7 +81,7 @@ void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = List(globals, *options);
-      return status.ok() ? kExitDone : Fail(status);
+      return ExitOf(status, options->json);
     };
   });
 }

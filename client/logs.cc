@@ -2,12 +2,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/log_cursor.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -19,6 +22,7 @@ struct LogsOptions {
   uint32_t tail = 0;
   bool follow = false;
   bool json = false;
+  PatienceOptions patience;
 };
 
 std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
@@ -33,22 +37,66 @@ std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
   return options.ranks.size() == 1 ? line.text() : absl::StrCat("rank ", line.rank(), ": ", line.text());
 }
 
-absl::Status Logs(const Globals& globals, const LogsOptions& options) {
-  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+void Show(const v1::LogLine& line, const LogsOptions& options) {
+  std::string text = absl::StrCat(LineText(line, options), "\n");
+  fwrite(text.data(), 1, text.size(), stdout);
+  fflush(stdout);
+}
+
+using OnLine = std::function<void(const v1::LogLine&)>;
+
+// One Logs call to its end.
+absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32_t tail, bool follow,
+                      const OnLine& on_line) {
   v1::LogsRequest request;
   request.set_job_id(options.job_id);
-  request.set_follow(options.follow);
-  request.set_tail_lines(options.tail);
+  request.set_follow(follow);
+  request.set_tail_lines(tail);
   for (uint32_t rank : options.ranks) request.add_ranks(rank);
   grpc::ClientContext context;
-  auto reader = connection->stub().Logs(&context, request);
+  auto reader = connection.stub().Logs(&context, request);
   v1::LogLine line;
-  while (reader->Read(&line)) {
-    std::string text = absl::StrCat(LineText(line, options), "\n");
-    fwrite(text.data(), 1, text.size(), stdout);
-    fflush(stdout);
+  while (reader->Read(&line)) on_line(line);
+  return connection.ToStatus(reader->Finish());
+}
+
+// After a break: first what is kept, to find the place, then on from there.
+absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCursor& cursor, Retry& retry) {
+  LogCursor::Search search = cursor.Resume();
+  RETURN_IF_ERROR(ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
+  fprintf(stderr, "trainctl: the coordinator answers again\n");
+  retry.Answered();
+  for (const v1::LogLine& line : search.Unshown()) Show(line, options);
+  return ReadLogs(connection, options, 0, /*follow=*/true, [&](const v1::LogLine& line) {
+    if (!cursor.IsNew(line)) return;
+    cursor.Shown(line);
+    Show(line, options);
+  });
+}
+
+absl::Status Logs(const Globals& globals, const LogsOptions& options) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  if (!options.follow) {
+    return ReadLogs(*connection, options, options.tail, false, [&](const v1::LogLine& line) { Show(line, options); });
   }
-  return connection->ToStatus(reader->Finish());
+  LogCursor cursor;
+  Retry retry(options.patience.retry);
+  bool any = false;
+  absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
+    any = true;
+    cursor.Shown(line);
+    Show(line, options);
+  });
+  // Without a line yet, a job whose hosts are away is told at once, as without --follow.
+  if (!any) return status;
+  while (IsAway(status)) {
+    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(status.message()).c_str());
+    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    if (!wait.has_value()) return status;
+    absl::SleepFor(*wait);
+    status = ReadOn(*connection, options, cursor, retry);
+  }
+  return status;
 }
 
 }  // namespace
@@ -61,11 +109,12 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--rank", options->ranks, "Only this rank (repeat for several)")->allow_extra_args(false);
   verb->add_option("--tail", options->tail, "Only the last lines of each rank");
   verb->add_flag("--json", options->json, "One JSON object a line");
+  AddPatience(*verb, &options->patience);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Logs(globals, *options);
-      return status.ok() ? kExitDone : Fail(status);
+      return ExitOf(status, options->json);
     };
   });
 }

@@ -1,14 +1,14 @@
 // trainctl: how a person trains with Trainyard. Reads the command line, hands over to the verb's own file.
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands.h"
-#include "client/exit_code.h"
 #include "common/strict_yaml.h"
 #include "common/version.h"
 
@@ -16,21 +16,34 @@ namespace trainyard::client {
 
 namespace {
 
-// CLI11 says which words it did not expect; a mistyped verb deserves its neighbour.
-void HintVerb(const CLI::App& app, int argc, char** argv) {
+// What the user typed where a verb was due, when that is none: CLI11 says only that it did not expect it.
+std::string VerbHint(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     if (word == "--coordinator") ++i;
     if (word.empty() || word[0] == '-') continue;
-    if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return;
+    if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return "";
     std::string nearest = NearestWord(word, verbs);
-    fprintf(stderr, "trainctl: there is no verb '%s'%s Verbs: %s\n", word.c_str(),
-            nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?").c_str(),
-            absl::StrJoin(verbs, ", ").c_str());
-    return;
+    return absl::StrCat("there is no verb '", word, "'",
+                        nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
+                        " Verbs: ", absl::StrJoin(verbs, ", "));
   }
+  return absl::StrCat(argc > 1 ? error.what() : "no verb is given",
+                      "; trainctl --help tells more. Verbs: ", absl::StrJoin(verbs, ", "));
+}
+
+// What is wrong with the command line, in one sentence of ours.
+int RefuseCommandLine(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::string text = VerbHint(app, error, argc, argv);
+  if (text.empty()) {
+    auto parsed = app.get_subcommands();
+    const std::string verb = parsed.empty() ? "" : absl::StrCat(" ", parsed.front()->get_name());
+    text = absl::StrCat(error.what(), " (trainctl", verb, " --help tells what there is)");
+  }
+  const bool json = std::any_of(argv, argv + argc, [](const char* word) { return strcmp(word, "--json") == 0; });
+  return ExitOf(absl::InvalidArgumentError(text), json);
 }
 
 int Main(int argc, char** argv) {
@@ -58,6 +71,17 @@ int Main(int argc, char** argv) {
   AddWatch(app, globals, &chosen);
   AddLogs(app, globals, &chosen);
   AddCancel(app, globals, &chosen);
+  AddRestart(app, globals, &chosen);
+  AddPause(app, globals, &chosen);
+  AddResume(app, globals, &chosen);
+  AddWhy(app, globals, &chosen);
+  AddEvents(app, globals, &chosen);
+  AddGoodput(app, globals, &chosen);
+  AddCluster(app, globals, &chosen);
+  AddCordon(app, globals, &chosen);
+  AddUncordon(app, globals, &chosen);
+  AddDrain(app, globals, &chosen);
+  AddDoctor(app, globals, &chosen);
   AddValidate(app, globals, &chosen);
   AddSample(app, globals, &chosen);
   AddVersion(app, globals, &chosen);
@@ -65,9 +89,7 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    HintVerb(app, argc, argv);
-    app.exit(error);
-    return kExitBadInput;
+    return RefuseCommandLine(app, error, argc, argv);
   }
   return chosen();
 }

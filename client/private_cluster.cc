@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/process.h"
 #include "common/files.h"
+#include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 
@@ -129,7 +130,8 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
 absl::Status PrivateCluster::StartWorker() {
   ASSIGN_OR_RETURN(worker_, Spawn({.program = JoinPath(options_.binary_folder, "trainyard-worker"),
                                    .arguments = {"--coordinator", address_, "--slots", absl::StrCat(options_.slots),
-                                                 "--name", "local", "--state", JoinPath(options_.folder, "worker"),
+                                                 "--name", kHostName, "--state", JoinPath(options_.folder, "worker"),
+                                                 "--metrics", "", "--health", "",
                                                  "--lifeline-fd", absl::StrCat(kLifelineFd)},
                                    .output_path = Log("worker"),
                                    .descriptors = {{lifeline_read_, kLifelineFd}}}));
@@ -157,6 +159,23 @@ void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_dea
 void PrivateCluster::Abandon() {
   int fd = lifeline_write_.exchange(-1);
   if (fd >= 0) close(fd);
+}
+
+absl::Status PrivateCluster::LetGo() {
+  int fd = lifeline_write_.exchange(-1);
+  if (fd < 0) return absl::FailedPreconditionError("the private daemons are being stopped already");
+  watcher_.reset();
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  signal(SIGPIPE, SIG_IGN);  // the terminal that is gone must not end this process before it has said so
+  if (!trainyard::LetGo(fd)) return ErrnoStatus(errno, "cannot let the private daemons go");
+  stopped_ = true;
+  return absl::OkStatus();
+}
+
+bool PrivateCluster::DaemonEnded() const {
+  pollfd fds[] = {{.fd = coordinator_fd_, .events = POLLIN, .revents = 0},
+                  {.fd = worker_fd_, .events = POLLIN, .revents = 0}};
+  return poll(fds, 2, 0) > 0;
 }
 
 absl::Status PrivateCluster::Stop() {

@@ -9,6 +9,9 @@
 //   ASSIGN_OR_RETURN(auto cluster, PrivateCluster::Start({.folder = folder, .slots = 2}));
 //   ... Connection::Open({.address = cluster->address()}) ...
 //   RETURN_IF_ERROR(cluster->Stop());
+//
+// A holder that is about to go but wants the job to go on says LetGo first (common/lifeline.h): then nothing ends with
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/poll_thread.h"
+#include "common/poll_thread.h"
 
 namespace trainyard::client {
 
@@ -35,6 +38,9 @@ struct PrivateClusterOptions {
 
 class PrivateCluster {
  public:
+  // What its one host is called.
+  static constexpr char kHostName[] = "local";
+
   // Starts the coordinator, waits until it serves, then starts the daemon, which attaches in its own time. REQUIRES:
   // BlockSignals was called. Possible errors: Internal: a daemon did not start; the message ends with its last words.
   static absl::StatusOr<std::unique_ptr<PrivateCluster>> Start(const PrivateClusterOptions& options);
@@ -53,6 +59,17 @@ class PrivateCluster {
   // Ends everything and waits for the end of all descendants. Safe to call again. Possible errors: Internal: something
   // had to be killed, or could not be.
   absl::Status Stop();
+
+  // From now on this process may end without ending anything: the daemons are ordinary ones, and the job goes on. Possible
+  // errors: FailedPrecondition: the lifeline has been closed already, everything is being stopped.
+  absl::Status LetGo();
+
+  // Of the daemons, for whoever ends them once they have been let go.
+  pid_t coordinator_pid() const { return coordinator_; }
+  pid_t worker_pid() const { return worker_; }
+
+  // Whether one of the daemons has ended.
+  bool DaemonEnded() const;
 
   // Closes the lifeline and waits for nothing: what is running ends by itself. For a second Ctrl-C. Thread-safe.
   void Abandon();

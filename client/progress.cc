@@ -23,9 +23,10 @@ class TextProgress final : public Progress {
     const v1::JobSpec& spec = job.spec();
     steps_total_ = spec.train().steps();
     const uint32_t ranks = spec.resources().ranks();
+    std::string what = spec.has_probe() ? std::string("a probe of hosts")
+                                        : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
     terminal_.Print(absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks,
-                                 ranks == 1 ? " rank, " : " ranks, ", steps_total_, " steps, in ",
-                                 spec.checkpoint().dir()));
+                                 ranks == 1 ? " rank, " : " ranks, ", what));
     for (const v1::ResolvedKey& decision : job.decisions()) {
       terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
     }
@@ -64,9 +65,14 @@ class TextProgress final : public Progress {
   }
 
   void Notice(absl::string_view level, absl::string_view text) override {
+    // The same sentence often comes as a notice and as the reason of the state it led to.
+    if (!told_.empty() && text == told_) return;
+    told_ = std::string(text);
     std::string prefix = level == "info" ? "" : absl::StrCat(level, ": ");
     terminal_.Print(absl::StrCat(prefix, Printable(std::string(text), kNoticeBytes)));
   }
+
+  void Aside(absl::string_view text) override { terminal_.Aside(stderr, absl::StrCat("trainctl: ", text)); }
 
   void Done(const v1::Job&, const std::string& details, int) override {
     terminal_.ClearStatus();
@@ -76,10 +82,11 @@ class TextProgress final : public Progress {
  private:
   void State(const v1::StateChange& change) {
     std::string name = absl::AsciiStrToLower(StateName(change.state()));
+    // Its own daemon attaches within milliseconds; what a status line could say until then is of no use.
     if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
-    std::string line =
-        change.reason().empty() ? name : absl::StrCat(name, ": ", Printable(change.reason(), kNoticeBytes));
-    terminal_.Print(line);
+    const bool known = change.reason().empty() || change.reason() == told_;
+    if (!known) told_ = change.reason();
+    terminal_.Print(known ? name : absl::StrCat(name, ": ", Printable(change.reason(), kNoticeBytes)));
     if (change.state() != v1::JOB_STATE_RUNNING) terminal_.Status(name);
   }
 
@@ -99,6 +106,7 @@ class TextProgress final : public Progress {
   Terminal terminal_;
   const bool own_daemons_;
   LinePacer pacer_;
+  std::string told_;  // the sentence printed last
   uint64_t steps_total_ = 0;
   absl::Time drawn_at_ = absl::InfinitePast();
 };
@@ -113,6 +121,7 @@ class JsonProgress final : public Progress {
     Put(EventLine(event));
   }
   void Notice(absl::string_view level, absl::string_view text) override { Put(NoticeLine(level, text)); }
+  void Aside(absl::string_view text) override { fputs(absl::StrCat("trainctl: ", text, "\n").c_str(), stderr); }
   void Done(const v1::Job& job, const std::string&, int exit_code) override { Put(DoneLine(job, stats_, exit_code)); }
 
  private:

@@ -22,6 +22,8 @@ class Progress {
   // Once, first. `warnings` are those not shown before.
   virtual void Start(const v1::Job& job, const std::vector<std::string>& warnings) = 0;
   virtual void Event(const v1::Event& event) = 0;
+  // A sentence of trainctl's own on standard error: what becomes of the connection.
+  virtual void Aside(absl::string_view text) = 0;
   // Something of trainctl's own: level info, warning or error.
   virtual void Notice(absl::string_view level, absl::string_view text) = 0;
   // Once, last. `details` is the summary for people (see summary.h).

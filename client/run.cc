@@ -1,12 +1,15 @@
 // trainctl run: trains a job and shows it to its end. With no coordinator configured it starts its own daemons for the
 // time of the job; with one, it is submit and watch in one.
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
@@ -27,7 +30,11 @@ struct RunOptions {
   JobOptions job;
   bool resume = false;
   bool json = false;
+  PatienceOptions patience;
 };
+
+// A daemon that needs longer than this to attach has a problem that the job will tell.
+constexpr absl::Duration kHostWait = absl::Seconds(5);
 
 class RunCommand {
  public:
@@ -43,7 +50,10 @@ class RunCommand {
       if (!stopped.ok()) Fail(stopped);
     }
     int code = interrupts.interrupted() ? kExitCancelled : ExitCodeOf(exit_code.status());
-    if (options_.json) puts(ErrorLine(exit_code.status().message(), code).c_str());
+    if (options_.json) {
+      puts(ErrorLine(exit_code.status().message(), code).c_str());
+      puts(DoneWithoutJobLine(job_id_, exit_code.status().message(), code).c_str());
+    }
     Fail(exit_code.status());
     return code;
   }
@@ -54,6 +64,9 @@ class RunCommand {
     const JobInput input{.file = options_.job.file, .overrides = options_.job.overrides};
     ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, embedded));
     RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
+    if (embedded) {
+      RETURN_IF_ERROR(CheckHosts(loaded.spec));
+    }
     for (const Problem& warning : loaded.problems.Warnings()) {
       fprintf(stderr, "%s\n", warning.ToString().c_str());
       told_.insert(warning.Message());
@@ -63,32 +76,33 @@ class RunCommand {
     request.set_job_id(RandomId(8));
     request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
     request.set_resume(options_.resume);
-    RETURN_IF_ERROR(ChooseFolder(&request));
+    std::string told;
+    absl::Status chosen = ChooseRunFolder(&request, &told);
+    if (!told.empty()) fprintf(stderr, "%s\n", told.c_str());
+    RETURN_IF_ERROR(chosen);
     if (embedded) {
       RETURN_IF_ERROR(StartCluster(request));
       ASSIGN_OR_RETURN(connection_, Connection::Open({.address = cluster_->address()}, absl::Seconds(10)));
+      AwaitHost(interrupts);
     } else {
-      ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), kConnectWait));
+      ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.patience.connect_wait()));
     }
     if (interrupts.interrupted()) return absl::CancelledError("interrupted before the job was submitted");
     return Follow(request, interrupts);
   }
 
-  // The folder an old run goes on in, or that a new one may have.
-  absl::Status ChooseFolder(v1::SubmitRequest* request) {
-    v1::JobSpec& spec = *request->mutable_spec();
-    if (!spec.checkpoint().has_dir() && options_.resume) {
-      std::string newest = NewestRun(request->default_run_root(), spec.name());
-      if (newest.empty()) {
-        fprintf(stderr, "nothing to resume: no %s/%s-* holds a checkpoint or metrics; starting from the beginning\n",
-                request->default_run_root().c_str(), spec.name().c_str());
-        return absl::OkStatus();
-      }
-      fprintf(stderr, "resuming the run in %s\n", newest.c_str());
-      spec.mutable_checkpoint()->set_dir(newest);
+  // Without a coordinator there is one host, and its name is known.
+  static absl::Status CheckHosts(const v1::JobSpec& spec) {
+    auto names_ours = [](const auto& hosts) {
+      return std::find(hosts.begin(), hosts.end(), PrivateCluster::kHostName) != hosts.end();
+    };
+    const v1::Resources& resources = spec.resources();
+    if ((resources.hosts().empty() || names_ours(resources.hosts())) && !names_ours(resources.exclude_hosts())) {
+      return absl::OkStatus();
     }
-    if (!spec.checkpoint().has_dir()) return absl::OkStatus();
-    return CheckRunFolder(spec.checkpoint().dir(), options_.resume);
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.hosts and resources.exclude_hosts leave no host: without --coordinator there is only this "
+                     "machine, under the name '", PrivateCluster::kHostName, "'"));
   }
 
   absl::Status StartCluster(const v1::SubmitRequest& request) {
@@ -96,6 +110,8 @@ class RunCommand {
     std::string folder = spec.checkpoint().has_dir()
                              ? spec.checkpoint().dir()
                              : JoinPath(request.default_run_root(), absl::StrCat(spec.name(), "-", request.job_id()));
+    absl::Status made = MakeFolders(folder);
+    if (!made.ok()) return absl::Status(made.code(), absl::StrCat("checkpoint.dir cannot be used: ", made.message()));
     auto cluster = PrivateCluster::Start({.folder = JoinPath(folder, absl::StrCat(".trainyard/", request.job_id())),
                                           .slots = spec.resources().has_ranks() ? spec.resources().ranks() : 1,
                                           .binary_folder = BinaryFolder()});
@@ -103,6 +119,17 @@ class RunCommand {
     cluster_ = *std::move(cluster);
     killable_ = cluster_.get();
     return absl::OkStatus();
+  }
+
+  // The daemon of our own attaches within milliseconds of its start. A job submitted before that would tell everybody that
+  // it waits for a host. Whatever goes wrong here is told by the job.
+  void AwaitHost(const Interrupts& interrupts) {
+    const absl::Time deadline = absl::Now() + kHostWait;
+    while (absl::Now() < deadline && !interrupts.interrupted() && !cluster_->DaemonEnded()) {
+      auto info = GetServerInfo(*connection_);
+      if (!info.ok() || info->slots() > 0) return;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
   }
 
   absl::StatusOr<int> Follow(const v1::SubmitRequest& request, Interrupts& interrupts) {
@@ -119,14 +146,25 @@ class RunCommand {
     std::string logs = cluster_ != nullptr
                            ? absl::StrCat("in ", cluster_->ranks_folder())
                            : absl::StrCat("trainctl --coordinator ", globals_.coordinator, " logs ", job.job_id());
+    job_id_ = job.job_id();
     JobSession session(*connection_, job,
-                       {.json = options_.json, .own_daemons = cluster_ != nullptr, .logs_place = logs});
+                       {.json = options_.json,
+                        .own_daemons = cluster_ != nullptr,
+                        .logs_place = logs,
+                        .retry = options_.patience.retry});
     session.Start(untold);
     if (cluster_ != nullptr) cluster_->WatchDaemons([&session](const std::string& death) { session.Abort(death); });
     interrupts.OnFirst([&session] { session.Cancel("interrupted"); });
+    std::atomic<bool> hung_up = false;
+    interrupts.OnHangup([&session, &hung_up] {
+      hung_up = true;
+      session.Abort("the terminal has gone");
+    });
     auto ended = session.Follow();
-    // From here on a Ctrl-C has nothing left to cancel.
+    // From here on a Ctrl-C has nothing left to cancel, and a hangup nothing to leave behind.
     interrupts.OnFirst(nullptr);
+    interrupts.OnHangup(nullptr);
+    if (!ended.ok() && hung_up) return Leave(job, session);
     if (!ended.ok()) {
       if (cluster_ != nullptr) cluster_->Stop().IgnoreError();
       return ended.status();
@@ -137,6 +175,34 @@ class RunCommand {
       if (!stopped.ok()) fprintf(stderr, "trainctl: %s\n", std::string(stopped.message()).c_str());
     }
     return exit_code;
+  }
+
+  // The terminal has gone, the job goes on: how to see it again is written down where its results are.
+  absl::StatusOr<int> Leave(const v1::Job& job, JobSession& session) {
+    const std::string address = cluster_ != nullptr ? cluster_->address() : globals_.coordinator;
+    const std::string command =
+        absl::StrCat(JoinPath(BinaryFolder(), "trainctl"), globals_.allow_plaintext ? " --allow-plaintext" : "",
+                     " --coordinator ", address, " watch ", job.job_id());
+    std::string text = absl::StrCat(command, "\n");
+    if (cluster_ != nullptr) {
+      absl::StrAppend(&text, "# The daemons of this run go on after it. Once it has ended: kill ",
+                      cluster_->coordinator_pid(), " ", cluster_->worker_pid(), "\n");
+      RETURN_IF_ERROR(cluster_->LetGo());
+    }
+    signal(SIGPIPE, SIG_IGN);
+    const std::string& folder = job.spec().checkpoint().dir();
+    absl::Status written = folder.empty() ? absl::FailedPreconditionError("the job has no run folder")
+                                          : WriteFileAtomically(JoinPath(folder, kWatchFile), text);
+    const std::string told =
+        absl::StrCat("the terminal has gone; job ", job.job_id(), " goes on. To see it: ", command,
+                     written.ok() ? absl::StrCat(" (also in ", JoinPath(folder, kWatchFile), ")")
+                                  : absl::StrCat(" (could not be written down: ", written.message(), ")"));
+    session.Aside(told);
+    if (options_.json) {
+      puts(NoticeLine("info", told).c_str());
+      puts(DoneWithoutJobLine(job.job_id(), told, kExitDone).c_str());
+    }
+    return kExitDone;
   }
 
   // On the thread of `Interrupts`, while the main one is anywhere.
@@ -151,6 +217,7 @@ class RunCommand {
   const Globals globals_;
   const RunOptions options_;
   std::set<std::string> told_;  // warnings that were printed with their place
+  std::string job_id_;          // empty: not submitted yet
   std::unique_ptr<PrivateCluster> cluster_;
   std::atomic<PrivateCluster*> killable_{nullptr};
   std::unique_ptr<Connection> connection_;
@@ -165,10 +232,13 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--resume", options->resume,
                  "Go on from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
   verb->add_flag("--json", options->json, "One JSON object a line on standard output");
+  AddPatience(*verb, &options->patience);
   verb->footer(
       "Without a coordinator it starts one and a worker daemon for the time of the job, with as many slots as the job "
       "has\n"
-      "ranks, and stops them at its end. Ctrl-C cancels the job and waits for its end; twice ends it at once.\n\n"
+      "ranks, and stops them at its end. Ctrl-C cancels the job and waits for its end; twice ends it at once.\n"
+      "When the terminal goes (SIGHUP), the job and its daemons go on, and the file `watch` in the run folder says how to\n"
+      "see it again.\n\n"
       "Examples:\n"
       "  trainctl run configs/jobs/stdlib.yaml\n"
       "  trainctl run configs/jobs/lab-tiny.yaml --set train.steps=50 --set resources.ranks=4\n"

@@ -55,7 +55,7 @@ absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path) {
   for (; it != fs::directory_iterator(); it.increment(error)) {
     if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot read the run folder ", path));
     std::string name = it->path().filename().string();
-    if (name != ".trainyard" && name != ".lock") return false;
+    if (name != ".trainyard" && name != ".lock" && name != ".fence" && name != kWatchFile) return false;
   }
   return true;
 }
@@ -94,6 +94,26 @@ absl::Status CheckRunFolder(const std::string& path, bool resume) {
   return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path,
                                                     " is not empty. Give --resume to go on from its "
                                                     "newest checkpoint, or another folder: --set checkpoint.dir=DIR"));
+}
+
+absl::Status ChooseRunFolder(v1::SubmitRequest* request, std::string* told) {
+  v1::JobSpec& spec = *request->mutable_spec();
+  if (spec.has_probe()) {
+    if (!request->resume()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--resume: a probe saves nothing that it could go on from");
+  }
+  if (!spec.checkpoint().has_dir() && request->resume()) {
+    std::string newest = NewestRun(request->default_run_root(), spec.name());
+    if (newest.empty()) {
+      *told = absl::StrCat("nothing to resume: no ", request->default_run_root(), "/", spec.name(),
+                           "-* holds a checkpoint or metrics; starting from the beginning");
+      return absl::OkStatus();
+    }
+    *told = absl::StrCat("resuming the run in ", newest);
+    spec.mutable_checkpoint()->set_dir(newest);
+  }
+  if (!spec.checkpoint().has_dir()) return absl::OkStatus();
+  return CheckRunFolder(spec.checkpoint().dir(), request->resume());
 }
 
 }  // namespace trainyard::client

@@ -7,13 +7,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "trainyard/v1/service.pb.h"
 
 namespace trainyard::client {
 
 // ./trainyard-runs below a working directory.
 std::string DefaultRunRoot(const std::string& working_directory);
 
-// Holds nothing but `.trainyard` and `.lock`, or is not there.
+// Holds nothing but `.trainyard`, `.lock` and `watch`, or is not there.
 // Possible errors: FailedPrecondition: not a folder. PermissionDenied: it cannot be read.
 absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path);
 
@@ -26,6 +27,14 @@ absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 // A new run may start here, or (`resume`) an old one go on. Possible errors: FailedPrecondition: it holds something and
 // `resume` is false (the message tells both ways out), or it is in use.
 absl::Status CheckRunFolder(const std::string& path, bool resume);
+
+// The folder of a job that is about to be submitted: with `request->resume` and no checkpoint.dir the newest run of its
+// name, then CheckRunFolder. What was chosen, or that there is nothing to resume, is put into `told`. Possible errors: as
+// CheckRunFolder; InvalidArgument: a probe is to be resumed.
+absl::Status ChooseRunFolder(v1::SubmitRequest* request, std::string* told);
+
+// A file in the run folder with the command that shows a job which goes on without the trainctl that started it.
+inline constexpr char kWatchFile[] = "watch";
 
 inline constexpr absl::Duration kPredecessorWait = absl::Seconds(10);
 

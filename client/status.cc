@@ -7,6 +7,7 @@
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/goodput_view.h"
 #include "client/job_calls.h"
 #include "client/status.h"
 #include "client/text.h"
@@ -16,26 +17,38 @@ namespace trainyard::client {
 
 std::string StatusText(const v1::Job& job) {
   std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
-                                  job.unconfirmed() ? ", unconfirmed since the coordinator started" : "", "\n");
+                                  job.unconfirmed() ? ", unconfirmed since the coordinator started" : "",
+                                  job.unreachable() ? ", no host of it can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
   std::vector<std::vector<std::string>> facts;
-  facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(),
-                                          job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "")});
+  if (!job.spec().has_probe()) {
+    std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
+    facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
+  }
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                 job.spec().recovery().max_restarts())});
   if (job.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
     facts.push_back({"  checkpoint", absl::StrCat("step ", newest.step(), ", ", newest.path())});
   }
-  facts.push_back({"  run folder", job.spec().checkpoint().dir()});
+  if (job.goodput().total_s() > 0) {
+    facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s tells where the rest went)",
+                                                  100 * GoodputShare(job.goodput()), job.job_id())});
+  }
+  if (!job.spec().has_probe()) facts.push_back({"  run folder", job.spec().checkpoint().dir()});
   absl::StrAppend(&text, Table(facts));
   if (job.ranks_size() == 0) return text;
   std::vector<std::vector<std::string>> rows = {
-      {"RANK", "HOST", "GENERATION", "PHASE", "LAST STEP", "REPORT AGE", "PID", "EXIT"}};
+      {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
   for (const v1::RankStatus& rank : job.ranks()) {
-    rows.push_back({absl::StrCat(rank.rank()), rank.host(), absl::StrCat(rank.generation()), rank.phase(),
-                    absl::StrCat(rank.last_step()), DurationText(absl::Seconds(rank.last_report_age_s())),
-                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-", Printable(rank.exit(), 200)});
+    const bool ended = !rank.exit().empty();
+    rows.push_back({absl::StrCat(rank.rank()), rank.host(),
+                    absl::StrCat(rank.phase(), rank.straggler() ? " (straggler)" : ""),
+                    ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
+                    rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+                    DurationText(absl::Seconds(rank.last_report_age_s())),
+                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
+                    rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80), Printable(rank.exit(), 200)});
   }
   return absl::StrCat(text, "\n", Table(rows));
 }
@@ -56,7 +69,7 @@ void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
         ASSIGN_OR_RETURN(auto connection, Connect(globals));
         return GetJob(*connection, options->job_id);
       }();
-      if (!job.ok()) return Fail(job.status());
+      if (!job.ok()) return ExitOf(job.status(), options->json);
       fputs(options->json ? absl::StrCat(JobJson(*job), "\n").c_str() : StatusText(*job).c_str(), stdout);
       return static_cast<int>(kExitDone);
     };

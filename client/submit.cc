@@ -32,14 +32,10 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   request.set_job_id(RandomId(8));
   request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
   request.set_resume(options.resume);
-  v1::JobSpec& spec = *request.mutable_spec();
-  if (!spec.checkpoint().has_dir() && options.resume) {
-    std::string newest = NewestRun(request.default_run_root(), spec.name());
-    if (!newest.empty()) spec.mutable_checkpoint()->set_dir(newest);
-  }
-  if (spec.checkpoint().has_dir()) {
-    RETURN_IF_ERROR(CheckRunFolder(spec.checkpoint().dir(), options.resume));
-  }
+  std::string told;
+  absl::Status chosen = ChooseRunFolder(&request, &told);
+  if (!told.empty()) fprintf(stderr, "%s\n", told.c_str());
+  RETURN_IF_ERROR(chosen);
   ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
   v1::Job job;
   job.set_job_id(accepted.job_id());
@@ -73,7 +69,7 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Submit(globals, *options);
-      return status.ok() ? kExitDone : Fail(status);
+      return ExitOf(status, options->json);
     };
   });
 }

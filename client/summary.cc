@@ -65,14 +65,15 @@ std::string Summary(const SummaryInput& input) {
   if (!job.reason().empty()) absl::StrAppend(&text, ": ", Printable(job.reason(), 2000));
   text += '\n';
   std::vector<std::vector<std::string>> rows;
-  rows.push_back({"  steps", StepsText(job, stats)});
+  const bool trains = !job.spec().has_probe();
+  if (trains) rows.push_back({"  steps", StepsText(job, stats)});
   if (stats.steps() > 0) {
     rows.push_back({"  tokens/s", absl::StrCat(Amount(stats.TokensPerSecond()), " over ",
                                                Amount(static_cast<double>(stats.tokens())), " tokens")});
     rows.push_back({"  loss", LossText(stats)});
   }
   rows.push_back({"  restarts", absl::StrCat(job.restarts())});
-  rows.push_back({"  checkpoint", CheckpointText(job)});
+  if (trains) rows.push_back({"  checkpoint", CheckpointText(job)});
   if (!job.spec().checkpoint().dir().empty()) {
     rows.push_back({"  run folder", job.spec().checkpoint().dir()});
     if (stats.steps() > 0) rows.push_back({"  metrics", absl::StrCat(job.spec().checkpoint().dir(), "/metrics.jsonl")});

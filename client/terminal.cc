@@ -57,6 +57,14 @@ void Terminal::Status(absl::string_view line) {
   fflush(stream_);
 }
 
+void Terminal::Aside(FILE* other, absl::string_view line) {
+  const std::string status = status_;
+  ClearStatus();
+  fputs(absl::StrCat(line, "\n").c_str(), other);
+  fflush(other);
+  Status(status);
+}
+
 void Terminal::ClearStatus() {
   if (status_.empty()) return;
   status_.clear();

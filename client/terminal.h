@@ -32,6 +32,8 @@ class Terminal {
   // Replaces the status line; on no terminal it does nothing.
   void Status(absl::string_view line);
   void ClearStatus();
+  // A line to another stream that may share the terminal; the status line is out of its way meanwhile.
+  void Aside(FILE* other, absl::string_view line);
 
  private:
   FILE* stream_;

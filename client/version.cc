@@ -22,12 +22,12 @@ int Version(const Globals& globals, bool json) {
     return kExitDone;
   }
   auto connection = Connect(globals);
-  if (!connection.ok()) return Fail(connection.status());
+  if (!connection.ok()) return ExitOf(connection.status(), json);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
   v1::ServerInfo info;
   absl::Status status = (*connection)->ToStatus((*connection)->stub().GetServerInfo(&context, {}, &info));
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return ExitOf(status, json);
   out["coordinator"] = {{"address", globals.coordinator},  {"version", info.version()},
                         {"protocol", info.protocol()},     {"cluster_id", info.cluster_id()},
                         {"hosts", info.hosts()},           {"slots", info.slots()},

@@ -1,8 +1,11 @@
 // trainctl watch: shows a job to its end, from its beginning, over restarts of the coordinator.
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
@@ -17,17 +20,35 @@ namespace {
 struct WatchOptions {
   std::string job_id;
   bool json = false;
+  PatienceOptions patience;
 };
+
+// How the job stands, however long the coordinator is away.
+absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptions& options) {
+  Retry retry(options.patience.retry);
+  while (true) {
+    auto job = GetJob(connection, options.job_id);
+    if (job.ok() || !IsAway(job.status())) return job;
+    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(job.status().message()).c_str());
+    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    if (!wait.has_value()) return job;
+    absl::SleepFor(*wait);
+  }
+}
 
 absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
   BlockSignals();
   Interrupts interrupts([] { _exit(kExitCancelled); });
-  ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
+  // Until there is a session to end in words, Ctrl-C just ends.
+  interrupts.OnFirst([] { _exit(kExitCancelled); });
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(v1::Job job, GetJobPatiently(*connection, options));
+  interrupts.OnFirst(nullptr);
   JobSession session(
       *connection, job,
       {.json = options.json,
-       .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id())});
+       .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id()),
+       .retry = options.patience.retry});
   session.Start({job.warnings().begin(), job.warnings().end()});
   interrupts.OnFirst([&session, &job] {
     session.Abort(absl::StrCat("no longer watching; job ", job.job_id(), " goes on (trainctl cancel ends it)"));
@@ -46,17 +67,17 @@ void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints to its end");
   verb->add_option("job", options->job_id, "Id of the job")->required();
   verb->add_flag("--json", options->json, "One JSON object a line");
+  AddPatience(*verb, &options->patience);
   verb->footer(
-      "The exit code is that of the job. Ctrl-C ends the watching, not the job.\n\n"
+      "Every event is told once, in order, also when the coordinator goes and comes back meanwhile. The exit code is\n"
+      "that of the job. Ctrl-C ends the watching, not the job.\n\n"
       "Examples:\n"
       "  trainctl watch k3x7q2ab\n"
       "  trainctl watch k3x7q2ab --json | jq 'select(.event == \"eval\") | .loss'");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       auto exit_code = Watch(globals, *options);
-      if (exit_code.ok()) return *exit_code;
-      if (options->json) puts(ErrorLine(exit_code.status().message(), ExitCodeOf(exit_code.status())).c_str());
-      return Fail(exit_code.status());
+      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
     };
   });
 }

@@ -1,16 +1,24 @@
 // What can be told of an address by its text alone. Pure.
 #pragma once
 
-#include "absl/strings/match.h"
+#include <cstdint>
+
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 
 namespace trainyard {
 
 // Whether `host` (no port, no brackets) can only be this machine. A name may start with "127." as well; an address
 // holds nothing but digits and points.
-inline bool IsLoopbackHost(absl::string_view host) {
-  if (host == "localhost" || host == "::1") return true;
-  return absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == absl::string_view::npos;
-}
+bool IsLoopbackHost(absl::string_view host);
+
+struct HostPort {
+  absl::string_view host;  // without brackets; part of what was split
+  uint32_t port = 0;
+};
+
+// Of "host:port" or "[v6]:port"; none: it is neither, or the port is not from `port_min` to 65535. An address to listen
+// on may have port 0, a free one.
+absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_min = 1);
 
 }  // namespace trainyard

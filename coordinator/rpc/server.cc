@@ -1,5 +1,4 @@
 #include "coordinator/rpc/server.h"
-#include "common/network.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -14,32 +13,20 @@
 #include <variant>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
 
-struct HostPort {
-  std::string host;  // without brackets
-  std::string port;
-};
-
-absl::StatusOr<HostPort> SplitHostPort(absl::string_view address) {
-  size_t colon = address.rfind(':');
-  uint32_t port = 0;
-  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen address '", address, "' must be host:port with a port of 0 to 65535"));
-  }
-  absl::string_view host = address.substr(0, colon);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
-  return HostPort{std::string(host), absl::StrCat(port)};
+absl::StatusOr<HostPort> SplitListenAddress(absl::string_view address) {
+  absl::optional<HostPort> split = SplitHostPort(address, /*port_min=*/0);
+  if (split.has_value()) return *split;
+  return absl::InvalidArgumentError(
+      absl::StrCat("listen address '", address, "' must be host:port with a port of 0 to 65535"));
 }
 
 // gRPC says only that it could not listen. A plain socket says why.
@@ -48,7 +35,7 @@ absl::Status ProbeListen(const HostPort& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  int code = getaddrinfo(address.host.c_str(), address.port.c_str(), &hints, &found);
+  int code = getaddrinfo(std::string(address.host).c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
   if (code != 0) {
     return absl::InvalidArgumentError(absl::StrCat("listen address ", address.host, ": ", gai_strerror(code)));
   }
@@ -69,7 +56,7 @@ absl::Status ProbeListen(const HostPort& address) {
 }  // namespace
 
 absl::Status CheckListenAddress(const RpcServerOptions& options) {
-  ASSIGN_OR_RETURN(HostPort address, SplitHostPort(options.listen));
+  ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options.listen));
   if (IsLoopbackHost(address.host) || options.allow_plaintext) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("listen address ", options.listen,
@@ -90,7 +77,7 @@ RpcServer::~RpcServer() { Stop(); }
 
 absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(CheckListenAddress(options_));
-  ASSIGN_OR_RETURN(HostPort address, SplitHostPort(options_.listen));
+  ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options_.listen));
   absl::Time deadline = absl::Now() + limits::kTakeOverWait;
   absl::Status probed = ProbeListen(address);
   while (absl::IsUnavailable(probed) && absl::Now() < deadline &&

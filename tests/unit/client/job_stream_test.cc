@@ -36,12 +36,23 @@ class FakeCoordinator final : public v1::JobService::Service {
     return asked_after_;
   }
 
+  std::vector<uint64_t> asked_after_step() {
+    absl::MutexLock lock(&mu_);
+    return asked_after_step_;
+  }
+  std::vector<uint64_t> asked_after_eval() {
+    absl::MutexLock lock(&mu_);
+    return asked_after_eval_;
+  }
+
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::Event>* writer) override {
     Act act;
     {
       absl::MutexLock lock(&mu_);
       asked_after_.push_back(request->after_sequence());
+      asked_after_step_.push_back(request->after_step());
+      asked_after_eval_.push_back(request->after_eval_step());
       if (acts_.empty()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "the script has ended");
       act = acts_.front();
       acts_.pop_front();
@@ -71,12 +82,14 @@ class FakeCoordinator final : public v1::JobService::Service {
   absl::Mutex mu_;
   std::deque<Act> acts_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> asked_after_step_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> asked_after_eval_ ABSL_GUARDED_BY(mu_);
   int submits_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 
 const grpc::Status kGoingDown(grpc::StatusCode::UNAVAILABLE, "going down");
-const JobStreamOptions kFast = {
+const RetryOptions kFast = {
     .backoff_min = absl::Milliseconds(1), .backoff_max = absl::Milliseconds(2), .give_up = absl::Seconds(60)};
 
 struct Followed {
@@ -85,7 +98,7 @@ struct Followed {
   std::vector<std::string> notices;
 };
 
-Followed Follow(FakeCoordinator& coordinator, const JobStreamOptions& options = kFast) {
+Followed Follow(FakeCoordinator& coordinator, const RetryOptions& options = kFast) {
   Followed followed;
   auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
   EXPECT_TRUE(connection.ok()) << connection.status();
@@ -140,6 +153,33 @@ TEST(JobStream, CoordinatorThatForgotItsNewestEventsIsAskedForAll_AndNoStepIsTol
   EXPECT_EQ(followed.told, std::vector<std::string>({"s1", "s2", "s3", "SUCCEEDED"}));
 }
 
+TEST(JobStream, NewLifeOfTheCoordinatorIsAskedForLaterStepsOnly_AndMayTellStepsAgain) {
+  FakeCoordinator coordinator(
+      {{.events = {StateEvent(1, v1::JOB_STATE_RUNNING), StepEvent(2, 1, 5), EvalEvent(3, 1, 5), StepEvent(4, 2, 5)},
+        .status = kGoingDown},
+       {.events = {StepEvent(1001, 2, 5), EvalEvent(1002, 1, 5), StepEvent(1003, 3, 5), EvalEvent(1004, 3, 5),
+                   StateEvent(1005, v1::JOB_STATE_SUCCEEDED)},
+        .status = grpc::Status::OK}});
+
+  Followed followed = Follow(coordinator);
+
+  EXPECT_EQ(followed.told, std::vector<std::string>({"RUNNING", "s1", "e1", "s2", "s3", "e3", "SUCCEEDED"}));
+  EXPECT_EQ(coordinator.asked_after(), std::vector<uint64_t>({0, 4}));
+  EXPECT_EQ(coordinator.asked_after_step(), std::vector<uint64_t>({0, 2}));
+  EXPECT_EQ(coordinator.asked_after_eval(), std::vector<uint64_t>({0, 1}));
+}
+
+TEST(JobStream, WatcherThatStartsOverTellsNoStateTwice) {
+  FakeCoordinator coordinator(
+      {{.events = {StateEvent(7, v1::JOB_STATE_RUNNING, "all are ready"), StepEvent(8, 1, 5)}, .status = kGoingDown},
+       {.events = {}, .status = grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "8 is newer than 1")},
+       {.events = {StateEvent(1, v1::JOB_STATE_RUNNING, "all are ready"), StepEvent(2, 2, 5),
+                   StateEvent(3, v1::JOB_STATE_SUCCEEDED)},
+        .status = grpc::Status::OK}});
+
+  EXPECT_EQ(Follow(coordinator).told, std::vector<std::string>({"RUNNING", "s1", "s2", "SUCCEEDED"}));
+}
+
 TEST(JobStream, StreamThatEndsBeforeTheJobIsOpenedAgain) {
   FakeCoordinator coordinator({{.events = {StepEvent(1, 1, 5)}, .status = grpc::Status::OK},
                                {.events = {StateEvent(2, v1::JOB_STATE_CANCELLED)}, .status = grpc::Status::OK}});
@@ -155,7 +195,7 @@ TEST(JobStream, UnknownJobIsToldAtOnce) {
 
 TEST(JobStream, GivesUpWhenTheCoordinatorStaysAway) {
   FakeCoordinator coordinator({{.events = {}, .status = kGoingDown}, {.events = {}, .status = kGoingDown}});
-  JobStreamOptions options = kFast;
+  RetryOptions options = kFast;
   options.give_up = absl::ZeroDuration();
 
   Followed followed = Follow(coordinator, options);
@@ -173,6 +213,20 @@ TEST(JobStream, StopEndsAWatchThatWaits) {
   auto end = stream.Follow([&](const v1::Event&) { stream.Stop(); }, [](absl::string_view) {});
 
   EXPECT_EQ(end.status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(EventFilter, StepSavedAgainByALaterGenerationIsNew) {
+  EventFilter filter;
+  v1::Event saved = CheckpointEvent(1, 10);
+  saved.set_generation(1);
+  v1::Event again = CheckpointEvent(2, 10);
+  again.set_generation(2);
+
+  EXPECT_TRUE(filter.IsNew(saved));
+  saved.set_sequence(2);
+  EXPECT_FALSE(filter.IsNew(saved));
+  again.set_sequence(3);
+  EXPECT_TRUE(filter.IsNew(again));
 }
 
 TEST(EventFilter, PassesWhatIsNew) {

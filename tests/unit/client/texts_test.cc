@@ -107,9 +107,32 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "  generation  2, restarts 1 of 10\n"
             "  run folder  /runs/tiny\n"
             "\n"
-            "RANK  HOST  GENERATION  PHASE  LAST STEP  REPORT AGE  PID  EXIT\n"
-            "0     h1    2           train  40         0.2 s       100\n"
-            "1     h1    2           train  39         0.2 s       101\n");
+            "RANK  HOST  PHASE  FOR    LAST STEP  COMPUTE  REPORT AGE  PID  WAITS IN  EXIT\n"
+            "0     h1    train  0.0 s  40         -        0.2 s       100  -\n"
+            "1     h1    train  0.0 s  39         -        0.2 s       101  -\n");
+}
+
+TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
+  v1::Job job = SampleJob();
+  job.set_unreachable(true);
+  job.mutable_goodput()->set_total_s(10);
+  job.mutable_goodput()->set_train_s(9);
+  job.mutable_ranks(0)->set_waits_in("all-reduce 17 (64 x fp32)");
+  job.mutable_ranks(0)->set_phase_s(12);
+  job.mutable_ranks(1)->set_straggler(true);
+  job.mutable_ranks(1)->set_compute_s(0.5);
+
+  std::string text = StatusText(job);
+
+  EXPECT_NE(text.find("RUNNING, no host of it can be reached\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  goodput     90.0 % ("), std::string::npos) << text;
+  EXPECT_NE(text.find("0     h1    train              12 s   40         -        0.2 s       100  "
+                      "all-reduce 17 (64 x fp32)\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("1     h1    train (straggler)  0.0 s  39         0.500 s  0.2 s       101  -\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Summary, OfASuccessTellsLossSpeedAndPlaces) {

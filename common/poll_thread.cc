@@ -1,29 +1,14 @@
-#include "client/poll_thread.h"
+#include "common/poll_thread.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <utility>
 
-namespace trainyard::client {
-namespace {
-
-sigset_t Interrupts() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
-  return set;
-}
-
-}  // namespace
+namespace trainyard {
 
 PollThread::PollThread(std::vector<Watch> watches)
     : watches_(std::move(watches)), stop_fd_(eventfd(0, EFD_CLOEXEC)), thread_([this] { Loop(); }) {}
@@ -50,21 +35,4 @@ void PollThread::Loop() {
   }
 }
 
-void BlockSignals() {
-  sigset_t set = Interrupts();
-  sigaddset(&set, SIGCHLD);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-}
-
-int NewInterruptFd() {
-  sigset_t set = Interrupts();
-  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-int TakeInterrupt(int fd) {
-  signalfd_siginfo info;
-  if (read(fd, &info, sizeof info) != sizeof info) return 0;
-  return static_cast<int>(info.ssi_signo);
-}
-
-}  // namespace trainyard::client
+}  // namespace trainyard

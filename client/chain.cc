@@ -1,0 +1,117 @@
+#include "client/chain.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kTextBytes = 2000;
+
+struct Words {
+  std::string kind;
+  std::string text;
+};
+
+Words WordsOf(const v1::Event& event) {
+  switch (event.kind_case()) {
+    case v1::Event::kState:
+      return {absl::AsciiStrToLower(StateName(event.state().state())), event.state().reason()};
+    case v1::Event::kNotice:
+      return {event.notice().rule().empty() ? event.notice().level() : absl::StrCat("[", event.notice().rule(), "]"),
+              event.notice().text()};
+    case v1::Event::kCheckpoint:
+      return {"checkpoint", absl::StrCat("step ", event.checkpoint().step(), ", ", event.checkpoint().path())};
+    case v1::Event::kStep:
+      return {"step", absl::StrFormat("%d, loss %.4f", event.step().step(), event.step().loss())};
+    case v1::Event::kEval:
+      return {"evaluation", absl::StrFormat("step %d, loss %.4f", event.eval().step(), event.eval().loss())};
+    case v1::Event::kProbe:
+      return {"probe", absl::StrFormat("rank %d on %s: %.1f GFLOP/s", event.probe().rank(), event.probe().host(),
+                                       event.probe().matmul_gflops())};
+    case v1::Event::KIND_NOT_SET:
+      break;
+  }
+  return {"unknown", "told by a newer coordinator"};
+}
+
+std::string TimeText(int64_t unix_ms, const EventTextOptions& options) {
+  const absl::Time time = absl::FromUnixMillis(unix_ms);
+  const bool today = absl::ToCivilDay(time, options.zone) == absl::ToCivilDay(options.now, options.zone);
+  return absl::FormatTime(today ? "%H:%M:%E3S" : "%Y-%m-%d %H:%M:%E3S", time, options.zone);
+}
+
+// Of several lines, the later ones under the first.
+std::string Indented(const std::string& text, size_t columns) {
+  std::string clean;
+  for (char c : text.substr(0, kTextBytes)) {
+    if (c == '\n') {
+      absl::StrAppend(&clean, "\n", std::string(columns, ' '));
+    } else {
+      clean += Printable(std::string(1, c), 1);
+    }
+  }
+  return clean;
+}
+
+}  // namespace
+
+bool IsDecision(const v1::Event& event) {
+  return event.has_state() || (event.has_notice() && !event.notice().rule().empty());
+}
+
+std::string EventText(const v1::Event& event, const EventTextOptions& options) {
+  Words words = WordsOf(event);
+  std::string line = absl::StrCat(TimeText(event.time_unix_ms(), options), "  ");
+  if (options.job_ids) {
+    std::string subject = event.job_id().empty()
+                              ? (event.host().empty() ? "cluster" : absl::StrCat("host ", event.host()))
+                              : absl::StrCat(event.job_id(), event.generation() > 0 ? " g" : "",
+                                             event.generation() > 0 ? absl::StrCat(event.generation()) : "");
+    absl::StrAppend(&line, absl::StrFormat("%-13s  ", Printable(subject, 80)));
+  }
+  absl::StrAppend(&line, absl::StrFormat("%-12s  ", words.kind));
+  return absl::StrCat(line, Indented(words.text, line.size()));
+}
+
+std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options) {
+  std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
+                                  job.unconfirmed() ? ", unconfirmed" : "", job.unreachable() ? ", unreachable" : "",
+                                  ", generation ", job.generation(), ", restarts ", job.restarts(), "\n");
+  if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), kTextBytes), "\n");
+  uint64_t generation = 0;
+  for (const v1::Event& event : events.events()) {
+    if (!IsDecision(event)) continue;
+    if (event.generation() != generation) {
+      generation = event.generation();
+      absl::StrAppend(&text, "generation ", generation, "\n");
+    }
+    absl::StrAppend(&text, "  ", EventText(event, options), "\n");
+  }
+  return text;
+}
+
+std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events) {
+  nlohmann::ordered_json chain = nlohmann::ordered_json::array();
+  for (const v1::Event& event : events.events()) {
+    if (IsDecision(event)) chain.push_back(nlohmann::ordered_json::parse(EventLine(event)));
+  }
+  nlohmann::ordered_json json = {{"id", job.job_id()},
+                                 {"name", job.spec().name()},
+                                 {"state", StateName(job.state())},
+                                 {"reason", job.reason()},
+                                 {"generation", job.generation()},
+                                 {"restarts", job.restarts()},
+                                 {"unconfirmed", job.unconfirmed()},
+                                 {"unreachable", job.unreachable()},
+                                 {"chain", chain}};
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,30 @@
+// What happened to a job and why, from its durable events: state changes and decisions, in words, with their times. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "trainyard/v1/service.pb.h"
+
+namespace trainyard::client {
+
+// Whether an event belongs to the chain of decisions: a state change, or a notice that names the rule it was made by.
+bool IsDecision(const v1::Event& event);
+
+// "14:02:11.250  running     all 2 ranks are ready", the kinds and rules aligned. With `job_ids` the job and host stand
+// before it. The date stands there too when it is not that of `now`.
+struct EventTextOptions {
+  absl::TimeZone zone;
+  absl::Time now;
+  bool job_ids = false;
+};
+std::string EventText(const v1::Event& event, const EventTextOptions& options);
+
+// How the job stands, then the decisions of each generation under a line of its own.
+std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options);
+
+// {"id":"...","state":"RUNNING",...,"chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}
+std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events);
+
+}  // namespace trainyard::client

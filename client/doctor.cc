@@ -1,0 +1,337 @@
+// trainctl doctor: what is wrong with a cluster's hosts. Reads what daemons tell, then submits probe jobs, two hosts each,
+// in two rounds (doctor_plan.h).
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/doctor_checks.h"
+#include "client/doctor_plan.h"
+#include "client/exit_code.h"
+#include "client/hosts_view.h"
+#include "client/interrupts.h"
+#include "client/job_calls.h"
+#include "client/job_stream.h"
+#include "common/files.h"
+#include "common/ids.h"
+#include "common/status_macros.h"
+#include "common/strict_yaml.h"
+#include "common/version.h"
+
+namespace trainyard::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::Duration kPoll = absl::Milliseconds(50);
+
+struct DoctorOptions {
+  std::vector<std::string> hosts;
+  bool no_probes = false;
+  uint32_t matmul_size = 1024;
+  uint64_t all_reduce_bytes = 4 << 20;
+  double time_limit_s = 60;
+  bool json = false;
+  ProbeLimits limits;
+};
+
+std::string PairText(const ProbePair& pair) { return absl::StrJoin(pair, " + "); }
+
+class Doctor {
+ public:
+  Doctor(Connection& connection, const DoctorOptions& options, const Interrupts& interrupts)
+      : connection_(connection), options_(options), interrupts_(interrupts) {}
+
+  absl::Status Examine() {
+    ASSIGN_OR_RETURN(server_, GetServerInfo(connection_));
+    ASSIGN_OR_RETURN(v1::ListHostsResponse all, ListHosts(connection_));
+    ASSIGN_OR_RETURN(hosts_, Chosen(all));
+    findings_ = CheckThisMachine(BinaryFolder(), WorkingDirectory());
+    for (Finding& finding : CheckHosts(server_, hosts_)) findings_.push_back(std::move(finding));
+    if (!options_.json) PrintFindings();
+    if (options_.no_probes) return absl::OkStatus();
+    for (const v1::HostStatus& host : hosts_.hosts()) {
+      std::string why = NotProbed(host);
+      if (why.empty()) {
+        probed_.push_back({.name = host.name(), .cores = host.cores()});
+      } else {
+        skipped_[host.name()] = why;
+      }
+    }
+    ASSIGN_OR_RETURN(first_, Round(1, FirstRound(probed_)));
+    ASSIGN_OR_RETURN(second_, Round(2, SecondRound(probed_, first_, options_.limits)));
+    verdicts_ = Judge(probed_, first_, second_, options_.limits);
+    if (!options_.json) PrintVerdicts();
+    return absl::OkStatus();
+  }
+
+  bool AllWell() const {
+    return !AnyProblem(findings_) && std::all_of(verdicts_.begin(), verdicts_.end(), [](const HostVerdict& verdict) {
+      return verdict.kind == HostVerdict::Kind::kGood;
+    });
+  }
+
+  void PrintJson() const;
+
+ private:
+  // Of --hosts, or all.
+  absl::StatusOr<v1::ListHostsResponse> Chosen(const v1::ListHostsResponse& all) const {
+    if (options_.hosts.empty()) return all;
+    v1::ListHostsResponse chosen;
+    std::vector<std::string> names;
+    for (const v1::HostStatus& host : all.hosts()) names.push_back(host.name());
+    for (const std::string& name : options_.hosts) {
+      auto it = std::find(names.begin(), names.end(), name);
+      if (it == names.end()) {
+        std::string nearest = NearestWord(name, names);
+        return absl::NotFoundError(absl::StrCat("--hosts: no host is called '", name, "'",
+                                                nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                                                " There are: ", absl::StrJoin(names, ", ")));
+      }
+      *chosen.add_hosts() = all.hosts(static_cast<int>(it - names.begin()));
+    }
+    return chosen;
+  }
+
+  absl::StatusOr<std::string> Submit(const ProbePair& pair) {
+    v1::SubmitRequest request;
+    request.set_job_id(RandomId(8));
+    v1::JobSpec& spec = *request.mutable_spec();
+    spec.set_name("doctor");
+    spec.mutable_probe()->set_matmul_size(options_.matmul_size);
+    spec.mutable_probe()->set_all_reduce_bytes(options_.all_reduce_bytes);
+    spec.mutable_resources()->set_ranks(static_cast<uint32_t>(pair.size()));
+    for (const std::string& host : pair) spec.mutable_resources()->add_hosts(host);
+    spec.mutable_recovery()->set_max_restarts(0);
+    ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(connection_, request));
+    return accepted.job_id();
+  }
+
+  // Probes all pairs at the same time: each host is in one of them at most.
+  absl::StatusOr<std::vector<ProbeResult>> Round(int number, const std::vector<ProbePair>& pairs) {
+    std::vector<ProbeResult> results;
+    std::vector<std::string> jobs;
+    for (const ProbePair& pair : pairs) {
+      auto job = Submit(pair);
+      if (!job.ok()) {
+        for (const std::string& submitted : jobs) Cancel(submitted, "the doctor could not go on");
+        return job.status();
+      }
+      jobs.push_back(*job);
+    }
+    const absl::Time deadline = absl::Now() + absl::Seconds(options_.time_limit_s);
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      ProbeResult result = Await(pairs[i], jobs[i], deadline);
+      if (!options_.json) PrintPair(number, result);
+      results.push_back(std::move(result));
+    }
+    if (interrupts_.interrupted()) return absl::CancelledError("interrupted; the probes are being cancelled");
+    return results;
+  }
+
+  ProbeResult Await(const ProbePair& pair, const std::string& job_id, absl::Time deadline) {
+    ProbeResult result{.hosts = pair, .error = "", .gflops = {}};
+    absl::StatusOr<v1::Job> job = absl::UnknownError("");
+    while (true) {
+      job = GetJob(connection_, job_id);
+      if (job.ok() && IsFinal(job->state())) break;
+      if (!job.ok() && !IsAway(job.status())) break;
+      if (interrupts_.interrupted() || absl::Now() >= deadline) {
+        Cancel(job_id, "the doctor waits no longer");
+        result.error = absl::StrFormat("the probe did not end within %.0f s: %s", options_.time_limit_s,
+                                       job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
+                                                : std::string(job.status().message()));
+        return result;
+      }
+      absl::SleepFor(kPoll);
+    }
+    if (!job.ok()) {
+      result.error = std::string(job.status().message());
+    } else if (job->state() != v1::JOB_STATE_SUCCEEDED) {
+      result.error = absl::StrCat("the probe ", job_id, " ", absl::AsciiStrToLower(StateName(job->state())), ": ",
+                                  job->reason());
+    } else {
+      Collect(job_id, &result);
+    }
+    return result;
+  }
+
+  // The job has ended, so its stream tells everything and ends.
+  void Collect(const std::string& job_id, ProbeResult* result) {
+    result->gflops.assign(result->hosts.size(), 0);
+    size_t told = 0;
+    JobStream stream(connection_, job_id, {.give_up = absl::Seconds(10)});
+    auto end = stream.Follow(
+        [&](const v1::Event& event) {
+          if (!event.has_probe()) return;
+          auto at = std::find(result->hosts.begin(), result->hosts.end(), event.probe().host());
+          if (at == result->hosts.end()) return;
+          result->gflops[static_cast<size_t>(at - result->hosts.begin())] = event.probe().matmul_gflops();
+          result->latency_s = std::max(result->latency_s, event.probe().all_reduce_latency_s());
+          const double bandwidth = event.probe().all_reduce_bytes_per_s();
+          result->bytes_per_s = told == 0 ? bandwidth : std::min(result->bytes_per_s, bandwidth);
+          ++told;
+        },
+        [](absl::string_view) {});
+    if (!end.ok()) {
+      result->error = std::string(end.status().message());
+    } else if (told < result->hosts.size()) {
+      result->error = absl::StrCat("only ", told, " of ", result->hosts.size(), " ranks of the probe ", job_id,
+                                   " told what they measured");
+    }
+  }
+
+  void Cancel(const std::string& job_id, const std::string& why) {
+    auto cancelled = CancelJob(connection_, job_id, why);
+    if (!cancelled.ok()) {
+      fprintf(stderr, "trainctl: could not cancel the probe %s: %s\n", job_id.c_str(),
+              std::string(cancelled.status().message()).c_str());
+    }
+  }
+
+  void PrintFindings() const {
+    for (const Finding& finding : findings_) {
+      const char* mark = finding.level == Finding::Level::kProblem ? "PROBLEM"
+                         : finding.level == Finding::Level::kNote  ? "note"
+                                                                   : "ok";
+      printf("%-8s %s: %s\n", mark, finding.subject.c_str(), finding.text.c_str());
+    }
+    fflush(stdout);
+  }
+
+  void PrintPair(int round, const ProbeResult& result) const {
+    std::string text;
+    if (!result.error.empty()) {
+      text = result.error;
+    } else {
+      text = absl::StrJoin(result.gflops, " and ", [](std::string* out, double gflops) {
+        absl::StrAppend(out, absl::StrFormat("%.1f", gflops));
+      });
+      text += " GFLOP/s";
+      if (result.hosts.size() > 1) {
+        absl::StrAppend(&text, absl::StrFormat(", all-reduce %.1f us for 8 bytes, %.1f MB/s", result.latency_s * 1e6,
+                                               result.bytes_per_s / 1e6));
+      }
+    }
+    printf("round %d  %s: %s\n", round, PairText(result.hosts).c_str(), text.c_str());
+    fflush(stdout);
+  }
+
+  void PrintVerdicts() const {
+    for (const auto& [host, why] : skipped_) printf("skipped  %s: %s\n", host.c_str(), why.c_str());
+    for (const HostVerdict& verdict : verdicts_) {
+      if (verdict.kind == HostVerdict::Kind::kGood) continue;
+      printf("PROBLEM  %s: %s: %s\n", verdict.host.c_str(), Word(verdict.kind), verdict.text.c_str());
+    }
+    printf("%s\n", AllWell() ? "all is well" : "something is wrong");
+  }
+
+  static const char* Word(HostVerdict::Kind kind) {
+    switch (kind) {
+      case HostVerdict::Kind::kGood:
+        return "good";
+      case HostVerdict::Kind::kSlowCompute:
+        return "slow compute";
+      case HostVerdict::Kind::kBadNetwork:
+        return "bad network";
+      case HostVerdict::Kind::kSuspect:
+        return "suspect";
+    }
+    return "";
+  }
+
+  Connection& connection_;
+  const DoctorOptions& options_;
+  const Interrupts& interrupts_;
+  v1::ServerInfo server_;
+  v1::ListHostsResponse hosts_;
+  std::vector<Finding> findings_;
+  std::vector<ProbeHost> probed_;
+  std::map<std::string, std::string> skipped_;  // host → why
+  std::vector<ProbeResult> first_, second_;
+  std::vector<HostVerdict> verdicts_;
+};
+
+Json ResultJson(int round, const ProbeResult& result) {
+  Json json = {{"round", round}, {"hosts", result.hosts}, {"matmul_gflops", result.gflops}};
+  json["all_reduce_latency_s"] = result.latency_s;
+  json["all_reduce_bytes_per_s"] = result.bytes_per_s;
+  json["error"] = result.error;
+  return json;
+}
+
+void Doctor::PrintJson() const {
+  Json findings = Json::array(), pairs = Json::array(), verdicts = Json::array(), skipped = Json::array(),
+       hosts = Json::array();
+  for (const Finding& finding : findings_) {
+    const char* level = finding.level == Finding::Level::kProblem ? "problem"
+                        : finding.level == Finding::Level::kNote  ? "note"
+                                                                  : "ok";
+    findings.push_back({{"level", level}, {"subject", finding.subject}, {"text", finding.text}});
+  }
+  for (const ProbeResult& result : first_) pairs.push_back(ResultJson(1, result));
+  for (const ProbeResult& result : second_) pairs.push_back(ResultJson(2, result));
+  for (const HostVerdict& verdict : verdicts_) {
+    verdicts.push_back({{"host", verdict.host}, {"verdict", Word(verdict.kind)}, {"text", verdict.text}});
+  }
+  for (const auto& [host, why] : skipped_) skipped.push_back({{"host", host}, {"why", why}});
+  for (const v1::HostStatus& host : hosts_.hosts()) hosts.push_back(Json::parse(HostJson(host)));
+  Json json = {{"event", "doctor"}, {"ok", AllWell()}, {"findings", findings}, {"probes", pairs},
+               {"verdicts", verdicts}, {"skipped", skipped}, {"hosts", hosts}};
+  puts(json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
+  BlockSignals();
+  Interrupts interrupts([] { _exit(kExitCancelled); });
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  Doctor doctor(*connection, options, interrupts);
+  RETURN_IF_ERROR(doctor.Examine());
+  if (options.json) doctor.PrintJson();
+  return doctor.AllWell() ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* verb = app.add_subcommand("doctor", "Tell what is wrong with the hosts of a cluster");
+  verb->add_option("--hosts", options->hosts, "Only these hosts: --hosts w1,w2")->delimiter(',')->type_name("NAMES");
+  verb->add_flag("--no-probes", options->no_probes, "Only read what the daemons tell");
+  verb->add_option("--matmul-size", options->matmul_size, "Rows and columns of the matrices of a probe")
+      ->capture_default_str()
+      ->check(CLI::Range(16, 65536));
+  verb->add_option("--all-reduce-bytes", options->all_reduce_bytes, "Size of the larger all-reduce of a probe")
+      ->capture_default_str()
+      ->check(CLI::Range(4096, 1 << 30));
+  verb->add_option("--share", options->limits.share, "Slower than this share of what is usual is slow")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--time-limit", options->time_limit_s, "Seconds that a round of probes may take")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 3600.0));
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->footer(
+      "Checks attachment, clocks, versions, disks, labels and addresses, then probes hosts in pairs: a matrix product and\n"
+      "all-reduces, as jobs of the name `doctor`. Hosts of a slow pair are probed once more, each with a fast one, which\n"
+      "tells a bad host from a bad partner. Hosts without a free slot are left alone. Exit code 1: something is wrong.\n"
+      "For one host by hand: trainyard-trainer --probe.\n\n"
+      "Examples:\n  trainctl doctor\n  trainctl doctor --hosts w1,w2,w3 --json | jq '.verdicts[]'");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] {
+      auto exit_code = Run(globals, *options);
+      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
+    };
+  });
+}
+
+}  // namespace trainyard::client

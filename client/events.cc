@@ -1,0 +1,98 @@
+// trainctl events: what the coordinator decided and learned, of one job or of the whole cluster.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/chain.h"
+#include "client/commands.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr uint32_t kEventsDefault = 1000;
+constexpr uint32_t kEventsMax = 10'000;
+// Events are few, and a person reads them.
+constexpr absl::Duration kPoll = absl::Milliseconds(500);
+
+struct EventsOptions {
+  std::string job_id;
+  uint32_t limit = kEventsDefault;
+  bool follow = false;
+  bool json = false;
+  PatienceOptions patience;
+};
+
+void Show(const v1::Event& event, const EventsOptions& options) {
+  const std::string text =
+      options.json ? EventLine(event)
+                   : EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()});
+  puts(text.c_str());
+}
+
+// Shows what is new. Returns whether the job, where one was named, has ended.
+bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options, v1::ListEventsRequest* request) {
+  bool ended = false;
+  for (const v1::Event& event : events.events()) {
+    Show(event, options);
+    request->set_after_sequence(std::max(request->after_sequence(), event.sequence()));
+    if (!options.job_id.empty() && event.has_state() && IsFinal(event.state().state())) ended = true;
+  }
+  fflush(stdout);
+  return ended;
+}
+
+absl::Status Events(const Globals& globals, const EventsOptions& options) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  v1::ListEventsRequest request;
+  request.set_job_id(options.job_id);
+  request.set_limit(options.limit);
+  ASSIGN_OR_RETURN(v1::ListEventsResponse first, ListEvents(*connection, request));
+  bool ended = ShowAll(first, options, &request);
+  request.set_limit(kEventsMax);
+  Retry retry(options.patience.retry);
+  while (options.follow && !ended) {
+    absl::SleepFor(kPoll);
+    auto more = ListEvents(*connection, request);
+    if (more.ok()) {
+      if (retry.away()) fprintf(stderr, "trainctl: the coordinator answers again\n");
+      retry.Answered();
+      ended = ShowAll(*more, options, &request);
+      continue;
+    }
+    if (!IsAway(more.status())) return more.status();
+    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(more.status().message()).c_str());
+    absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
+    if (!wait.has_value()) return more.status();
+    absl::SleepFor(*wait);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<EventsOptions>();
+  CLI::App* verb = app.add_subcommand("events", "List what was decided and what happened, of the cluster or of a job");
+  verb->add_option("--job", options->job_id, "Only of this job")->type_name("ID");
+  verb->add_flag("-f,--follow", options->follow, "Go on with what happens; with --job until the job ends");
+  verb->add_option("--limit", options->limit, "Only the newest so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, kEventsMax));
+  verb->add_flag("--json", options->json, "One JSON object a line");
+  AddPatience(*verb, &options->patience);
+  verb->footer(
+      "Steps and evaluations are not among them: trainctl watch shows those.\n\n"
+      "Examples:\n  trainctl events\n  trainctl events --job k3x7q2ab --json\n  trainctl events -f");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] { return ExitOf(Events(globals, *options), options->json); };
+  });
+}
+
+}  // namespace trainyard::client

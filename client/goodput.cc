@@ -1,0 +1,51 @@
+// trainctl goodput: where the time of a job's ranks went.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/goodput_view.h"
+#include "client/job_calls.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+struct GoodputOptions {
+  std::string job_id;
+  bool json = false;
+};
+
+absl::Status Goodput(const Globals& globals, const GoodputOptions& options) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
+  if (!options.json) {
+    fputs(GoodputText(job).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  nlohmann::ordered_json json = {{"id", job.job_id()},
+                                 {"name", job.spec().name()},
+                                 {"state", StateName(job.state())},
+                                 {"ranks", job.spec().resources().ranks()}};
+  json.update(nlohmann::ordered_json::parse(GoodputJson(job.goodput())));
+  puts(json.dump().c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<GoodputOptions>();
+  CLI::App* verb = app.add_subcommand("goodput", "Show where the time of a job's ranks went");
+  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->footer(
+      "Every second of every rank is in exactly one part, from the submission to the job's end.\n\n"
+      "Examples:\n  trainctl goodput k3x7q2ab\n  trainctl goodput k3x7q2ab --json | jq .shares.lost");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] { return ExitOf(Goodput(globals, *options), options->json); };
+  });
+}
+
+}  // namespace trainyard::client

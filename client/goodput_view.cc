@@ -1,0 +1,71 @@
+#include "client/goodput_view.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "client/exit_code.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+double ShareOf(double seconds, const v1::Goodput& goodput) {
+  return goodput.total_s() > 0 ? seconds / goodput.total_s() : 0;
+}
+
+std::vector<std::string> Row(const std::string& name, double seconds, const v1::Goodput& goodput,
+                             const std::string& meaning) {
+  return {absl::StrCat("  ", name), absl::StrFormat("%.3f s", seconds),
+          absl::StrFormat("%.1f %%", 100 * ShareOf(seconds, goodput)), meaning};
+}
+
+}  // namespace
+
+std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput) {
+  return {{{"queue", "waited for slots", goodput.queue_s()},
+           {"start", "formed the first group", goodput.start_s()},
+           {"train", "made steps and evaluations that count", goodput.train_s()},
+           {"save", "saved", goodput.save_s()},
+           {"lost", "made steps that a failure threw away", goodput.lost_s()},
+           {"detect", "from the last progress to the decision that something had failed", goodput.detect_s()},
+           {"recover", "ended a failed group and formed the next", goodput.recover_s()},
+           {"pause", "paused", goodput.pause_s()}}};
+}
+
+double GoodputShare(const v1::Goodput& goodput) { return ShareOf(goodput.train_s(), goodput); }
+
+std::string GoodputText(const v1::Job& job) {
+  const v1::Goodput& goodput = job.goodput();
+  std::string text = absl::StrFormat("job %s (%s): %s, goodput %.1f %%\n", job.job_id(), job.spec().name(),
+                                     StateName(job.state()), 100 * GoodputShare(goodput));
+  std::vector<std::vector<std::string>> rows = {{"  PART", "RANK-SECONDS", "SHARE", "IN WHICH THE RANKS"}};
+  double sum = 0;
+  for (const GoodputPart& part : GoodputParts(goodput)) {
+    rows.push_back(Row(part.name, part.seconds, goodput, part.meaning));
+    sum += part.seconds;
+  }
+  const uint32_t ranks = job.spec().resources().ranks();
+  rows.push_back(Row("sum", sum, goodput,
+                     absl::StrFormat("of %.3f s: %d %s for %s", goodput.total_s(), ranks, ranks == 1 ? "rank" : "ranks",
+                                     DurationText(absl::Seconds(goodput.total_s() / std::max(ranks, 1u))))));
+  return absl::StrCat(text, Table(rows));
+}
+
+std::string GoodputJson(const v1::Goodput& goodput) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object(), shares = nlohmann::ordered_json::object();
+  double sum = 0;
+  for (const GoodputPart& part : GoodputParts(goodput)) {
+    parts[part.name] = part.seconds;
+    shares[part.name] = ShareOf(part.seconds, goodput);
+    sum += part.seconds;
+  }
+  nlohmann::ordered_json json = {{"total_s", goodput.total_s()}, {"sum_s", sum},
+                                 {"goodput", GoodputShare(goodput)}, {"parts_s", parts},
+                                 {"shares", shares}};
+  return json.dump();
+}
+
+}  // namespace trainyard::client

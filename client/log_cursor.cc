@@ -1,0 +1,44 @@
+#include "client/log_cursor.h"
+
+namespace trainyard::client {
+
+void LogCursor::Push(const std::string& text, std::deque<std::string>* last) {
+  last->push_back(text);
+  if (last->size() > kWindow) last->pop_front();
+}
+
+void LogCursor::Shown(const v1::LogLine& line) { Push(line.text(), &last_[KeyOf(line)]); }
+
+bool LogCursor::IsNew(const v1::LogLine& line) {
+  auto it = skip_.find(KeyOf(line));
+  if (it == skip_.end() || it->second == 0) return true;
+  --it->second;
+  return false;
+}
+
+void LogCursor::Search::Add(const v1::LogLine& line) {
+  const Key key = KeyOf(line);
+  Stream& stream = streams_[key];
+  ++stream.lines;
+  lines_.emplace_back(stream.lines, line);
+  if (lines_.size() > kLinesMax) lines_.pop_front();
+  auto window = cursor_.last_.find(key);
+  if (window == cursor_.last_.end()) return;
+  stream.last.push_back(line.text());
+  if (stream.last.size() > window->second.size()) stream.last.pop_front();
+  if (stream.last == window->second) stream.shown = stream.lines;
+}
+
+std::vector<v1::LogLine> LogCursor::Search::Unshown() {
+  std::vector<v1::LogLine> unshown;
+  for (auto& [number, line] : lines_) {
+    if (number > streams_[KeyOf(line)].shown) unshown.push_back(std::move(line));
+  }
+  lines_.clear();
+  cursor_.skip_.clear();
+  for (const auto& [key, stream] : streams_) cursor_.skip_[key] = stream.lines;
+  for (const v1::LogLine& line : unshown) cursor_.Shown(line);
+  return unshown;
+}
+
+}  // namespace trainyard::client

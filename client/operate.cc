@@ -1,0 +1,105 @@
+// trainctl restart, pause, resume: what an operator does with a job's group. Each returns once the wish is stored.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/text.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+struct Options {
+  std::string job_id;
+  std::string reason;
+  bool now = false;
+  bool from_start = false;
+  bool json = false;
+};
+
+using Act = absl::StatusOr<v1::Job> (*)(Connection& connection, const Options& options);
+
+absl::StatusOr<v1::Job> Restart(Connection& connection, const Options& options) {
+  v1::RestartRequest request;
+  request.set_job_id(options.job_id);
+  request.set_reason(options.reason);
+  request.set_now(options.now);
+  return RestartJob(connection, request);
+}
+
+absl::StatusOr<v1::Job> Pause(Connection& connection, const Options& options) {
+  v1::PauseRequest request;
+  request.set_job_id(options.job_id);
+  request.set_reason(options.reason);
+  request.set_now(options.now);
+  return PauseJob(connection, request);
+}
+
+absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
+  v1::ResumeRequest request;
+  request.set_job_id(options.job_id);
+  request.set_reason(options.reason);
+  request.set_from_start(options.from_start);
+  return ResumeJob(connection, request);
+}
+
+absl::Status Operate(const Globals& globals, const Options& options, Act act) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(v1::Job job, act(*connection, options));
+  if (options.json) {
+    puts(JobJson(job).c_str());
+    return absl::OkStatus();
+  }
+  std::string reason = job.reason().empty() ? "" : absl::StrCat(": ", Printable(job.reason(), 500));
+  printf("job %s is %s%s\n", job.job_id().c_str(), StateName(job.state()).c_str(), reason.c_str());
+  return absl::OkStatus();
+}
+
+// Declares what the three verbs share.
+CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
+                  const std::shared_ptr<Options>& options, Act act) {
+  options->reason = absl::StrCat("trainctl ", name);
+  CLI::App* verb = app.add_subcommand(name, help);
+  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_option("--reason", options->reason, "Why, for those who ask later");
+  verb->add_flag("--json", options->json, "Print the job as a JSON object");
+  verb->callback([&globals, options, chosen, act] {
+    *chosen = [&globals, options, act] { return ExitOf(Operate(globals, *options, act), options->json); };
+  });
+  return verb;
+}
+
+}  // namespace
+
+void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = AddVerb(app, globals, chosen, "restart", "End a job's group at a step, with a save, and form it anew",
+                           options, Restart);
+  verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
+  verb->footer(
+      "Not counted against recovery.max_restarts. Returns once the wish is stored; trainctl watch shows the rest.\n\n"
+      "Examples:\n  trainctl restart k3x7q2ab\n  trainctl restart k3x7q2ab --now --reason 'stuck file system'");
+}
+
+void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb =
+      AddVerb(app, globals, chosen, "pause", "Save a job, end its group and free its slots until resume", options, Pause);
+  verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
+  verb->footer(
+      "The job stops at a step all ranks agree on and keeps its checkpoint. Pausing a paused job is no error.\n\n"
+      "Examples:\n  trainctl pause k3x7q2ab --reason 'the cluster is needed for a demo'");
+}
+
+void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = AddVerb(app, globals, chosen, "resume", "Queue a paused job again", options, Resume);
+  verb->add_flag("--from-start", options->from_start, "Go on although no checkpoint holds the steps that were made");
+  verb->footer("Examples:\n  trainctl resume k3x7q2ab\n  trainctl resume k3x7q2ab --from-start");
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,40 @@
+#include "client/retry.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+
+namespace trainyard::client {
+
+absl::optional<absl::Duration> Retry::Failed(absl::Time now) {
+  if (!away()) away_since_ = now;
+  const absl::Duration left = options_.give_up - (now - away_since_);
+  if (left <= absl::ZeroDuration()) return absl::nullopt;
+  return std::min(Again(), left);
+}
+
+absl::Duration Retry::Again() {
+  const absl::Duration wait = backoff_;
+  backoff_ = std::min(backoff_ * 2, options_.backoff_max);
+  return wait;
+}
+
+void Retry::Answered() {
+  backoff_ = options_.backoff_min;
+  away_since_ = absl::InfiniteFuture();
+}
+
+absl::optional<absl::Duration> ParsePatience(absl::string_view text) {
+  if (text == "forever") return absl::InfiniteDuration();
+  double seconds = 0;
+  absl::Duration duration;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    return absl::nullopt;
+  }
+  if (duration < absl::ZeroDuration() || duration == absl::InfiniteDuration()) return absl::nullopt;
+  return duration;
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,27 @@
+#include "common/network.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+
+namespace trainyard {
+
+bool IsLoopbackHost(absl::string_view host) {
+  if (host == "localhost" || host == "::1") return true;
+  return absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_min) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return absl::nullopt;
+  HostPort split;
+  split.host = address.substr(0, colon);
+  const bool bracketed = absl::ConsumePrefix(&split.host, "[") && absl::ConsumeSuffix(&split.host, "]");
+  if (split.host.empty() || (!bracketed && absl::StrContains(split.host, ":"))) return absl::nullopt;
+  const absl::string_view port = address.substr(colon + 1);
+  if (port.find_first_not_of("0123456789") != absl::string_view::npos) return absl::nullopt;
+  if (!absl::SimpleAtoi(port, &split.port) || split.port < port_min || split.port > 65535) return absl::nullopt;
+  return split;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,196 @@
+"""What an operator does with jobs and hosts, and what he is told."""
+
+import json
+
+import harness
+import pytest
+
+SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64}, "train__batch": {"global": 8, "micro": 2}}
+FOREVER = {"train__steps": 1_000_000, **SLOW}
+
+
+@pytest.fixture
+def two_hosts(cluster):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=2)
+    cluster.start_worker("h2", slots=2)
+    return cluster
+
+
+def object_of(done):
+    return json.loads(done.stdout)
+
+
+def hosts_of(job_view):
+    return {rank.host for rank in job_view.job.ranks}
+
+
+def test_cluster_lists_hosts_with_their_slots_and_jobs(two_hosts):
+    job = two_hosts.submit(**FOREVER)
+    two_hosts.wait_for_state(job, "RUNNING")
+
+    table = two_hosts.trainctl("cluster").stdout.splitlines()
+    hosts = {line["name"]: line for line in harness.events(two_hosts.trainctl("cluster", "--json").stdout)}
+
+    assert table[0].split()[:4] == ["HOST", "STATE", "SLOTS", "JOBS"]
+    assert [row.split()[:3] for row in table[1:]] == [["h1", "up", "2/2"], ["h2", "up", "0/2"]]
+    assert hosts["h1"]["jobs"] == [job] and hosts["h2"]["jobs"] == []
+    assert hosts["h1"]["reachable"] and abs(hosts["h1"]["clock_offset_s"]) < 5
+    assert hosts["h1"]["version"] and hosts["h1"]["disk_free_bytes"] > 0
+
+
+def test_cordon_keeps_a_host_from_new_ranks_and_uncordon_lets_it_have_them(two_hosts):
+    two_hosts.trainctl("cordon", "h1", "--reason", "fan is loud")
+    job = two_hosts.submit(train__steps=5)
+    assert two_hosts.wait_for_end(job).state_name == "SUCCEEDED"
+    assert hosts_of(two_hosts.get(job)) == {"h2"}
+    assert "fan is loud" in two_hosts.trainctl("cluster").stdout
+
+    two_hosts.trainctl("uncordon", "h1")
+
+    job = two_hosts.submit(train__steps=5)
+    assert two_hosts.wait_for_end(job).state_name == "SUCCEEDED"
+    assert hosts_of(two_hosts.get(job)) == {"h1"}
+
+
+def test_drain_moves_a_job_with_a_save_and_costs_no_restart(two_hosts):
+    job = two_hosts.submit(train__steps=400, **SLOW)
+    two_hosts.wait_for_step(job, 10)
+    (host,) = hosts_of(two_hosts.get(job))
+
+    told = two_hosts.trainctl("drain", host).stdout
+
+    assert job in told
+    view = two_hosts.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED"
+    assert hosts_of(view) == {"h1", "h2"} - {host}
+    assert (view.job.generation, view.job.restarts) == (2, 0)
+    assert [event.step.step for event in two_hosts.watch(job) if event.HasField("step")] == list(range(1, 401))
+    assert host in two_hosts.trainctl("why", job).stdout
+
+
+def test_restart_forms_the_group_anew_and_why_says_who_wanted_it(one_host):
+    job = one_host.submit(train__steps=400, **SLOW)
+    one_host.wait_for_step(job, 10)
+
+    one_host.trainctl("restart", job, "--reason", "new kernel")
+
+    view = one_host.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED"
+    assert (view.job.generation, view.job.restarts) == (2, 0)
+    why = one_host.trainctl("why", job).stdout
+    assert "generation 2" in why and "new kernel" in why, why
+    chain = object_of(one_host.trainctl("why", job, "--json"))["chain"]
+    assert [line["state"] for line in chain if line["event"] == "state"][-1] == "SUCCEEDED"
+    assert all(line["time_s"] > 0 for line in chain)
+
+
+def test_pause_frees_the_slots_and_resume_goes_on_where_it_was(one_host):
+    job = one_host.submit(train__steps=400, **SLOW)
+    one_host.wait_for_step(job, 10)
+
+    one_host.trainctl("pause", job)
+    one_host.wait_for_state(job, "PAUSED")
+    assert one_host.wait_for_end(one_host.submit(train__steps=5)).state_name == "SUCCEEDED"
+    one_host.trainctl("resume", job)
+
+    view = one_host.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0)
+    assert [event.step.step for event in one_host.watch(job) if event.HasField("step")] == list(range(1, 401))
+
+
+def test_goodput_adds_up(one_host):
+    job = one_host.submit(train__steps=60, checkpoint__every_steps=20)
+    one_host.wait_for_end(job)
+
+    goodput = object_of(one_host.trainctl("goodput", job, "--json"))
+
+    assert goodput["total_s"] > 0 and goodput["parts_s"]["train"] > 0
+    assert sum(goodput["parts_s"].values()) == pytest.approx(goodput["total_s"], abs=0.01)
+    assert set(goodput["parts_s"]) == {"queue", "start", "train", "save", "lost", "detect", "recover", "pause"}
+    assert "sum" in one_host.trainctl("goodput", job).stdout
+    assert object_of(one_host.trainctl("status", job, "--json"))["goodput"]["total_s"] > 0
+
+
+def test_events_of_a_job_and_of_the_cluster(two_hosts):
+    job = two_hosts.submit(train__steps=5)
+    two_hosts.wait_for_end(job)
+    two_hosts.trainctl("cordon", "h2")
+
+    of_job = harness.events(two_hosts.trainctl("events", "--job", job, "--follow", "--json").stdout)
+    of_cluster = two_hosts.trainctl("events").stdout
+
+    assert [line["state"] for line in of_job if line["event"] == "state"][-1] == "SUCCEEDED"
+    assert job in of_cluster and "h2" in of_cluster
+
+
+BAD = [
+    ("a host that is not there", ["drain", "h9"], 2, "h9"),
+    ("a job that is not there", ["restart", "nosuchjob"], 2, "nosuchjob"),
+    ("the chain of no job", ["why", "nosuchjob"], 2, "nosuchjob"),
+    ("a resume of a job that is not paused", ["resume", "JOB"], 2, "JOB"),
+    ("a restart of a job that has ended", ["restart", "JOB"], 2, "JOB"),
+    ("a pause of a job that has ended", ["pause", "JOB"], 2, "JOB"),
+]
+
+
+def test_what_cannot_be_done_is_a_sentence_and_with_json_an_object(one_host):
+    job = one_host.submit(train__steps=2)
+    one_host.wait_for_end(job)
+    for name, arguments, code, word in BAD:
+        words = [job if argument == "JOB" else argument for argument in arguments]
+
+        done = one_host.trainctl(*words, "--json", expect=code)
+
+        error = object_of(done)
+        assert error["event"] == "error" and error["exit_code"] == code, name
+        assert (job if word == "JOB" else word) in error["text"], name
+        assert done.stderr.startswith("trainctl: "), name
+
+
+@pytest.mark.parametrize("verb", [["cluster"], ["list"], ["events"], ["why", "k3x7q2ab"], ["status", "k3x7q2ab"],
+                                  ["cancel", "k3x7q2ab"], ["goodput", "k3x7q2ab"], ["pause", "k3x7q2ab"], ["drain", "h1"],
+                                  ["doctor"], ["version"], ["logs", "k3x7q2ab"]], ids=lambda verb: verb[0])
+def test_nobody_there_is_exit_3_and_an_object(cluster, verb):
+    done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", *verb, "--json", expect=3)
+
+    error = json.loads(done.stdout.splitlines()[-1])
+    assert (error["event"], error["exit_code"]) == ("error", 3)
+    assert "127.0.0.1:1" in error["text"]
+
+
+def test_a_run_that_fails_before_it_submits_ends_with_done(cluster):
+    done = cluster.run_trainctl("run", "nowhere.yaml", "--json", expect=2)
+
+    lines = harness.events(done.stdout)
+    assert [line["event"] for line in lines] == ["error", "done"]
+    assert lines[-1]["exit_code"] == 2 and lines[-1]["state"] is None and "nowhere.yaml" in lines[-1]["reason"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["status"], ["drain", "h1", "--frob"]], ids=str)
+def test_every_refused_command_line_begins_with_the_program_and_is_told_once(cluster, arguments):
+    done = cluster.run_trainctl(*arguments, expect=2)
+
+    assert done.stderr.startswith("trainctl: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_run_says_nothing_of_a_missing_host_and_a_folder_that_cannot_be_is_named(cluster):
+    text = cluster.run_trainctl("run", cluster.write_job(train__steps=3), "--json").stdout
+    refused = cluster.run_trainctl("run", cluster.write_job(train__steps=3, checkpoint__dir="/proc/x"), expect=None)
+
+    assert "no host is attached" not in text
+    assert refused.returncode == 2 and "checkpoint.dir" in refused.stderr and "/proc/x" in refused.stderr, refused.stderr
+
+
+def test_a_submit_that_finds_nothing_to_resume_says_so(one_host):
+    job = one_host.write_job(name="fresh", train__steps=2)
+
+    assert "nothing to resume" in one_host.trainctl("submit", job, "--resume").stderr
+
+
+def test_hosts_that_a_job_names_are_kept_to(two_hosts):
+    job = two_hosts.submit(train__steps=5, resources={"ranks": 2, "threads_per_rank": 1, "hosts": ["h2"]})
+
+    assert two_hosts.wait_for_end(job).state_name == "SUCCEEDED"
+    assert hosts_of(two_hosts.get(job)) == {"h2"}

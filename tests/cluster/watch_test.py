@@ -1,0 +1,157 @@
+"""Those who look on: a coordinator that goes and comes back costs a watcher no event and tells it none twice; a terminal that
+goes costs the job nothing."""
+
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+
+import harness
+import processes
+
+# Steps of some milliseconds, so that a coordinator comes back while they are made.
+SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64}, "train__batch": {"global": 8, "micro": 2}}
+FOREVER = {"train__steps": 1_000_000}
+
+
+def lines_of(program):
+    """(events, other lines) of what has been printed so far."""
+    complete = program.output().rpartition("\n")[0].splitlines()
+    return (harness.events("\n".join(line for line in complete if line.startswith("{"))),
+            [line for line in complete if not line.startswith("{")])
+
+
+def steps_told(program):
+    return [line["step"] for line in lines_of(program)[0] if line["event"] == "step"]
+
+
+def wait_for_steps(program, count):
+    def enough():
+        assert program.alive() or len(steps_told(program)) >= count, f"it ended early:\n{program.output()}"
+        return len(steps_told(program)) >= count
+
+    harness.wait_until(enough, f"{count} steps are told")
+
+
+def replace_coordinator(cluster):
+    """kill -9, then a new one on the same port and folder."""
+    old = cluster.coordinator
+    old.signal(signal.SIGKILL)
+    old.wait()
+    return cluster.start_coordinator(port=int(old.address.rpartition(":")[2]))
+
+
+def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host):
+    job = one_host.submit(train__steps=400, checkpoint__every_steps=100, train__evaluate={"every_steps": 50, "batches": 2},
+                          **SLOW)
+    watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json")
+    for count in (30, 150):
+        wait_for_steps(watch, count)
+        replace_coordinator(one_host)
+
+    assert watch.wait(90) == 0, watch.output()
+
+    events, asides = lines_of(watch)
+    assert steps_told(watch) == list(range(1, 401))
+    assert [line["step"] for line in events if line["event"] == "eval"] == list(range(50, 401, 50))
+    assert [line["step"] for line in events if line["event"] == "checkpoint"] == [100, 200, 300, 400]
+    states = [line["state"] for line in events if line["event"] == "state"]
+    assert states.count("RUNNING") == 1 and states[-1] == "SUCCEEDED", states
+    assert (events[-1]["event"], events[-1]["state"]) == ("done", "SUCCEEDED")
+    assert sum("does not answer" in line for line in asides) == 2, asides
+    assert one_host.get(job).job.generation == 1
+
+
+def test_run_on_a_cluster_reconnects_too(one_host):
+    run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
+                                  one_host.write_job(train__steps=300, **SLOW), "--json")
+    wait_for_steps(run, 30)
+    replace_coordinator(one_host)
+
+    assert run.wait(90) == 0, run.output()
+
+    assert steps_told(run) == list(range(1, 301))
+
+
+def test_watch_gives_up_after_the_time_it_was_given(one_host):
+    job = one_host.submit(**FOREVER, **SLOW)
+    watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json",
+                                    "--reconnect-for", "300ms")
+    wait_for_steps(watch, 3)
+
+    one_host.coordinator.signal(signal.SIGKILL)
+
+    assert watch.wait(20) == 3, watch.output()
+    assert lines_of(watch)[0][-1]["event"] == "error"
+
+
+def test_logs_follow_over_the_death_of_the_coordinator(one_host):
+    job = one_host.submit(train__steps=300, checkpoint__every_steps=20, **SLOW)
+    logs = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", job, "-f", "--rank", "0", "--json")
+    one_host.wait_for_step(job, 30)
+    harness.wait_until(lambda: lines_of(logs)[0], "a line of output is shown")
+    replace_coordinator(one_host)
+
+    assert logs.wait(90) == 0, logs.output()
+
+    shown = [line["text"] for line in lines_of(logs)[0] if line["stream"] == "stdout"]
+    kept = [line["text"] for line in harness.events(one_host.trainctl("logs", job, "--rank", "0", "--json").stdout)
+            if line["stream"] == "stdout"]
+    assert shown == kept
+    assert any("finished" in line for line in shown)
+
+
+def test_a_wrong_duration_is_refused(cluster):
+    done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", "watch", "k3x7q2ab", "--reconnect-for", "soon", expect=2)
+
+    assert "trainctl: " in done.stderr and "soon" in done.stderr
+
+
+def watch_command_of(folder):
+    return (pathlib.Path(folder) / "watch").read_text().splitlines()[0]
+
+
+def test_training_goes_on_when_the_terminal_of_run_goes_and_watch_shows_it(cluster):
+    run = cluster.start_trainctl("run", cluster.write_job(train__steps=400, checkpoint__every_steps=200, **SLOW), "--json")
+    wait_for_steps(run, 20)
+    folder = next((cluster.folder / "trainyard-runs").iterdir())
+    trainers = set(harness.trainers())
+    assert trainers
+
+    run.signal(signal.SIGHUP)
+
+    assert run.wait(20) == 0, run.output()
+    command = watch_command_of(folder)
+    assert command in run.output()
+    assert lines_of(run)[0][-1]["event"] == "done"
+    assert "trainctl --coordinator 127.0.0.1:" in command
+    watched = subprocess.run([*shlex.split(command), "--json"], capture_output=True, text=True, timeout=90, check=False)
+    assert watched.returncode == 0, watched.stdout[-2000:] + watched.stderr
+    lines = harness.events(watched.stdout)
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 401))
+    assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
+    assert harness.metrics_steps(folder) == harness.steps_of(lines)
+    assert (folder / "step-00000400" / "manifest.json").is_file()
+    # The daemons are ordinary ones now, and end as such; the second line says how.
+    kill = (folder / "watch").read_text().splitlines()[1].rpartition("kill ")[2].split()
+    assert sorted(map(int, kill)) == sorted(pid for pid in processes.descendants()
+                                            if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke"))
+    for pid in kill:
+        os.kill(int(pid), signal.SIGTERM)
+    harness.assert_nothing_runs()
+
+
+def test_a_hangup_while_a_cluster_trains_ends_the_looking_on_alone(one_host):
+    run_folder = one_host.folder / "run"
+    run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
+                                  one_host.write_job(**FOREVER, **SLOW, checkpoint__dir=str(run_folder)), "--json")
+    wait_for_steps(run, 3)
+
+    run.signal(signal.SIGHUP)
+
+    assert run.wait(20) == 0, run.output()
+    job = lines_of(run)[0][0]["id"]
+    assert watch_command_of(run_folder).endswith(f"--coordinator {one_host.coordinator.address} watch {job}")
+    step = one_host.get(job).job.last_step
+    one_host.wait_for_step(job, step + 5)
