@@ -1,0 +1,289 @@
+// Hangs and stragglers through the core: from reports to events, looks, failures and what is left of them afterwards.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr char kJob[] = "jobjob000001";
+
+class CoreHangTest : public ::testing::Test {
+ protected:
+  // Two ranks on one host, running; each has told of a step of 0.1 s.
+  void Begin(v1::OnHang on_hang = v1::ON_HANG_RESTART, uint32_t ranks = 2) {
+    v1::JobSpec spec = MakeSpec(ranks);
+    spec.mutable_train()->set_steps(100'000);
+    spec.mutable_recovery()->set_on_hang(on_hang);
+    host_.Attach();
+    ASSERT_TRUE(harness_.Submit(spec, kJob).status.ok());
+    BringToRunning(harness_, host_, kJob);
+    for (int i = 0; i < 5; ++i) {
+      ++step_;
+      Speak(absl::Milliseconds(100));
+    }
+  }
+
+  v1::RankReport Report(uint32_t rank) {
+    v1::RankReport report;
+    *report.mutable_key() = Key(kJob, harness_.Get(kJob).generation(), rank);
+    report.set_phase(phase_);
+    report.set_last_step(step_);
+    v1::CommunicatorReport& world = *report.add_communicators();
+    world.set_name("world");
+    bool waits = rank != culprit_;
+    world.set_started(step_ * 2 + (waits ? 1 : 0));
+    world.set_completed(step_ * 2);
+    world.set_last_started(absl::StrCat("all-reduce ", world.started(), " (8 x fp64)"));
+    if (waits) world.set_waits_in(world.last_started());
+    report.add_phase_times()->set_phase("train");
+    report.mutable_phase_times(0)->set_longest_s(0.1);
+    report.set_process_state(rank == stopped_ ? "T" : "S");
+    report.set_silent(rank == stopped_);
+    report.set_micro_batches_made(step_ * 2);
+    report.set_steps_made(step_);
+    report.set_compute_total_s(static_cast<double>(step_) * 2 * (rank == slow_ ? 0.05 : 0.02));
+    if (rank == stopped_) report.set_age_s(absl::ToDoubleSeconds(harness_.now - stopped_at_));
+    return report;
+  }
+  // Each rank (or the daemon for it) reports every half second.
+  void Speak(absl::Duration by) {
+    for (absl::Time end = harness_.now + by; harness_.now < end;) {
+      RankReportsTold told{host_.session, {}};
+      for (uint32_t rank = 0; rank < harness_.Get(kJob).spec().resources().ranks(); ++rank) {
+        *told.reports.add_reports() = Report(rank);
+      }
+      if (harness_.StateOf(kJob) == v1::JOB_STATE_RUNNING) harness_.Handle(std::move(told));
+      harness_.Advance(std::min(absl::Milliseconds(500), end - harness_.now));
+    }
+  }
+  void Stop(uint32_t rank) {
+    stopped_ = culprit_ = rank;
+    stopped_at_ = harness_.now;
+  }
+  std::vector<std::string> Told(const std::string& rule) {
+    std::vector<std::string> texts;
+    for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) {
+      if (event->has_notice() && event->notice().rule() == rule) texts.push_back(event->notice().text());
+    }
+    return texts;
+  }
+
+  Harness harness_;
+  FakeHost host_{harness_, "w1", 4, 11};
+  uint64_t step_ = 0;
+  std::string phase_ = "train";
+  uint32_t culprit_ = 99;
+  uint32_t stopped_ = 99;
+  uint32_t slow_ = 99;
+  absl::Time stopped_at_;
+};
+
+TEST_F(CoreHangTest, AStoppedRankIsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {
+  Begin();
+  Stop(1);
+
+  Speak(absl::Seconds(5));
+
+  v1::Job job = harness_.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
+  EXPECT_THAT(job.reason(), HasSubstr("rank 1 on w1 is stopped (SIGSTOP, state T) and was not seen to enter all-reduce 11 "
+                                      "(8 x fp64) of step 6, in which 1 rank waits"));
+  EXPECT_THAT(Told("hang"), SizeIs(1));
+  EXPECT_THAT(host_.desired().trainers(), IsEmpty());
+
+  host_.Apply();
+  harness_.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
+}
+
+TEST_F(CoreHangTest, TheDaemonIsAskedToLook_AndWhatItSawIsInTheReason) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Milliseconds(3600));
+  ASSERT_THAT(host_.desired().examine(), SizeIs(1));
+  const v1::ExamineRequest request = host_.desired().examine(0);
+  EXPECT_EQ(request.key().rank(), 1u);
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+  v1::Fact fact;
+  fact.mutable_examined()->set_request_id(request.request_id());
+  fact.mutable_examined()->set_state("R");
+  fact.mutable_examined()->set_cpu_share(0.98);
+  host_.Tell(request.key(), fact);
+  EXPECT_THAT(host_.desired().examine(), IsEmpty());
+  Speak(absl::Seconds(2));
+
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
+}
+
+TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFromIt) {
+  Begin(v1::ON_HANG_NOTIFY);
+  Stop(1);
+  Speak(absl::Seconds(20));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(Told("hang"), SizeIs(1));
+
+  stopped_ = culprit_ = 99;
+  ++step_;
+  v1::RankReport late = Report(1);
+  late.mutable_phase_times(0)->set_longest_s(20);
+  RankReportsTold told{host_.session, {}};
+  *told.reports.add_reports() = late;
+  harness_.Handle(std::move(told));
+  for (int i = 0; i < 4; ++i) {
+    ++step_;
+    Speak(absl::Milliseconds(500));
+  }
+
+  EXPECT_THAT(Told("hang"), SizeIs(2));
+  EXPECT_THAT(Told("hang").back(), HasSubstr("the ranks go on after"));
+  EXPECT_LT(harness_.Get(kJob).learned_step_s(), 1.0);
+  EXPECT_EQ(harness_.Get(kJob).restarts(), 0u);
+}
+
+TEST_F(CoreHangTest, ASlowSaveIsNoHang) {
+  Begin();
+  phase_ = "save";
+  culprit_ = 0;
+
+  Speak(absl::Seconds(110));
+
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(Told("hang"), IsEmpty());
+}
+
+TEST_F(CoreHangTest, ACoordinatorThatWasAway_OrRestarted_WaitsAnew) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Seconds(3));
+
+  harness_.now += absl::Seconds(30);  // stopped: no tick came
+  Speak(absl::Seconds(4));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+
+  harness_.Restart();
+  harness_.alive.clear();
+  host_.Attach();
+  Speak(absl::Seconds(4));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+
+  // What a step takes was written down, so the new life need not learn it first.
+  Speak(absl::Seconds(4));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1"));
+}
+
+TEST_F(CoreHangTest, AfterAHangByPatienceAlone_TheNextOneIsGivenTwiceTheTime_OverARestartOfTheCoordinator) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Seconds(9));
+  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  host_.Apply();
+  harness_.Advance(absl::Seconds(1));
+  culprit_ = 99;
+  BringToRunning(harness_, host_, kJob);
+  harness_.Restart();
+  harness_.alive.clear();
+  host_.Attach();
+  for (int i = 0; i < 4; ++i) {
+    ++step_;
+    Speak(absl::Milliseconds(500));
+  }
+
+  culprit_ = 1;
+  Speak(absl::Seconds(9));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+  Speak(absl::Seconds(4));
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+}
+
+TEST_F(CoreHangTest, ReportsOfAnOlderGenerationProveNothing) {
+  Begin();
+  culprit_ = 1;
+  for (int i = 0; i < 12 && harness_.StateOf(kJob) == v1::JOB_STATE_RUNNING; ++i) {
+    v1::RankReport old = Report(1);
+    old.mutable_key()->set_generation(7);
+    old.set_last_step(1000 + static_cast<uint64_t>(i));
+    RankReportsTold told{host_.session, {}};
+    *told.reports.add_reports() = old;
+    harness_.Handle(std::move(told));
+    Speak(absl::Milliseconds(500));
+  }
+
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+}
+
+TEST_F(CoreHangTest, AStragglerIsToldOnce_ShownInTheStatus_AndToldAgainWhenItIsOver) {
+  Begin();
+  slow_ = 1;
+  for (int i = 0; i < 160; ++i) {
+    ++step_;
+    Speak(absl::Milliseconds(500));
+  }
+
+  EXPECT_THAT(Told("straggler"), SizeIs(1));
+  EXPECT_THAT(Told("straggler"), Contains(HasSubstr("rank 1 on w1 is slow")));
+  EXPECT_TRUE(harness_.Get(kJob).ranks(1).straggler());
+  EXPECT_FALSE(harness_.Get(kJob).ranks(0).straggler());
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(CoreHangTest, StatusTellsWhereARankWaits) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Seconds(1));
+
+  EXPECT_EQ(harness_.Get(kJob).ranks(0).waits_in(), "all-reduce 11 (8 x fp64)");
+  EXPECT_EQ(harness_.Get(kJob).ranks(1).waits_in(), "");
+  EXPECT_NEAR(harness_.Get(kJob).learned_step_s(), 0.1, 1e-9);
+}
+
+TEST_F(CoreHangTest, WhatHostsDecideIsMergedIntoOneLineAKey) {
+  v1::JobSpec spec = MakeSpec(2);
+  FakeHost second(harness_, "w2", 1, 12);
+  FakeHost first(harness_, "w1", 1, 11);
+  first.Attach();
+  second.Attach();
+  ASSERT_TRUE(harness_.Submit(spec, kJob).status.ok());
+  auto tell = [&](FakeHost& host, uint32_t rank, const std::string& key, const std::string& value) {
+    v1::Fact fact;
+    v1::ResolvedKey& decision = *fact.mutable_decided()->add_decisions();
+    decision.set_key(key);
+    decision.set_value(value);
+    decision.set_reason("4 cores");
+    host.Tell(Key(kJob, 1, rank), fact);
+  };
+  auto decision = [&](const std::string& key) {
+    const v1::Job job = harness_.Get(kJob);
+    for (const v1::ResolvedKey& decision : job.decisions()) {
+      if (decision.key() == key) return decision;
+    }
+    return v1::ResolvedKey();
+  };
+
+  tell(first, 0, "resources.threads_per_rank", "4");
+  tell(second, 1, "resources.threads_per_rank", "4");
+  EXPECT_EQ(decision("resources.threads_per_rank").value(), "4");
+  EXPECT_EQ(decision("resources.threads_per_rank").reason(), "4 cores");
+
+  tell(second, 1, "resources.threads_per_rank", "2");
+  EXPECT_EQ(decision("resources.threads_per_rank").value(), "differs by host");
+  EXPECT_EQ(decision("resources.threads_per_rank").reason(), "w1: 4 (4 cores); w2: 2 (4 cores)");
+
+  tell(first, 0, "train.steps", "1");
+  EXPECT_THAT(decision("train.steps").reason(), Not(HasSubstr("4 cores")));
+  harness_.Restart();
+  EXPECT_EQ(decision("resources.threads_per_rank").value(), "differs by host");
+}
+
+}  // namespace
+}  // namespace trainyard
