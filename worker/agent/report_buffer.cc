@@ -1,5 +1,6 @@
 #include "worker/agent/report_buffer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/limits.h"
@@ -10,6 +11,17 @@ namespace {
 // Steps wait no longer than a person would notice; other news is for `status`.
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
 constexpr absl::Duration kNewsInterval = absl::Milliseconds(500);
+constexpr int kPhases = 8;
+
+// The longest of each phase, so that none is lost however seldom something is sent.
+void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
+  for (v1::PhaseTime& known : *into.mutable_phase_times()) {
+    if (known.phase() != time.phase()) continue;
+    known.set_longest_s(std::max(known.longest_s(), time.longest_s()));
+    return;
+  }
+  if (into.phase_times_size() < kPhases) *into.add_phase_times() = time;
+}
 
 }  // namespace
 
@@ -32,10 +44,23 @@ void ReportBuffer::Add(const v1::RankReport& report, absl::Time now) {
   }
   for (const v1::StepReport& step : report.steps()) untold_dropped_ += steps_.Add(step);
   for (const v1::EvalReport& eval : report.evals()) evals_.Add(eval);
-  newest_ = report;
+  v1::RankReport before = std::exchange(newest_, report);
+  for (const v1::PhaseTime& time : before.phase_times()) MergePhaseTime(time, newest_);
   newest_.clear_steps();
   newest_.clear_evals();
   newest_at_ = now;
+  has_news_ = true;
+}
+
+void ReportBuffer::SetProcess(std::string state, double cpu_s) {
+  process_state_ = std::move(state);
+  process_cpu_s_ = cpu_s;
+}
+
+void ReportBuffer::Nudge(const v1::TrainerKey& key, bool silent, absl::Time now) {
+  *newest_.mutable_key() = key;
+  newest_.set_silent(silent);
+  if (newest_at_ == absl::Time()) newest_at_ = now;
   has_news_ = true;
 }
 
@@ -50,6 +75,9 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
   if (due() == absl::InfiniteFuture()) return reports;
   do {
     v1::RankReport& report = reports.emplace_back(newest_);
+    newest_.clear_phase_times();
+    report.set_process_state(process_state_);
+    report.set_cpu_total_s(process_cpu_s_);
     report.set_age_s(newest_.age_s() + absl::ToDoubleSeconds(now - newest_at_));
     report.set_dropped_steps(std::exchange(untold_dropped_, 0));
     for (size_t room = limits::kReportsPerMessage; room > 0 && steps_.unsent < steps_.items.size(); --room) {

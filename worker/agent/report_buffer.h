@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -21,6 +22,12 @@ namespace trainyard::agent {
 class ReportBuffer {
  public:
   void Add(const v1::RankReport& report, absl::Time now);
+
+  // What the daemon sees of the process; goes with every report from here on.
+  void SetProcess(std::string state, double cpu_s);
+  // The trainer says nothing (`silent`), or cannot (its link is not open): what it said last is told once more, with the
+  // process as it is now.
+  void Nudge(const v1::TrainerKey& key, bool silent, absl::Time now);
 
   // When the next message is due; InfiniteFuture when there is nothing to say.
   absl::Time due() const;
@@ -43,7 +50,9 @@ class ReportBuffer {
     uint64_t Add(const Report& report);
   };
 
-  v1::RankReport newest_;  // without steps and evaluations
+  v1::RankReport newest_;  // without steps and evaluations; its phase times are those not told yet
+  std::string process_state_;
+  double process_cpu_s_ = 0;
   absl::Time newest_at_;
   bool has_news_ = false;
   absl::Time sent_at_ = absl::InfinitePast();

@@ -1,9 +1,12 @@
-// The buffers between trainers and the coordinator: facts, reports, and text made fit for messages.
+// What is kept of the reports between trainers and the coordinator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "common/limits.h"
-#include "worker/agent/outbox.h"
 #include "worker/agent/report_buffer.h"
 
 namespace trainyard::agent {
@@ -27,40 +30,6 @@ std::vector<uint64_t> StepsOf(const std::vector<v1::RankReport>& reports) {
     for (const v1::StepReport& step : report.steps()) steps.push_back(step.step());
   }
   return steps;
-}
-
-TEST(Outbox, Batches_StayBelowTheLimitsOfTheStream) {
-  Outbox outbox;
-  for (int i = 0; i < 200; ++i) {
-    v1::Fact fact;
-    fact.mutable_exited()->set_message(std::string(2'000, 'x'));
-    outbox.Add(std::move(fact), {});
-  }
-
-  std::vector<v1::FactBatch> batches = outbox.TakeUnsent();
-
-  uint64_t next = 1;
-  for (const v1::FactBatch& batch : batches) {
-    EXPECT_LE(batch.facts_size(), static_cast<int>(limits::kFactsPerMessage));
-    EXPECT_LE(batch.ByteSizeLong(), limits::kControlMessageBytes);
-    for (const v1::Fact& fact : batch.facts()) EXPECT_EQ(fact.sequence(), next++);
-  }
-  EXPECT_EQ(next, 201);
-  EXPECT_THAT(outbox.TakeUnsent(), IsEmpty());
-}
-
-TEST(Outbox, Acknowledge_NamesWhereFactsCameFromAndKeepsTheRest) {
-  Outbox outbox;
-  TrainerId id = {JobId("a"), Generation(1), 0};
-  for (uint64_t i = 1; i <= 3; ++i) outbox.Add({}, {.trainer = id, .trainer_sequence = i});
-  outbox.TakeUnsent();
-
-  std::vector<Outbox::Origin> told = outbox.Acknowledge(2);
-  outbox.Rewind();
-
-  ASSERT_THAT(told, SizeIs(2));
-  EXPECT_EQ(told[1].trainer_sequence, 2);
-  ASSERT_THAT(outbox.TakeUnsent(), SizeIs(1));
 }
 
 TEST(ReportBuffer, FirstStep_GoesAtOnceAndTheNextAreGathered) {
@@ -170,6 +139,55 @@ TEST(ReportBuffer, Evaluation_FollowsItsStep) {
   ASSERT_THAT(taken, SizeIs(2));
   EXPECT_EQ(taken[0].evals_size(), 2);
   EXPECT_EQ(taken[1].evals(0).step(), 300);
+}
+
+v1::RankReport Phase(const std::string& phase, const std::string& ended, double seconds) {
+  v1::RankReport report;
+  report.set_phase(phase);
+  report.add_phase_times()->set_phase(ended);
+  report.mutable_phase_times(0)->set_longest_s(seconds);
+  return report;
+}
+
+TEST(ReportBuffer, PhaseTimes_OutliveThinning_AndAreToldOnce) {
+  ReportBuffer buffer;
+  buffer.Add(Phase("train", "first_step", 0.5), kStart);
+  buffer.Take(kStart);
+
+  buffer.Add(Phase("train", "save", 9), kStart + absl::Milliseconds(10));
+  buffer.Add(Phase("train", "train", 0.3), kStart + absl::Milliseconds(20));
+  buffer.Add(Phase("train", "train", 0.2), kStart + absl::Milliseconds(30));
+
+  std::vector<v1::RankReport> taken = buffer.Take(kStart + absl::Milliseconds(500));
+  ASSERT_THAT(taken, SizeIs(1));
+  std::map<std::string, double> times;
+  for (const v1::PhaseTime& time : taken[0].phase_times()) times[time.phase()] = time.longest_s();
+  EXPECT_EQ(times, (std::map<std::string, double>{{"save", 9}, {"train", 0.3}}));
+
+  buffer.Nudge(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(2));
+  EXPECT_EQ(buffer.Take(kStart + absl::Seconds(2)).at(0).phase_times_size(), 0);
+}
+
+TEST(ReportBuffer, Nudge_TellsTheLastWordsWithTheirAge_AndTheProcessAsItIs) {
+  ReportBuffer buffer;
+  v1::RankReport report;
+  report.set_phase("train");
+  report.set_last_step(7);
+  buffer.Add(report, kStart);
+  buffer.Take(kStart);
+
+  buffer.SetProcess("T", 1.25);
+  buffer.Nudge(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(4));
+
+  v1::RankReport told = buffer.Take(kStart + absl::Seconds(4)).at(0);
+  EXPECT_TRUE(told.silent());
+  EXPECT_EQ(told.process_state(), "T");
+  EXPECT_EQ(told.cpu_total_s(), 1.25);
+  EXPECT_EQ(told.last_step(), 7u);
+  EXPECT_DOUBLE_EQ(told.age_s(), 4);
+
+  buffer.Add(report, kStart + absl::Seconds(5));
+  EXPECT_FALSE(buffer.Take(kStart + absl::Seconds(5)).at(0).silent());
 }
 
 }  // namespace

@@ -1,0 +1,157 @@
+// What the daemon says of a trainer that says nothing, and what it looks at when asked.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/agent/core_driver.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class ProbeTest : public RunningTrainerTest {
+ protected:
+  // As the daemon's thread for `by`: each glance at the process finds this state.
+  void Live(absl::Duration by, const std::string& state, double cpu_s = 1) {
+    for (absl::Time end = driver_.now() + by; driver_.now() < end;) {
+      driver_.Advance(absl::Milliseconds(100));
+      driver_.Handle(Tick{});
+      if (driver_.Last<SampleProcesses>().empty()) continue;
+      ProcessesSampled sampled;
+      sampled.samples.push_back({Rank(0), state, cpu_s});
+      driver_.Handle(std::move(sampled));
+      Note();
+    }
+  }
+  void Note() {
+    for (const SendUp& up : driver_.Last<SendUp>()) {
+      for (const v1::RankReport& report : up.message.reports().reports()) reports_.push_back(report);
+    }
+  }
+  DesiredStateReceived Asking(uint64_t revision, const std::vector<std::string>& ids, const TrainerId& id = Rank(0)) {
+    DesiredStateReceived received = driver_.State(revision, {Desired(Rank(0))});
+    for (const std::string& request : ids) {
+      v1::ExamineRequest& examine = *received.desired.add_examine();
+      examine.set_request_id(request);
+      *examine.mutable_key() = ToProto(id);
+    }
+    return received;
+  }
+
+  std::vector<v1::RankReport> reports_;
+};
+
+TEST_F(ProbeTest, AProcessIsGlancedAtTwiceASecond_NamingItsPid) {
+  driver_.Forget();
+
+  Live(absl::Seconds(2), "S");
+
+  auto glances = driver_.All<SampleProcesses>();
+  EXPECT_GE(glances.size(), 3u);
+  EXPECT_LE(glances.size(), 5u);
+  ASSERT_THAT(glances[0].processes, SizeIs(1));
+  EXPECT_EQ(glances[0].processes[0].pid, 4242);
+}
+
+TEST_F(ProbeTest, ATrainerThatSaysNothingForASecondIsToldOfAsSilent_WithTheAgeOfItsLastWords) {
+  driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
+
+  Live(absl::Milliseconds(900), "T");
+  EXPECT_THAT(reports_, IsEmpty());
+  Live(absl::Milliseconds(2200), "T");
+
+  ASSERT_FALSE(reports_.empty());
+  EXPECT_TRUE(reports_.back().silent());
+  EXPECT_EQ(reports_.back().process_state(), "T");
+  EXPECT_EQ(reports_.back().last_step(), 3u);
+  EXPECT_GE(reports_.back().age_s(), 2.5);
+  EXPECT_EQ(reports_.back().key().job_id(), kJob);
+}
+
+TEST_F(ProbeTest, ATrainerThatSpeaksIsNotSilent_AndItsReportsTellItsProcess) {
+  Live(absl::Milliseconds(500), "S", 2.5);
+
+  for (uint64_t step = 1; step <= 6; ++step) {
+    driver_.Handle(driver_.Steps(LinkId(1), step, step));
+    Note();
+    Live(absl::Milliseconds(500), "R", 2.5);
+  }
+
+  ASSERT_FALSE(reports_.empty());
+  for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
+  EXPECT_EQ(reports_.back().process_state(), "R");
+  EXPECT_EQ(reports_.back().cpu_total_s(), 2.5);
+}
+
+TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
+  driver_.Handle(LinkClosed{LinkId(1)});
+
+  Live(absl::Seconds(3), "T");
+
+  ASSERT_FALSE(reports_.empty());
+  EXPECT_FALSE(reports_.back().silent());
+  EXPECT_EQ(reports_.back().process_state(), "T");
+
+  // Silence counts from when the link is open again.
+  driver_.Handle(driver_.Open(LinkId(2), Rank(0), /*reconnect=*/true));
+  reports_.clear();
+  Live(absl::Milliseconds(900), "S");
+  for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
+  Live(absl::Seconds(1), "S");
+  EXPECT_TRUE(reports_.back().silent());
+}
+
+TEST_F(ProbeTest, ADaemonThatWasAwayItselfBlamesNobody) {
+  Live(absl::Seconds(1), "S");
+  driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
+  Live(absl::Milliseconds(100), "S");
+  reports_.clear();
+
+  driver_.Advance(absl::Seconds(8));
+  Live(absl::Milliseconds(800), "S");
+
+  for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
+}
+
+TEST_F(ProbeTest, NothingIsGlancedAtWithoutACoordinator) {
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver_.Forget();
+
+  driver_.Run(absl::Seconds(3));
+
+  EXPECT_THAT(driver_.All<SampleProcesses>(), IsEmpty());
+}
+
+TEST_F(ProbeTest, AnExaminationIsMadeOncePerRequest_AndItsAnswerIsAFact) {
+  driver_.Handle(Asking(2, {"r1"}));
+  EXPECT_THAT(driver_.Last<ExamineProcess>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<ExamineProcess>()[0].pid, 4242);
+  driver_.Handle(Asking(3, {"r1"}));
+  EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
+  driver_.Handle(Asking(4, {"r1", "r2"}));
+  EXPECT_THAT(driver_.Last<ExamineProcess>(), SizeIs(1));
+
+  driver_.Forget();
+  ProcessExamined examined{Rank(0), {}};
+  examined.examination.set_request_id("r1");
+  examined.examination.set_state("T");
+  driver_.Handle(std::move(examined));
+
+  std::vector<v1::Fact> facts = driver_.AllFacts();
+  ASSERT_THAT(facts, SizeIs(1));
+  EXPECT_EQ(facts[0].examined().request_id(), "r1");
+  EXPECT_EQ(facts[0].examined().state(), "T");
+  EXPECT_EQ(facts[0].key().rank(), 0u);
+}
+
+TEST_F(ProbeTest, WhatHasEndedOrIsUnknownIsNotExamined) {
+  driver_.Handle(Asking(2, {"r1"}, Rank(1)));
+  EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
+  driver_.Handle(driver_.Ended(Rank(0), 1));
+  driver_.Handle(Asking(3, {"r2"}));
+  EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::agent

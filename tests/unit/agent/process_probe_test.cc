@@ -1,0 +1,200 @@
+// What /proc and cgroups tell: real processes where there is no other way, text where there is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/files.h"
+#include "worker/agent/memory_kills.h"
+#include "worker/agent/process_probe.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A child that does nothing, or nothing but compute.
+class Child {
+ public:
+  explicit Child(bool spins) : pid_(fork()) {
+    if (pid_ != 0) return;
+    volatile uint64_t count = 0;
+    while (spins) count = count + 1;
+    while (true) pause();
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  const pid_t pid_;
+};
+
+v1::Examination Examine(pid_t pid) {
+  absl::Notification done;
+  v1::Examination seen;
+  ProcessExaminer examiner(
+      [&](Event event) {
+        seen = std::get<ProcessExamined>(event).examination;
+        done.Notify();
+      },
+      absl::Milliseconds(200));
+  examiner.Examine({.id = {}, .pid = pid, .request_id = "r1"});
+  EXPECT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  return seen;
+}
+
+TEST(ParseProcessStat, TakesTheStateAndTheTimesAfterAnyName) {
+  auto stat = ParseProcessStat("42 (a) R (b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 12345 1 2 3\n");
+
+  ASSERT_TRUE(stat.ok()) << stat.status();
+  EXPECT_EQ(stat->state, "S");
+  EXPECT_DOUBLE_EQ(stat->cpu_s, 300.0 / static_cast<double>(sysconf(_SC_CLK_TCK)));
+  EXPECT_FALSE(ParseProcessStat("42 (a").ok());
+  EXPECT_FALSE(ParseProcessStat("").ok());
+}
+
+TEST(ParseSystemCall, NamesTheCall) {
+  EXPECT_EQ(ParseSystemCall("running\n"), "");
+  EXPECT_EQ(ParseSystemCall("-1 0x7ffd 0x7f\n"), "");
+  EXPECT_EQ(ParseSystemCall("0 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffd 0x7f\n"), "read");
+  EXPECT_EQ(ParseSystemCall("9999 0x3\n"), "system call 9999");
+  EXPECT_EQ(ParseSystemCall(""), "");
+}
+
+TEST(ParseKernelStack, TakesTheNames) {
+  EXPECT_THAT(ParseKernelStack("[<0>] futex_wait_queue+0x60/0x90\n[<0>] do_futex+0x1/0x2\n[<0>] x+0x1/0x2\n", 2),
+              ElementsAre("futex_wait_queue", "do_futex"));
+}
+
+TEST(ReadProcessStat, SeesAStoppedProcess) {
+  Child child(/*spins=*/false);
+  kill(child.pid(), SIGSTOP);
+  int status = 0;
+  ASSERT_EQ(waitpid(child.pid(), &status, WUNTRACED), child.pid());
+
+  auto stat = ReadProcessStat(child.pid());
+
+  ASSERT_TRUE(stat.ok()) << stat.status();
+  EXPECT_EQ(stat->state, "T");
+}
+
+TEST(ReadProcessStat, OfNoProcess_IsNotFound) { EXPECT_TRUE(absl::IsNotFound(ReadProcessStat(1 << 29).status())); }
+
+TEST(ProcessExaminer, ASpinningProcessUsesItsCore) {
+  Child child(/*spins=*/true);
+
+  v1::Examination seen = Examine(child.pid());
+
+  EXPECT_EQ(seen.request_id(), "r1");
+  EXPECT_EQ(seen.state(), "R");
+  EXPECT_EQ(seen.system_call(), "");
+  EXPECT_GT(seen.cpu_share(), 0.05);
+}
+
+TEST(ProcessExaminer, AWaitingProcessUsesNone_AndItsSystemCallIsNamedWhereItMayBeRead) {
+  Child child(/*spins=*/false);
+
+  v1::Examination seen = Examine(child.pid());
+
+  EXPECT_EQ(seen.state(), "S");
+  EXPECT_LT(seen.cpu_share(), 0.05);
+  // On machines without pause(2) it is a ppoll; a container may hide it.
+  EXPECT_THAT(seen.system_call(), AnyOf("pause", "ppoll", ""));
+  EXPECT_TRUE(seen.stack_size() > 0 || !seen.stack_note().empty());
+}
+
+TEST(ProcessExaminer, OfAProcessThatIsGone_SaysSo) {
+  v1::Examination seen = Examine(1 << 29);
+
+  EXPECT_EQ(seen.state(), "");
+  EXPECT_EQ(seen.stack_note(), "the process is gone");
+}
+
+// A proc file system and cgroups of our own.
+class MemoryKillsTest : public ::testing::Test {
+ protected:
+  MemoryKillsTest() {
+    std::string pattern = absl::StrCat(testing::TempDir(), "/kills-XXXXXX");
+    root_ = mkdtemp(pattern.data());
+    Write("proc/vmstat", "pgfault 7\noom_kill 3\n");
+  }
+  ~MemoryKillsTest() override { (void)!system(absl::StrCat("rm -rf ", root_).c_str()); }
+
+  void Write(const std::string& path, const std::string& text) {
+    std::string whole = JoinPath(root_, path);
+    ASSERT_TRUE(MakeFolders(whole.substr(0, whole.rfind('/'))).ok());
+    ASSERT_TRUE(WriteFileAtomically(whole, text).ok());
+  }
+  std::string proc() const { return JoinPath(root_, "proc"); }
+
+  std::string root_;
+};
+
+TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {
+  Write("proc/7/cgroup", "0::/jobs/a\n");
+  Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
+  Write("cg/jobs/a/memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n");
+  Write("cg/jobs/a/memory.max", "536870912\n");
+  MemoryKills before = CountMemoryKills(7, proc());
+  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())), "");
+
+  Write("cg/jobs/a/memory.events", "oom_kill 3\n");
+  Write("proc/vmstat", "oom_kill 4\n");
+
+  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())),
+            absl::StrCat("out of memory: the kernel killed it (cgroup ", root_,
+                         "/cg/jobs/a, limit 512 MiB: oom_kill 2 to 3)"));
+}
+
+TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsTold) {
+  // The container's own part of the hierarchy is all that is mounted.
+  Write("proc/7/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x/sub\n0::/docker/x\n");
+  Write("proc/self/mountinfo",
+        absl::StrCat("30 25 0:26 /docker/x ", root_, "/cpu ro - cgroup cgroup rw,cpu,cpuacct\n", "31 25 0:27 /docker/x ",
+                     root_, "/mem ro - cgroup cgroup rw,memory\n"));
+  Write("mem/sub/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
+  Write("mem/sub/memory.limit_in_bytes", "9223372036854771712\n");
+  MemoryKills before = CountMemoryKills(7, proc());
+
+  Write("mem/sub/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
+
+  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())),
+            absl::StrCat("out of memory: the kernel killed it (cgroup ", root_, "/mem/sub: oom_kill 0 to 1)"));
+}
+
+TEST_F(MemoryKillsTest, AKillElsewhereOnTheHostIsNotTakenForOnesOwn) {
+  Write("proc/7/cgroup", "0::/a\n");
+  Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
+  Write("cg/a/memory.events", "oom_kill 2\n");
+  MemoryKills before = CountMemoryKills(7, proc());
+
+  Write("proc/vmstat", "oom_kill 4\n");
+
+  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())), "");
+}
+
+TEST_F(MemoryKillsTest, WithoutACgroupTheHostsCounterIsAllThereIs) {
+  MemoryKills before = CountMemoryKills(7, proc());
+
+  Write("proc/vmstat", "oom_kill 4\n");
+
+  EXPECT_THAT(TellMemoryKill(before, CountAgain(before, proc())), HasSubstr("probably out of memory"));
+  EXPECT_THAT(TellMemoryKill({}, {}), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,69 @@
+// What the daemon itself sees of its trainers' processes: it lends a voice to those that have lost theirs (stopped, or
+// stuck as a whole), and looks closely at one when the coordinator asks.
+#include <algorithm>
+#include <utility>
+
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+namespace {
+
+// As often as trainers report.
+constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
+// Twice that, from a trainer whose link is open: it is silent.
+constexpr absl::Duration kSilentAfter = absl::Seconds(1);
+
+}  // namespace
+
+void Core::SampleWhenDue() {
+  if (stream_ != Stream::kUp) return;
+  if (sample_at_ > now_) return WakeBy(sample_at_);
+  if (now_ - sample_at_ > kSilentAfter) {
+    // This daemon was away itself (stopped, suspended): what trainers said meanwhile is on its way.
+    for (auto& [id, trainer] : trainers_) trainer.spoke_at = now_;
+  }
+  SampleProcesses sample;
+  for (const auto& [id, trainer] : trainers_) {
+    if (trainer.process == Process::kRunning && trainer.pid > 0) sample.processes.push_back({id, trainer.pid});
+  }
+  if (sample.processes.empty()) return;
+  Emit(std::move(sample));
+  sample_at_ = now_ + kSampleInterval;
+  WakeBy(sample_at_);
+}
+
+void Core::On(ProcessesSampled event) {
+  for (const ProcessSample& sample : event.samples) {
+    auto at = trainers_.find(sample.id);
+    if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
+    Trainer& trainer = at->second;
+    trainer.reports.SetProcess(sample.state, sample.cpu_s);
+    // Without a link it cannot speak, which says nothing about it.
+    bool silent = trainer.link != LinkId() && now_ - trainer.spoke_at >= kSilentAfter;
+    bool mute = silent || trainer.link == LinkId();
+    if (mute) trainer.reports.Nudge(ToProto(trainer.id), silent, now_);
+  }
+}
+
+void Core::WantExaminations(const v1::DesiredState& desired) {
+  std::set<std::string> wanted;
+  for (const v1::ExamineRequest& request : desired.examine()) {
+    wanted.insert(request.request_id());
+    if (!examined_.insert(request.request_id()).second) continue;
+    auto at = trainers_.find(FromProto(request.key()));
+    // Its end, which is on its way, says more.
+    if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
+    Emit(ExamineProcess{at->first, at->second.pid, request.request_id()});
+  }
+  std::erase_if(examined_, [&](const std::string& id) { return !wanted.contains(id); });
+}
+
+void Core::On(ProcessExamined event) {
+  auto at = trainers_.find(event.id);
+  if (at == trainers_.end() || at->second.process == Process::kEnded) return;
+  v1::Fact fact;
+  *fact.mutable_examined() = std::move(event.examination);
+  AddFact(at->second, std::move(fact), {.trainer = at->first});
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,32 @@
+// Whether the kernel killed a process for lack of memory. It tells nobody but by counters: one a cgroup, one for the whole
+// host. They are read when a trainer is first seen and again when it has ended by SIGKILL. Both versions of cgroups.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace trainyard::agent {
+
+struct MemoryKills {
+  std::string cgroup;         // folder of the process's memory cgroup; empty: not to be found
+  int64_t in_cgroup = -1;     // processes killed there so far; -1: not told
+  int64_t on_host = -1;
+  uint64_t limit_bytes = 0;   // of the cgroup; 0: none
+};
+
+// `proc` is a proc file system, for tests.
+MemoryKills CountMemoryKills(pid_t pid, const std::string& proc = "/proc");
+// The same counters now, also when the process is gone.
+MemoryKills CountAgain(const MemoryKills& before, const std::string& proc = "/proc");
+
+// What the counters say of a process that was killed between the two; empty: nothing.
+std::string TellMemoryKill(const MemoryKills& before, const MemoryKills& after);
+
+// The number after `name` in lines of "name number"; -1: there is none.
+int64_t FindCount(absl::string_view text, absl::string_view name);
+
+}  // namespace trainyard::agent

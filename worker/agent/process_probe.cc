@@ -1,0 +1,177 @@
+#include "worker/agent/process_probe.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/files.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr size_t kProcBytes = 16 << 10;
+constexpr size_t kFrames = 32;
+constexpr size_t kMostWaiting = 64;
+// Fields of /proc/<pid>/stat after the name: 3 is the state, 14 and 15 are the times.
+constexpr size_t kStateField = 0;
+constexpr size_t kUserField = 11;
+constexpr size_t kSystemField = 12;
+
+// Those in which a process may stay: they wait, or work on files.
+struct NamedCall {
+  long number;
+  const char* name;
+};
+constexpr NamedCall kCalls[] = {
+#define TRAINYARD_CALL(name) {SYS_##name, #name}
+    TRAINYARD_CALL(read),           TRAINYARD_CALL(write),        TRAINYARD_CALL(close),
+    TRAINYARD_CALL(openat),         TRAINYARD_CALL(pread64),      TRAINYARD_CALL(pwrite64),
+    TRAINYARD_CALL(readv),          TRAINYARD_CALL(writev),       TRAINYARD_CALL(fsync),
+    TRAINYARD_CALL(fdatasync),      TRAINYARD_CALL(sync),         TRAINYARD_CALL(syncfs),
+    TRAINYARD_CALL(ftruncate),      TRAINYARD_CALL(fallocate),    TRAINYARD_CALL(flock),
+    TRAINYARD_CALL(fcntl),          TRAINYARD_CALL(statx),        TRAINYARD_CALL(newfstatat),
+    TRAINYARD_CALL(getdents64),     TRAINYARD_CALL(unlinkat),     TRAINYARD_CALL(renameat2),
+    TRAINYARD_CALL(mmap),           TRAINYARD_CALL(munmap),       TRAINYARD_CALL(mprotect),
+    TRAINYARD_CALL(madvise),        TRAINYARD_CALL(msync),        TRAINYARD_CALL(futex),
+    TRAINYARD_CALL(nanosleep),      TRAINYARD_CALL(ioctl),        TRAINYARD_CALL(clock_nanosleep),
+    TRAINYARD_CALL(ppoll),          TRAINYARD_CALL(pselect6),     TRAINYARD_CALL(epoll_pwait),
+    TRAINYARD_CALL(wait4),          TRAINYARD_CALL(waitid),       TRAINYARD_CALL(accept),
+    TRAINYARD_CALL(accept4),        TRAINYARD_CALL(connect),      TRAINYARD_CALL(recvfrom),
+    TRAINYARD_CALL(recvmsg),        TRAINYARD_CALL(sendto),       TRAINYARD_CALL(sendmsg),
+    TRAINYARD_CALL(rt_sigsuspend),  TRAINYARD_CALL(rt_sigtimedwait), TRAINYARD_CALL(io_getevents),
+    TRAINYARD_CALL(process_vm_readv), TRAINYARD_CALL(restart_syscall),
+#ifdef SYS_poll  // of old: newer machines have only what follows from the calls above
+    TRAINYARD_CALL(poll),           TRAINYARD_CALL(select),       TRAINYARD_CALL(epoll_wait),
+    TRAINYARD_CALL(pause),          TRAINYARD_CALL(open),         TRAINYARD_CALL(stat),
+    TRAINYARD_CALL(rename),         TRAINYARD_CALL(unlink),
+#endif
+#undef TRAINYARD_CALL
+};
+
+std::string ProcPath(pid_t pid, absl::string_view file) { return absl::StrCat("/proc/", pid, "/", file); }
+
+std::string ReadOrEmpty(pid_t pid, absl::string_view file) {
+  absl::StatusOr<std::string> text = ReadFile(ProcPath(pid, file), kProcBytes);
+  return text.ok() ? *std::move(text) : "";
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text) {
+  // The name may hold anything, also ") R ".
+  size_t end = text.rfind(')');
+  if (end == absl::string_view::npos || end + 2 > text.size()) return absl::DataLossError("not a /proc/<pid>/stat");
+  std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');
+  uint64_t user = 0;
+  uint64_t system = 0;
+  if (fields.size() <= kSystemField || fields[kStateField].size() != 1 || !absl::SimpleAtoi(fields[kUserField], &user) ||
+      !absl::SimpleAtoi(fields[kSystemField], &system)) {
+    return absl::DataLossError("not a /proc/<pid>/stat");
+  }
+  return ProcessStat{.state = std::string(fields[kStateField]),
+                     .cpu_s = static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK))};
+}
+
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
+  absl::StatusOr<std::string> text = ReadFile(ProcPath(pid, "stat"), kProcBytes);
+  if (!text.ok()) return absl::NotFoundError(absl::StrCat("no process ", pid));
+  return ParseProcessStat(*text);
+}
+
+std::string ParseSystemCall(absl::string_view text) {
+  long number = -1;
+  if (!absl::SimpleAtoi(text.substr(0, text.find_first_of(" \n")), &number) || number < 0) return "";
+  for (const NamedCall& call : kCalls) {
+    if (call.number == number) return call.name;
+  }
+  return absl::StrCat("system call ", number);
+}
+
+std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit) {
+  std::vector<std::string> frames;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    // "[<0>] futex_wait_queue+0x60/0x90"
+    size_t begin = line.find("] ");
+    if (begin == absl::string_view::npos) continue;
+    absl::string_view name = line.substr(begin + 2);
+    name = name.substr(0, name.find('+'));
+    if (name.empty() || frames.size() == limit) continue;
+    frames.emplace_back(name);
+  }
+  return frames;
+}
+
+v1::Examination LookAtProcess(pid_t pid) {
+  v1::Examination seen;
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  if (!stat.ok()) {
+    seen.set_stack_note("the process is gone");
+    return seen;
+  }
+  seen.set_state(stat->state);
+  seen.set_system_call(ParseSystemCall(ReadOrEmpty(pid, "syscall")));
+  for (std::string& frame : ParseKernelStack(ReadOrEmpty(pid, "stack"), kFrames)) seen.add_stack(std::move(frame));
+  if (seen.stack_size() > 0) return seen;
+  // For everybody to read, where the whole stack is root's.
+  std::string waits_in = ReadOrEmpty(pid, "wchan");
+  if (!waits_in.empty() && waits_in != "0") seen.add_stack(waits_in);
+  seen.set_stack_note(seen.stack_size() > 0 ? "only the innermost function of the kernel may be read"
+                                            : "the kernel's stack may not be read, or there is none");
+  return seen;
+}
+
+ProcessExaminer::ProcessExaminer(Post post, absl::Duration watch)
+    : post_(std::move(post)), watch_(watch), thread_([this] { Run(); }) {}
+
+ProcessExaminer::~ProcessExaminer() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void ProcessExaminer::Examine(const ExamineProcess& request) {
+  absl::MutexLock lock(&mu_);
+  if (requests_.size() < kMostWaiting) requests_.push_back(request);
+}
+
+bool ProcessExaminer::Pause(absl::Duration duration) {
+  absl::MutexLock lock(&mu_);
+  return !mu_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
+}
+
+void ProcessExaminer::Run() {
+  while (true) {
+    ExamineProcess request;
+    {
+      absl::MutexLock lock(&mu_);
+      auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !requests_.empty(); };
+      mu_.Await(absl::Condition(&any));
+      if (stopping_) return;
+      request = std::move(requests_.front());
+      requests_.pop_front();
+    }
+    pid_t pid = static_cast<pid_t>(request.pid);
+    absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
+    absl::Time began = absl::Now();
+    if (before.ok() && !Pause(watch_)) return;
+    v1::Examination seen = LookAtProcess(pid);
+    absl::StatusOr<ProcessStat> after = ReadProcessStat(pid);
+    double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+    if (before.ok() && after.ok() && seconds > 0) {
+      seen.set_cpu_share(std::max(0.0, (after->cpu_s - before->cpu_s) / seconds));
+    }
+    seen.set_request_id(request.request_id);
+    post_(ProcessExamined{request.id, std::move(seen)});
+  }
+}
+
+}  // namespace trainyard::agent

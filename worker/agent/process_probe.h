@@ -1,0 +1,70 @@
+// What /proc tells of a process: its state, the CPU time it has used, the system call it is blocked in. Nothing is
+// attached to it and it does not notice (no ptrace), so a healthy process may be looked at too.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "trainyard/v1/agent.pb.h"
+#include "worker/agent/events.h"
+
+namespace trainyard::agent {
+
+struct ProcessStat {
+  std::string state;  // "R", "S", "D", "T", "t", "Z"
+  double cpu_s = 0;   // user and system time of all its threads
+};
+
+// Possible errors of these: NotFound: there is no such process. DataLoss: /proc says something else than it should.
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
+// Of the text of /proc/<pid>/stat.
+absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text);
+
+// "fsync" for the text of /proc/<pid>/syscall; empty: it runs, or is blocked in none. A call that has no name here is
+// "system call 461".
+std::string ParseSystemCall(absl::string_view text);
+
+// Names of the kernel's functions in the text of /proc/<pid>/stack, innermost first, at most `limit`.
+std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit);
+
+// What can be seen at once; the CPU share is left to the caller.
+v1::Examination LookAtProcess(pid_t pid);
+
+// Looks closely at processes, one after another, on a thread of its own: the CPU share takes a while to be seen.
+// Thread-safe. `post` is called from that thread.
+class ProcessExaminer {
+ public:
+  using Post = std::function<void(Event)>;
+
+  explicit ProcessExaminer(Post post, absl::Duration watch = absl::Milliseconds(300));
+  // Ends the thread; what was not answered is not.
+  ~ProcessExaminer();
+  ProcessExaminer(const ProcessExaminer&) = delete;
+  ProcessExaminer& operator=(const ProcessExaminer&) = delete;
+
+  // ProcessExamined follows, unless too many are waiting.
+  void Examine(const ExamineProcess& request);
+
+ private:
+  void Run();
+  // Returns false when it is to end.
+  bool Pause(absl::Duration duration);
+
+  const Post post_;
+  const absl::Duration watch_;
+  absl::Mutex mu_;
+  std::deque<ExamineProcess> requests_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace trainyard::agent
