@@ -7,6 +7,34 @@
 
 namespace trainyard {
 
+namespace {
+
+CLI::Option* DeclareProbe(CLI::App& app, ProbeOptions& probe) {
+  CLI::Option* timed = app.add_flag("--probe", probe.asked,
+                                    "Times a matrix product, and all-reduces over loopback, on this host: what "
+                                    "`trainctl doctor` asks pairs of hosts for");
+  app.add_option("--matmul-size", probe.matmul_size, "Rows and columns of the square fp32 matrices")
+      ->check(CLI::Range(16, 65536))
+      ->capture_default_str()
+      ->needs(timed);
+  app.add_option("--matmul-repeats", probe.matmul_repeats, "Products that are timed; the fastest counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str()
+      ->needs(timed);
+  app.add_option("--all-reduce-bytes", probe.all_reduce_bytes, "Size of the larger all-reduce")
+      ->check(CLI::Range(4096, 1 << 30))
+      ->capture_default_str()
+      ->needs(timed);
+  app.add_option("--threads", probe.threads, "Threads of the matrix product; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->needs(timed);
+  app.add_flag("--json", probe.json, "With --probe: one JSON object instead of text")->needs(timed);
+  return timed;
+}
+
+}  // namespace
+
 bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, int& exit_code) {
   CLI::App app("Trains one rank of a Trainyard job. Started by trainyard-worker, which gives it the job over a socket.",
                "trainyard-trainer");
@@ -15,6 +43,9 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
   app.add_option("--job", options.job, "Id of the job")->needs(link);
   app.add_option("--generation", options.generation, "Generation of the group of ranks")->needs(link);
   app.add_option("--rank", options.rank, "Rank in that group")->needs(link);
+
+  CLI::Option* timed = DeclareProbe(app, options.probe);
+  timed->excludes(link);
 
   SampleOptions& sample = options.sample;
   CLI::App* command = app.add_subcommand("sample", "Prints text made by the model of a checkpoint");
@@ -41,7 +72,9 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return false;
   }
-  options.command = command->parsed() ? TrainerOptions::Command::kSample : TrainerOptions::Command::kTrain;
+  options.command = command->parsed()    ? TrainerOptions::Command::kSample
+                    : options.probe.asked ? TrainerOptions::Command::kProbe
+                                         : TrainerOptions::Command::kTrain;
   if (options.command == TrainerOptions::Command::kTrain && (options.link.empty() || options.job.empty())) {
     std::cerr << "trainyard-trainer is started by trainyard-worker (--link SOCKET --job ID --generation G --rank R); "
                  "to train, use trainctl run, and to see text from a checkpoint, trainctl sample\n";

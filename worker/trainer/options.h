@@ -1,5 +1,5 @@
 // The command line of trainyard-trainer. A daemon starts it with --link; a person calls `sample`, mostly through
-// trainctl.
+// trainctl, or --probe to time this host.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,17 @@ struct SampleOptions {
   bool json = false;
 };
 
+struct ProbeOptions {
+  bool asked = false;
+  int64_t matmul_size = 1024;
+  int64_t matmul_repeats = 5;
+  int64_t all_reduce_bytes = 4 << 20;
+  int threads = 0;  // 0: one a core
+  bool json = false;
+};
+
 struct TrainerOptions {
-  enum class Command { kTrain, kSample };
+  enum class Command { kTrain, kSample, kProbe };
   Command command = Command::kTrain;
 
   std::string link;  // socket of the daemon
@@ -27,6 +36,7 @@ struct TrainerOptions {
   uint32_t rank = 0;
 
   SampleOptions sample;
+  ProbeOptions probe;
 };
 
 // Returns true when the program is to go on with `options`; else `exit_code` is what to exit with, and everything there

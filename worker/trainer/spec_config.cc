@@ -58,6 +58,12 @@ absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
   return absl::OkStatus();
 }
 
+TrainConfig::Switch SwitchOf(v1::Switch value) {
+  if (value == v1::SWITCH_ON) return TrainConfig::Switch::kOn;
+  if (value == v1::SWITCH_OFF) return TrainConfig::Switch::kOff;
+  return TrainConfig::Switch::kAuto;
+}
+
 absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   RETURN_IF_ERROR(ReadModel(train.model(), out.model));
   out.data.text.assign(train.data().text().begin(), train.data().text().end());
@@ -76,6 +82,14 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   return ReadOptimizer(train, out);
 }
 
+TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
+  TrainConfig::Probe out;
+  if (probe.has_matmul_size()) out.matmul_size = probe.matmul_size();
+  if (probe.has_matmul_repeats()) out.matmul_repeats = probe.matmul_repeats();
+  if (probe.has_all_reduce_bytes()) out.all_reduce_bytes = static_cast<int64_t>(probe.all_reduce_bytes());
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
@@ -85,21 +99,17 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   }
   TrainConfig config;
   config.job_name = spec.name();
+  if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
+  config.mkl_avx512 = SwitchOf(spec.resources().mkl_avx512());
+  if (spec.has_probe()) {
+    config.probe = ProbeOf(spec.probe());
+    return config;
+  }
   RETURN_IF_ERROR(ReadTrain(spec.train(), config));
   if (spec.parallel().has_bucket_elements())
     config.bucket_elements = static_cast<int64_t>(spec.parallel().bucket_elements());
   if (spec.parallel().has_overlap()) config.overlap = spec.parallel().overlap();
-  if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
-  switch (spec.resources().mkl_avx512()) {
-    case v1::SWITCH_ON:
-      config.mkl_avx512 = TrainConfig::Switch::kOn;
-      break;
-    case v1::SWITCH_OFF:
-      config.mkl_avx512 = TrainConfig::Switch::kOff;
-      break;
-    default:
-      break;
-  }
+  config.shared_memory = SwitchOf(spec.network().shared_memory());
   config.checkpoint_dir = spec.checkpoint().dir();
   if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");
   config.checkpoint_every = spec.checkpoint().every_steps();

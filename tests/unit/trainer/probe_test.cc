@@ -1,0 +1,99 @@
+// A probe without a daemon: what a rank tells, in which order, and that a job is measured among all its ranks.
+#include "worker/trainer/probe.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <thread>
+
+#include "tests/unit/trainer/fake_link.h"
+#include "worker/collectives/single_communicator.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::SizeIs;
+
+constexpr TrainConfig::Probe kSmall = {.matmul_size = 32, .matmul_repeats = 2, .all_reduce_bytes = 4096};
+
+StartOrder Order(int rank, int world_size) {
+  at::set_num_threads(1);
+  StartOrder order;
+  order.job_id = "abcdefgh";
+  order.generation = 1;
+  order.rank = rank;
+  order.world_size = world_size;
+  order.config.probe = kSmall;
+  return order;
+}
+
+TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
+  FakeStore store;
+  FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+  std::ostringstream logs[2];
+  ExitCode codes[2];
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r] {
+      codes[r] = RunRank(Order(r, 2), {.link = links[r],
+                                       .file_system = FileSystem::Real(),
+                                       .log = logs[r],
+                                       .told_to_leave = [] { return false; }});
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(codes[r], kExitDone) << logs[r].str();
+    ASSERT_THAT(links[r].facts(), SizeIs(3));
+    EXPECT_TRUE(std::holds_alternative<ReadyFact>(links[r].facts()[0]));
+    const auto* probe = std::get_if<ProbeFact>(&links[r].facts()[1]);
+    ASSERT_NE(probe, nullptr);
+    EXPECT_GT(probe->matmul_gflops, 0);
+    EXPECT_GT(probe->all_reduce_latency_s, 0);
+    EXPECT_GT(probe->all_reduce_bytes_per_s, 0);
+    const auto* finished = std::get_if<FinishedFact>(&links[r].facts()[2]);
+    ASSERT_NE(finished, nullptr);
+    EXPECT_FALSE(finished->stopped);
+    EXPECT_THAT(links[r].steps(), SizeIs(0));
+  }
+}
+
+TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
+  FakeStore store;
+  FakeLink link(&store);
+  link.set_go_status(absl::AbortedError("generation 1 is over"));
+  std::ostringstream log;
+
+  ExitCode code = RunRank(Order(0, 1), {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] {
+                                          return false;
+                                        }});
+
+  EXPECT_EQ(code, kExitNoCause);
+  EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());
+}
+
+TEST(Probe, AloneThereIsNothingToReduceWith) {
+  std::unique_ptr<Communicator> communicator = NewSingleCommunicator();
+
+  auto fact = MeasureHost(kSmall, *communicator);
+
+  ASSERT_TRUE(fact.ok()) << fact.status();
+  EXPECT_GT(fact->matmul_gflops, 0);
+  EXPECT_EQ(fact->all_reduce_latency_s, 0);
+  EXPECT_EQ(fact->all_reduce_bytes_per_s, 0);
+}
+
+TEST(Probe, ByHandReducesOverLoopback) {
+  auto fact = ProbeThisHost(kSmall);
+
+  ASSERT_TRUE(fact.ok()) << fact.status();
+  EXPECT_GT(fact->matmul_gflops, 0);
+  EXPECT_GT(fact->all_reduce_latency_s, 0);
+  EXPECT_GT(fact->all_reduce_bytes_per_s, 0);
+}
+
+}  // namespace
+}  // namespace trainyard
