@@ -2,6 +2,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "tests/parity/training.h"
@@ -116,6 +118,29 @@ TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
   ASSERT_FALSE(gloo.empty());
   EXPECT_EQ(shared[0].losses, gloo[0].losses);
   EXPECT_EQ(shared[0].parameters_hash, gloo[0].parameters_hash);
+}
+
+TEST_P(DdpOfWorld, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
+  TrainingCase training{.type = at::kDouble, .steps = 8, .global = 12, .micro = 1, .clip_norm = 0.5};
+  TrainingCase rejected = training;
+  rejected.rejected_step = 5;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), rejected);
+  std::vector<TrainingOutcome> whole = TrainWorld(GetParam(), training);
+
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
+  ASSERT_FALSE(whole.empty());
+  for (const TrainingOutcome& rank : ranks) {
+    EXPECT_EQ(rank.parameters_hash, ranks[0].parameters_hash);
+    EXPECT_TRUE(std::isnan(rank.norms[4]));
+    EXPECT_TRUE(std::isfinite(rank.norms[5]));
+  }
+  // Steps up to the rejected one are those of a run without it; from the next one on they differ.
+  EXPECT_TRUE(std::equal(ranks[0].losses.begin(), ranks[0].losses.begin() + 5, whole[0].losses.begin()));
+  EXPECT_NE(ranks[0].losses[5], whole[0].losses[5]);
+  // What a skipped update leaves does not depend on the world.
+  static const TrainingOutcome alone = TrainWorld(1, rejected).at(0);
+  ExpectNear(ranks[0].losses, alone.losses, 1e-10);
 }
 
 TEST(Accumulation, OfManyMicroBatchesIsOneLargeBatch) {

@@ -19,7 +19,7 @@ std::string TrainingCase::ToString() const {
   std::ostringstream out;
   out << std::hexfloat << (type == at::kDouble) << ' ' << steps << ' ' << global << ' ' << micro << ' '
       << bucket_elements << ' ' << overlap << ' ' << static_cast<int64_t>(clip_norm * 1000) << ' '
-      << static_cast<int64_t>(dropout * 1000);
+      << static_cast<int64_t>(dropout * 1000) << ' ' << rejected_step;
   return out.str();
 }
 
@@ -29,7 +29,7 @@ TrainingCase TrainingCase::Parse(const std::string& text) {
   bool fp64 = false;
   int64_t clip = 0, drop = 0;
   in >> fp64 >> training.steps >> training.global >> training.micro >> training.bucket_elements >> training.overlap >>
-      clip >> drop;
+      clip >> drop >> training.rejected_step;
   training.type = fp64 ? at::kDouble : at::kFloat;
   training.clip_norm = static_cast<double>(clip) / 1000;
   training.dropout = static_cast<double>(drop) / 1000;
@@ -110,6 +110,8 @@ absl::StatusOr<TrainingOutcome> Train(Communicator& communicator, const Training
       DropoutKey key{
           .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
       at::Tensor loss = model->LossSum(inputs, targets, *strategy, key);
+      bool rejects = step == training.rejected_step && communicator.rank() == world - 1;
+      if (rejects) strategy->RejectStep();
       strategy->Backward(loss, /*last=*/micro_batch == deal.micro_batches.back());
       loss_sum += loss.detach();
     }

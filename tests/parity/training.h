@@ -22,6 +22,7 @@ struct TrainingCase {
   double dropout = 0;
   int64_t bucket_elements = 4096;  // several buckets
   bool overlap = true;
+  int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
 
   std::string ToString() const;  // as the arguments of a rank
   static TrainingCase Parse(const std::string& text);

@@ -8,7 +8,9 @@
 #include <xxhash.h>
 
 #include <chrono>
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -68,6 +70,8 @@ class Ddp final : public DataParallel {
     loss.backward();
   }
 
+  void RejectStep() override { rejected_ = true; }
+
   absl::Status FinishBackward() override {
     // A rank that was dealt nothing, or a parameter that took no part, adds zeros.
     num_missing_.assign(num_missing_.size(), 0);
@@ -82,10 +86,12 @@ class Ddp final : public DataParallel {
 
   StepOutput Step(const StepInput& input) override {
     GradientScale scale = ScaleOf(SumOfSquares(flat_gradients_), input.num_tokens, options_.clip_norm);
-    optimizer_->Step(input.lr, scale.scale);
+    // The sums are the same bits on every rank, so all of them decide alike.
+    const bool finite = std::isfinite(scale.norm);
+    if (finite) optimizer_->Step(input.lr, scale.scale);
     flat_gradients_.zero_();
     StartStep();
-    return {.gradient_norm = scale.norm, .exposed_comm_s = exposed_comm_s_};
+    return {.gradient_norm = scale.norm, .exposed_comm_s = exposed_comm_s_, .skipped = !finite};
   }
 
   std::vector<NamedTensor> FirstMoments() override { return MomentViews(optimizer_->exp_avg()); }
@@ -172,10 +178,13 @@ class Ddp final : public DataParallel {
       num_missing_.push_back(static_cast<int>(bucket.parameters.size()));
     next_bucket_ = 0;
     last_micro_batch_ = false;
+    rejected_ = false;
   }
 
   // In launch order: a bucket that is ready early waits for those before it.
   void LaunchReadyBuckets() {
+    // One element that is not a number makes the sum of all ranks none.
+    if (rejected_ && next_bucket_ == 0) flat_gradients_.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
     while (next_bucket_ < plan_.buckets.size() && num_missing_[next_bucket_] == 0) {
       const BucketPlan::Bucket& bucket = plan_.buckets[next_bucket_++];
       reductions_.push_back(communicator_.AllReduceSum(flat_gradients_.narrow(0, bucket.start, bucket.num_elements)));
@@ -192,6 +201,7 @@ class Ddp final : public DataParallel {
 
   // Of the step under way.
   bool last_micro_batch_ = false;
+  bool rejected_ = false;
   std::vector<int> num_missing_;  // gradients a bucket still waits for
   size_t next_bucket_ = 0;
   std::vector<std::unique_ptr<Collective>> reductions_;

@@ -9,7 +9,8 @@
 //     strategy.Backward(loss, last)               ONGRADREADY for each parameter; with `last`, a bucket whose gradients
 //                                                 are all there is launched: all-reduce (SUM) while backward goes on
 //   strategy.FinishBackward()                     launches what is left, waits for all
-//   strategy.Step({...})                          divides once by the step's tokens, clips, updates, zeroes gradients
+//   strategy.Step({...})                          divides once by the step's tokens, clips, updates, zeroes gradients;
+//                                                 a gradient that is not finite, of any rank, updates nothing on all
 //
 // [Note: bucket order] Buckets are made once, of the parameters in reverse order (the order in which backward is done
 // with them, but for the tied embedding, which is last either way), and are launched in that one order on every rank: a
@@ -50,6 +51,7 @@ struct StepInput {
 struct StepOutput {
   double gradient_norm = 0;   // of the mean gradient, before clipping
   double exposed_comm_s = 0;  // time this rank waited for reductions in this step
+  bool skipped = false;       // the gradient was not finite: nothing was updated, on any rank
 };
 
 class DataParallel : public UnitHooks {
@@ -66,6 +68,10 @@ class DataParallel : public UnitHooks {
   // Runs `loss` backward; gradients are added to those of earlier micro-batches. `last` says that no other follows in
   // this step on this rank.
   virtual void Backward(const at::Tensor& loss, bool last) = 0;
+
+  // This rank's part of the step is of no use (its loss is not finite): every rank will skip the update of this very
+  // step. REQUIRES: called before Backward of the step's last micro-batch.
+  virtual void RejectStep() = 0;
 
   // For checkpoints. Views into the flat buffers under the parameters' own names and shapes, in their order: read them
   // to save, copy into them to restore, then say how many updates were made.
