@@ -141,28 +141,66 @@ std::string JoinPath(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name);
 }
 
+namespace {
+
+absl::Status WriteHolder(int fd, const std::string& path) {
+  std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) >= 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("cannot write lock file ", path));
+}
+
+std::string DescribeHolder(int fd) {
+  char holder[32] = {};
+  ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
+  int64_t pid = 0;
+  bool known = n > 0 && absl::SimpleAtoi(absl::StripSuffix(absl::string_view(holder, n), "\n"), &pid);
+  return known ? absl::StrCat("process ", pid) : "another process";
+}
+
+// Whether the open file is the one at `path`: it may have been seized meanwhile.
+bool LiesAt(int fd, const std::string& path) {
+  struct stat open_file;
+  struct stat file;
+  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &file) == 0 && open_file.st_ino == file.st_ino &&
+         open_file.st_dev == file.st_dev;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path, absl::Duration wait) {
-  int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open lock file ", path));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  absl::Time deadline = absl::Now() + wait;
-  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  for (absl::Time deadline = absl::Now() + wait;; absl::SleepFor(absl::Milliseconds(20))) {
+    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open lock file ", path));
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      if (!LiesAt(fd, path)) continue;
+      absl::Status written = WriteHolder(fd, path);
+      if (!written.ok()) return written;
+      std::move(close_fd).Cancel();
+      return std::unique_ptr<FileLock>(new FileLock(fd));
+    }
     if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("cannot lock ", path));
     if (absl::Now() >= deadline) {
-      char holder[32] = {};
-      ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-      int64_t pid = 0;
-      bool known = n > 0 && absl::SimpleAtoi(absl::StripSuffix(absl::string_view(holder, n), "\n"), &pid);
-      return absl::UnavailableError(
-          absl::StrCat(path, " is locked by ", known ? absl::StrCat("process ", pid) : "another process"));
+      return absl::UnavailableError(absl::StrCat(path, " is locked by ", DescribeHolder(fd)));
     }
-    absl::SleepFor(absl::Milliseconds(20));
   }
-  std::string pid = absl::StrCat(getpid(), "\n");
-  if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot write lock file ", path));
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& path) {
+  std::string temporary = absl::StrCat(path, ".new-", getpid());
+  int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", temporary));
+  absl::Cleanup undo = [&] {
+    unlink(temporary.c_str());
+    close(fd);
+  };
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) return ErrnoStatus(errno, absl::StrCat("cannot lock ", temporary));
+  absl::Status written = WriteHolder(fd, temporary);
+  if (!written.ok()) return written;
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
   }
-  std::move(close_fd).Cancel();
+  std::move(undo).Cancel();
   return std::unique_ptr<FileLock>(new FileLock(fd));
 }
 

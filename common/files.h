@@ -37,12 +37,16 @@ std::string WorkingDirectory();
 std::string BinaryFolder();
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 
-// An exclusive lock on a file, held until this is destroyed or the process ends. The file stays.
+// An exclusive lock on a file, held until this is destroyed or the process ends. The file stays. What is locked is the
+// file that lies at the path when the lock is taken.
 class FileLock {
  public:
   // Tries until `wait` has passed. Possible errors: Unavailable when another process holds it (the message names its
   // pid where the file tells it).
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait);
+  // Takes the lock whoever holds it, by putting a file of its own in the other's place. The holder is not told: only for
+  // locks of which something else says that the holder's time is over.
+  static absl::StatusOr<std::unique_ptr<FileLock>> Seize(const std::string& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;

@@ -79,7 +79,12 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(partial);
     const std::string final_path =
         checkpoint.ok() ? JoinPath(run_folder, StepFolderName((*checkpoint)->manifest().step)) : "";
-    if (checkpoint.ok() && !FileExists(final_path)) {
+    if (checkpoint.ok() && FileExists(final_path) && !Checkpoint::Open(final_path).ok()) {
+      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
+      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+      RETURN_IF_ERROR(file_system.RemoveAll(partial));
+      told.push_back(absl::StrCat(name, " was complete and has taken the place of ", final_path, ", which was damaged"));
+    } else if (checkpoint.ok() && !FileExists(final_path)) {
       RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
       RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
       told.push_back(absl::StrCat(name, " was complete and is taken as ", final_path));

@@ -45,8 +45,8 @@ struct FoundCheckpoint {
 // The checkpoint of `preferred_step` if that is given and good, else the newest good one.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step);
 
-// Takes care of what a crash left: a partial that is complete is given its final name when there is none of that step;
-// all other partials are removed. Returns a sentence for each.
+// Takes care of what a crash left: a partial that is complete is given its final name when there is none of that step,
+// or one that is damaged; all other partials are removed. Returns a sentence for each.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system);
 
 // Of the checkpoints up to `saved_step` removes all but the newest `keep` (0: none is removed) and the protected ones.

@@ -104,7 +104,8 @@ std::string ShardTensorName(absl::string_view role, absl::string_view name) {
 }
 
 absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
-                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system) {
+                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system,
+                                                const std::function<absl::Status()>& may_commit) {
   const std::string path = JoinPath(run_folder, StepFolderName(manifest.step));
   const std::string partial = absl::StrCat(path, ".g", manifest.generation, kPartialSuffix);
   manifest.files.clear();
@@ -117,6 +118,9 @@ absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, M
   RETURN_IF_ERROR(WriteShard(partial, tensors, manifest, file_system));
   std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
+  if (may_commit != nullptr) {
+    RETURN_IF_ERROR(may_commit());
+  }
   RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
   RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
 

@@ -8,6 +8,7 @@
 // rank 0, which holds the run folder's lock.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,11 @@ struct SavedCheckpoint {
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
 // Writes `tensors` and `manifest` (whose `files` and `tensors` are filled in here) below `run_folder`. A checkpoint of
-// the same step that is there already is replaced at once. Possible errors: ResourceExhausted when the disk is full;
-// PermissionDenied, NotFound and others of the file system.
+// the same step that is there already is replaced at once. `may_commit` is asked right before the checkpoint gets its
+// name: an error ends the save, and the folder is as it was. Possible errors: ResourceExhausted when the disk is full;
+// PermissionDenied, NotFound and others of the file system; those of `may_commit`.
 absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
-                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system);
+                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system,
+                                                const std::function<absl::Status()>& may_commit = nullptr);
 
 }  // namespace trainyard

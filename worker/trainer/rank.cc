@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "worker/collectives/shared_memory_communicator.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
@@ -13,8 +14,11 @@
 namespace trainyard {
 namespace {
 
-// A predecessor may be on its way out: trainctl run --resume, or the generation before.
+// A job before may be on its way out: trainctl run --resume. Nobody waits for an earlier generation of the same job.
 constexpr absl::Duration kFolderWait = absl::Seconds(10);
+
+// The slowest rank may still read its checkpoint or its data while the others wait for it here.
+constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
 
 absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
   const TrainConfig& config = order.config;
@@ -47,13 +51,32 @@ absl::Status CheckDevice(const StartOrder& order) {
                                                " has no CUDA device that this trainer can use; say cpu or auto"));
 }
 
+// All ranks decide alike: how many of them a host has is the coordinator's word, the same for a generation.
+absl::StatusOr<bool> UseSharedMemory(const StartOrder& order) {
+  using Switch = TrainConfig::Switch;
+  const bool one_host = order.local_world_size == order.world_size;
+  if (order.config.shared_memory == Switch::kOn && !one_host) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("network.shared_memory is on, but ", order.local_world_size, " of ", order.world_size,
+                     " ranks are on host ", order.host, "; say auto, or resources.hosts with a host that has room"));
+  }
+  return one_host && order.world_size > 1 && order.config.shared_memory != Switch::kOff;
+}
+
 absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
-  GlooOptions options{.rank = order.rank, .world_size = order.world_size, .store = &link};
-  if (!order.data_address.empty()) options.address = order.data_address;
-  ASSIGN_OR_RETURN(rank.communicator, NewGlooCommunicator(options));
+  ASSIGN_OR_RETURN(bool shared, UseSharedMemory(order));
+  if (shared) {
+    ASSIGN_OR_RETURN(rank.communicator, NewSharedMemoryCommunicator(
+                                            {.rank = order.rank, .world_size = order.world_size, .store = &link}));
+  } else {
+    GlooOptions options{.rank = order.rank, .world_size = order.world_size, .store = &link};
+    if (!order.data_address.empty()) options.address = order.data_address;
+    ASSIGN_OR_RETURN(rank.communicator, NewGlooCommunicator(options));
+  }
   rank.abort_switch->Attach(rank.communicator.get());
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
+  link.PollCommunicators([abort_switch = rank.abort_switch] { return abort_switch->Progress(); });
   return absl::OkStatus();
 }
 
@@ -121,6 +144,17 @@ void AbortSwitch::Abort(const std::string& reason) {
   if (communicator_ != nullptr) communicator_->Abort(reason);
 }
 
+std::vector<CommunicatorProgress> AbortSwitch::Progress() {
+  absl::MutexLock lock(&mu_);
+  if (communicator_ == nullptr) return {};
+  CollectiveProgress progress = communicator_->progress();
+  return {{.name = "world",
+           .started = progress.num_started,
+           .completed = progress.num_completed,
+           .waits_in = std::move(progress.waits_in),
+           .last_started = std::move(progress.last_started)}};
+}
+
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
   Gpt2Config gpt2{.layers = config.model.layers,
                   .heads = config.model.heads,
@@ -138,12 +172,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(OpenData(order, *rank, log));
   RestorePoint point;
   if (order.rank == 0) {
-    absl::StatusOr<std::unique_ptr<FileLock>> lock = TakeRunFolder(order.config.checkpoint_dir, kFolderWait);
-    if (absl::IsFailedPrecondition(lock.status()) && order.generation > 1) {
-      // The holder is most likely this job's own earlier generation, on a host that is out of reach: it will end.
-      return absl::InternalError(lock.status().message());
-    }
-    ASSIGN_OR_RETURN(rank->lock, std::move(lock));
+    ASSIGN_OR_RETURN(rank->folder, RunFolder::Take({.folder = order.config.checkpoint_dir,
+                                                    .job_id = order.job_id,
+                                                    .generation = order.generation,
+                                                    .wait = kFolderWait}));
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
   }
   RETURN_IF_ERROR(Join(order, link, *rank));
@@ -155,6 +187,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   RETURN_IF_ERROR(Restore(order, point, link, *rank, log));
+  RETURN_IF_ERROR(rank->communicator->Meet(kMeetingLimit)) << "before the first step";
   RETURN_IF_ERROR(WarmUp(*rank->communicator)) << "while warming up";
   return rank;
 }

@@ -18,15 +18,19 @@
 #include "worker/parallel/deal.h"
 #include "worker/trainer/config.h"
 #include "worker/trainer/link.h"
+#include "worker/trainer/run_folder.h"
 
 namespace trainyard {
 
-// Breaks the communicator when the link says that the generation is over; does nothing once it is detached.
+// The link's way to the communicator, which the link's threads outlive: breaks it when the generation is over, and reads
+// how far it is. Does nothing once it is detached. Thread-safe.
 class AbortSwitch {
  public:
   void Attach(Communicator* communicator);
   void Detach();
   void Abort(const std::string& reason);
+  // Empty: none is attached.
+  std::vector<CommunicatorProgress> Progress();
 
  private:
   absl::Mutex mu_;
@@ -38,7 +42,7 @@ struct Rank {
   ~Rank() { abort_switch->Detach(); }
 
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();  // the link's callback may outlive this
-  std::unique_ptr<FileLock> lock;                                               // rank 0
+  std::unique_ptr<RunFolder> folder;                                             // rank 0
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates

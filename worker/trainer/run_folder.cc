@@ -1,7 +1,11 @@
 #include "worker/trainer/run_folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,21 +19,98 @@ namespace {
 
 constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kLockName[] = ".lock";
+constexpr char kFenceName[] = ".fence";
+constexpr uint64_t kFenceBytesMax = 4096;
+constexpr char kWatchName[] = "watch";  // by a trainctl that left: how to see the job again
 constexpr size_t kNamesShown = 3;
+constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 
 std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
 }
 
+struct Fence {
+  std::string job_id;
+  uint64_t generation = 0;
+};
+
+// None: there is none, or it cannot be read, which says nothing about anybody.
+std::optional<Fence> ReadFence(const std::string& folder) {
+  absl::StatusOr<std::string> text = ReadFile(JoinPath(folder, kFenceName), kFenceBytesMax);
+  if (!text.ok()) return std::nullopt;
+  nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
+      !json["generation"].is_number_unsigned()) {
+    return std::nullopt;
+  }
+  return Fence{.job_id = json["job"].get<std::string>(), .generation = json["generation"].get<uint64_t>()};
+}
+
+absl::Status WriteFence(const RunFolder::Options& options) {
+  nlohmann::ordered_json json = {{"job", options.job_id}, {"generation", options.generation}};
+  RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.folder, kFenceName), absl::StrCat(json.dump(), "\n")))
+      << "while fencing checkpoint.dir";
+  return absl::OkStatus();
+}
+
+absl::Status FencedOff(const RunFolder::Options& options, const Fence& fence) {
+  return absl::AbortedError(absl::StrCat("checkpoint.dir ", options.folder, " belongs to generation ", fence.generation,
+                                         " of job ", fence.job_id, " now; this is generation ", options.generation,
+                                         " of job ", options.job_id, " and changes nothing there any more"));
+}
+
+// What tells one file at a path from the next. False: there is none.
+bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) return false;
+  *file = static_cast<int64_t>(found.st_ino);
+  *time_ns = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
+  return true;
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FileLock>> TakeRunFolder(const std::string& folder, absl::Duration wait) {
-  RETURN_IF_ERROR(MakeFolders(folder)) << "while making checkpoint.dir";
-  absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(folder, kLockName), wait);
-  if (!absl::IsUnavailable(lock.status())) return lock;
-  return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", folder,
-                                                    " is in use by another job: ", lock.status().message(),
-                                                    "; wait for its end, or choose another checkpoint.dir"));
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
+  RETURN_IF_ERROR(MakeFolders(options.folder)) << "while making checkpoint.dir";
+  const std::string path = JoinPath(options.folder, kLockName);
+  const absl::Time until = absl::Now() + options.wait;
+  absl::StatusOr<std::unique_ptr<FileLock>> lock;
+  while (true) {
+    lock = FileLock::Acquire(path, absl::ZeroDuration());
+    std::optional<Fence> fence = ReadFence(options.folder);
+    bool of_this_job = fence.has_value() && fence->job_id == options.job_id;
+    if (of_this_job && fence->generation > options.generation) return FencedOff(options, *fence);
+    if (lock.ok()) break;
+    if (!absl::IsUnavailable(lock.status())) return lock.status();
+    if (of_this_job && fence->generation < options.generation) {
+      RETURN_IF_ERROR(WriteFence(options));
+      ASSIGN_OR_RETURN(lock, FileLock::Seize(path));
+      break;
+    }
+    if (absl::Now() >= until) {
+      return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options.folder,
+                                                        " is in use by another job: ", lock.status().message(),
+                                                        "; wait for its end, or choose another checkpoint.dir"));
+    }
+    absl::SleepFor(kLockPoll);
+  }
+  RETURN_IF_ERROR(WriteFence(options));
+  return std::unique_ptr<RunFolder>(new RunFolder(options, *std::move(lock)));
+}
+
+RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock)
+    : options_(options), lock_(std::move(lock)) {
+  LookAt(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
+}
+
+absl::Status RunFolder::CheckFence() const {
+  int64_t file = 0;
+  int64_t time_ns = 0;
+  if (!LookAt(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
+  if (file == fence_file_ && time_ns == fence_time_ns_) return absl::OkStatus();
+  std::optional<Fence> fence = ReadFence(options_.folder);
+  bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
+  return ours ? absl::OkStatus() : FencedOff(options_, *fence);
 }
 
 absl::Status CheckEmpty(const std::string& folder) {
@@ -37,7 +118,7 @@ absl::Status CheckEmpty(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name != kPrivateFolder && name != kLockName) names.push_back(std::move(name));
+    if (name != kPrivateFolder && name != kLockName && name != kFenceName && name != kWatchName) names.push_back(std::move(name));
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));
   if (names.empty()) return absl::OkStatus();

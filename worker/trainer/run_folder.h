@@ -1,5 +1,6 @@
-// The run folder (checkpoint.dir) as rank 0 takes possession of it: locked against other jobs, empty unless the job
-// goes on from what it holds, and the same folder on every host. What lies in it: docs/decisions/0001-spine.md.
+// The run folder (checkpoint.dir) as rank 0 takes possession of it: locked against other jobs, fenced against earlier
+// generations of its own, empty unless the job goes on from what it holds, and the same folder on every host. What lies
+// in it: docs/decisions/0001-spine.md.
 #pragma once
 
 #include <memory>
@@ -13,12 +14,39 @@
 
 namespace trainyard {
 
-// Makes the folder if need be and locks it; the lock is held until the result is destroyed or the process ends.
-// Possible errors: FailedPrecondition when another process trains into it for longer than `wait`; PermissionDenied and
-// others of the file system.
-absl::StatusOr<std::unique_ptr<FileLock>> TakeRunFolder(const std::string& folder, absl::Duration wait);
+// A run folder that is ours: `.lock` is held by this process, `.fence` names this job and generation, durably.
+//
+// [Note: fence] The lock keeps two jobs apart, but not two generations of one: rank 0 of a host that is cut off goes on
+// training, holds the lock and cannot be told. So the next generation writes its fence and seizes the lock without
+// waiting; whoever holds an older one finds the fence, and leaves, before it changes anything in the folder: it looks
+// right before a checkpoint gets its name, before old ones are removed and before a line of metrics is added.
+class RunFolder {
+ public:
+  struct Options {
+    std::string folder;
+    std::string job_id;
+    uint64_t generation = 0;
+    absl::Duration wait;  // for another job to leave
+  };
+  // Makes the folder if need be, locks and fences it. Held until the result is destroyed or the process ends. Possible
+  // errors: Aborted: a later generation of this job has the folder. FailedPrecondition when another job trains into it
+  // for longer than `wait`. PermissionDenied and others of the file system.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Take(const Options& options);
 
-// Possible errors: FailedPrecondition when the folder holds anything but `.trainyard` and `.lock`; the message names
+  // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at the
+  // file's age while nothing has changed.
+  absl::Status CheckFence() const;
+
+ private:
+  RunFolder(const Options& options, std::unique_ptr<FileLock> lock);
+
+  const Options options_;
+  const std::unique_ptr<FileLock> lock_;
+  int64_t fence_file_ = 0;  // inode and time of ours
+  int64_t fence_time_ns_ = 0;
+};
+
+// Possible errors: FailedPrecondition when the folder holds anything but what Take and trainctl leave; the message names
 // both ways out.
 absl::Status CheckEmpty(const std::string& folder);
 

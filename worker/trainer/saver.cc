@@ -14,8 +14,10 @@ void Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_
   Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
   StateView state = ViewState(parts_.model, parts_.strategy);
   absl::StatusOr<SavedCheckpoint> saved =
-      WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest), state.tensors, parts_.file_system);
+      WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest), state.tensors, parts_.file_system,
+                      parts_.check_fence);
   double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+  if (absl::IsAborted(saved.status())) return;
   if (!saved.ok()) {
     parts_.log << "save of step " << step << " failed, training goes on: " << saved.status().message() << std::endl;
     parts_.link.Tell(SaveFailedFact{.step = step, .message = std::string(saved.status().message())});
@@ -75,7 +77,7 @@ void Saver::PruneConfirmed() {
     confirmed = unconfirmed_.front().step;
     unconfirmed_.pop_front();
   }
-  if (!confirmed.has_value()) return;
+  if (!confirmed.has_value() || !parts_.check_fence().ok()) return;
   const TrainConfig& config = parts_.order.config;
   absl::StatusOr<std::vector<uint64_t>> removed =
       PruneCheckpoints(config.checkpoint_dir, *confirmed, config.checkpoint_keep, {*confirmed}, parts_.file_system);

@@ -32,10 +32,13 @@ class Saver {
     std::ostream& log;
     // Of the checkpoint that was restored; empty when the run began anew.
     std::string restored_content_hash;
+    // OK while the run folder is this generation's; see [Note: fence] in run_folder.h.
+    std::function<absl::Status()> check_fence;
   };
   explicit Saver(Parts parts) : parts_(std::move(parts)) {}
 
-  // Writes the state as it is after `step`.
+  // Writes the state as it is after `step`. Where the fence has fallen nothing comes of it, and the loop finds out by
+  // looking itself.
   void Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
 
   // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "common/files.h"
 #include "common/status_macros.h"
@@ -50,7 +51,8 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
               .link = link,
               .file_system = file_system,
               .log = log,
-              .restored_content_hash = rank.restored_content_hash}),
+              .restored_content_hash = rank.restored_content_hash,
+              .check_fence = [this] { return CheckFence(); }}),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
 
@@ -75,19 +77,23 @@ absl::StatusOr<TrainResult> Trainer::Run() {
       RETURN_IF_ERROR(Evaluate());
     }
     if (save || leave_) Save();
+    RETURN_IF_ERROR(CheckFence());
     if (order_.rank == 0) saver_.PruneConfirmed();
   }
   return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
 }
 
 absl::Status Trainer::MakeStep() {
-  link_.ReportProgress(Phase::kTrain, step_ - 1);
+  EnterStep();
   const Stopwatch whole;
   StepRecord record{.step = step_, .lr = LearningRateAt(ScheduleOf(config_), step_)};
   AgreementTerms terms;
   RETURN_IF_ERROR(Compute(terms));
   record.compute_s = whole.seconds();
+  const Stopwatch reduce;
   RETURN_IF_ERROR(rank_.strategy->FinishBackward());
+  work_.wait_s += reduce.seconds();
+  LeaveSave();
 
   RETURN_IF_ERROR(ReadAgreement());  // of the step before
   terms.request = order_.rank == 0 ? static_cast<double>(link_.stop_request()) : 0;
@@ -98,11 +104,30 @@ absl::Status Trainer::MakeStep() {
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   StepOutput output = rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens});
   record.optimizer_s = update.seconds();
+  if (output.skipped && order_.rank == 0) {
+    log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
+  }
   record.exposed_communication_s = output.exposed_comm_s;
   record.grad_norm = output.gradient_norm;
   record.step_s = whole.seconds();
+  work_.compute_s += record.compute_s;
+  work_.micro_batches += rank_.deal.micro_batches.size();
+  work_.steps++;
+  link_.ReportWork(work_);
   record_ = record;
   return absl::OkStatus();
+}
+
+void Trainer::EnterStep() {
+  if (saving_) return;
+  link_.ReportProgress(step_ == rank_.restored_step + 1 ? Phase::kFirstStep : Phase::kTrain, step_ - 1);
+}
+
+// A collective has ended, so rank 0 is back from its save.
+void Trainer::LeaveSave() {
+  if (!saving_) return;
+  saving_ = false;
+  link_.ReportProgress(Phase::kTrain, step_ - 1);
 }
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
@@ -114,8 +139,10 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     std::optional<DropoutKey> dropout;
     if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
     at::Tensor loss = rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
+    const double value = loss.item<double>();
+    if (!std::isfinite(value)) rank_.strategy->RejectStep();
     rank_.strategy->Backward(loss, /*last=*/i + 1 == rank_.deal.micro_batches.size());
-    terms.loss_sum += loss.item<double>();
+    terms.loss_sum += value;
     terms.tokens += static_cast<double>(batch.targets.numel());
   }
   return absl::OkStatus();
@@ -131,7 +158,9 @@ absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
 // Reports the step it belongs to, and notes when all are to leave.
 absl::Status Trainer::ReadAgreement() {
   if (reduction_ == nullptr) return absl::OkStatus();
+  const Stopwatch wait;
   RETURN_IF_ERROR(reduction_->Wait());
+  work_.wait_s += wait.seconds();
   reduction_ = nullptr;
   AgreedStep agreed = agreement_.Read(AgreementTerms::FromArray(terms_.const_data_ptr<double>()));
   if (agreed.stop && !leave_ && order_.rank == 0) {
@@ -141,6 +170,7 @@ absl::Status Trainer::ReadAgreement() {
   leave_ = leave_ || agreed.stop;
   last_loss_ = agreed.loss;
   if (order_.rank != 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckFence());
   record_.loss = agreed.loss;
   record_.tokens = agreed.tokens;
   link_.ReportStep(record_);
@@ -161,6 +191,7 @@ absl::Status Trainer::Evaluate() {
   }
   RETURN_IF_ERROR(rank_.communicator->AllReduceSum(sum)->Wait());
   if (order_.rank != 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckFence());
   EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.evaluation->num_tokens())};
   record.loss = *sum.const_data_ptr<double>() / static_cast<double>(record.tokens);
   record.seconds = watch.seconds();
@@ -169,14 +200,22 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
+// Rank 0 saves. The others go on to the next step and wait there; until they hear of rank 0 again they are in this phase
+// too, so that whoever looks at them knows how long that may take.
 void Trainer::Save() {
-  if (order_.rank != 0) return;
   link_.ReportProgress(Phase::kSave, step_);
+  saving_ = order_.rank != 0;
+  if (saving_) return;
   saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples());
 }
 
 uint64_t Trainer::ConsumedSamples(uint64_t step) const {
   return rank_.restored_samples + (step - rank_.restored_step) * static_cast<uint64_t>(config_.batch_global);
+}
+
+// What is in the run folder is this generation's to change.
+absl::Status Trainer::CheckFence() const {
+  return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
 }
 
 // Metrics are worth a warning, not the job.

@@ -43,9 +43,12 @@ class Trainer {
 
  private:
   absl::Status MakeStep();
+  void EnterStep();
+  void LeaveSave();
   absl::Status Compute(AgreementTerms& terms);
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
+  absl::Status CheckFence() const;
   absl::Status Evaluate();
   void Save();
 
@@ -69,6 +72,8 @@ class Trainer {
   std::unique_ptr<Collective> reduction_;  // null: none is under way
   StepRecord record_;                      // of the step whose reduction is under way
   bool leave_ = false;
+  bool saving_ = false;  // rank 0 saves, as far as this other rank knows
+  WorkTotals work_;
   double last_loss_ = 0;
 };
 

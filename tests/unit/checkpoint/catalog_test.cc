@@ -98,6 +98,20 @@ TEST(CatalogTest, SettlePartials_CompleteOneIsTaken_OthersAreRemoved) {
   EXPECT_FALSE(FileExists(folder / "step-00000300.g3.partial"));
 }
 
+TEST(CatalogTest, SettlePartials_CompleteOneTakesThePlaceOfADamagedOne) {
+  TemporaryFolder folder;
+  Write(folder, 100);
+  std::filesystem::copy(folder / "step-00000100", folder / "step-00000100.g3.partial");
+  std::filesystem::remove(folder / "step-00000100/manifest.json");
+
+  auto told = SettlePartials(folder.path(), FileSystem::Real());
+
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_THAT(*told, ElementsAre(HasSubstr("which was damaged")));
+  EXPECT_EQ(FindCheckpoint(folder.path(), 100)->checkpoint->manifest().step, 100u);
+  EXPECT_FALSE(FileExists(folder / "step-00000100.g3.partial"));
+}
+
 TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 200, 300, 400, 500, 600}) Write(folder, step);

@@ -1,8 +1,10 @@
 // The parts of the trainer that know neither torch nor gRPC.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "common/limits.h"
@@ -10,6 +12,7 @@
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/options.h"
+#include "worker/trainer/phase_clock.h"
 #include "worker/trainer/outbox.h"
 #include "worker/trainer/run_folder.h"
 
@@ -121,25 +124,83 @@ TEST(OutboxTest, Reports_BeyondTheLimit_DropTheOldestAndCountUnsentOnes) {
   EXPECT_EQ(outbox.TakeReports().steps.front().step, 11u);
 }
 
+absl::StatusOr<std::unique_ptr<RunFolder>> TakeFor(const std::string& folder, const std::string& job,
+                                                   uint64_t generation) {
+  return RunFolder::Take({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
+}
+
 TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
   TemporaryFolder folder;
   ASSERT_TRUE(MakeFolders(folder / ".trainyard/job").ok());
-  auto lock = TakeRunFolder(folder.path(), absl::ZeroDuration());
-  ASSERT_TRUE(lock.ok()) << lock.status();
+  auto taken = TakeFor(folder.path(), "a", 1);
+  ASSERT_TRUE(taken.ok()) << taken.status();
 
   EXPECT_TRUE(CheckEmpty(folder.path()).ok());
   for (const char* name : {"a", "b", "c", "d"}) ASSERT_TRUE(WriteFileAtomically(folder / name, "").ok());
   EXPECT_THAT(std::string(CheckEmpty(folder.path()).message()), HasSubstr("it holds a, b, c and 1 more"));
 }
 
-TEST(RunFolderTest, Take_WhileAnotherHoldsIt_NamesTheProcessAndTheWayOut) {
+TEST(RunFolderTest, Take_WhileAnotherJobHoldsIt_NamesTheProcessAndTheWayOut) {
   TemporaryFolder folder;
-  auto lock = TakeRunFolder(folder.path(), absl::ZeroDuration());
+  auto taken = TakeFor(folder.path(), "a", 1);
 
-  absl::Status status = TakeRunFolder(folder.path(), absl::ZeroDuration()).status();
+  absl::Status status = TakeFor(folder.path(), "b", 7).status();
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("process ", getpid())));
+  EXPECT_TRUE((*taken)->CheckFence().ok());
+}
+
+TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsItsFence) {
+  TemporaryFolder folder;
+  auto first = TakeFor(folder.path(), "a", 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  auto second = TakeFor(folder.path(), "a", 2);
+
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE((*second)->CheckFence().ok());
+  EXPECT_TRUE(absl::IsAborted((*first)->CheckFence()));
+  EXPECT_THAT(std::string((*first)->CheckFence().message()), HasSubstr("belongs to generation 2"));
+  // The lock is the second's: the first's end frees nothing.
+  first->reset();
+  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "b", 1).status()));
+  second->reset();
+  EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
+}
+
+TEST(RunFolderTest, EarlierGeneration_ThatComesLate_IsAborted) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(TakeFor(folder.path(), "a", 3).ok());
+
+  EXPECT_TRUE(absl::IsAborted(TakeFor(folder.path(), "a", 2).status()));
+}
+
+TEST(RunFolderTest, FenceOfAProcessThatIsCutOff_IsSeenByItAndHoldsNobodyUp) {
+  TemporaryFolder folder;
+  int to_child[2], from_child[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  ASSERT_EQ(pipe(from_child), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    auto taken = TakeFor(folder.path(), "a", 1);
+    char byte = taken.ok() && (*taken)->CheckFence().ok() ? 'y' : 'n';
+    (void)!write(from_child[1], &byte, 1);
+    (void)!read(to_child[0], &byte, 1);
+    _exit(taken.ok() && absl::IsAborted((*taken)->CheckFence()) ? 3 : 1);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(from_child[0], &byte, 1), 1);
+  ASSERT_EQ(byte, 'y');
+
+  auto second = TakeFor(folder.path(), "a", 2);
+  EXPECT_TRUE(second.ok()) << second.status();
+  ASSERT_EQ(write(to_child[1], &byte, 1), 1);
+
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  for (int fd : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(fd);
 }
 
 TEST(RunFolderTest, Token_IsSeenInTheSameFolderOnly_AndGoesAway) {
@@ -175,6 +236,28 @@ TEST(OptionsTest, CommandLines_AreReadOrRefused) {
   EXPECT_EQ(parse({"sample"}, other), 2);
   EXPECT_EQ(parse({"sample", "--checkpoint", "/c", "--tokens", "0"}, other), 2);
   EXPECT_EQ(parse({"--version"}, other), 10);
+}
+
+TEST(PhaseClockTest, TellsTheLongestOfEachPhaseThatEnded_Once) {
+  using std::chrono::milliseconds;
+  PhaseClock::Time now{};
+  PhaseClock clock(now);
+  auto enter = [&](Phase phase, int after_ms) { clock.Enter(phase, now += milliseconds(after_ms)); };
+
+  enter(Phase::kJoining, 5000);
+  enter(Phase::kFirstStep, 100);
+  enter(Phase::kTrain, 700);
+  enter(Phase::kTrain, 30);
+  enter(Phase::kTrain, 50);
+  enter(Phase::kSave, 20);
+  enter(Phase::kTrain, 400);
+
+  EXPECT_EQ(clock.phase(), Phase::kTrain);
+  EXPECT_DOUBLE_EQ(clock.Seconds(now + milliseconds(250)), 0.25);
+  EXPECT_EQ(clock.TakeLongest(), (std::map<Phase, double>{
+                                     {Phase::kFirstStep, 0.7}, {Phase::kTrain, 0.05}, {Phase::kSave, 0.4}}));
+  // What is under way is not told before its end.
+  EXPECT_TRUE(clock.TakeLongest().empty());
 }
 
 }  // namespace
