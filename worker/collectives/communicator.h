@@ -64,6 +64,10 @@ class Communicator {
   virtual std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) = 0;
   // Ends once every rank has started it.
   virtual std::unique_ptr<Collective> Barrier() = 0;
+  // As Barrier, but waits here and says who is missing: returns once every rank has called it. Possible errors, besides
+  // those of a Wait: DeadlineExceeded after `limit`, which names the ranks that did not come (on rank 0; the others name
+  // rank 0, which did not let them go).
+  virtual absl::Status Meet(absl::Duration limit) = 0;
 
   // Ends every operation, under way or to come, with Aborted: a thread that waits is out within 200 ms, whatever its
   // peers do. Idempotent.
@@ -81,7 +85,8 @@ struct GlooOptions {
   KeyValueStore* store = nullptr;
   // Goes before every name in the store: one a communicator.
   std::string prefix = "world/";
-  // Of the rendezvous, and of every operation afterwards.
+  // Of the rendezvous, and of every operation afterwards. Long on purpose: a peer may save, evaluate or be stopped for
+  // minutes and come back. One that is gone is noticed by its silence within 15 s, see [Note: silence].
   absl::Duration timeout = absl::Minutes(30);
 };
 

@@ -15,8 +15,10 @@
 #include "common/status_macros.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/rendezvous_store.h"
+#include "worker/collectives/silence_watch.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/collectives/tcp_sockets.h"
+#include "worker/collectives/type_word.h"
 
 namespace trainyard {
 namespace {
@@ -38,6 +40,13 @@ absl::Status StatusOfException(const std::exception& error) {
     return absl::DeadlineExceededError(text);
   }
   return absl::UnavailableError(text);
+}
+
+// LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not answer.
+absl::Status StatusOfMeeting(const std::exception& error) {
+  std::string text = TextOf(error);
+  bool late = absl::StrContains(text, "failed to pass") || absl::StrContains(text, "successfully reached");
+  return late ? absl::DeadlineExceededError(text) : StatusOfException(error);
 }
 
 class GlooCommunicator;
@@ -62,6 +71,7 @@ class GlooCommunicator final : public Communicator {
       : rank_(options.rank), world_size_(options.world_size), group_(std::move(group)) {}
 
   ~GlooCommunicator() override {
+    silence_watch_.reset();
     group_.reset();
     for (int fd : connections_) close(fd);
   }
@@ -89,6 +99,8 @@ class GlooCommunicator final : public Communicator {
       return absl::InternalError(absl::StrCat("rank ", rank_, " found ", connections_.size(), " connections to its ",
                                               peers.size(), " peers; it could not leave a collective when told to"));
     }
+    silence_watch_ = std::make_unique<SilenceWatch>(
+        connections_, [this](const std::string& what) { (void)Break(absl::UnavailableError(what)); });
     return absl::OkStatus();
   }
 
@@ -123,6 +135,24 @@ class GlooCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> Barrier() override {
     return Start("barrier", at::Tensor(), [&] { return group_->barrier(); });
+  }
+
+  absl::Status Meet(absl::Duration limit) override {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!error_.ok()) return error_;
+      progress_.last_started = progress_.waits_in = absl::StrCat("meeting ", ++progress_.num_started);
+    }
+    absl::Status status;
+    try {
+      c10d::BarrierOptions options;
+      options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(limit));
+      group_->monitoredBarrier(options, /*waitAllRanks=*/true);
+    } catch (const std::exception& error) {
+      status = Break(StatusOfMeeting(error));
+    }
+    WaitEnds(status.ok());
+    return status;
   }
 
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
@@ -160,7 +190,7 @@ class GlooCommunicator final : public Communicator {
       absl::MutexLock lock(&mu_);
       name = absl::StrCat(kind, " ", ++progress_.num_started);
       if (tensor.defined())
-        absl::StrAppend(&name, " (", tensor.numel(), " x ", c10::toString(tensor.scalar_type()), ")");
+        absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
       progress_.last_started = name;
       if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, error_);
     }
@@ -180,6 +210,7 @@ class GlooCommunicator final : public Communicator {
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   absl::Status error_ ABSL_GUARDED_BY(mu_);
   CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<SilenceWatch> silence_watch_;  // calls the above, so it ends first
 };
 
 absl::Status GlooCollective::Wait() {
