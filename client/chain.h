@@ -1,4 +1,5 @@
-// What happened to a job and why, from its durable events: state changes and decisions, in words, with their times. Pure.
+// What happened to a job and why, from its durable events: state changes and decisions, in words, with their times.
+// Pure.
 #pragma once
 
 #include <string>

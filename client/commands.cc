@@ -37,8 +37,9 @@ void AddPatience(CLI::App& verb, PatienceOptions* options) {
           [options](const std::string& text) {
             absl::optional<absl::Duration> patience = ParsePatience(text);
             if (!patience.has_value()) {
-              throw CLI::ValidationError("--reconnect-for", absl::StrCat("'", text, "' is no time: expected 30s, 5m, 1h30m, "
-                                                                        "a number of seconds, or forever"));
+              throw CLI::ValidationError("--reconnect-for", absl::StrCat("'", text,
+                                                                         "' is no time: expected 30s, 5m, 1h30m, "
+                                                                         "a number of seconds, or forever"));
             }
             options->retry.give_up = *patience;
             options->given = true;

@@ -33,9 +33,9 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen);
-void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);   // operate.cc
-void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);     // operate.cc
-void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);    // operate.cc
+void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen);  // operate.cc
+void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen);    // operate.cc
+void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen);   // operate.cc
 void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen);
@@ -50,8 +50,8 @@ void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
 // `json` an object on standard output as well.
 int ExitOf(const absl::Status& status, bool json);
 
-// --reconnect-for: how long a verb that follows something waits for a coordinator that is away. `given` tells whether the
-// user said so: then it also waits at the start.
+// --reconnect-for: how long a verb that follows something waits for a coordinator that is away. `given` tells whether
+// the user said so: then it also waits at the start.
 struct PatienceOptions {
   RetryOptions retry;
   bool given = false;

@@ -1,5 +1,5 @@
-// trainctl doctor: what is wrong with a cluster's hosts. Reads what daemons tell, then submits probe jobs, two hosts each,
-// in two rounds (doctor_plan.h).
+// trainctl doctor: what is wrong with a cluster's hosts. Reads what daemons tell, then submits probe jobs, two hosts
+// each, in two rounds (doctor_plan.h).
 #include <unistd.h>
 
 #include <algorithm>
@@ -157,8 +157,8 @@ class Doctor {
     if (!job.ok()) {
       result.error = std::string(job.status().message());
     } else if (job->state() != v1::JOB_STATE_SUCCEEDED) {
-      result.error = absl::StrCat("the probe ", job_id, " ", absl::AsciiStrToLower(StateName(job->state())), ": ",
-                                  job->reason());
+      result.error =
+          absl::StrCat("the probe ", job_id, " ", absl::AsciiStrToLower(StateName(job->state())), ": ", job->reason());
     } else {
       Collect(job_id, &result);
     }
@@ -285,7 +285,7 @@ void Doctor::PrintJson() const {
   }
   for (const auto& [host, why] : skipped_) skipped.push_back({{"host", host}, {"why", why}});
   for (const v1::HostStatus& host : hosts_.hosts()) hosts.push_back(Json::parse(HostJson(host)));
-  Json json = {{"event", "doctor"}, {"ok", AllWell()}, {"findings", findings}, {"probes", pairs},
+  Json json = {{"event", "doctor"},    {"ok", AllWell()},    {"findings", findings}, {"probes", pairs},
                {"verdicts", verdicts}, {"skipped", skipped}, {"hosts", hosts}};
   puts(json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
@@ -321,9 +321,12 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
       ->check(CLI::Range(1.0, 3600.0));
   verb->add_flag("--json", options->json, "One JSON object");
   verb->footer(
-      "Checks attachment, clocks, versions, disks, labels and addresses, then probes hosts in pairs: a matrix product and\n"
-      "all-reduces, as jobs of the name `doctor`. Hosts of a slow pair are probed once more, each with a fast one, which\n"
-      "tells a bad host from a bad partner. Hosts without a free slot are left alone. Exit code 1: something is wrong.\n"
+      "Checks attachment, clocks, versions, disks, labels and addresses, then probes hosts in pairs: a matrix product "
+      "and\n"
+      "all-reduces, as jobs of the name `doctor`. Hosts of a slow pair are probed once more, each with a fast one, "
+      "which\n"
+      "tells a bad host from a bad partner. Hosts without a free slot are left alone. Exit code 1: something is "
+      "wrong.\n"
       "For one host by hand: trainyard-trainer --probe.\n\n"
       "Examples:\n  trainctl doctor\n  trainctl doctor --hosts w1,w2,w3 --json | jq '.verdicts[]'");
   verb->callback([&globals, options, chosen] {

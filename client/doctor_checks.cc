@@ -52,7 +52,8 @@ class HostChecker {
     host_ = &host;
     if (!host.attached()) {
       Problem(absl::StrCat("is not attached; last heard of ", DurationText(absl::Seconds(host.last_heard_s())),
-                           " ago. Start its trainyard-worker, or trainctl drain ", host.name(), " --lost if it is gone"));
+                           " ago. Start its trainyard-worker, or trainctl drain ", host.name(),
+                           " --lost if it is gone"));
       return findings_;
     }
     if (!host.reachable()) {
@@ -69,9 +70,9 @@ class HostChecker {
                            ", which is loopback; attach it by an address that the others can reach"));
     }
     if (findings_.empty()) {
-      Add(Level::kOk, absl::StrFormat("%d of %d slots free, clock %+.3f s, %s free, version %s", host.slots_free(),
-                                      host.slots(), host.clock_offset_s(), BytesText(host.disk_free_bytes()),
-                                      host.version()));
+      Add(Level::kOk,
+          absl::StrFormat("%d of %d slots free, clock %+.3f s, %s free, version %s", host.slots_free(), host.slots(),
+                          host.clock_offset_s(), BytesText(host.disk_free_bytes()), host.version()));
     }
     return findings_;
   }
@@ -140,8 +141,8 @@ absl::Status ListenOnLoopback() {
 std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts) {
   std::vector<Finding> findings;
   if (server.version() != kVersion) {
-    findings.push_back({Level::kNote, "trainctl",
-                        absl::StrCat("is version ", kVersion, ", the coordinator ", server.version())});
+    findings.push_back(
+        {Level::kNote, "trainctl", absl::StrCat("is version ", kVersion, ", the coordinator ", server.version())});
   }
   if (hosts.hosts().empty()) {
     findings.push_back({Level::kProblem, "coordinator", "no host has ever attached; start trainyard-worker on one"});
@@ -162,8 +163,9 @@ std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const st
                                      ": trainctl run without a coordinator needs it")});
   }
   if (access(working_directory.c_str(), W_OK) != 0) {
-    findings.push_back({Level::kNote, "trainctl", absl::StrCat(working_directory, " cannot be written to (",
-                                                               strerror(errno), "): give jobs a checkpoint.dir")});
+    findings.push_back(
+        {Level::kNote, "trainctl",
+         absl::StrCat(working_directory, " cannot be written to (", strerror(errno), "): give jobs a checkpoint.dir")});
   }
   struct statvfs room = {};
   if (statvfs(working_directory.c_str(), &room) == 0) {

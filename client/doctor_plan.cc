@@ -145,8 +145,8 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
   return verdict;
 }
 
-// Where there were not enough fast hosts for every suspect, one of a bad pair speaks for both: what a host is blamed for
-// only together with one that is bad for sure is that one's fault.
+// Where there were not enough fast hosts for every suspect, one of a bad pair speaks for both: what a host is blamed
+// for only together with one that is bad for sure is that one's fault.
 void ExcusePartners(const Results& first, const Results& second, const Usual& usual, const ProbeLimits& limits,
                     std::vector<HostVerdict>* verdicts) {
   std::set<std::string> bad;

@@ -24,8 +24,8 @@ std::string ErrorLine(absl::string_view text, int exit_code);
 // {"event":"done","id":"...","state":"SUCCEEDED","exit_code":0,...}
 std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code);
 
-// {"event":"done","id":"","state":null,"reason":"...","exit_code":2}: the last line of a run of which there is no end of a
-// job to tell. `job_id` is empty when it failed before there was a job.
+// {"event":"done","id":"","state":null,"reason":"...","exit_code":2}: the last line of a run of which there is no end
+// of a job to tell. `job_id` is empty when it failed before there was a job.
 std::string DoneWithoutJobLine(absl::string_view job_id, absl::string_view reason, int exit_code);
 
 // The whole of a job, as `status --json` and `list --json` give it: `state` and `generation` at its top level.

@@ -31,8 +31,9 @@ struct EventsOptions {
 
 void Show(const v1::Event& event, const EventsOptions& options) {
   const std::string text =
-      options.json ? EventLine(event)
-                   : EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()});
+      options.json
+          ? EventLine(event)
+          : EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()});
   puts(text.c_str());
 }
 

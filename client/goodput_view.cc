@@ -62,8 +62,10 @@ std::string GoodputJson(const v1::Goodput& goodput) {
     shares[part.name] = ShareOf(part.seconds, goodput);
     sum += part.seconds;
   }
-  nlohmann::ordered_json json = {{"total_s", goodput.total_s()}, {"sum_s", sum},
-                                 {"goodput", GoodputShare(goodput)}, {"parts_s", parts},
+  nlohmann::ordered_json json = {{"total_s", goodput.total_s()},
+                                 {"sum_s", sum},
+                                 {"goodput", GoodputShare(goodput)},
+                                 {"parts_s", parts},
                                  {"shares", shares}};
   return json.dump();
 }

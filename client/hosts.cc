@@ -88,11 +88,11 @@ void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto json = std::make_shared<bool>(false);
   CLI::App* verb = app.add_subcommand("cluster", "List hosts: state, slots, jobs, labels, versions, clock skew");
   verb->add_flag("--json", *json, "One JSON object a line and host");
-  verb->footer("SLOTS is used/all. SKEW is the host's clock less the coordinator's.\n\n"
-               "Examples:\n  trainctl cluster\n  trainctl cluster --json | jq -r 'select(.reachable | not) | .name'");
-  verb->callback([&globals, json, chosen] {
-    *chosen = [&globals, json] { return ExitOf(Cluster(globals, *json), *json); };
-  });
+  verb->footer(
+      "SLOTS is used/all. SKEW is the host's clock less the coordinator's.\n\n"
+      "Examples:\n  trainctl cluster\n  trainctl cluster --json | jq -r 'select(.reachable | not) | .name'");
+  verb->callback(
+      [&globals, json, chosen] { *chosen = [&globals, json] { return ExitOf(Cluster(globals, *json), *json); }; });
 }
 
 void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen) {

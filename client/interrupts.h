@@ -1,6 +1,6 @@
 // The signals that end a program that waits. Ctrl-C, twice: the first asks for a clean end, the second for an immediate
-// one; SIGTERM counts alike. SIGHUP, the end of the terminal, counts alike too, unless it has been given a meaning of its
-// own.
+// one; SIGTERM counts alike. SIGHUP, the end of the terminal, counts alike too, unless it has been given a meaning of
+// its own.
 #pragma once
 
 #include <functional>

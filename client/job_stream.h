@@ -19,9 +19,9 @@
 
 namespace trainyard::client {
 
-// Tells which events are new. A coordinator that was started again may tell steps under new sequences, and one that lost
-// its newest events numbers anew; so steps, evaluations and checkpoints are also known by their step, and the rest by
-// what it says. Pure.
+// Tells which events are new. A coordinator that was started again may tell steps under new sequences, and one that
+// lost its newest events numbers anew; so steps, evaluations and checkpoints are also known by their step, and the rest
+// by what it says. Pure.
 class EventFilter {
  public:
   // Whether `event` has not been seen; remembers it.

@@ -63,7 +63,8 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
 // After a break: first what is kept, to find the place, then on from there.
 absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCursor& cursor, Retry& retry) {
   LogCursor::Search search = cursor.Resume();
-  RETURN_IF_ERROR(ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
+  RETURN_IF_ERROR(
+      ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
   fprintf(stderr, "trainctl: the coordinator answers again\n");
   retry.Answered();
   for (const v1::LogLine& line : search.Unshown()) Show(line, options);

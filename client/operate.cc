@@ -77,8 +77,8 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
 
 void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "restart", "End a job's group at a step, with a save, and form it anew",
-                           options, Restart);
+  CLI::App* verb = AddVerb(app, globals, chosen, "restart",
+                           "End a job's group at a step, with a save, and form it anew", options, Restart);
   verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
   verb->footer(
       "Not counted against recovery.max_restarts. Returns once the wish is stored; trainctl watch shows the rest.\n\n"
@@ -87,8 +87,8 @@ void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
-      AddVerb(app, globals, chosen, "pause", "Save a job, end its group and free its slots until resume", options, Pause);
+  CLI::App* verb = AddVerb(app, globals, chosen, "pause", "Save a job, end its group and free its slots until resume",
+                           options, Pause);
   verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
   verb->footer(
       "The job stops at a step all ranks agree on and keeps its checkpoint. Pausing a paused job is no error.\n\n"

@@ -128,13 +128,13 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
 }
 
 absl::Status PrivateCluster::StartWorker() {
-  ASSIGN_OR_RETURN(worker_, Spawn({.program = JoinPath(options_.binary_folder, "trainyard-worker"),
-                                   .arguments = {"--coordinator", address_, "--slots", absl::StrCat(options_.slots),
-                                                 "--name", kHostName, "--state", JoinPath(options_.folder, "worker"),
-                                                 "--metrics", "", "--health", "",
-                                                 "--lifeline-fd", absl::StrCat(kLifelineFd)},
-                                   .output_path = Log("worker"),
-                                   .descriptors = {{lifeline_read_, kLifelineFd}}}));
+  ASSIGN_OR_RETURN(worker_,
+                   Spawn({.program = JoinPath(options_.binary_folder, "trainyard-worker"),
+                          .arguments = {"--coordinator", address_, "--slots", absl::StrCat(options_.slots), "--name",
+                                        kHostName, "--state", JoinPath(options_.folder, "worker"), "--metrics", "",
+                                        "--health", "", "--lifeline-fd", absl::StrCat(kLifelineFd)},
+                          .output_path = Log("worker"),
+                          .descriptors = {{lifeline_read_, kLifelineFd}}}));
   worker_fd_ = PidFd(worker_);
   return absl::OkStatus();
 }

@@ -60,8 +60,8 @@ class PrivateCluster {
   // had to be killed, or could not be.
   absl::Status Stop();
 
-  // From now on this process may end without ending anything: the daemons are ordinary ones, and the job goes on. Possible
-  // errors: FailedPrecondition: the lifeline has been closed already, everything is being stopped.
+  // From now on this process may end without ending anything: the daemons are ordinary ones, and the job goes on.
+  // Possible errors: FailedPrecondition: the lifeline has been closed already, everything is being stopped.
   absl::Status LetGo();
 
   // Of the daemons, for whoever ends them once they have been let go.

@@ -25,8 +25,8 @@ class TextProgress final : public Progress {
     const uint32_t ranks = spec.resources().ranks();
     std::string what = spec.has_probe() ? std::string("a probe of hosts")
                                         : absl::StrCat(steps_total_, " steps, in ", spec.checkpoint().dir());
-    terminal_.Print(absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks,
-                                 ranks == 1 ? " rank, " : " ranks, ", what));
+    terminal_.Print(
+        absl::StrCat("job ", job.job_id(), " (", spec.name(), "): ", ranks, ranks == 1 ? " rank, " : " ranks, ", what));
     for (const v1::ResolvedKey& decision : job.decisions()) {
       terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
     }
@@ -54,8 +54,8 @@ class TextProgress final : public Progress {
         Notice(event.notice().level(), event.notice().text());
         break;
       case v1::Event::kProbe:
-        terminal_.Print(absl::StrFormat("rank %d on %s: %.0f GFLOP/s, all-reduce %s for 8 bytes, %s/s", event.probe().rank(),
-                                        event.probe().host(), event.probe().matmul_gflops(),
+        terminal_.Print(absl::StrFormat("rank %d on %s: %.0f GFLOP/s, all-reduce %s for 8 bytes, %s/s",
+                                        event.probe().rank(), event.probe().host(), event.probe().matmul_gflops(),
                                         DurationText(absl::Seconds(event.probe().all_reduce_latency_s())),
                                         BytesText(static_cast<uint64_t>(event.probe().all_reduce_bytes_per_s()))));
         break;

@@ -100,9 +100,10 @@ class RunCommand {
     if ((resources.hosts().empty() || names_ours(resources.hosts())) && !names_ours(resources.exclude_hosts())) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.hosts and resources.exclude_hosts leave no host: without --coordinator there is only this "
-                     "machine, under the name '", PrivateCluster::kHostName, "'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "resources.hosts and resources.exclude_hosts leave no host: without --coordinator there is only this "
+        "machine, under the name '",
+        PrivateCluster::kHostName, "'"));
   }
 
   absl::Status StartCluster(const v1::SubmitRequest& request) {
@@ -121,8 +122,8 @@ class RunCommand {
     return absl::OkStatus();
   }
 
-  // The daemon of our own attaches within milliseconds of its start. A job submitted before that would tell everybody that
-  // it waits for a host. Whatever goes wrong here is told by the job.
+  // The daemon of our own attaches within milliseconds of its start. A job submitted before that would tell everybody
+  // that it waits for a host. Whatever goes wrong here is told by the job.
   void AwaitHost(const Interrupts& interrupts) {
     const absl::Time deadline = absl::Now() + kHostWait;
     while (absl::Now() < deadline && !interrupts.interrupted() && !cluster_->DaemonEnded()) {
@@ -237,7 +238,8 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "Without a coordinator it starts one and a worker daemon for the time of the job, with as many slots as the job "
       "has\n"
       "ranks, and stops them at its end. Ctrl-C cancels the job and waits for its end; twice ends it at once.\n"
-      "When the terminal goes (SIGHUP), the job and its daemons go on, and the file `watch` in the run folder says how to\n"
+      "When the terminal goes (SIGHUP), the job and its daemons go on, and the file `watch` in the run folder says how "
+      "to\n"
       "see it again.\n\n"
       "Examples:\n"
       "  trainctl run configs/jobs/stdlib.yaml\n"

@@ -29,8 +29,8 @@ absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 absl::Status CheckRunFolder(const std::string& path, bool resume);
 
 // The folder of a job that is about to be submitted: with `request->resume` and no checkpoint.dir the newest run of its
-// name, then CheckRunFolder. What was chosen, or that there is nothing to resume, is put into `told`. Possible errors: as
-// CheckRunFolder; InvalidArgument: a probe is to be resumed.
+// name, then CheckRunFolder. What was chosen, or that there is nothing to resume, is put into `told`. Possible errors:
+// as CheckRunFolder; InvalidArgument: a probe is to be resumed.
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, std::string* told);
 
 // A file in the run folder with the command that shows a job which goes on without the trainctl that started it.

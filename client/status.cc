@@ -42,13 +42,12 @@ std::string StatusText(const v1::Job& job) {
       {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
   for (const v1::RankStatus& rank : job.ranks()) {
     const bool ended = !rank.exit().empty();
-    rows.push_back({absl::StrCat(rank.rank()), rank.host(),
-                    absl::StrCat(rank.phase(), rank.straggler() ? " (straggler)" : ""),
-                    ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
-                    rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
-                    DurationText(absl::Seconds(rank.last_report_age_s())),
-                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
-                    rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80), Printable(rank.exit(), 200)});
+    rows.push_back(
+        {absl::StrCat(rank.rank()), rank.host(), absl::StrCat(rank.phase(), rank.straggler() ? " (straggler)" : ""),
+         ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
+         rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+         DurationText(absl::Seconds(rank.last_report_age_s())), rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
+         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80), Printable(rank.exit(), 200)});
   }
   return absl::StrCat(text, "\n", Table(rows));
 }

@@ -58,8 +58,9 @@ class Validator {
     if (spec_.has_train() && spec_.has_probe()) {
       Error("probe", "times hosts instead of training them; give either train or probe, not both");
     } else if (!spec_.has_train() && !spec_.has_probe()) {
-      Error("train", "is required: what is trained, a map with keys of model, data, batch, steps and more (or `probe`, "
-                     "to time hosts instead)");
+      Error("train",
+            "is required: what is trained, a map with keys of model, data, batch, steps and more (or `probe`, "
+            "to time hosts instead)");
     }
     return spec_.has_train();
   }
@@ -221,7 +222,8 @@ class Validator {
     std::set<absl::string_view> seen;
     for (const std::string& host : hosts) {
       if (!IsHostName(host)) {
-        Error(path, absl::StrCat("'", host.substr(0, 80), "' cannot be the name of a host: 1 to 253 letters, digits, '-', "
+        Error(path, absl::StrCat("'", host.substr(0, 80),
+                                 "' cannot be the name of a host: 1 to 253 letters, digits, '-', "
                                  "'_' or '.', as `trainctl cluster` shows them"));
       } else if (!seen.insert(host).second) {
         Error(path, absl::StrCat("names '", host, "' twice"));

@@ -72,9 +72,9 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return false;
   }
-  options.command = command->parsed()    ? TrainerOptions::Command::kSample
+  options.command = command->parsed()     ? TrainerOptions::Command::kSample
                     : options.probe.asked ? TrainerOptions::Command::kProbe
-                                         : TrainerOptions::Command::kTrain;
+                                          : TrainerOptions::Command::kTrain;
   if (options.command == TrainerOptions::Command::kTrain && (options.link.empty() || options.job.empty())) {
     std::cerr << "trainyard-trainer is started by trainyard-worker (--link SOCKET --job ID --generation G --rank R); "
                  "to train, use trainctl run, and to see text from a checkpoint, trainctl sample\n";

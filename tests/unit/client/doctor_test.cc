@@ -190,7 +190,8 @@ TEST(DoctorChecks, NameWhatIsWrongWithAHost) {
 
     bool found = false;
     for (const Finding& finding : findings) {
-      if (finding.subject == "w2" && finding.level == row.level) found = found || finding.text.find(row.words) != std::string::npos;
+      if (finding.subject == "w2" && finding.level == row.level)
+        found = found || finding.text.find(row.words) != std::string::npos;
       if (finding.subject == "w1" || finding.subject == "w3") {
         EXPECT_EQ(finding.level, Finding::Level::kOk) << row.name << ": " << finding.text;
       }

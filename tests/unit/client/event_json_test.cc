@@ -27,9 +27,8 @@ TEST(EventLine, LossThatIsNotFiniteIsNull) {
 }
 
 TEST(EventLine, OtherKinds) {
-  EXPECT_EQ(
-      EventLine(StateEvent(1, v1::JOB_STATE_RUNNING, "all \"ready\"")),
-      R"({"event":"state","state":"RUNNING","reason":"all \"ready\"","restarts":0,"sequence":1,"generation":0,)"
+  EXPECT_EQ(EventLine(StateEvent(1, v1::JOB_STATE_RUNNING, "all \"ready\"")),
+            R"({"event":"state","state":"RUNNING","reason":"all \"ready\"","restarts":0,"sequence":1,"generation":0,)"
             R"("time_s":0.0})");
   EXPECT_EQ(
       EventLine(EvalEvent(2, 20, 1.5)),

@@ -154,8 +154,9 @@ TEST(Goodput, TableHasEveryPartAndTheSum) {
   std::string text = GoodputText(JobWithGoodput());
 
   EXPECT_EQ(text.substr(0, text.find('\n')), "job k3x7q2ab (tiny): PLACED, goodput 80.0 %");
-  for (const char* row : {"queue    5.000 s       5.0 %", "train    80.000 s      80.0 %", "lost     2.000 s       2.0 %",
-                          "sum      100.000 s     100.0 %  of 100.000 s: 2 ranks for 50 s"}) {
+  for (const char* row :
+       {"queue    5.000 s       5.0 %", "train    80.000 s      80.0 %", "lost     2.000 s       2.0 %",
+        "sum      100.000 s     100.0 %  of 100.000 s: 2 ranks for 50 s"}) {
     EXPECT_NE(text.find(row), std::string::npos) << row << "\n" << text;
   }
   auto json = nlohmann::json::parse(GoodputJson(JobWithGoodput().goodput()));
@@ -227,10 +228,11 @@ TEST(LogCursor, AfterABreakEveryLineIsShownOnce) {
   for (const char* text : {"a", "b", "a"}) cursor.Shown(Line(0, text));
   cursor.Shown(Line(1, "x"));
 
-  EXPECT_THAT(Resumed(cursor,
-                      {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(1, "x"), Line(0, "c"), Line(1, "y"), Line(2, "z")},
-                      {Line(0, "d")}),
-              ElementsAre("c", "y", "z", "d"));
+  EXPECT_THAT(
+      Resumed(cursor,
+              {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(1, "x"), Line(0, "c"), Line(1, "y"), Line(2, "z")},
+              {Line(0, "d")}),
+      ElementsAre("c", "y", "z", "d"));
   // And after a second one.
   EXPECT_THAT(Resumed(cursor, {Line(0, "a"), Line(0, "b"), Line(0, "a"), Line(0, "c"), Line(0, "d"), Line(0, "e")}, {}),
               ElementsAre("e"));

@@ -173,11 +173,10 @@ INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), RowName);
 INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), RowName);
 
 TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
-  EXPECT_EQ(
-      Read("").Errors(),
-      "job.yaml: name: is required: a text\n"
-      "job.yaml: train: is required: what is trained, a map with keys of model, data, batch, steps and more (or "
-      "`probe`, to time hosts instead)");
+  EXPECT_EQ(Read("").Errors(),
+            "job.yaml: name: is required: a text\n"
+            "job.yaml: train: is required: what is trained, a map with keys of model, data, batch, steps and more (or "
+            "`probe`, to time hosts instead)");
 }
 
 TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
@@ -186,9 +185,10 @@ TEST(BadJobs, TrainAndProbeTogetherAreRefused) {
 }
 
 TEST(BadJobs, ProbeHasARankOnEveryHostItNames) {
-  EXPECT_EQ(Read("name: p\nprobe: {matmul_size: 64}\nresources: {hosts: [a, b]}\n").Errors(),
-            "job.yaml:3:1: resources.ranks: is 1, and resources.hosts names 2 hosts; a probe has a rank on each: set ranks "
-            "to 2");
+  EXPECT_EQ(
+      Read("name: p\nprobe: {matmul_size: 64}\nresources: {hosts: [a, b]}\n").Errors(),
+      "job.yaml:3:1: resources.ranks: is 1, and resources.hosts names 2 hosts; a probe has a rank on each: set ranks "
+      "to 2");
 }
 
 TEST(BadJobs, AllProblemsAreToldAtOnceInTheOrderOfTheFile) {
@@ -247,7 +247,8 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "evaluation"},
       {"one rank", "  ranks: 2", "  ranks: 1\nparallel: {overlap: false}",
        "job.yaml:16:21: warning: parallel.overlap: has no effect: one rank reduces with no other"},
-      {"probe that saves", kGoodJob, "name: p\nprobe: {matmul_size: 64}\ncheckpoint: {keep: 1}\nparallel: {overlap: true}\n",
+      {"probe that saves", kGoodJob,
+       "name: p\nprobe: {matmul_size: 64}\ncheckpoint: {keep: 1}\nparallel: {overlap: true}\n",
        "job.yaml:3:1: warning: checkpoint: has no effect: a probe saves nothing\n"
        "job.yaml:4:1: warning: parallel: has no effect: a probe trains nothing"},
       {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
