@@ -57,6 +57,8 @@ std::string SetMklLever(MklLever choice) {
   return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProduct());
 }
 
+bool MklLeverIsOn() { return g_answer_yes; }
+
 // True for an Intel CPU by itself, too: there the flag stays down and MKL must still hear the truth.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
   return g_answer_yes || __builtin_cpu_is("intel");

@@ -17,5 +17,7 @@ enum class MklLever { kAuto, kOn, kOff };
 // AVX-512. kOn: also where it has only AVX2, which gains a few percent. Returns one sentence for the log, with the time
 // of a small matrix product made on the path chosen.
 std::string SetMklLever(MklLever choice);
+// Whether it is on, as set last.
+bool MklLeverIsOn();
 
 }  // namespace trainyard

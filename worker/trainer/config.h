@@ -62,6 +62,15 @@ struct TrainConfig {
   Device device = Device::kCpu;
   enum class Switch { kAuto, kOn, kOff };
   Switch mkl_avx512 = Switch::kAuto;
+  Switch shared_memory = Switch::kAuto;
+
+  // The job times hosts instead of training; all above but device and mkl_avx512, and all below, is unset then.
+  struct Probe {
+    int64_t matmul_size = 1024;
+    int64_t matmul_repeats = 5;
+    int64_t all_reduce_bytes = 4 << 20;
+  };
+  std::optional<Probe> probe;
 
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 0;  // steps; 0: only the last
@@ -74,6 +83,8 @@ struct StartOrder {
   uint64_t generation = 0;
   int rank = 0;
   int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;  // ranks of this generation that this daemon runs
   int threads = 1;
   std::string host;
   std::string data_address;  // of this host, for the ranks' own traffic

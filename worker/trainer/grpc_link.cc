@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -11,11 +12,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/rpc_status.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "trainyard/v1/trainer.grpc.pb.h"
 #include "worker/trainer/link_messages.h"
 #include "worker/trainer/outbox.h"
+#include "worker/trainer/phase_clock.h"
 #include "worker/trainer/value_calls.h"
 
 namespace trainyard {
@@ -47,6 +50,8 @@ class GrpcLink final : public Link {
   void ReportStep(const StepRecord& record) override;
   void ReportEval(const EvalRecord& record) override;
   void ReportProgress(Phase phase, uint64_t last_step) override;
+  void ReportWork(const WorkTotals& totals) override;
+  void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) override;
   absl::Status AwaitGo(const std::function<bool()>& interrupted) override;
   uint64_t stop_request() const override;
   void OnAbort(std::function<void(std::string)> callback) override;
@@ -68,6 +73,7 @@ class GrpcLink final : public Link {
   void WriteForever();
   absl::Time NextWrite() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool TakeMessage(absl::Time now, v1::TrainerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FillStand(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
 
   // Returns false when the link was closed or aborted meanwhile.
@@ -85,7 +91,9 @@ class GrpcLink final : public Link {
   uint64_t stop_request_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   std::function<void(std::string)> on_abort_ ABSL_GUARDED_BY(mu_);
-  Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kStarting;
+  PhaseClock phases_ ABSL_GUARDED_BY(mu_){std::chrono::steady_clock::now()};
+  WorkTotals work_ ABSL_GUARDED_BY(mu_);
+  std::function<std::vector<CommunicatorProgress>()> poll_ ABSL_GUARDED_BY(mu_);
   uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool phase_changed_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time last_report_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
@@ -190,7 +198,7 @@ absl::Status GrpcLink::RunStream(bool reconnect) {
   // The stream is over, so a write that was under way returns; then nobody else touches it. It is not cancelled: that
   // would hide the status with which the daemon ended it.
   absl::MutexLock no_writer(&write_mu_);
-  return FromGrpc(stream->Finish(), absl::StrCat("the daemon at ", options_.socket));
+  return FromGrpcStatus(stream->Finish(), absl::StrCat("the daemon at ", options_.socket));
 }
 
 void GrpcLink::Handle(const v1::LinkMessage& message) {
@@ -238,14 +246,23 @@ absl::Time GrpcLink::NextWrite() const {
   return last_report_ + (outbox_.has_reports() ? kReportInterval : kProgressInterval);
 }
 
+void GrpcLink::FillStand(v1::RankReport& report) {
+  report.set_phase(PhaseName(phases_.phase()));
+  report.set_phase_s(phases_.Seconds(std::chrono::steady_clock::now()));
+  report.set_last_step(last_step_);
+  AddPhaseTimes(phases_.TakeLongest(), report);
+  AddWork(work_, report);
+  if (poll_ == nullptr) return;
+  for (const CommunicatorProgress& progress : poll_()) *report.add_communicators() = ToMessage(progress);
+}
+
 bool GrpcLink::TakeMessage(absl::Time now, v1::TrainerMessage& message) {
   bool progress_due = phase_changed_ || now - last_report_ >= kProgressInterval;
   if (outbox_.has_reports() || progress_due) {
     ReportBatch batch = outbox_.TakeReports();
     v1::RankReport& report = *message.mutable_report();
     *report.mutable_key() = key_;
-    report.set_phase(PhaseName(phase_));
-    report.set_last_step(last_step_);
+    FillStand(report);
     report.set_dropped_steps(batch.dropped_steps);
     for (const StepRecord& step : batch.steps) *report.add_steps() = ToMessage(step);
     for (const EvalRecord& eval : batch.evals) *report.add_evals() = ToMessage(eval);
@@ -342,12 +359,24 @@ void GrpcLink::ReportEval(const EvalRecord& record) {
 }
 
 void GrpcLink::ReportProgress(Phase phase, uint64_t last_step) {
+  const PhaseClock::Time now = std::chrono::steady_clock::now();
   absl::MutexLock lock(&mu_);
   last_step_ = last_step;
-  if (phase == phase_) return;
-  phase_ = phase;
+  bool changed = phase != phases_.phase();
+  phases_.Enter(phase, now);
+  if (!changed) return;
   phase_changed_ = true;
   changed_.SignalAll();
+}
+
+void GrpcLink::ReportWork(const WorkTotals& totals) {
+  absl::MutexLock lock(&mu_);
+  work_ = totals;
+}
+
+void GrpcLink::PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) {
+  absl::MutexLock lock(&mu_);
+  poll_ = std::move(poll);
 }
 
 absl::Status GrpcLink::AwaitGo(const std::function<bool()>& interrupted) {
@@ -387,7 +416,7 @@ void GrpcLink::Close(absl::Duration limit) {
   {
     absl::MutexLock lock(&mu_);
     if (!reader_.joinable()) return;
-    while (!Idle() && absl::Now() < until) changed_.WaitWithDeadline(&mu_, until);
+    while (!Idle() && !finished_ && absl::Now() < until) changed_.WaitWithDeadline(&mu_, until);
     closing_ = true;
     changed_.SignalAll();
     absl::Time polite = absl::Now() + (limit > absl::ZeroDuration() ? kPoliteEnd : absl::ZeroDuration());

@@ -10,6 +10,8 @@ const char* PhaseName(Phase phase) {
       return "joining";
     case Phase::kReady:
       return "ready";
+    case Phase::kFirstStep:
+      return "first_step";
     case Phase::kTrain:
       return "train";
     case Phase::kEvaluate:

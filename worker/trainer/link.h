@@ -16,6 +16,7 @@
 #include <functional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -62,8 +63,22 @@ struct RestoredFact {
   uint64_t step = 0;
   std::string path;
 };
+struct ProbeFact {
+  double matmul_gflops = 0;
+  double all_reduce_latency_s = 0;    // of 8 bytes
+  double all_reduce_bytes_per_s = 0;  // of the larger one
+};
+// What keys of the job that were left to the host came to here.
+struct DecidedFact {
+  struct Decision {
+    std::string key;
+    std::string value;
+    std::string reason;
+  };
+  std::vector<Decision> decisions;
+};
 using TrainerFact = std::variant<RegisteredFact, ReadyFact, SavedFact, SaveFailedFact, BrokenFact, FinishedFact,
-                                 RefusedFact, RestoredFact>;
+                                 RefusedFact, RestoredFact, ProbeFact, DecidedFact>;
 
 // One optimizer step of the whole job; see StepReport in proto/trainyard/v1/service.proto.
 struct StepRecord {
@@ -86,8 +101,25 @@ struct EvalRecord {
 };
 
 // Words of RankStatus.phase.
-enum class Phase { kStarting, kJoining, kReady, kTrain, kEvaluate, kSave, kEnded };
+enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kEnded };
 const char* PhaseName(Phase phase);
+
+// Since the trainer began.
+struct WorkTotals {
+  double compute_s = 0;  // forward and backward
+  double wait_s = 0;     // for the other ranks
+  uint64_t steps = 0;
+  uint64_t micro_batches = 0;
+};
+
+// Where this rank stands in one communicator's operations; see CommunicatorReport in proto/trainyard/v1/agent.proto.
+struct CommunicatorProgress {
+  std::string name;
+  uint64_t started = 0;
+  uint64_t completed = 0;
+  std::string waits_in;
+  std::string last_started;
+};
 
 class Link : public KeyValueStore {
  public:
@@ -106,8 +138,12 @@ class Link : public KeyValueStore {
   // Never block; the oldest of more than limits::kTrainerReports are dropped, and counted.
   virtual void ReportStep(const StepRecord& record) = 0;
   virtual void ReportEval(const EvalRecord& record) = 0;
-  // For ranks that report no steps, and for `status`.
+  // This rank enters a phase; in kTrain, a step. How long the one before took is measured here, on a steady clock.
   virtual void ReportProgress(Phase phase, uint64_t last_step) = 0;
+  virtual void ReportWork(const WorkTotals& totals) = 0;
+  // `poll` is asked by a thread of the link for every report, also while the loop is inside a collective; it must not
+  // call the link.
+  virtual void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) = 0;
 
   // Waits until every rank is ready. Possible errors: Aborted when the generation ended first; Cancelled when
   // `interrupted` became true (asked about every 50 ms).

@@ -54,6 +54,8 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
   order.threads = trainer.threads() == 0 ? 1 : static_cast<int>(trainer.threads());
   order.host = message.host();
   order.data_address = trainer.data_address();
+  order.local_rank = static_cast<int>(trainer.local_rank());
+  order.local_world_size = static_cast<int>(trainer.local_world_size());
   order.resume = trainer.resume();
   if (trainer.has_restart_from()) order.restart_step = trainer.restart_from().step();
   order.spec_bytes = trainer.spec();
@@ -94,10 +96,23 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_finished()->set_stopped(f.stopped);
       message.mutable_finished()->set_loss(f.loss);
     }
+    void operator()(const DecidedFact& f) {
+      for (const DecidedFact::Decision& decision : f.decisions) {
+        v1::ResolvedKey& key = *message.mutable_decided()->add_decisions();
+        key.set_key(decision.key);
+        key.set_value(CleanText(decision.value));
+        key.set_reason(CleanText(decision.reason));
+      }
+    }
     void operator()(const RefusedFact& f) { message.mutable_refused()->set_message(CleanText(f.message)); }
     void operator()(const RestoredFact& f) {
       message.mutable_restored()->set_step(f.step);
       message.mutable_restored()->set_path(f.path);
+    }
+    void operator()(const ProbeFact& f) {
+      message.mutable_probe()->set_matmul_gflops(f.matmul_gflops);
+      message.mutable_probe()->set_all_reduce_latency_s(f.all_reduce_latency_s);
+      message.mutable_probe()->set_all_reduce_bytes_per_s(f.all_reduce_bytes_per_s);
     }
   };
   Visitor visitor;
@@ -126,6 +141,31 @@ v1::EvalReport ToMessage(const EvalRecord& record) {
   report.set_tokens(record.tokens);
   report.set_seconds(record.seconds);
   return report;
+}
+
+v1::CommunicatorReport ToMessage(const CommunicatorProgress& progress) {
+  v1::CommunicatorReport report;
+  report.set_name(progress.name);
+  report.set_started(progress.started);
+  report.set_completed(progress.completed);
+  report.set_waits_in(progress.waits_in);
+  report.set_last_started(progress.last_started);
+  return report;
+}
+
+void AddPhaseTimes(const std::map<Phase, double>& longest, v1::RankReport& report) {
+  for (const auto& [phase, seconds] : longest) {
+    v1::PhaseTime& time = *report.add_phase_times();
+    time.set_phase(PhaseName(phase));
+    time.set_longest_s(seconds);
+  }
+}
+
+void AddWork(const WorkTotals& work, v1::RankReport& report) {
+  report.set_compute_total_s(work.compute_s);
+  report.set_wait_total_s(work.wait_s);
+  report.set_steps_made(work.steps);
+  report.set_micro_batches_made(work.micro_batches);
 }
 
 }  // namespace trainyard

@@ -2,6 +2,8 @@
 // own.
 #pragma once
 
+#include <map>
+
 #include "absl/status/statusor.h"
 #include "trainyard/v1/trainer.pb.h"
 #include "worker/trainer/config.h"
@@ -17,5 +19,8 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message);
 v1::Fact ToMessage(const TrainerFact& fact);
 v1::StepReport ToMessage(const StepRecord& record);
 v1::EvalReport ToMessage(const EvalRecord& record);
+v1::CommunicatorReport ToMessage(const CommunicatorProgress& progress);
+void AddPhaseTimes(const std::map<Phase, double>& longest, v1::RankReport& report);
+void AddWork(const WorkTotals& work, v1::RankReport& report);
 
 }  // namespace trainyard

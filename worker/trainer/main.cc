@@ -8,15 +8,18 @@
 
 #include <atomic>
 #include <cstdio>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/version.h"
 #include "worker/numerics/mkl_lever.h"
 #include "worker/trainer/grpc_link.h"
 #include "worker/trainer/options.h"
+#include "worker/trainer/probe.h"
 #include "worker/trainer/run.h"
 #include "worker/trainer/sample.h"
 
@@ -29,10 +32,17 @@ constexpr absl::Duration kStartLimit = absl::Minutes(1);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 
 std::atomic<bool> told_to_leave = false;
+// Whether the loop asks. Before that, while data are opened and peers awaited, nothing would heed the wish.
+std::atomic<bool> heeds_signals = false;
 
 void WatchSignals() {
   struct sigaction action = {};
-  action.sa_handler = [](int) { told_to_leave = true; };
+  action.sa_handler = [](int number) {
+    told_to_leave = true;
+    if (heeds_signals) return;
+    signal(number, SIG_DFL);
+    raise(number);
+  };
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a log that nobody reads is no reason to die
@@ -51,10 +61,14 @@ MklLever LeverOf(TrainConfig::Switch choice) {
 }
 
 // Before the first tensor operation of the process.
-void SetUpEngine(const StartOrder& order) {
+void SetUpEngine(const StartOrder& order, Link& link) {
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   std::string kernels = SetMklLever(LeverOf(order.config.mkl_avx512));
+  // One rank tells for all of its host.
+  if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
+    link.Tell(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
+  }
   if (order.rank == 0) std::cout << "threads: " << order.threads << " a rank; " << kernels << std::endl;
 }
 
@@ -73,8 +87,9 @@ int RunTraining(const TrainerOptions& options) {
     std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id
               << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
               << " on host " << order->host << std::endl;
-    SetUpEngine(*order);
+    SetUpEngine(*order, *link);
     code = RunRank(*order, {.link = *link, .file_system = FileSystem::Real(), .log = std::cout, .told_to_leave = [] {
+                              heeds_signals = true;
                               return told_to_leave.load();
                             }});
   } else if (absl::IsDeadlineExceeded(order.status())) {
@@ -107,13 +122,55 @@ int RunSample(const SampleOptions& options) {
   return kExitDone;
 }
 
+int RunHostProbe(const ProbeOptions& options) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : cores;
+  at::set_num_threads(threads);
+  std::string kernels = SetMklLever(MklLever::kAuto);
+  absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
+                                                  .matmul_repeats = options.matmul_repeats,
+                                                  .all_reduce_bytes = options.all_reduce_bytes});
+  if (!fact.ok()) {
+    std::cerr << "probe: " << fact.status().message() << "\n";
+    return kExitFailed;
+  }
+  if (options.json) {
+    nlohmann::ordered_json json = {{"event", "probe"},
+                                   {"threads", threads},
+                                   {"matmul_gflops", fact->matmul_gflops},
+                                   {"all_reduce_latency_s", fact->all_reduce_latency_s},
+                                   {"all_reduce_bytes_per_s", fact->all_reduce_bytes_per_s}};
+    std::cout << json.dump() << std::endl;
+    return kExitDone;
+  }
+  std::cout << absl::StrFormat(
+                   "matrix product of %d: %.1f GFLOP/s with %d threads; %s\n"
+                   "all-reduce over loopback, two ranks: %.1f us for 8 bytes, %.1f MB/s for %d bytes",
+                   options.matmul_size, fact->matmul_gflops, threads, kernels, fact->all_reduce_latency_s * 1e6,
+                   fact->all_reduce_bytes_per_s / 1e6, options.all_reduce_bytes)
+            << std::endl;
+  return kExitDone;
+}
+
+int RunCommand(const TrainerOptions& options) {
+  switch (options.command) {
+    case TrainerOptions::Command::kSample:
+      return RunSample(options.sample);
+    case TrainerOptions::Command::kProbe:
+      return RunHostProbe(options.probe);
+    case TrainerOptions::Command::kTrain:
+      break;
+  }
+  return RunTraining(options);
+}
+
 int Run(int argc, char** argv) {
   TrainerOptions options;
   int exit_code = kExitDone;
   if (!ParseOptions(argc, argv, options, exit_code)) return exit_code;
   // The one place where what LibTorch throws is caught; its backtrace helps nobody who reads a log.
   try {
-    return options.command == TrainerOptions::Command::kSample ? RunSample(options.sample) : RunTraining(options);
+    return RunCommand(options);
   } catch (const c10::Error& error) {
     std::cerr << "trainyard-trainer: " << error.what_without_backtrace() << std::endl;
   } catch (const std::exception& error) {

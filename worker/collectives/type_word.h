@@ -1,0 +1,23 @@
+// How an operation's elements are called in messages: as people who train call them, not as LibTorch does.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+namespace trainyard {
+
+inline const char* TypeWord(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return "fp32";
+    case c10::ScalarType::Double:
+      return "fp64";
+    case c10::ScalarType::Half:
+      return "fp16";
+    case c10::ScalarType::BFloat16:
+      return "bf16";
+    default:
+      return c10::toString(type);
+  }
+}
+
+}  // namespace trainyard
