@@ -77,6 +77,7 @@ def check(cell, cluster, done, undisturbed):
         assert re.search(cell.cause, told), f"no line of `why` matches {cell.cause!r}:\n{told}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", cells.chosen(), ids=lambda cell: cell.name)
 def test_a_job_survives(cell, pool):
     failure = pool.result(cell)
