@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/trainer/probe.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/trainer.h"
 
@@ -10,8 +11,20 @@ namespace {
 
 // For the last save to be confirmed, so that what is beyond `keep` can go before the end.
 constexpr absl::Duration kConfirmWait = absl::Seconds(2);
+// A rank that is done has nothing better to do than to see that this is known: its daemon or the coordinator may be away
+// just now, and an exit without the word that all steps are made would start the group again.
+constexpr absl::Duration kDoneWait = absl::Minutes(10);
+constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 
-absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& rank, uint64_t& step) {
+void AwaitConfirmation(const RunOptions& options, uint64_t fact) {
+  for (int64_t slices = kDoneWait / kDoneWaitSlice; slices > 0; --slices) {
+    if (options.told_to_leave() || options.link.AwaitAcknowledged(fact, kDoneWaitSlice)) return;
+    if (!options.link.abort_status().ok()) return;
+  }
+}
+
+absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& rank, uint64_t& step,
+                   uint64_t& finished_fact) {
   Link& link = options.link;
   link.Tell(
       ReadyFact{.first_step = rank.restored_step + 1, .parameters = static_cast<uint64_t>(rank.model->num_elements())});
@@ -23,7 +36,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   step = trainer.step();
   RETURN_IF_ERROR(result);
   link.ReportProgress(Phase::kEnded, result->step);
-  link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
+  finished_fact = link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
   if (order.rank == 0) {
     trainer.saver().PruneAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
@@ -58,11 +71,16 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
 }
 
 ExitCode RunRank(const StartOrder& order, const RunOptions& options) {
+  if (order.config.probe.has_value()) return RunProbe(order, options);
   uint64_t step = 0;
   absl::StatusOr<std::unique_ptr<Rank>> rank = PrepareRank(order, options.link, options.file_system, options.log);
   if (!rank.ok()) return TellFailure(rank.status(), step, options.link, options.log);
-  absl::Status status = Train(order, options, **rank, step);
-  return status.ok() ? kExitDone : TellFailure(status, step, options.link, options.log);
+  uint64_t finished_fact = 0;
+  absl::Status status = Train(order, options, **rank, step, finished_fact);
+  if (!status.ok()) return TellFailure(status, step, options.link, options.log);
+  rank->reset();  // neither its memory nor its run folder is held meanwhile
+  AwaitConfirmation(options, finished_fact);
+  return kExitDone;
 }
 
 }  // namespace trainyard

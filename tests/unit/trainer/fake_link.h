@@ -45,7 +45,10 @@ class FakeLink final : public Link {
     absl::MutexLock lock(&mu_);
     return acknowledges_ ? facts_.size() : 0;
   }
-  bool AwaitAcknowledged(uint64_t, absl::Duration) override { return acknowledges_; }
+  bool AwaitAcknowledged(uint64_t, absl::Duration) override {
+    if (++waits_ > acknowledges_after_waits_) acknowledges_ = acknowledges_ || acknowledges_after_waits_ > 0;
+    return acknowledges_;
+  }
   void ReportStep(const StepRecord& record) override {
     absl::MutexLock lock(&mu_);
     steps_.push_back(record);
@@ -55,8 +58,19 @@ class FakeLink final : public Link {
     absl::MutexLock lock(&mu_);
     evals_.push_back(record);
   }
-  void ReportProgress(Phase, uint64_t) override {}
-  absl::Status AwaitGo(const std::function<bool()>&) override { return abort_status(); }
+  void ReportProgress(Phase phase, uint64_t) override {
+    absl::MutexLock lock(&mu_);
+    phases_.push_back(phase);
+  }
+  void ReportWork(const WorkTotals& totals) override {
+    absl::MutexLock lock(&mu_);
+    work_ = totals;
+  }
+  void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) override {
+    absl::MutexLock lock(&mu_);
+    poll_ = std::move(poll);
+  }
+  absl::Status AwaitGo(const std::function<bool()>&) override { return go_status_; }
   uint64_t stop_request() const override {
     absl::MutexLock lock(&mu_);
     return stop_request_;
@@ -71,12 +85,21 @@ class FakeLink final : public Link {
 
   // Before the run.
   void set_acknowledges(bool acknowledges) { acknowledges_ = acknowledges; }
+  void AcknowledgeAfterWaits(int waits) {
+    acknowledges_ = false;
+    acknowledges_after_waits_ = waits;
+  }
+  void set_go_status(absl::Status status) { go_status_ = std::move(status); }
   void StopAfterReportOf(uint64_t step) { stop_after_report_of_ = step; }
 
   // After it.
+  int waits() const { return waits_; }
   const std::vector<StepRecord>& steps() const { return steps_; }
   const std::vector<EvalRecord>& evals() const { return evals_; }
   const std::vector<TrainerFact>& facts() const { return facts_; }
+  const std::vector<Phase>& phases() const { return phases_; }
+  const WorkTotals& work() const { return work_; }
+  const std::function<std::vector<CommunicatorProgress>()>& poll() const { return poll_; }
   template <typename F>
   std::vector<F> FactsOf() const {
     std::vector<F> found;
@@ -89,11 +112,17 @@ class FakeLink final : public Link {
  private:
   FakeStore* const store_;
   bool acknowledges_ = true;
+  int acknowledges_after_waits_ = 0;
+  int waits_ = 0;
+  absl::Status go_status_;
   uint64_t stop_after_report_of_ = 0;
   mutable absl::Mutex mu_;
   std::vector<TrainerFact> facts_;
   std::vector<StepRecord> steps_;
   std::vector<EvalRecord> evals_;
+  std::vector<Phase> phases_;
+  WorkTotals work_;
+  std::function<std::vector<CommunicatorProgress>()> poll_;
   uint64_t stop_request_ = 0;
 };
 

@@ -179,6 +179,24 @@ TEST_F(RunTest, SigTerm_LeavesTheSameWay) {
   EXPECT_LE(link.steps().size(), 2u);
 }
 
+TEST_F(RunTest, Finished_DoesNotExitBeforeItsEndIsKnown) {
+  FakeLink away;
+  away.AcknowledgeAfterWaits(20);  // a daemon that is stopped when the last step is made
+
+  ASSERT_EQ(Run(Order("run", 2), away), kExitDone) << log_.str();
+
+  EXPECT_EQ(away.waits(), 21);
+}
+
+TEST_F(RunTest, FinishedAndToldToLeave_DoesNotWait) {
+  FakeLink gone;
+  gone.AcknowledgeAfterWaits(1'000'000);
+
+  ASSERT_EQ(Run(Order("run", 2), gone, FileSystem::Real(), /*leave=*/true), kExitDone) << log_.str();
+
+  EXPECT_LE(gone.waits(), 1);
+}
+
 TEST_F(RunTest, KeepTwo_RemovesOldOnesOnlyWhenConfirmed) {
   FakeLink confirming, silent;
   silent.set_acknowledges(false);
@@ -318,6 +336,43 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 
   EXPECT_EQ(straight, parts);
   EXPECT_EQ(Shard("one", 8), Shard("two", 8));
+}
+
+TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  FakeStore store;
+  FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+  std::ostringstream logs[2];
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r] {
+      StartOrder order = Order("run", 4);
+      order.rank = r;
+      order.world_size = 2;
+      order.config.model.dropout = 0;
+      order.config.batch_global = 6;  // three micro-batches: two for rank 0, one for rank 1
+      order.config.checkpoint_every = 2;
+      order.config.evaluate_every = 3;
+      order.config.evaluate_batches = 2;
+      RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
+                        return false;
+                      }});
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+
+  // Rank 1 is in `save` until a collective of step 3 has ended; then it is in that step.
+  const std::vector<Phase> expected = {Phase::kJoining, Phase::kReady,    Phase::kFirstStep, Phase::kTrain,
+                                       Phase::kSave,    Phase::kTrain,    Phase::kEvaluate,  Phase::kTrain,
+                                       Phase::kEvaluate, Phase::kSave,    Phase::kEnded};
+  EXPECT_EQ(links[0].phases(), expected) << logs[0].str();
+  EXPECT_EQ(links[1].phases(), expected) << logs[1].str();
+  EXPECT_EQ(links[0].work().steps, 4u);
+  EXPECT_EQ(links[0].work().micro_batches, 8u);
+  EXPECT_EQ(links[1].work().micro_batches, 4u);
+  EXPECT_GT(links[1].work().compute_s, 0);
+  // The communicator is gone, and the link may still ask.
+  EXPECT_THAT(links[0].poll()(), SizeIs(0));
 }
 
 }  // namespace
