@@ -64,7 +64,8 @@ absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(MakeFolders(options.state)) << "while making the state folder";
   ASSIGN_OR_RETURN(lock_, FileLock::Acquire(JoinPath(options.state, "lock"), limits::kTakeOverWait),
                    << "another coordinator uses this state folder; stop it, or choose another --state");
-  ASSIGN_OR_RETURN(store_, OpenSqliteStore(JoinPath(options.state, "store.db")));
+  store_path_ = JoinPath(options.state, "store.db");
+  ASSIGN_OR_RETURN(store_, OpenSqliteStore(store_path_));
   return absl::OkStatus();
 }
 
@@ -86,12 +87,17 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .revision = snapshot.revision,
       .store = store_.get(),
       .clock = &clock,
+      .wall = &Clock::GetRealClock(),
       .queue = queue_.get(),
       .sink = this,
       .heard = [this] { return server_->TakeHeard(); },
       .observe = [this, &clock](const LoopRound& round,
                                 const Core& core) { metrics_.ObserveRound(round, core, clock.TimeNow()); },
-      .failed = std::move(failed),
+      .failed =
+          [this, failed = std::move(failed)](const absl::Status& status) {
+            backed_up_ = true;  // what is not ours any more, or damaged, must not replace the backup there is
+            failed(status);
+          },
   });
   return absl::OkStatus();
 }
@@ -113,6 +119,10 @@ void Coordinator::Stop() {
   if (loop_ != nullptr) loop_->Stop();
   if (server_ != nullptr) server_->Stop();
   endpoint_.reset();
+  if (store_ == nullptr || backed_up_.exchange(true)) return;
+  if (absl::Status status = BackUpSqliteStore(store_path_); !status.ok()) {
+    spdlog::warn("{}; the backup before it stays", std::string(status.message()));
+  }
 }
 
 void Coordinator::Release(Effect effect) {

@@ -6,6 +6,7 @@
 //   coordinator->Stop();
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,8 +48,10 @@ class Coordinator final : private EffectSink {
   absl::Status StartLoop(const CoordinatorOptions& options, Clock& clock, std::function<void(absl::Status)> failed);
   absl::Status Serve(const CoordinatorOptions& options);
   void Release(Effect effect) override;
-  void Flush() override { server_->Flush(); }
+  absl::Duration Flush() override { return server_->Flush(); }
 
+  std::string store_path_;
+  std::atomic<bool> backed_up_{false};  // or is not to be
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   CoordinatorMetrics metrics_;

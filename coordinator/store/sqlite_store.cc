@@ -1,20 +1,26 @@
 // The store in one SQLite file. Write-ahead log and synchronous=FULL: a commit that has returned survives a power cut.
 #include <sqlite3.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "common/status_macros.h"
 #include "coordinator/store/store.h"
 
 namespace trainyard {
 namespace {
 
-// Kept in the file's user_version; a file of a newer schema is not touched.
-constexpr int kSchema = 1;
+// Kept in the file's user_version; a file of a newer schema is not touched. 2: with events and reports, and states that
+// the readers of 1 do not know. What 1 wrote is read as it is.
+constexpr int kSchema = 2;
+constexpr int kOldestSchema = 1;
 // "TRYD", in the file's application_id: another program's database is not taken for ours.
 constexpr int kApplication = 0x54525944;
 
@@ -46,6 +52,8 @@ class SqliteStore final : public Store {
   absl::Status Prepare() {
     RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+    // Before anything is written: what is damaged, newer or another program's stays as it was found.
+    RETURN_IF_ERROR(CheckPages());
     RETURN_IF_ERROR(CheckSchema());
     const std::pair<sqlite3_stmt**, const char*> statements[] = {
         {&load_, "SELECT key, value FROM records WHERE key >= ?1 ORDER BY key"},
@@ -109,6 +117,18 @@ class SqliteStore final : public Store {
     return sqlite3_column_int(statement, 0);
   }
 
+  absl::Status CheckPages() {
+    sqlite3_stmt* statement = nullptr;
+    int code = sqlite3_prepare_v2(db_, "PRAGMA quick_check(1)", -1, &statement, nullptr);
+    absl::Cleanup finalize = [&statement] { sqlite3_finalize(statement); };
+    if (code != SQLITE_OK) return Error(code, "cannot check");
+    code = sqlite3_step(statement);
+    if (code != SQLITE_ROW) return Error(code, "cannot check");
+    std::string found = Column(statement, 0);
+    if (found == "ok") return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("store ", path_, " is damaged: ", found));
+  }
+
   absl::Status CheckSchema() {
     ASSIGN_OR_RETURN(int application, ReadNumber("PRAGMA application_id"));
     ASSIGN_OR_RETURN(int schema, ReadNumber("PRAGMA user_version"));
@@ -124,12 +144,12 @@ class SqliteStore final : public Store {
       return absl::FailedPreconditionError(
           absl::StrCat("store ", path_, ": this is not a coordinator's store; choose another --state"));
     }
-    if (schema != kSchema) {
-      return absl::FailedPreconditionError(absl::StrCat("store ", path_, " has schema ", schema,
-                                                        ", this version reads ", kSchema,
-                                                        "; install the version that wrote it"));
+    if (schema < kOldestSchema || schema > kSchema) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("store ", path_, " has schema ", schema, ", this version reads ", kOldestSchema, " to ", kSchema,
+                       "; install the version that wrote it, or start with another --state; nothing was changed"));
     }
-    return absl::OkStatus();
+    return schema == kSchema ? absl::OkStatus() : Execute(absl::StrCat("PRAGMA user_version=", kSchema).c_str());
   }
 
   absl::StatusOr<uint64_t> ReadRevision() {
@@ -187,7 +207,43 @@ class SqliteStore final : public Store {
   sqlite3_stmt* write_revision_ = nullptr;
 };
 
+// A damaged store is refused whole; the message says how to go on.
+absl::Status TellRestore(const absl::Status& status, const std::string& path) {
+  if (!absl::IsDataLoss(status)) return status;
+  std::string backup = StoreBackupPath(path);
+  std::string how = FileExists(backup)
+                        ? absl::StrCat("to go back to the last clean stop: rm -f ", path, "-wal ", path, "-shm && cp ",
+                                       backup, " ", path)
+                        : absl::StrCat("restore it from a copy of the state folder, or start with another --state");
+  return absl::DataLossError(absl::StrCat(std::string(status.message()), "; nothing of it was used; ", how));
+}
+
 }  // namespace
+
+std::string StoreBackupPath(const std::string& path) { return absl::StrCat(path, ".bak"); }
+
+absl::Status BackUpSqliteStore(const std::string& path) {
+  std::string made = absl::StrCat(StoreBackupPath(path), ".new");
+  unlink(made.c_str());  // of a backup that was cut short
+  sqlite3* db = nullptr;
+  int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
+                             nullptr);
+  absl::Cleanup close_db = [&db] { sqlite3_close(db); };
+  if (code == SQLITE_OK) {
+    char* sql = sqlite3_mprintf("VACUUM INTO %Q", made.c_str());
+    code = sqlite3_exec(db, sql, nullptr, nullptr, nullptr);
+    sqlite3_free(sql);
+  }
+  if (code != SQLITE_OK) {
+    absl::Status status = ToStatus(code, db, absl::StrCat("store ", path, ": cannot back up"));
+    unlink(made.c_str());
+    return status;
+  }
+  if (std::rename(made.c_str(), StoreBackupPath(path).c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot rename ", made));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) {
   sqlite3* db = nullptr;
@@ -197,7 +253,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) 
   auto store = std::make_unique<SqliteStore>(db, path);
   if (code != SQLITE_OK) return ToStatus(code, db, absl::StrCat("store ", path, ": cannot open"));
   sqlite3_busy_timeout(db, 1'000);
-  RETURN_IF_ERROR(store->Prepare());
+  if (absl::Status status = store->Prepare(); !status.ok()) return TellRestore(status, path);
   return store;
 }
 
