@@ -28,9 +28,28 @@ inline constexpr size_t kTrainerReports = 4'096;
 inline constexpr size_t kDaemonReports = 4'096;
 inline constexpr size_t kJobEvents = 65'536;
 inline constexpr size_t kReportsPerMessage = 256;
+// Reports waiting for the core; beyond it those of other ranks than 0 are thinned.
+inline constexpr size_t kReportBytesQueued = 32 << 20;
+
+// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; of a finished job that is not
+// among the newest; their text; and all jobs' together, of which finished jobs give theirs up first.
+inline constexpr size_t kDurableEvents = 1'000;
+inline constexpr size_t kDurableEventsFirst = 100;
+static_assert(kDurableEventsFirst < kDurableEvents);
+inline constexpr size_t kClusterEvents = 10'000;
+inline constexpr size_t kDurableEventsOfFinished = 16;
+inline constexpr size_t kDurableTextBytes = 2 << 10;
+inline constexpr size_t kDurableEventBytes = 64 << 20;
+// Step and evaluation reports that are made durable before a rank's end is acknowledged, newest of a job.
+inline constexpr size_t kDurableReports = 4'096;
+
+// Links of trainers to a daemon. Each has one message with it at most, which bounds the daemon's queue of events.
+inline constexpr size_t kLinks = 8'192;
 
 inline constexpr size_t kFactsPerMessage = 64;
 inline constexpr size_t kFactsUnacknowledged = 65'536;
+// Of them, in the daemon's memory and on its disk; beyond it trainers keep what they tell.
+inline constexpr size_t kOutboxBytes = 64 << 20;
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
 inline constexpr size_t kPathBytes = 4'000;
@@ -45,6 +64,9 @@ inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
 // From the wish that a trainer stop to SIGKILL.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
+// What this version speaks on the control streams, newest and oldest; two sides use the newest that both do.
 inline constexpr uint32_t kProtocol = 1;
+inline constexpr uint32_t kOldestProtocol = 1;
+static_assert(kOldestProtocol <= kProtocol);
 
 }  // namespace trainyard::limits

@@ -22,16 +22,18 @@ struct Reply {
   CallId call;
   absl::Status status;
   // Set where `status` is OK.
-  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo, v1::PutValueResponse>
+  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo, v1::PutValueResponse,
+               v1::ListHostsResponse, v1::HostStatus, v1::ListEventsResponse>
       response;
 };
 
 using EventPtr = std::shared_ptr<const v1::Event>;
 
-// Events a watcher asked for. `last`: the stream ends with OK after them.
+// Events a watcher asked for, and where to go on from. `last`: the stream ends with OK after them.
 struct WatchBatch {
   WatchId watch;
   std::vector<EventPtr> events;
+  WatchPosition position;
   bool last = false;
 };
 
@@ -67,10 +69,16 @@ using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
 using WatchList = std::shared_ptr<const std::vector<WatchId>>;
 
-// The same values to every one of these watchers. Puts of one round name the same list, so that they can go out together.
-struct SendValues {
-  WatchList watches;
+// The values of one generation, in the order they were put. It grows while effects that name it are on their way: all of
+// that is on the loop's thread.
+struct ValueLog {
   std::vector<ValuePtr> values;
+};
+
+// These watchers are due what they have not yet got of the log.
+struct SendValues {
+  std::shared_ptr<const ValueLog> log;
+  WatchList watches;
 };
 
 struct EndValues {
@@ -92,6 +100,17 @@ struct JobTold {
   EventPtr event;
 };
 
+// Events that nobody can be told any more: over a limit. "durable", "report" or "cluster".
+struct EventsDropped {
+  const char* kind = "";
+  uint64_t count = 0;
+};
+
+// A finished job was forgotten, as there are more than are kept.
+struct JobForgotten {
+  JobId job;
+};
+
 // A generation has failed.
 struct FailureCounted {
   std::string cause;  // FailureKindName
@@ -109,12 +128,14 @@ struct JobEnded {
 };
 
 using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues,
-                            EndValues, WriteLog, JobTold, FailureCounted, SaveCounted, JobEnded>;
+                            EndValues, WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
 
 // A put, or a delete where there is no value.
 struct Record {
   std::string key;
   std::optional<std::string> value;
+  // Records of one turn with the same number other than 0 are in one commit, where one takes that many.
+  uint32_t group = 0;
 };
 
 struct Output {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,16 +45,53 @@ struct CancelJob {
   std::string reason;
 };
 
+struct RestartJob {
+  CallId call;
+  v1::RestartRequest request;
+};
+
+struct PauseJob {
+  CallId call;
+  v1::PauseRequest request;
+};
+
+struct ResumeJob {
+  CallId call;
+  v1::ResumeRequest request;
+};
+
+struct SetHost {
+  CallId call;
+  v1::SetHostRequest request;
+};
+
 struct GetServerInfo {
   CallId call;
 };
 
-// Asks for what happened to a job after `after_sequence`, at most `limit` events; answered by WatchBatch as soon as
-// there is something. The watcher asks again when it has written them, so a slow one holds no queue here.
+struct ListHosts {
+  CallId call;
+};
+
+struct ListEvents {
+  CallId call;
+  v1::ListEventsRequest request;
+};
+
+// How far a watcher has come. Steps and evaluations are known by their number, whatever sequence they have now: after a
+// restart of the coordinator they come again under new ones.
+struct WatchPosition {
+  uint64_t sequence = 0;
+  uint64_t step = 0;
+  uint64_t eval_step = 0;
+};
+
+// Asks for what happened to a job after `position`; answered by WatchBatch as soon as there is something. The watcher
+// asks again when it has written the batch, so a slow one holds no queue here.
 struct WatchJob {
   WatchId watch;
   JobId job;
-  uint64_t after_sequence = 0;
+  WatchPosition position;
   bool first = false;  // the stream has just been opened
 };
 
@@ -95,12 +133,19 @@ struct HostFactsTold {
 struct RankReportsTold {
   SessionId session;
   v1::RankReports reports;
+  size_t bytes = 0;  // by the queue: what it counts this as
 };
 
 // The host has applied a desired state. Sent when the number changes; heartbeats as such come with the Tick.
 struct RevisionApplied {
   SessionId session;
   uint64_t revision = 0;
+};
+
+// The daemon is about to leave with its trainers, or is not any more. Sent when it changes.
+struct HostDraining {
+  SessionId session;
+  bool draining = false;
 };
 
 struct PutValue {
@@ -125,11 +170,16 @@ struct Tick {
   struct Heard {
     SessionId session;
     absl::Time time;
+    // Of the newest heartbeat since, if there was one that said so.
+    std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock less ours; includes the message's way
+    std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };
   std::vector<Heard> heard;
 };
 
-using Event = std::variant<SubmitJob, GetJob, ListJobs, CancelJob, GetServerInfo, WatchJob, WatchClosed, OpenLogs,
+using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob,
+                           ResumeJob, SetHost, GetServerInfo, WatchJob,
+                           WatchClosed, HostDraining, OpenLogs,
                            LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold,
                            RevisionApplied, PutValue, WatchValues, WatchValuesClosed, Tick>;
 

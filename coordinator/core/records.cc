@@ -1,6 +1,7 @@
 #include "coordinator/core/records.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,13 @@ constexpr char kHostPrefix[] = "host/";
 constexpr char kJobPrefix[] = "job/";
 constexpr char kToldPrefix[] = "told/";
 constexpr char kRankPrefix[] = "rank/";
+constexpr char kEventPrefix[] = "event/";
+constexpr char kReportPrefix[] = "reports/";
 
 absl::Status Unreadable(absl::string_view key) {
-  return absl::DataLossError(absl::StrCat("record ", key, " of the store cannot be read; restore the state folder "
-                                          "from a copy, or start with an empty one"));
+  return absl::DataLossError(absl::StrCat("record ", key, " of the store cannot be read; stop the coordinator and restore "
+                                          "the state folder from a copy (store.db.bak is that of the last clean stop), "
+                                          "or start with an empty one"));
 }
 
 absl::Status LoadRankPart(const std::string& key, const std::string& value, State& state) {
@@ -31,13 +35,68 @@ absl::Status LoadRankPart(const std::string& key, const std::string& value, Stat
   }
   auto it = state.jobs.find(JobId(parts[1]));
   // Left by a commit whose second half was lost; the job's record does not know it, so it does not count.
-  if (it == state.jobs.end() || it->second.head().generation() != generation) return absl::OkStatus();
+  if (it == state.jobs.end() || it->second.head().generation() != generation) {
+    state.orphans.push_back(key);
+    return absl::OkStatus();
+  }
   for (const v1::RankRecord& record : part.ranks()) {
     if (record.rank() >= it->second.ranks.size()) return Unreadable(key);
     Rank& rank = it->second.ranks[record.rank()];
     rank.record = record;
     rank.phase = record.has_exit() ? "ended" : record.ready() ? "ready" : record.registered() ? "joining" : "starting";
   }
+  return absl::OkStatus();
+}
+
+absl::Status LoadEvent(const std::string& key, const std::string& value, State& state) {
+  std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
+  uint64_t sequence = 0;
+  auto event = std::make_shared<v1::Event>();
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &sequence) || sequence == 0 || !event->ParseFromString(value) ||
+      event->sequence() != sequence) {
+    return Unreadable(key);
+  }
+  if (parts[1].empty()) {
+    state.cluster_sequence = std::max(state.cluster_sequence, sequence);
+    for (uint64_t gone : state.cluster.AddDurable(std::move(event))) state.orphans.push_back(EventKey(JobId(), gone));
+    return absl::OkStatus();
+  }
+  auto it = state.jobs.find(JobId(parts[1]));
+  if (it == state.jobs.end() || sequence > it->second.record.event_sequence()) {
+    state.orphans.push_back(key);
+    // Its number is not used again: what takes its place must not be deleted with it.
+    if (it != state.jobs.end()) it->second.last_sequence = std::max(it->second.last_sequence, sequence);
+    return absl::OkStatus();
+  }
+  Job& job = it->second;
+  for (uint64_t gone : job.history.AddDurable(std::move(event))) state.orphans.push_back(EventKey(job.id, gone));
+  return absl::OkStatus();
+}
+
+// Reports get new sequences, above all that may have been told: a watcher knows them by their number.
+absl::Status LoadReports(const std::string& key, const std::string& value, State& state) {
+  std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
+  uint64_t part = 0;
+  v1::ReportPart message;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &part) || !message.ParseFromString(value)) {
+    return Unreadable(key);
+  }
+  auto it = state.jobs.find(JobId(parts[1]));
+  if (it == state.jobs.end()) {
+    state.orphans.push_back(key);
+    return absl::OkStatus();
+  }
+  Job& job = it->second;
+  job.kept_parts.insert(part);
+  for (v1::Event& event : *message.mutable_events()) {
+    uint64_t& newest = event.has_step() ? job.reported_step : job.reported_eval;
+    uint64_t number = event.has_step() ? event.step().step() : event.eval().step();
+    if (number <= newest) continue;
+    newest = number;
+    event.set_sequence(++job.last_sequence);
+    job.history.AddReport(std::make_shared<const v1::Event>(std::move(event)));
+  }
+  job.kept_sequence = job.last_sequence;
   return absl::OkStatus();
 }
 
@@ -49,25 +108,30 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   v1::JobState at = job.state();
   state.by_submission[job.record.submit_index()] = job.id;
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
-  job.last_sequence = job.record.sequence_limit();
   job.progress_at = now;
+  state.durable_bytes += job.history.durable_bytes();
+  job.longest_s = job.record.longest_s();
+  job.head().set_unreachable(false);  // as far as this coordinator knows
   if (at == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());
+  if (at == v1::JOB_STATE_QUEUED) job.waiting_since = std::min(now, absl::FromUnixMillis(job.head().submitted_unix_ms()));
   if (IsFinal(at)) state.finished.push_back(job.id);
+  if (IsFinal(at)) return absl::OkStatus();
+  for (const auto& [name, ranks] : job.ranks_on) {
+    Host& host = state.hosts[name];
+    host.name = name;
+    host.jobs.insert(job.id);
+  }
   if (!HasTrainers(at)) return absl::OkStatus();
 
   state.active.insert(job.id);
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
   job.store.sealed = formed;
   // A stop that was asked for while steps were made is asked for again; any other end goes on as an end.
-  job.stop = at == v1::JOB_STATE_STOPPING && formed && job.record.cancelled();
+  bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
+  job.stop = at == v1::JOB_STATE_STOPPING && formed && asked && !job.record.has_failure();
   job.nothing_desired = at == v1::JOB_STATE_RECOVERING || (at == v1::JOB_STATE_STOPPING && !job.stop);
-  for (const auto& [name, ranks] : job.ranks_on) {
-    Host& host = state.hosts[name];
-    host.name = name;
-    host.jobs.insert(job.id);
-    for (uint32_t rank : ranks) {
-      if (!job.ranks[rank].exited()) job.unconfirmed.insert(name);
-    }
+  for (const Rank& rank : job.ranks) {
+    if (!rank.ended()) job.unconfirmed.insert(rank.host());
   }
   return absl::OkStatus();
 }
@@ -87,8 +151,34 @@ Record RankPartRecord(const Job& job, uint32_t part) {
   return {RankPartKey(job.id, job.head().generation(), part), message.SerializeAsString()};
 }
 
-Record MakeJobRecord(const Job& job) { return {JobKey(job.id), job.record.SerializeAsString()}; }
+Record MakeJobRecord(Job& job) {
+  job.record.set_longest_s(job.longest_s);
+  return {JobKey(job.id), job.record.SerializeAsString()};
+}
 Record MakeToldRecord(const Job& job) { return {ToldKey(job.id), job.told.SerializeAsString()}; }
+
+std::string ReportPartKey(const JobId& job, uint64_t part) {
+  return absl::StrCat(kReportPrefix, job.value(), "/", absl::Dec(part, absl::kZeroPad20));
+}
+std::string EventKey(const JobId& job, uint64_t sequence) {
+  // As long as any, so that the store's order is the order of events.
+  return absl::StrCat(kEventPrefix, job.value(), "/", absl::Dec(sequence, absl::kZeroPad20));
+}
+
+std::optional<uint64_t> ReportPartOf(const v1::Event& event) {
+  if (event.has_step()) return event.step().step() / kStepsPerReportPart;
+  if (event.has_eval()) return event.eval().step() / kStepsPerReportPart;
+  return std::nullopt;
+}
+
+Record MakeReportPart(const Job& job, uint64_t part) {
+  v1::ReportPart message;
+  for (const EventPtr& event : job.history.reports()) {
+    if (ReportPartOf(*event) == part) *message.add_events() = *event;
+  }
+  return {ReportPartKey(job.id, part), message.SerializeAsString()};
+}
+
 Record MakeHostRecord(const Host& host) {
   return {absl::StrCat(kHostPrefix, host.name.value()), host.record.SerializeAsString()};
 }
@@ -113,6 +203,7 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
       if (!job.record.ParseFromString(value)) return Unreadable(key);
       if (job.record.rank_count() > 1'000'000) return Unreadable(key);
       job.ranks.resize(job.record.rank_count());
+      job.last_sequence = job.record.sequence_limit();
       state.jobs.emplace(job.id, std::move(job));
     } else if (absl::ConsumePrefix(&rest, kHostPrefix)) {
       Host& host = state.hosts[HostName(rest)];
@@ -127,6 +218,11 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
     } else if (absl::ConsumePrefix(&rest, kToldPrefix)) {
       auto it = state.jobs.find(JobId(rest));
       if (it != state.jobs.end() && !it->second.told.ParseFromString(value)) return Unreadable(key);
+      if (it == state.jobs.end()) state.orphans.push_back(key);
+    } else if (absl::StartsWith(key, kEventPrefix)) {
+      RETURN_IF_ERROR(LoadEvent(key, value, state));
+    } else if (absl::StartsWith(key, kReportPrefix)) {
+      RETURN_IF_ERROR(LoadReports(key, value, state));
     }
   }
   for (auto& [id, job] : state.jobs) RETURN_IF_ERROR(IndexJob(job, now, state));
@@ -135,6 +231,7 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
   });
   for (auto& [name, host] : state.hosts) {
     host.last_heard = now;
+    host.applied_fact = host.record.acked_fact();
     host.reachable = true;  // until its lease, counted from now, has run out
     if (host.record.incarnation() != 0) state.incarnations[host.incarnation()] = name;
   }

@@ -1,6 +1,7 @@
 #include "coordinator/core/turn.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -19,40 +20,138 @@ constexpr size_t kWatchBatch = 256;
 constexpr uint64_t kSequenceBlock = 4'096;
 // Finished jobs keep their last events only, but the newest of them keep all: somebody may still be reading.
 constexpr size_t kFinishedWithHistory = 8;
-constexpr size_t kEventsOfFinished = 16;
+
+// A durable event is bounded: what daemons and people wrote is cut.
+void CutTexts(v1::Event& event) {
+  const auto cut = [](std::string* text) {
+    if (text->size() > limits::kDurableTextBytes) *text = CutText(*text, limits::kDurableTextBytes);
+  };
+  if (event.has_notice()) cut(event.mutable_notice()->mutable_text());
+  if (event.has_state()) cut(event.mutable_state()->mutable_reason());
+}
+
+WriteLog::Level ToLogLevel(absl::string_view level) {
+  return level == "info" ? WriteLog::Level::kInfo : WriteLog::Level::kWarning;
+}
 
 }  // namespace
 
-std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, uint64_t after_sequence) {
-  bool is_final = IsFinal(job.state());
-  auto it = std::upper_bound(job.history.begin(), job.history.end(), after_sequence,
-                             [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
-  if (it == job.history.end() && !is_final) return std::nullopt;
-  WatchBatch batch{.watch = watch, .events = {}, .last = false};
-  for (; it != job.history.end() && batch.events.size() < kWatchBatch; ++it) batch.events.push_back(*it);
-  batch.last = is_final && it == job.history.end();
+std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position) {
+  WatchBatch batch{.watch = watch, .events = {}, .position = {}, .last = false};
+  bool at_end = job.history.Next(position, kWatchBatch, batch.events);
+  batch.position = position;
+  batch.last = at_end && IsFinal(job.state());
+  if (batch.events.empty() && !batch.last) return std::nullopt;
   return batch;
 }
 
-void Turn::SaveRank(const Job& job, uint32_t rank) { parts_to_save_.insert({job.id, rank / kRanksPerPart}); }
+void Turn::SaveRank(const Job& job, uint32_t rank) { changes_[job.id].rank_parts.insert(rank / kRanksPerPart); }
 
 void Turn::PushAll(const Job& job) {
   for (const auto& [host, ranks] : job.ranks_on) Push(host);
 }
 
+void Turn::ReserveSequences(Job& job) {
+  if (job.last_sequence <= job.record.sequence_limit()) return;
+  job.record.set_sequence_limit(job.last_sequence + kSequenceBlock);
+  Save(job);
+}
+
+uint64_t Turn::NextSequence(Job& job) {
+  ++job.last_sequence;
+  ReserveSequences(job);
+  return job.last_sequence;
+}
+
 void Turn::Tell(Job& job, v1::Event event) {
-  event.set_sequence(++job.last_sequence);
-  event.set_time_unix_ms(absl::ToUnixMillis(now));
+  CutTexts(event);
+  event.set_sequence(NextSequence(job));
+  event.set_time_unix_ms(absl::ToUnixMillis(wall));
   event.set_generation(job.head().generation());
-  if (job.last_sequence > job.record.sequence_limit()) {
-    job.record.set_sequence_limit(job.last_sequence + kSequenceBlock);
-    Save(job);
-  }
   auto shared = std::make_shared<const v1::Event>(std::move(event));
-  job.history.push_back(shared);
-  if (job.history.size() > limits::kJobEvents) job.history.pop_front();
+  changes_[job.id].events[shared->sequence()] = shared;
+  job.record.set_event_sequence(shared->sequence());
+  Save(job);
+  size_t bytes = job.history.durable_bytes();
+  std::vector<uint64_t> dropped = job.history.AddDurable(shared);
+  state.durable_bytes += job.history.durable_bytes() - bytes;  // may be less than before: the sum is right all the same
+  DropEvents(job, dropped);
+  BoundEvents(job);
   fed_.insert(job.id);
   Emit(JobTold{job.id, std::move(shared)});
+}
+
+void Turn::TellReport(Job& job, v1::Event event, bool is_new) {
+  event.set_sequence(NextSequence(job));
+  event.set_time_unix_ms(absl::ToUnixMillis(wall));
+  event.set_generation(job.head().generation());
+  auto shared = std::make_shared<const v1::Event>(std::move(event));
+  size_t dropped = job.history.AddReport(shared);
+  if (dropped > 0) Emit(EventsDropped{"report", dropped});
+  fed_.insert(job.id);
+  if (is_new) Emit(JobTold{job.id, std::move(shared)});
+}
+
+void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
+  if (sequences.empty()) return;
+  JobChanges& changes = changes_[job.id];
+  for (uint64_t sequence : sequences) {
+    // One of this very turn was never written.
+    if (changes.events.erase(sequence) == 0) changes.dropped_events.push_back(sequence);
+  }
+  Emit(EventsDropped{"durable", sequences.size()});
+}
+
+// All jobs' events together have a limit: the oldest finished jobs give up theirs first, then the job that tells.
+void Turn::BoundEvents(Job& job) {
+  for (auto id = state.finished.begin(); state.durable_bytes > limits::kDurableEventBytes; ++id) {
+    Job& victim = id == state.finished.end() ? job : state.jobs.at(*id);
+    size_t bytes = victim.history.durable_bytes();
+    std::vector<uint64_t> dropped;
+    if (id != state.finished.end()) {
+      dropped = victim.history.KeepNewest(1);
+    } else {
+      size_t excess = state.durable_bytes - limits::kDurableEventBytes;
+      while (victim.history.durable().size() > 1 && bytes - victim.history.durable_bytes() < excess) {
+        dropped.push_back(victim.history.DropOldest());
+      }
+    }
+    state.durable_bytes -= bytes - victim.history.durable_bytes();
+    DropEvents(victim, dropped);
+    if (id == state.finished.end()) return;
+  }
+}
+
+void Turn::KeepReports(Job& job) {
+  if (job.history.reports().empty() || job.history.last_sequence() <= job.kept_sequence) return;
+  JobChanges& changes = changes_[job.id];
+  uint64_t first_part = 0;
+  if (job.reported_step > limits::kDurableReports) {
+    first_part = (job.reported_step - limits::kDurableReports) / kStepsPerReportPart;
+  }
+  const auto& reports = job.history.reports();
+  for (auto report = reports.rbegin(); report != reports.rend() && (*report)->sequence() > job.kept_sequence; ++report) {
+    std::optional<uint64_t> part = ReportPartOf(**report);
+    if (!part.has_value() || *part < first_part) continue;
+    changes.report_parts.insert(*part);
+    job.kept_parts.insert(*part);
+  }
+  job.kept_sequence = reports.back()->sequence();
+  while (!job.kept_parts.empty() && *job.kept_parts.begin() < first_part) {
+    changes.dropped_report_parts.push_back(*job.kept_parts.begin());
+    job.kept_parts.erase(job.kept_parts.begin());
+  }
+}
+
+void Turn::ForgetHistory(Job& job) {
+  size_t bytes = job.history.durable_bytes();
+  std::vector<uint64_t> dropped = job.history.KeepNewest(limits::kDurableEventsOfFinished);
+  state.durable_bytes -= bytes - job.history.durable_bytes();
+  DropEvents(job, dropped);
+  job.history.DropReports();
+  JobChanges& changes = changes_[job.id];
+  changes.dropped_report_parts.insert(changes.dropped_report_parts.end(), job.kept_parts.begin(), job.kept_parts.end());
+  job.kept_parts.clear();
 }
 
 void Turn::Notice(Job& job, absl::string_view level, std::string text) {
@@ -60,6 +159,37 @@ void Turn::Notice(Job& job, absl::string_view level, std::string text) {
   event.mutable_notice()->set_level(std::string(level));
   event.mutable_notice()->set_text(std::move(text));
   Tell(job, std::move(event));
+}
+
+void Turn::Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text) {
+  Emit(WriteLog{ToLogLevel(level), absl::StrCat("job ", job.id.value(), ": ", text)});
+  v1::Event event;
+  event.mutable_notice()->set_level(std::string(level));
+  event.mutable_notice()->set_text(std::move(text));
+  event.mutable_notice()->set_rule(std::string(rule));
+  Tell(job, std::move(event));
+}
+
+void Turn::DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text) {
+  Emit(WriteLog{ToLogLevel(level), text});
+  v1::Event event;
+  event.set_host(host.value());
+  event.mutable_notice()->set_level(std::string(level));
+  event.mutable_notice()->set_text(std::move(text));
+  event.mutable_notice()->set_rule(std::string(rule));
+  TellCluster(std::move(event));
+}
+
+void Turn::TellCluster(v1::Event event) {
+  CutTexts(event);
+  event.set_sequence(++state.cluster_sequence);
+  event.set_time_unix_ms(absl::ToUnixMillis(wall));
+  auto shared = std::make_shared<const v1::Event>(std::move(event));
+  cluster_records_.push_back({EventKey(JobId(), shared->sequence()), shared->SerializeAsString()});
+  for (uint64_t gone : state.cluster.AddDurable(std::move(shared))) {
+    cluster_records_.push_back({EventKey(JobId(), gone), std::nullopt});
+    Emit(EventsDropped{"cluster", 1});
+  }
 }
 
 void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
@@ -71,9 +201,11 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
                                                         StateName(from), " is not in the lifecycle's table")});
     return;
   }
+  AccountGoodput(*this, job);
   job.head().set_state(*to);
+  job.head().set_reason(std::move(reason));
+  TellState(job, /*durable=*/true);
   EnterState(job, from);
-  SetReason(job, std::move(reason));
   Save(job);
   Info(absl::StrCat("job ", job.id.value(), ": ", StateName(from), " -> ", StateName(*to), ": ", job.head().reason()));
   if (IsFinal(*to)) Emit(JobEnded{job.id});
@@ -81,30 +213,50 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
 
 void Turn::SetReason(Job& job, std::string reason) {
   job.head().set_reason(std::move(reason));
+  TellState(job, /*durable=*/job.history.empty());
+}
+
+void Turn::TellState(Job& job, bool durable) {
   v1::Event event;
   event.mutable_state()->set_state(job.state());
   event.mutable_state()->set_reason(job.head().reason());
   event.mutable_state()->set_restarts(job.head().restarts());
+  if (!durable) return TellReport(job, std::move(event), /*is_new=*/true);
+  v1::Event of_cluster = event;
+  of_cluster.set_job_id(job.id.value());
+  of_cluster.set_generation(job.head().generation());
+  TellCluster(std::move(of_cluster));
   Tell(job, std::move(event));
 }
 
 void Turn::EnterState(Job& job, v1::JobState from) {
   v1::JobState to = job.state();
+  if (to != v1::JOB_STATE_STOPPING) job.record.clear_ending();
   // Whatever state follows, a job that waited (also to be started again) does so no more.
   if (from == v1::JOB_STATE_QUEUED || from == v1::JOB_STATE_RECOVERING) {
     state.queue.erase(job.record.submit_index());
+    state.overdue.erase(job.record.submit_index());
   }
-  if (HasTrainers(to)) state.active.insert(job.id);
+  if (HasTrainers(to)) {
+    state.active.insert(job.id);
+  } else {
+    state.active.erase(job.id);
+    job.nothing_desired = true;
+    job.unconfirmed.clear();
+    job.head().set_unreachable(false);
+  }
+  if (to == v1::JOB_STATE_QUEUED) {
+    state.queue.insert(job.record.submit_index());
+    job.waiting_since = now;
+    Schedule(job);
+  }
+  if (from == v1::JOB_STATE_RUNNING) KeepReports(job);
   if (to == v1::JOB_STATE_RUNNING && job.head().started_unix_ms() == 0) {
-    job.head().set_started_unix_ms(absl::ToUnixMillis(now));
+    job.head().set_started_unix_ms(absl::ToUnixMillis(wall));
   }
   if (!IsFinal(to)) return;
 
-  job.head().set_finished_unix_ms(absl::ToUnixMillis(now));
-  job.nothing_desired = true;
-  job.unconfirmed.clear();
-  state.active.erase(job.id);
-  state.queue.erase(job.record.submit_index());
+  job.head().set_finished_unix_ms(absl::ToUnixMillis(wall));
   for (const auto& [name, ranks] : job.ranks_on) {
     auto host = state.hosts.find(name);
     if (host != state.hosts.end()) host->second.jobs.erase(job.id);
@@ -115,7 +267,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   state.finished.push_back(job.id);
   if (state.finished.size() > kFinishedWithHistory) {
     Job& older = state.jobs.at(state.finished[state.finished.size() - 1 - kFinishedWithHistory]);
-    while (older.history.size() > kEventsOfFinished) older.history.pop_front();
+    ForgetHistory(older);
   }
   ScheduleAll();
 }
@@ -145,13 +297,13 @@ void Turn::FeedWatchers() {
     if (it == state.jobs.end()) continue;
     Job& job = it->second;
     for (auto waiter = job.waiting.begin(); waiter != job.waiting.end();) {
-      auto batch = MakeWatchBatch(job, waiter->first, waiter->second);
+      std::optional<WatchBatch> batch = MakeWatchBatch(job, waiter->first, waiter->second);
       if (!batch.has_value()) {
         ++waiter;
         continue;
       }
       Emit(*std::move(batch));
-      job.waiting.erase(waiter++);
+      waiter = job.waiting.erase(waiter);
     }
   }
 }
@@ -167,28 +319,41 @@ void Turn::SendDesired() {
   }
 }
 
+// A turn's records are written in this order where one commit does not take them all, so that what was lost of the end
+// changes nothing: the job's record makes its ranks (by generation) and its events (by sequence) count; what is
+// acknowledged to a host comes behind what it told.
 void Turn::WriteRecords() {
-  // Ranks first: the job's record names their generation and makes them count, so a commit that was split in two and
-  // lost its second half has changed nothing.
-  for (const auto& [id, part] : parts_to_save_) {
-    auto it = state.jobs.find(id);
-    if (it != state.jobs.end()) output_.records.push_back(RankPartRecord(it->second, part));
-  }
-  for (const JobId& id : told_to_save_) {
-    auto it = state.jobs.find(id);
-    if (it == state.jobs.end()) continue;
-    it->second.told_changed = false;
-    output_.records.push_back(MakeToldRecord(it->second));
-  }
-  for (const JobId& id : jobs_to_save_) {
-    auto it = state.jobs.find(id);
-    if (it != state.jobs.end()) output_.records.push_back(MakeJobRecord(it->second));
+  for (const auto& [id, changes] : changes_) {
+    if (state.jobs.contains(id)) WriteJob(id);
   }
   for (const HostName& name : hosts_to_save_) {
     auto it = state.hosts.find(name);
     if (it != state.hosts.end()) output_.records.push_back(MakeHostRecord(it->second));
   }
+  std::move(cluster_records_.begin(), cluster_records_.end(), std::back_inserter(output_.records));
   for (std::string& key : deletes_) output_.records.push_back({std::move(key), std::nullopt});
+}
+
+void Turn::WriteJob(const JobId& id) {
+  Job& job = state.jobs.at(id);
+  const JobChanges& changes = changes_.at(id);
+  size_t first = output_.records.size();
+  for (uint32_t part : changes.rank_parts) output_.records.push_back(RankPartRecord(job, part));
+  for (uint64_t part : changes.report_parts) output_.records.push_back(MakeReportPart(job, part));
+  for (const auto& [sequence, event] : changes.events) {
+    output_.records.push_back({EventKey(id, sequence), event->SerializeAsString()});
+  }
+  for (uint64_t part : changes.dropped_report_parts) {
+    output_.records.push_back({ReportPartKey(id, part), std::nullopt});
+  }
+  for (uint64_t sequence : changes.dropped_events) output_.records.push_back({EventKey(id, sequence), std::nullopt});
+  if (changes.told) {
+    job.told_changed = false;
+    output_.records.push_back(MakeToldRecord(job));
+  }
+  if (changes.record) output_.records.push_back(MakeJobRecord(job));
+  ++groups_;
+  for (size_t i = first; i < output_.records.size(); ++i) output_.records[i].group = groups_;
 }
 
 }  // namespace trainyard

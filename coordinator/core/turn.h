@@ -4,13 +4,17 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "coordinator/core/core_time.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/state.h"
 #include "coordinator/policy/lifecycle.h"
@@ -19,21 +23,23 @@ namespace trainyard {
 
 class Turn {
  public:
-  Turn(State& state, absl::Time now) : state(state), now(now) {}
+  Turn(State& state, const CoreTime& time) : state(state), now(time.now), steady(time.steady), wall(time.wall) {}
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
   State& state;
-  const absl::Time now;
+  const absl::Time now;     // what is decided by
+  const absl::Time steady;  // what the ledger of goodput counts by
+  const absl::Time wall;    // what people are told
 
   void Emit(Effect effect) { output_.effects.push_back(std::move(effect)); }
   void Info(std::string text) { Emit(WriteLog{WriteLog::Level::kInfo, std::move(text)}); }
   void Warn(std::string text) { Emit(WriteLog{WriteLog::Level::kWarning, std::move(text)}); }
 
   // Records to be written at the end of the turn.
-  void Save(const Job& job) { jobs_to_save_.insert(job.id); }
+  void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
-  void SaveTold(const Job& job) { told_to_save_.insert(job.id); }
+  void SaveTold(const Job& job) { changes_[job.id].told = true; }
   void Save(const Host& host) { hosts_to_save_.insert(host.name); }
   void Delete(std::string key) { deletes_.push_back(std::move(key)); }
 
@@ -46,13 +52,27 @@ class Turn {
   void ScheduleAll() { schedule_all_ = true; }
   void Schedule(const Job& job) { to_schedule_.insert(job.record.submit_index()); }
 
-  // Adds an event to the job's history: watchers get it, metrics count it.
+  // Adds a durable event to the job's history: watchers get it, metrics count it, the next coordinator knows it. Texts
+  // are cut to limits::kDurableTextBytes.
   void Tell(Job& job, v1::Event event);
   void Notice(Job& job, absl::string_view level, std::string text);
+  // A decision that was made about the job, by which rule, and in words on what facts: a notice that `why` shows. Also
+  // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, adoption, operator.
+  void Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text);
+  // The same about a host (empty: the cluster as a whole), as a durable event of the cluster. `rule` may be empty.
+  void DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text);
+  // A step or an evaluation: watchers get it, metrics count it where `is_new`; not durable.
+  void TellReport(Job& job, v1::Event event, bool is_new);
+  // The newest step and evaluation reports go to the store: nobody will tell them again.
+  void KeepReports(Job& job);
+  // Of a finished job that is not among the newest: keeps its last events, no reports.
+  void ForgetHistory(Job& job);
+  // Makes sure that no coordinator after this one uses the job's sequences again.
+  void ReserveSequences(Job& job);
   // Moves the job by the lifecycle's table, with the reason an operator should see.
   // REQUIRES: the table has (state, event).
   void Move(Job& job, LifecycleEvent event, std::string reason);
-  // The state stays; why it stands there has changed.
+  // The state stays; why it stands there has changed. Watchers are told; durable where it is the first the job is told of.
   void SetReason(Job& job, std::string reason);
 
   // Runs what was touched and scheduled until nothing is left, then makes the records and messages.
@@ -60,14 +80,31 @@ class Turn {
 
  private:
   void EnterState(Job& job, v1::JobState from);
+  uint64_t NextSequence(Job& job);
+  void TellState(Job& job, bool durable);
+  void TellCluster(v1::Event event);
+  void DropEvents(Job& job, const std::vector<uint64_t>& sequences);
+  void BoundEvents(Job& job);
   void FeedWatchers();
   void SendDesired();
   void WriteRecords();
+  void WriteJob(const JobId& id);
+
+  // What of a job is to be written.
+  struct JobChanges {
+    bool record = false;
+    bool told = false;
+    std::set<uint32_t> rank_parts;
+    std::map<uint64_t, EventPtr> events;
+    std::vector<uint64_t> dropped_events;
+    std::set<uint64_t> report_parts;
+    std::vector<uint64_t> dropped_report_parts;
+  };
 
   Output output_;
-  std::set<JobId> jobs_to_save_;
-  std::set<std::pair<JobId, uint32_t>> parts_to_save_;
-  std::set<JobId> told_to_save_;
+  uint32_t groups_ = 0;
+  std::map<JobId, JobChanges> changes_;
+  std::vector<Record> cluster_records_;
   std::set<HostName> hosts_to_save_;
   std::set<HostName> hosts_to_push_;
   std::set<JobId> touched_;
@@ -77,7 +114,7 @@ class Turn {
   std::vector<std::string> deletes_;
 };
 
-// The events a watcher that has seen `after_sequence` is due, at most kWatchBatch; none: it must wait.
-std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, uint64_t after_sequence);
+// The events a watcher at `position` is due, at most kWatchBatch; none: it must wait. Moves the position.
+std::optional<WatchBatch> MakeWatchBatch(const Job& job, WatchId watch, WatchPosition& position);
 
 }  // namespace trainyard

@@ -4,14 +4,17 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/goodput.h"
 
 namespace trainyard {
 namespace {
 
 // With checkpoint.keep 0 every one is kept on disk; the record names the newest of them.
 constexpr int kCheckpointsRecorded = 1'000;
+constexpr size_t kHashBytes = 256;
 
 void EraseFrom(v1::Job& head, int first) {
   head.mutable_checkpoints()->DeleteSubrange(first, head.checkpoints_size() - first);
@@ -26,23 +29,31 @@ int FirstAt(const v1::Job& head, uint64_t step) {
 
 void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
-  int index = FirstAt(head, saved.step());
-  bool known = index < head.checkpoints_size() && head.checkpoints(index).step() == saved.step() &&
-               head.checkpoints(index).manifest_hash() == saved.manifest_hash();
-  if (known) return;
+  if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kHashBytes) {
+    turn.Notice(job, "error", absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(),
+                                           " whose path or hash is longer than any; it is not recorded"));
+    return;
+  }
+  // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
+  if (head.checkpoints_size() > 0) {
+    const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
+    if (newest.generation() == head.generation() && saved.step() <= newest.step()) return;
+  }
   // A younger one can only be of an earlier generation, which did not get to restart from it.
-  EraseFrom(head, index);
+  EraseFrom(head, FirstAt(head, saved.step()));
   v1::CheckpointInfo& info = *head.add_checkpoints();
   info.set_step(saved.step());
   info.set_generation(head.generation());
   info.set_path(saved.path());
   info.set_manifest_hash(saved.manifest_hash());
   info.set_size_bytes(saved.size_bytes());
-  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.now));
+  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
   uint32_t keep = head.spec().checkpoint().keep();
   int most = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
   if (head.checkpoints_size() > most) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - most);
   job.longest_s = std::max(job.longest_s, saved.seconds());
+  AccountGoodput(turn, job);
+  StepsSaved(*job.record.mutable_goodput());
   turn.Save(job);
   turn.Emit(SaveCounted{.failed = false, .seconds = saved.seconds()});
   v1::Event event;
@@ -57,16 +68,26 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                            failed.step(), ": ", failed.message().substr(0, 4096), "; training goes on"));
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", failed.message().substr(0, 1024)));
+  if (!job.stop || job.state() != v1::JOB_STATE_STOPPING) return;
+  if (job.record.ending() != v1::JobRecord::ENDING_PAUSE) return;
+  // The ranks leave all the same; what was made since the newest checkpoint is made again at once, not some day.
+  job.record.set_ending(v1::JobRecord::ENDING_RESTART);
+  job.record.set_ending_reason("the job was not paused: its save failed; the group is formed again");
+  turn.Decide(job, "operator", "error", job.record.ending_reason());
+  turn.Save(job);
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  job.record.set_restored_step(restored.step());
+  // A job that goes on from what another one left has made those steps, though nobody was told of them here.
+  job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
+  turn.Save(job);
   int younger = FirstAt(job.head(), restored.step() + 1);
   if (younger < job.head().checkpoints_size()) {
     turn.Notice(job, "warning",
                 absl::StrCat("the checkpoint of step ", job.head().checkpoints(younger).step(),
                              " could not be used; restored from step ", restored.step(), ", ", restored.path()));
     EraseFrom(job.head(), younger);
-    turn.Save(job);
   } else {
     turn.Notice(job, "info", absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }

@@ -10,6 +10,9 @@
 namespace trainyard {
 namespace {
 
+// Reports travel beside the facts, some 50 ms behind.
+constexpr absl::Duration kReportsGrace = absl::Seconds(1);
+
 absl::string_view FactName(const v1::Fact& fact) {
   const auto* field = v1::Fact::descriptor()->FindFieldByNumber(static_cast<int>(fact.kind_case()));
   return field == nullptr ? absl::string_view("unknown") : absl::string_view(field->name());
@@ -22,6 +25,7 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
 // The slot of a trainer of the past is free once it has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
   if (!fact.has_exited()) return;
+  std::erase_if(host.held, [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); });
   auto stray = std::find_if(host.strays.begin(), host.strays.end(),
                             [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); });
   if (stray == host.strays.end()) return;
@@ -45,6 +49,21 @@ absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fa
   return absl::OkStatus();
 }
 
+// Whether rank 0 made steps of which nobody has reported yet.
+bool ReportsAreBehind(const Job& job) {
+  if (job.ranks.empty() || IsFinal(job.state())) return false;
+  const v1::RankRecord& first = job.ranks.front().record;
+  return first.finished() && first.first_step() <= first.finished_step() && job.reported_step < first.finished_step();
+}
+
+// Once this is acknowledged its daemon forgets the trainer and its reports. Those that are here become durable with it;
+// those on their way are waited for.
+void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
+  turn.KeepReports(job);
+  if (!ReportsAreBehind(job) || host.held_acks.contains(job.id)) return;
+  host.held_acks[job.id] = {.fact = fact.sequence(), .until = turn.now + kReportsGrace};
+}
+
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
   ForgetStray(turn, host, fact);
   if (absl::Status status = CheckFence(turn.state, host, fact); !status.ok()) {
@@ -64,26 +83,51 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
     default:
       ApplyTrainerFact(turn, job, rank, fact);
   }
+  if (fact.key().rank() == 0 && (fact.has_finished() || fact.has_exited())) KeepLastReports(turn, host, job, fact);
   turn.Touch(job);
 }
 
+// All that is taken, but for what waits for the reports of a rank 0 that has ended.
+void Acknowledge(Turn& turn, Host& host) {
+  uint64_t acked = host.applied_fact;
+  for (const auto& [job, held] : host.held_acks) acked = std::min(acked, held.fact - 1);
+  if (acked > host.record.acked_fact()) {
+    host.record.set_acked_fact(acked);
+    turn.Save(host);
+  }
+  SendToHost ack{host.session, {}};
+  ack.message.mutable_ack()->set_sequence(host.record.acked_fact());
+  turn.Emit(std::move(ack));
+}
+
 }  // namespace
+
+void ReleaseHeldAck(Turn& turn, Host& host, const Job& job) {
+  auto held = host.held_acks.find(job.id);
+  if (held == host.held_acks.end() || (ReportsAreBehind(job) && turn.now < held->second.until)) return;
+  host.held_acks.erase(held);
+  if (host.attached()) Acknowledge(turn, host);
+}
+
+void ReleaseHeldAcks(Turn& turn) {
+  for (auto& [name, host] : turn.state.hosts) {
+    if (host.held_acks.empty()) continue;
+    size_t before = host.held_acks.size();
+    std::erase_if(host.held_acks, [&](const auto& held) { return turn.now >= held.second.until; });
+    if (host.held_acks.size() < before && host.attached()) Acknowledge(turn, host);
+  }
+}
 
 void Run(Turn& turn, HostFactsTold& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;  // an old stream: its daemon tells them again on its new one
   Host& host = turn.state.hosts.at(session->second);
-  uint64_t acked = host.record.acked_fact();
   for (const v1::Fact& fact : event.batch.facts()) {
-    if (fact.sequence() <= acked) continue;
-    acked = fact.sequence();
+    if (fact.sequence() <= host.applied_fact) continue;
+    host.applied_fact = fact.sequence();
     ApplyFact(turn, host, fact);
   }
-  host.record.set_acked_fact(acked);
-  turn.Save(host);
-  SendToHost ack{event.session, {}};
-  ack.message.mutable_ack()->set_sequence(acked);
-  turn.Emit(std::move(ack));
+  Acknowledge(turn, host);
 }
 
 }  // namespace trainyard

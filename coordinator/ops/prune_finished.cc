@@ -25,6 +25,10 @@ void PruneFinished(Turn& turn) {
     for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
       turn.Delete(RankPartKey(id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
     }
+    for (const EventPtr& event : job.history.durable()) turn.Delete(EventKey(id, event->sequence()));
+    for (uint64_t part : job.kept_parts) turn.Delete(ReportPartKey(id, part));
+    state.durable_bytes -= job.history.durable_bytes();
+    turn.Emit(JobForgotten{id});
     state.by_submission.erase(job.record.submit_index());
     state.jobs.erase(id);
   }

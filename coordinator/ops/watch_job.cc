@@ -1,4 +1,4 @@
-// WatchJob: a watcher asks for what comes after a sequence and gets a batch, now or once there is something.
+// WatchJob: a watcher asks for what comes after its position and gets a batch, now or once there is something.
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -12,16 +12,16 @@ void Run(Turn& turn, WatchJob& event) {
     return;
   }
   Job& job = it->second;
-  if (event.first && event.after_sequence > job.last_sequence) {
+  if (event.first && event.position.sequence > job.last_sequence) {
     turn.Emit(EndWatch{event.watch, absl::OutOfRangeError(absl::StrCat(
-                                        "after_sequence ", event.after_sequence, " is newer than ", job.last_sequence,
+                                        "after_sequence ", event.position.sequence, " is newer than ", job.last_sequence,
                                         ", the last event of job ", job.id.value(), "; watch from 0"))});
     return;
   }
-  if (auto batch = MakeWatchBatch(job, event.watch, event.after_sequence)) {
+  if (auto batch = MakeWatchBatch(job, event.watch, event.position)) {
     turn.Emit(*std::move(batch));
   } else {
-    job.waiting[event.watch] = event.after_sequence;
+    job.waiting[event.watch] = event.position;
   }
 }
 

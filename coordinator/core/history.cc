@@ -1,0 +1,83 @@
+#include "coordinator/core/history.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& events, uint64_t sequence) {
+  return std::upper_bound(events.begin(), events.end(), sequence,
+                          [](uint64_t after, const EventPtr& event) { return after < event->sequence(); });
+}
+
+// Steps are told once by their number: after a restart of the coordinator they come again under new sequences.
+bool IsSeen(const v1::Event& event, const WatchPosition& position) {
+  if (event.has_step()) return event.step().step() <= position.step;
+  if (event.has_eval()) return event.eval().step() <= position.eval_step;
+  return false;
+}
+
+}  // namespace
+
+std::string CutText(absl::string_view text, size_t bytes) {
+  constexpr absl::string_view kMore = "...";
+  if (text.size() <= bytes) return std::string(text);
+  size_t end = bytes - std::min(bytes, kMore.size());
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), kMore);
+}
+
+std::vector<uint64_t> History::AddDurable(EventPtr event) {
+  durable_bytes_ += event->ByteSizeLong();
+  durable_.push_back(std::move(event));
+  std::vector<uint64_t> dropped;
+  while (durable_.size() > limits_.durable) dropped.push_back(DropOldest());
+  return dropped;
+}
+
+size_t History::AddReport(EventPtr event) {
+  reports_.push_back(std::move(event));
+  if (reports_.size() <= limits_.reports) return 0;
+  reports_.pop_front();
+  return 1;
+}
+
+std::vector<uint64_t> History::KeepNewest(size_t most) {
+  std::vector<uint64_t> dropped;
+  while (durable_.size() > most) dropped.push_back(DropAt(0));
+  return dropped;
+}
+
+uint64_t History::DropOldest() { return DropAt(durable_.size() > limits_.first + 1 ? limits_.first : 0); }
+
+uint64_t History::DropAt(size_t index) {
+  auto at = durable_.begin() + static_cast<ptrdiff_t>(index);
+  uint64_t sequence = (*at)->sequence();
+  durable_bytes_ -= (*at)->ByteSizeLong();
+  durable_.erase(at);
+  return sequence;
+}
+
+bool History::Next(WatchPosition& position, size_t most, std::vector<EventPtr>& events) const {
+  auto durable = FirstAfter(durable_, position.sequence);
+  auto report = FirstAfter(reports_, position.sequence);
+  while (durable != durable_.end() || report != reports_.end()) {
+    if (events.size() >= most) return false;
+    bool take_durable =
+        report == reports_.end() || (durable != durable_.end() && (*durable)->sequence() < (*report)->sequence());
+    const EventPtr& event = take_durable ? *durable++ : *report++;
+    position.sequence = event->sequence();
+    if (!IsSeen(*event, position)) events.push_back(event);
+  }
+  return true;
+}
+
+uint64_t History::last_sequence() const {
+  return std::max(durable_.empty() ? 0 : durable_.back()->sequence(),
+                  reports_.empty() ? 0 : reports_.back()->sequence());
+}
+
+}  // namespace trainyard

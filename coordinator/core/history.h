@@ -1,0 +1,65 @@
+// What happened to one job (or to the cluster), in memory, for watchers and for `events`: two lists with one count of
+// sequences. Durable events (states, notices, checkpoints, decisions, probes) also lie in the store; step and evaluation
+// reports come again from daemons. Both are bounded. Core thread only.
+//
+//   for (uint64_t gone : history.AddDurable(event)) ... delete its record
+//   history.Next(position, 256, batch);   // moves `position`
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/limits.h"
+#include "coordinator/core/effect.h"
+
+namespace trainyard {
+
+// `text`, or its beginning with "..." where it has more than `bytes`; never cut inside a character.
+std::string CutText(absl::string_view text, size_t bytes);
+
+class History {
+ public:
+  struct Limits {
+    size_t durable = limits::kDurableEvents;
+    size_t first = limits::kDurableEventsFirst;  // of the durable ones, never pushed out by later ones
+    size_t reports = limits::kJobEvents;
+  };
+
+  History() = default;
+  explicit History(Limits limits) : limits_(limits) {}
+
+  // Returns the sequences of the durable events that fell out. REQUIRES: the event's sequence is above all before.
+  std::vector<uint64_t> AddDurable(EventPtr event);
+  // Returns how many reports fell out. REQUIRES: as above.
+  size_t AddReport(EventPtr event);
+
+  // Drops all but the newest `most` durable events; returns the sequences of those dropped.
+  std::vector<uint64_t> KeepNewest(size_t most);
+  // Drops the oldest durable event that may go (not among the first, if others are left). REQUIRES: there is one.
+  uint64_t DropOldest();
+  void DropReports() { reports_.clear(); }
+
+  // Appends to `events` what a watcher at `position` is due, in order of sequence, until there are `most`; moves the
+  // position behind what was looked at. Returns whether it is at the end.
+  bool Next(WatchPosition& position, size_t most, std::vector<EventPtr>& events) const;
+
+  const std::deque<EventPtr>& durable() const { return durable_; }
+  const std::deque<EventPtr>& reports() const { return reports_; }
+  size_t durable_bytes() const { return durable_bytes_; }
+  bool empty() const { return durable_.empty() && reports_.empty(); }
+  uint64_t last_sequence() const;
+
+ private:
+  uint64_t DropAt(size_t index);
+
+  Limits limits_;
+  std::deque<EventPtr> durable_;
+  std::deque<EventPtr> reports_;
+  size_t durable_bytes_ = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,60 @@
+// ListHosts: every host the coordinator knows, attached or not, in name order. Changes nothing.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+#include "coordinator/policy/placement.h"
+
+namespace trainyard {
+namespace {
+
+void TellInventory(const Host& host, v1::HostStatus& status) {
+  const v1::Inventory& inventory = host.inventory;
+  status.set_cores(inventory.cores());
+  status.set_memory_bytes(inventory.memory_bytes());
+  status.set_gpus(static_cast<uint32_t>(inventory.gpus_size()));
+  status.set_version(inventory.version());
+  status.set_torch_version(inventory.torch_version());
+  status.set_kernel(inventory.kernel());
+  status.set_data_address(inventory.data_address());
+  *status.mutable_labels() = inventory.labels();
+}
+
+v1::HostStatus MakeStatus(const Turn& turn, const Host& host, const std::vector<HostSlots>& slots) {
+  v1::HostStatus status;
+  status.set_name(host.name.value());
+  if (host.attached()) status.set_peer(host.peer);
+  status.set_attached(host.attached());
+  status.set_reachable(host.reachable);
+  status.set_last_heard_s(absl::ToDoubleSeconds(std::max(turn.now - host.last_heard, absl::ZeroDuration())));
+  status.set_cordoned(host.record.cordoned());
+  status.set_cordon_reason(host.record.cordon_reason());
+  status.set_draining(host.draining);
+  status.set_slots(host.slots);
+  for (const JobId& job : host.jobs) status.add_jobs(job.value());
+  status.set_clock_offset_s(absl::ToDoubleSeconds(host.clock_offset));
+  status.set_disk_free_bytes(host.disk_free_bytes);
+  status.set_incarnation(host.record.incarnation());
+  TellInventory(host, status);
+  auto own = std::lower_bound(slots.begin(), slots.end(), host.name,
+                              [](const HostSlots& left, const HostName& name) { return left.name < name; });
+  if (own != slots.end() && own->name == host.name) status.set_slots_free(own->free);
+  return status;
+}
+
+}  // namespace
+
+v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
+  return MakeStatus(turn, host, FreeSlots(turn.state));
+}
+
+void Run(Turn& turn, ListHosts& event) {
+  v1::ListHostsResponse response;
+  std::vector<HostSlots> slots = FreeSlots(turn.state);
+  for (const auto& [name, host] : turn.state.hosts) *response.add_hosts() = MakeStatus(turn, host, slots);
+  turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});
+}
+
+}  // namespace trainyard
