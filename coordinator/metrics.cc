@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
+#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
 
 namespace trainyard {
@@ -28,6 +29,10 @@ constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of
                               "job"};
 constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
                                          "Tokens of the newest step over its wall time, all ranks.", "job"};
+constexpr MetricSpec kGoodput = {"trainyard_job_goodput_seconds", MetricKind::kGauge,
+                                 "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
+                                 "save, lost, detect, recover, pause.",
+                                 "job, part"};
 constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
                                 "Tokens trained on, all jobs; a step counts once, also over restarts."};
 constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
@@ -51,6 +56,18 @@ constexpr MetricSpec kHandleSeconds = {"trainyard_core_handle_seconds", MetricKi
 constexpr MetricSpec kCommitSeconds = {"trainyard_store_commit_seconds", MetricKind::kHistogram,
                                        "Time the store took to make a batch durable."};
 constexpr MetricSpec kRecords = {"trainyard_store_records_total", MetricKind::kCounter, "Records written or deleted."};
+constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total", MetricKind::kCounter,
+                                        "Commits that the store refused for now; they are tried again."};
+constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
+                                 "1 while the store takes nothing and all but reads waits."};
+constexpr MetricSpec kShed = {"trainyard_reports_shed_total", MetricKind::kCounter,
+                              "Reports of ranks other than 0 left out because too many waited for the core."};
+constexpr MetricSpec kEventsDropped = {"trainyard_events_dropped_total", MetricKind::kCounter,
+                                       "Events over a limit, which nobody can be told any more.", "kind"};
+constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKind::kGauge,
+                                      "Size of all jobs' durable events."};
+constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
+                                   "Finished jobs forgotten because there were more than are kept."};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
                               "method, code"};
 
@@ -65,7 +82,8 @@ const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
       kBuild,       kJobs,        kHosts,       kSlots,         kStep,          kLoss,    kTokensPerSecond,
       kTokens,      kStepSeconds, kFailures,    kTransitions,   kSaves,         kSavedBytes, kSaveSeconds,
-      kFailedSaves, kEvents,      kQueue,       kHandleSeconds, kCommitSeconds, kRecords, kRpcs};
+      kFailedSaves, kEvents,      kQueue,       kHandleSeconds, kCommitSeconds, kRecords, kCommitFailures, kStalled,
+      kGoodput,     kShed,        kEventsDropped, kDurableBytes, kForgotten, kRpcs};
   return *specs;
 }
 
@@ -80,7 +98,9 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   saves_ = &counters_[kSaves.name]->Add({});
   failed_saves_ = &counters_[kFailedSaves.name]->Add({});
   saved_bytes_ = &counters_[kSavedBytes.name]->Add({});
-  counters_[kRecords.name]->Add({});
+  for (const MetricSpec& spec : {kRecords, kCommitFailures, kShed, kForgotten}) counters_[spec.name]->Add({});
+  for (const char* kind : {"durable", "report", "cluster"}) counters_[kEventsDropped.name]->Add({{"kind", kind}});
+  for (const MetricSpec& spec : {kStalled, kDurableBytes}) gauges_[spec.name]->Add({});
   step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
   save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
   commit_seconds_ = &histograms_[kCommitSeconds.name]->Add({}, kFastBuckets);
@@ -94,8 +114,13 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
     prometheus::Labels labels = {{"job", job.value()}};
     it = jobs_.emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
                                       .loss = &gauges_[kLoss.name]->Add(labels),
-                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels)})
+                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
+                                      .goodput = {}})
              .first;
+    for (GoodputPart part : kGoodputParts) {
+      it->second.goodput.push_back(
+          &gauges_[kGoodput.name]->Add({{"job", job.value()}, {"part", GoodputPartName(part)}}));
+    }
   }
   return it->second;
 }
@@ -128,12 +153,17 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
     } else {
       save_seconds_->Observe(save->seconds);
     }
+  } else if (const auto* dropped = std::get_if<EventsDropped>(&effect)) {
+    counters_[kEventsDropped.name]->Add({{"kind", dropped->kind}}).Increment(static_cast<double>(dropped->count));
+  } else if (std::holds_alternative<JobForgotten>(effect)) {
+    counters_[kForgotten.name]->Add({}).Increment();
   } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {
     auto it = jobs_.find(ended->job);
     if (it == jobs_.end()) return;
     gauges_[kStep.name]->Remove(it->second.step);
     gauges_[kLoss.name]->Remove(it->second.loss);
     gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
+    for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
     jobs_.erase(it);
   }
 }
@@ -146,12 +176,17 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
     counters_[kRecords.name]->Add({}).Increment(static_cast<double>(round.records));
   }
   queue_length_->Set(static_cast<double>(round.queue_length));
+  counters_[kCommitFailures.name]->Add({}).Increment(static_cast<double>(round.commit_failures));
+  counters_[kShed.name]->Add({}).Increment(static_cast<double>(round.reports_shed));
+  gauges_[kStalled.name]->Add({}).Set(round.stalled ? 1 : 0);
   if (now - totals_at_ < kTotalsInterval) return;
   totals_at_ = now;
   ObserveTotals(core);
+  ObserveGoodput(core, now);
 }
 
 void CoordinatorMetrics::ObserveTotals(const Core& core) {
+  gauges_[kDurableBytes.name]->Add({}).Set(static_cast<double>(core.state().durable_bytes));
   Totals totals = core.CountTotals();
   for (const auto& [state, count] : totals.jobs) {
     gauges_[kJobs.name]->Add({{"state", Lower(StateName(state))}}).Set(static_cast<double>(count));
@@ -160,6 +195,15 @@ void CoordinatorMetrics::ObserveTotals(const Core& core) {
   gauges_[kHosts.name]->Add({{"state", "unreachable"}}).Set(static_cast<double>(totals.hosts_unreachable));
   gauges_[kSlots.name]->Add({{"state", "free"}}).Set(static_cast<double>(totals.slots_free));
   gauges_[kSlots.name]->Add({{"state", "used"}}).Set(static_cast<double>(totals.slots - totals.slots_free));
+}
+
+void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
+  for (const auto& [id, ledger] : core.CountGoodput(now)) {
+    JobSeries& series = SeriesOf(id);
+    for (size_t i = 0; i < series.goodput.size(); ++i) {
+      series.goodput[i]->Set(static_cast<double>(PartMs(ledger, kGoodputParts[i])) / 1000);
+    }
+  }
 }
 
 void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {

@@ -34,11 +34,13 @@ class CoordinatorMetrics {
     prometheus::Gauge* step;
     prometheus::Gauge* loss;
     prometheus::Gauge* tokens_per_second;
+    std::vector<prometheus::Gauge*> goodput;  // as kGoodputParts
   };
 
   JobSeries& SeriesOf(const JobId& job);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
   void ObserveTotals(const Core& core);
+  void ObserveGoodput(const Core& core, absl::Time now);
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::map<std::string, prometheus::Family<prometheus::Counter>*> counters_;

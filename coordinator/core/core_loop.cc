@@ -3,19 +3,27 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
+#include "coordinator/core/commits.h"
 
 namespace trainyard {
 namespace {
 
 constexpr size_t kBatchEvents = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
+// A store that takes nothing is tried again after 50 ms, doubling up to a second, and said to be so every 30 s.
+constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
+constexpr absl::Duration kRetryMax = absl::Seconds(1);
+constexpr absl::Duration kStallLogInterval = absl::Seconds(30);
 
 void CheckInvariants(const Core& core, const Event* event) {
 #ifdef TRAINYARD_CHECK_INVARIANTS
@@ -30,9 +38,35 @@ void CheckInvariants(const Core& core, const Event* event) {
 #endif
 }
 
-void Append(Output from, Output& to) {
-  std::move(from.records.begin(), from.records.end(), std::back_inserter(to.records));
-  std::move(from.effects.begin(), from.effects.end(), std::back_inserter(to.effects));
+// Reads are answered from memory whatever the disk does.
+bool IsRead(const Event& event) {
+  return std::visit(
+      [](const auto& what) {
+        using T = std::decay_t<decltype(what)>;
+        return std::is_same_v<T, GetJob> || std::is_same_v<T, ListJobs> || std::is_same_v<T, ListHosts> ||
+               std::is_same_v<T, ListEvents> || std::is_same_v<T, GetServerInfo>;
+      },
+      event);
+}
+
+// What a person asked for is refused with the reason rather than left to hang; none: it is no such call. A daemon's
+// values wait like all that daemons tell.
+std::optional<CallId> CallOf(const Event& event) {
+  return std::visit(
+      [](const auto& what) -> std::optional<CallId> {
+        if constexpr (std::is_same_v<std::decay_t<decltype(what)>, PutValue>) {
+          return std::nullopt;
+        } else if constexpr (requires { what.call; }) {
+          return what.call;
+        } else {
+          return std::nullopt;
+        }
+      },
+      event);
+}
+
+bool IsForNow(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
 }
 
 }  // namespace
@@ -51,7 +85,8 @@ void CoreLoop::Stop() {
 void CoreLoop::Loop() {
   while (true) {
     bool closed = options_.queue->closed();
-    absl::StatusOr<size_t> handled = RunOnce(next_tick_);
+    // No time passes for the core while the store takes nothing, so there is no tick to wake for.
+    absl::StatusOr<size_t> handled = RunOnce(std::min(stalled_.has_value() ? retry_at_ : next_tick_, flush_at_));
     if (!handled.ok()) {
       options_.queue->Close();
       options_.failed(handled.status());
@@ -61,80 +96,141 @@ void CoreLoop::Loop() {
   }
 }
 
+std::vector<Event> CoreLoop::TakeBatch(absl::Time until) {
+  if (deferred_.empty()) return options_.queue->Take(until - options_.clock->TimeNow(), kBatchEvents);
+  size_t count = std::min(deferred_.size(), kBatchEvents);
+  auto end = deferred_.begin() + static_cast<ptrdiff_t>(count);
+  std::vector<Event> batch(std::make_move_iterator(deferred_.begin()), std::make_move_iterator(end));
+  deferred_.erase(deferred_.begin(), end);
+  return batch;
+}
+
 absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
-  std::vector<Event> batch = options_.queue->Take(until, kBatchEvents);
+  if (stalled_.has_value()) return RunStalled(until);
+  std::vector<Event> batch = TakeBatch(until);
   size_t taken = batch.size();
-  // The clock may be set back; the core's time only goes forward.
-  absl::Time now = last_now_ = std::max(last_now_, options_.clock->TimeNow());
-  LoopRound round;
-  round.queue_length = options_.queue->size();
-  Output output;
+  Clock& wall = options_.wall == nullptr ? *options_.clock : *options_.wall;
+  const CoreTime now = last_now_ = time_.Advance(options_.clock->TimeNow(), wall.TimeNow());
+  Unwritten unwritten;
+  LoopRound& round = unwritten.round;
+  round.queue_length = options_.queue->size() + deferred_.size();
+  round.reports_shed = options_.queue->TakeShed();
+  std::vector<std::vector<Record>> turns;
+  const auto take = [&](Output output) {
+    round.records += output.records.size();
+    if (!output.records.empty()) turns.push_back(std::move(output.records));
+    std::move(output.effects.begin(), output.effects.end(), std::back_inserter(unwritten.effects));
+  };
   if (!std::exchange(started_core_, true)) {
-    output = options_.core->Start(now);
+    take(options_.core->Start(now));
     CheckInvariants(*options_.core, nullptr);
   }
-  if (now >= next_tick_) {
+  if (now.steady >= next_tick_) {
     // Behind the batch: what was heard before these events were handled must not overtake them.
-    batch.push_back(Tick{options_.heard ? options_.heard() : std::vector<Tick::Heard>()});
-    next_tick_ = now + kTickInterval;
+    Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Heard>()};
+    for (Tick::Heard& heard : tick.heard) heard.time = time_.FromSteady(heard.time);
+    batch.push_back(std::move(tick));
+    next_tick_ = now.steady + kTickInterval;
   }
   absl::Time begin = absl::Now();
   for (Event& event : batch) {
     round.events.push_back(NameOf(event));
 #ifdef TRAINYARD_CHECK_INVARIANTS
     Event copy = event;
-    Append(options_.core->Handle(std::move(event), now), output);
+    take(options_.core->Handle(std::move(event), now));
     CheckInvariants(*options_.core, &copy);
 #else
-    Append(options_.core->Handle(std::move(event), now), output);
+    take(options_.core->Handle(std::move(event), now));
 #endif
   }
   round.handle_time = absl::Now() - begin;
-  RETURN_IF_ERROR(Finish(std::move(output), std::move(round)));
+  unwritten.commits = MakeCommits(std::move(turns));
+  RETURN_IF_ERROR(Write(std::move(unwritten)));
   return taken;
 }
 
-absl::Status CoreLoop::Finish(Output output, LoopRound round) {
-  round.records = output.records.size();
-  if (!output.records.empty()) {
-    absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(Commit(std::move(output.records)));
-    round.commit_time = absl::Now() - begin;
-  }
-  for (Effect& effect : output.effects) options_.sink->Release(std::move(effect));
-  options_.sink->Flush();
-  if (options_.observe) options_.observe(round, *options_.core);
-  return absl::OkStatus();
-}
-
-absl::Status CoreLoop::Commit(std::vector<Record> records) {
-  // Of several records with one key the last one counts, at its place: order matters where a batch is split.
-  absl::flat_hash_set<std::string> seen;
-  std::vector<StoreEntry> entries;
-  for (auto it = records.rbegin(); it != records.rend(); ++it) {
-    if (seen.insert(it->key).second) entries.push_back({std::move(it->key), std::move(it->value)});
-  }
-  std::reverse(entries.begin(), entries.end());
-  for (size_t begin = 0; begin < entries.size(); begin += Store::kEntriesMax) {
-    size_t end = std::min(entries.size(), begin + Store::kEntriesMax);
-    RETURN_IF_ERROR(CommitChunk({std::make_move_iterator(entries.begin() + static_cast<ptrdiff_t>(begin)),
-                                 std::make_move_iterator(entries.begin() + static_cast<ptrdiff_t>(end))}));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CoreLoop::CommitChunk(const std::vector<StoreEntry>& entries) {
-  // A full or busy disk is given the time of a take-over; everything waits meanwhile, so nothing untrue is told.
-  absl::Time deadline = absl::Now() + limits::kTakeOverWait;
-  while (true) {
-    absl::StatusOr<uint64_t> revision = options_.store->Commit(entries, revision_);
-    if (revision.ok()) {
-      revision_ = *revision;
+// All of it, or up to the first commit that the store refuses: then the rest waits, and so does every effect.
+absl::Status CoreLoop::Write(Unwritten unwritten) {
+  absl::Time begin = absl::Now();
+  for (; unwritten.written < unwritten.commits.size(); ++unwritten.written) {
+    absl::StatusOr<uint64_t> revision = options_.store->Commit(unwritten.commits[unwritten.written], revision_);
+    if (!revision.ok()) {
+      if (!IsForNow(revision.status())) return revision.status();
+      Stall(std::move(unwritten), revision.status());
       return absl::OkStatus();
     }
-    bool again = absl::IsUnavailable(revision.status()) || absl::IsResourceExhausted(revision.status());
-    bool going_down = again && options_.queue->AwaitClosed(absl::Milliseconds(50));
-    if (!again || going_down || absl::Now() >= deadline) return revision.status();
+    revision_ = *revision;
+  }
+  if (!unwritten.commits.empty()) unwritten.round.commit_time = absl::Now() - begin;
+  Release(unwritten);
+  return absl::OkStatus();
+}
+
+void CoreLoop::Release(Unwritten& written) {
+  for (Effect& effect : written.effects) options_.sink->Release(std::move(effect));
+  flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
+  Observe(written.round);
+}
+
+void CoreLoop::Observe(const LoopRound& round) {
+  if (options_.observe) options_.observe(round, *options_.core);
+}
+
+void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
+  absl::Time now = options_.clock->TimeNow();
+  bool first = retry_wait_ == absl::ZeroDuration();
+  if (first) stalled_since_ = now;
+  retry_wait_ = first ? kRetryMin : std::min(retry_wait_ * 2, kRetryMax);
+  retry_at_ = now + retry_wait_;
+  stalled_ = std::move(unwritten);
+  if (first || now - logged_at_ >= kStallLogInterval) {
+    logged_at_ = now;
+    options_.sink->Release(WriteLog{WriteLog::Level::kError,
+                                    absl::StrCat("the store takes nothing: ", std::string(status.message()),
+                                                 "; nothing is acknowledged until it does, jobs go on, trying again")});
+  }
+  LoopRound round;
+  round.commit_failures = 1;
+  round.stalled = true;
+  round.queue_length = options_.queue->size() + deferred_.size();
+  Observe(round);
+}
+
+absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
+  absl::Duration wait = std::min(until, retry_at_) - options_.clock->TimeNow();
+  std::vector<Event> batch;
+  if (deferred_.size() < limits::kCoreQueueEvents) {
+    batch = options_.queue->Take(wait, kBatchEvents);
+  } else {
+    options_.queue->AwaitClosed(wait);
+  }
+  size_t taken = batch.size();
+  for (Event& event : batch) HandleStalled(std::move(event));
+  flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
+  if (options_.clock->TimeNow() < retry_at_ && !options_.queue->closed()) return taken;
+  Unwritten unwritten = *std::exchange(stalled_, std::nullopt);
+  RETURN_IF_ERROR(Write(std::move(unwritten)));
+  if (stalled_.has_value()) return taken;
+  retry_wait_ = absl::ZeroDuration();
+  options_.sink->Release(
+      WriteLog{WriteLog::Level::kInfo,
+               absl::StrCat("the store takes records again, after ",
+                            absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});
+  return taken + 1;  // there is more to do, also for a loop that is ending
+}
+
+void CoreLoop::HandleStalled(Event event) {
+  if (IsRead(event)) {
+    Output output = options_.core->Handle(std::move(event), last_now_);
+    for (Effect& effect : output.effects) options_.sink->Release(std::move(effect));
+  } else if (std::optional<CallId> call = CallOf(event)) {
+    options_.sink->Release(
+        Reply{*call,
+              absl::UnavailableError("the coordinator cannot write to its store (is its disk full?), so nothing was "
+                                     "changed; make room, then try again"),
+              {}});
+  } else {
+    deferred_.push_back(std::move(event));
   }
 }
 

@@ -1,13 +1,19 @@
 // The one thread that feeds the core: takes a batch of events, commits all their records in one go, and only then
 // releases their effects. So nothing is told that a crash could take back, and a thousand facts cost one disk write.
 //
+// While the store takes nothing (the disk is full), everything that would change something waits, in order: nothing is
+// acknowledged, calls are refused with the reason, and reads are answered from memory. The store is tried again until it
+// takes what it refused; no time passes for the core meanwhile.
+//
 // What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
 // from any other thread; effects are released on the loop's thread.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -24,8 +30,9 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
-  // The round's effects have all been released: what was held back to go out together goes now.
-  virtual void Flush() {}
+  // The round's effects have all been released: what was held back, to go out together, may be due. Returns in what time
+  // it wants to be called again.
+  virtual absl::Duration Flush() { return absl::InfiniteDuration(); }
 };
 
 // What one round of the loop was like.
@@ -35,6 +42,9 @@ struct LoopRound {
   absl::Duration commit_time;       // zero: there was nothing to commit
   size_t records = 0;
   size_t queue_length = 0;          // left after the batch was taken
+  size_t commit_failures = 0;       // commits that the store refused for now
+  bool stalled = false;             // and it has not taken them since
+  uint64_t reports_shed = 0;        // thinned out of the queue since the round before
 };
 
 class CoreLoop {
@@ -43,12 +53,13 @@ class CoreLoop {
     std::unique_ptr<Core> core;
     uint64_t revision = 0;  // of the store, as loaded
     Store* store = nullptr;
-    Clock* clock = nullptr;
+    Clock* clock = nullptr;  // never set, see CoreClock
+    Clock* wall = nullptr;   // stamps what people read; none: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
     std::function<std::vector<Tick::Heard>()> heard;             // sessions heard of since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
-    // The store takes nothing any more. The loop has ended; nothing was released that is not durable.
+    // The store is not ours any more, or damaged. The loop has ended; nothing was released that is not durable.
     std::function<void(absl::Status)> failed;
   };
 
@@ -65,16 +76,37 @@ class CoreLoop {
   absl::StatusOr<size_t> RunOnce(absl::Time until);
 
  private:
+  // What a round has brought about, on its way to the store and then to the world.
+  struct Unwritten {
+    std::vector<std::vector<StoreEntry>> commits;
+    size_t written = 0;  // of `commits`
+    std::vector<Effect> effects;
+    LoopRound round;
+  };
+
   void Loop();
-  absl::Status Commit(std::vector<Record> records);
-  absl::Status CommitChunk(const std::vector<StoreEntry>& entries);
-  absl::Status Finish(Output output, LoopRound round);
+  std::vector<Event> TakeBatch(absl::Time until);
+  absl::Status Write(Unwritten unwritten);
+  void Release(Unwritten& written);
+  // A round while the store refuses what the one before brought about.
+  absl::StatusOr<size_t> RunStalled(absl::Time until);
+  void HandleStalled(Event event);
+  void Stall(Unwritten unwritten, const absl::Status& status);
+  void Observe(const LoopRound& round);
 
   Options options_;
   uint64_t revision_;
+  std::optional<Unwritten> stalled_;
+  std::deque<Event> deferred_;  // came while the store took nothing
+  absl::Time stalled_since_;
+  absl::Time retry_at_;
+  absl::Duration retry_wait_;
+  absl::Time logged_at_ = absl::InfinitePast();
   bool started_core_ = false;
-  absl::Time last_now_ = absl::InfinitePast();
+  CoreClock time_;
+  CoreTime last_now_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
+  absl::Time flush_at_ = absl::InfiniteFuture();
   std::thread thread_;  // last: uses all of the above
 };
 

@@ -1,9 +1,13 @@
 // The bounded queue before the core: many threads put events in, the loop's thread takes them out in batches. A full
 // queue never blocks the thread that fills it: a call is refused, a stream stops reading until the queue was drained.
+//
+// Reports are the bulk of what daemons say, and the newest of each rank is enough: where too many wait, those of ranks
+// other than 0 are left out and counted. What rank 0 tells of steps is never left out; its stream waits instead.
 // Thread-safe.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <vector>
@@ -11,13 +15,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/limits.h"
 #include "coordinator/core/event.h"
 
 namespace trainyard {
 
 class EventQueue {
  public:
-  explicit EventQueue(size_t limit) : limit_(limit) {}
+  explicit EventQueue(size_t limit, size_t report_bytes = limits::kReportBytesQueued)
+      : limit_(limit), report_bytes_limit_(report_bytes) {}
 
   // For calls. False: the queue is full or closed, and the event was not taken.
   [[nodiscard]] bool TryPost(Event event);
@@ -28,8 +34,11 @@ class EventQueue {
   // Runs `resume` once the queue has room: at once, or on the loop's thread.
   void WhenDrained(std::function<void()> resume);
 
-  // Waits until there is an event, `until` has passed or the queue is closed; takes up to `most` events.
-  std::vector<Event> Take(absl::Time until, size_t most);
+  // Waits until there is an event, `wait` has passed or the queue is closed; takes up to `most` events.
+  std::vector<Event> Take(absl::Duration wait, size_t most);
+
+  // Reports left out since the last call.
+  uint64_t TakeShed();
 
   // From here on nothing is taken in.
   void Close();
@@ -39,9 +48,18 @@ class EventQueue {
   size_t size() const;
 
  private:
+  // Leaves out of `told` what need not wait. Returns whether anything is left.
+  bool Thin(RankReportsTold& told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return events_.size() >= limit_ || report_bytes_ >= report_bytes_limit_;
+  }
+
   const size_t limit_;
+  const size_t report_bytes_limit_;
   mutable absl::Mutex mu_;
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
+  size_t report_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the reports among them
+  uint64_t shed_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

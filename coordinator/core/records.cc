@@ -73,7 +73,7 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   return absl::OkStatus();
 }
 
-// Reports get new sequences, above all that may have been told: a watcher knows them by their number.
+// Reports keep their sequences, so that they stay before what was told after them.
 absl::Status LoadReports(const std::string& key, const std::string& value, State& state) {
   std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
   uint64_t part = 0;
@@ -91,12 +91,12 @@ absl::Status LoadReports(const std::string& key, const std::string& value, State
   for (v1::Event& event : *message.mutable_events()) {
     uint64_t& newest = event.has_step() ? job.reported_step : job.reported_eval;
     uint64_t number = event.has_step() ? event.step().step() : event.eval().step();
-    if (number <= newest) continue;
+    if (number <= newest || event.sequence() <= job.kept_sequence) continue;
     newest = number;
-    event.set_sequence(++job.last_sequence);
+    job.kept_sequence = event.sequence();
     job.history.AddReport(std::make_shared<const v1::Event>(std::move(event)));
   }
-  job.kept_sequence = job.last_sequence;
+  job.last_sequence = std::max(job.last_sequence, job.kept_sequence);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,158 @@
+// The loop and the store: what a store that refuses for now, or for good, leads to. One round at a time, no thread.
+#include "coordinator/core/core_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/event_queue.h"
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kJob[] = "job00000001";
+
+// A memory store that refuses as it is told.
+class MoodyStore final : public Store {
+ public:
+  absl::StatusOr<Snapshot> Load(absl::string_view prefix) override { return kept_->Load(prefix); }
+  absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) override {
+    ++tried;
+    if (!refusal.ok()) return refusal;
+    return kept_->Commit(entries, expected_revision);
+  }
+
+  absl::Status refusal;
+  int tried = 0;
+
+ private:
+  std::unique_ptr<Store> kept_ = NewMemoryStore();
+};
+
+class Sink final : public EffectSink {
+ public:
+  void Release(Effect effect) override {
+    if (auto* reply = std::get_if<Reply>(&effect)) replies[reply->call] = *reply;
+    if (auto* line = std::get_if<WriteLog>(&effect)) log.push_back(line->text);
+    if (auto* send = std::get_if<SendToHost>(&effect)) sent += send->message.has_welcome() ? 1 : 0;
+  }
+
+  std::map<CallId, Reply> replies;
+  std::vector<std::string> log;
+  int sent = 0;
+};
+
+class CoreLoopTest : public testing::Test {
+ protected:
+  CoreLoopTest() {
+    auto core = Core::New({.cluster_id = "cluster", .incarnation = Incarnation(1)}, {}, clock_.TimeNow());
+    EXPECT_TRUE(core.ok()) << core.status();
+    loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
+        .core = *std::move(core),
+        .revision = 0,
+        .store = &store_,
+        .clock = &clock_,
+        .queue = &queue_,
+        .sink = &sink_,
+        .heard = nullptr,
+        .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
+        .failed = nullptr,
+    });
+    EXPECT_TRUE(Round().ok());
+  }
+
+  absl::Status Round() { return loop_->RunOnce(absl::InfinitePast()).status(); }
+  void Submit(uint64_t call) {
+    v1::SubmitRequest request;
+    *request.mutable_spec() = MakeSpec(1);
+    request.set_job_id(kJob);
+    request.set_default_run_root("/runs");
+    ASSERT_TRUE(queue_.TryPost(SubmitJob{CallId(call), request, JobId("fallback0001")}));
+  }
+  AttachHost Attach() {
+    AttachHost attach{SessionId(1), {}, "peer"};
+    attach.hello.set_protocol(limits::kProtocol);
+    attach.hello.set_host("w1");
+    attach.hello.set_incarnation(5);
+    attach.hello.set_slots(1);
+    return attach;
+  }
+
+  SimulatedClock clock_;
+  MoodyStore store_;
+  Sink sink_;
+  EventQueue queue_{100};
+  std::vector<LoopRound> rounds_;
+  std::unique_ptr<CoreLoop> loop_;
+};
+
+TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_AndGoesOnByItself) {
+  store_.refusal = absl::ResourceExhaustedError("database or disk is full");
+  Submit(1);
+  ASSERT_TRUE(Round().ok());
+  EXPECT_THAT(sink_.replies, IsEmpty()) << "not durable, so not answered";
+  EXPECT_TRUE(rounds_.back().stalled);
+  EXPECT_EQ(rounds_.back().commit_failures, 1u);
+  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes nothing: database or disk is full")));
+
+  queue_.Post(Attach());
+  ASSERT_TRUE(queue_.TryPost(GetServerInfo{CallId(2)}));
+  ASSERT_TRUE(queue_.TryPost(CancelJob{CallId(3), JobId(kJob), "enough"}));
+  ASSERT_TRUE(Round().ok());
+  EXPECT_TRUE(sink_.replies.at(CallId(2)).status.ok()) << "reads go on";
+  EXPECT_TRUE(absl::IsUnavailable(sink_.replies.at(CallId(3)).status));
+  EXPECT_THAT(std::string(sink_.replies.at(CallId(3)).status.message()), HasSubstr("disk full"));
+  EXPECT_EQ(sink_.sent, 0) << "a daemon that attaches waits";
+
+  // It is tried again with time, not with events, and the log does not fill.
+  int tried = store_.tried;
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(store_.tried, tried);
+  size_t lines = sink_.log.size();
+  for (int i = 0; i < 20; ++i) {
+    clock_.AdvanceTime(absl::Seconds(1));
+    ASSERT_TRUE(Round().ok());
+  }
+  EXPECT_GT(store_.tried, tried + 10);
+  EXPECT_EQ(sink_.log.size(), lines);
+
+  store_.refusal = absl::OkStatus();
+  clock_.AdvanceTime(absl::Seconds(2));
+  ASSERT_TRUE(Round().ok());
+  EXPECT_TRUE(sink_.replies.at(CallId(1)).status.ok());
+  EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes records again")));
+  ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(sink_.sent, 1) << "what came meanwhile is handled now";
+  EXPECT_FALSE(rounds_.back().stalled);
+  EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
+}
+
+TEST_F(CoreLoopTest, AStoreThatIsNotOursAnyMore_EndsTheLoop_AndNothingIsTold) {
+  store_.refusal = absl::AbortedError("another coordinator writes it");
+  Submit(1);
+
+  EXPECT_TRUE(absl::IsAborted(Round()));
+  EXPECT_THAT(sink_.replies, IsEmpty());
+}
+
+TEST_F(CoreLoopTest, GoingDownWhileTheDiskIsFull_TriesOnceMore_AndAcknowledgesNothingElse) {
+  store_.refusal = absl::UnavailableError("disk I/O error");
+  Submit(1);
+  ASSERT_TRUE(Round().ok());
+  int tried = store_.tried;
+  queue_.Close();
+
+  auto handled = loop_->RunOnce(absl::InfinitePast());
+
+  ASSERT_TRUE(handled.ok());
+  EXPECT_EQ(*handled, 0u) << "the loop's thread may end";
+  EXPECT_EQ(store_.tried, tried + 1);
+  EXPECT_THAT(sink_.replies, IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,184 @@
+// Histories, commits and the queue before the core: their limits and what falls out first.
+#include "coordinator/core/history.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/commits.h"
+#include "coordinator/core/event_queue.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+EventPtr NoticeOf(uint64_t sequence) {
+  auto event = std::make_shared<v1::Event>();
+  event->set_sequence(sequence);
+  event->mutable_notice()->set_text(absl::StrCat("notice ", sequence));
+  return event;
+}
+
+EventPtr StepOf(uint64_t sequence, uint64_t step) {
+  auto event = std::make_shared<v1::Event>();
+  event->set_sequence(sequence);
+  event->mutable_step()->set_step(step);
+  return event;
+}
+
+std::vector<uint64_t> SequencesOf(const std::vector<EventPtr>& events) {
+  std::vector<uint64_t> sequences;
+  for (const EventPtr& event : events) sequences.push_back(event->sequence());
+  return sequences;
+}
+
+TEST(History, BothKinds_AreToldInOrderOfSequence_InBatches) {
+  History history;
+  history.AddDurable(NoticeOf(1));
+  history.AddReport(StepOf(2, 1));
+  history.AddReport(StepOf(3, 2));
+  history.AddDurable(NoticeOf(4));
+  WatchPosition position;
+
+  std::vector<EventPtr> first;
+  EXPECT_FALSE(history.Next(position, 3, first)) << "there is more";
+  std::vector<EventPtr> rest;
+  EXPECT_TRUE(history.Next(position, 3, rest));
+
+  EXPECT_THAT(SequencesOf(first), ElementsAre(1, 2, 3));
+  EXPECT_THAT(SequencesOf(rest), ElementsAre(4));
+}
+
+TEST(History, StepsThatAWatcherHasSeen_AreNotToldAgain_WhateverTheirSequence) {
+  History history;
+  for (uint64_t step = 1; step <= 5; ++step) history.AddReport(StepOf(100 + step, step));
+  WatchPosition position{.sequence = 40, .step = 3, .eval_step = 0};
+
+  std::vector<EventPtr> events;
+  EXPECT_TRUE(history.Next(position, 100, events));
+
+  EXPECT_THAT(SequencesOf(events), ElementsAre(104, 105));
+  EXPECT_EQ(position.sequence, 105u);
+}
+
+TEST(History, OverItsLimit_KeepsTheFirstAndTheNewest) {
+  History history({.durable = 5, .first = 2, .reports = 3});
+  std::vector<uint64_t> gone;
+  for (uint64_t sequence = 1; sequence <= 8; ++sequence) {
+    for (uint64_t dropped : history.AddDurable(NoticeOf(sequence))) gone.push_back(dropped);
+  }
+
+  EXPECT_THAT(gone, ElementsAre(3, 4, 5));
+  EXPECT_THAT(SequencesOf({history.durable().begin(), history.durable().end()}), ElementsAre(1, 2, 6, 7, 8));
+  size_t bytes = 0;
+  for (const EventPtr& event : history.durable()) bytes += event->ByteSizeLong();
+  EXPECT_EQ(history.durable_bytes(), bytes);
+  EXPECT_THAT(history.KeepNewest(1), ElementsAre(1, 2, 6, 7));
+
+  size_t reports_gone = 0;
+  for (uint64_t step = 1; step <= 5; ++step) reports_gone += history.AddReport(StepOf(10 + step, step));
+  EXPECT_EQ(reports_gone, 2u);
+}
+
+TEST(History, CutText_NeverSplitsACharacter) {
+  EXPECT_EQ(CutText("short", 5), "short");
+  EXPECT_EQ(CutText("longer text", 8), "longe...");
+  EXPECT_EQ(CutText("ab\xc3\xa4\xc3\xa4zz", 6), "ab...") << "the second byte of a letter does not stand alone";
+}
+
+std::vector<std::string> KeysOf(const std::vector<StoreEntry>& commit) {
+  std::vector<std::string> keys;
+  for (const StoreEntry& entry : commit) keys.push_back(absl::StrCat(entry.key, "=", entry.value.value_or("-")));
+  return keys;
+}
+
+TEST(Commits, HoldWholeTurns_AndTheLastOfEachKey) {
+  auto commits = MakeCommits({{{"a", "1"}, {"b", "1"}}, {{"a", "2"}}, {{"c", "1"}, {"d", std::nullopt}}}, 3);
+
+  ASSERT_EQ(commits.size(), 2u);
+  EXPECT_THAT(KeysOf(commits[0]), ElementsAre("a=2", "b=1"));
+  EXPECT_THAT(KeysOf(commits[1]), ElementsAre("c=1", "d=-"));
+  EXPECT_THAT(MakeCommits({}, 3), IsEmpty());
+}
+
+TEST(Commits, ATurnTooLargeForOne_IsSplitBetweenItsGroups) {
+  std::vector<Record> turn = {{"rank/x", "1"}, {"event/x/1", "1", 1}, {"job/x", "1", 1},
+                              {"event/y/1", "1", 2}, {"job/y", "1", 2}, {"host/h", "1"}};
+
+  auto commits = MakeCommits({{{"before", "1"}}, turn}, 4);
+
+  ASSERT_EQ(commits.size(), 3u);
+  EXPECT_THAT(KeysOf(commits[0]), ElementsAre("before=1"));
+  EXPECT_THAT(KeysOf(commits[1]), ElementsAre("rank/x=1", "event/x/1=1", "job/x=1"));
+  EXPECT_THAT(KeysOf(commits[2]), ElementsAre("event/y/1=1", "job/y=1", "host/h=1"));
+}
+
+TEST(Commits, AGroupTooLargeForOne_IsWrittenInOrder) {
+  std::vector<Record> turn;
+  for (int i = 0; i < 5; ++i) turn.push_back({absl::StrCat("event/x/", i), "1", 1});
+  turn.push_back({"job/x", "1", 1});
+
+  auto commits = MakeCommits({turn}, 4);
+
+  ASSERT_EQ(commits.size(), 2u);
+  EXPECT_EQ(commits[0].size(), 4u);
+  EXPECT_THAT(KeysOf(commits[1]), ElementsAre("event/x/4=1", "job/x=1")) << "what makes them count comes last";
+}
+
+RankReportsTold ReportsOf(uint32_t rank, int steps) {
+  RankReportsTold told;
+  for (int i = 0; i < 10; ++i) {
+    v1::RankReport& report = *told.reports.add_reports();
+    report.mutable_key()->set_rank(rank);
+    for (int step = 0; rank == 0 && step < steps; ++step) report.add_steps()->set_step(step + 1);
+  }
+  return told;
+}
+
+TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
+  EventQueue queue(1'000, /*report_bytes=*/4'000);
+  uint64_t posted = 0;
+  while (queue.Post(ReportsOf(1, 0)) && posted < 10'000) ++posted;
+  EXPECT_EQ(posted, 10'000u) << "what is left out does not make its sender wait";
+  EXPECT_LT(queue.size(), 200u);
+  EXPECT_EQ(queue.TakeShed(), (10'001u - queue.size()) * 10) << "all that was left out is counted";
+  EXPECT_EQ(queue.TakeShed(), 0u);
+
+  // Rank 0's steps are taken all the same, until its sender has to wait.
+  uint64_t kept = 0;
+  while (queue.Post(ReportsOf(0, 20))) ++kept;
+  EXPECT_GT(kept, 0u);
+  bool resumed = false;
+  queue.WhenDrained([&] { resumed = true; });
+  EXPECT_FALSE(resumed);
+  EXPECT_EQ(queue.TakeShed(), 0u);
+
+  uint64_t of_rank_zero = 0;
+  while (queue.size() > 0) {
+    for (const Event& event : queue.Take(absl::ZeroDuration(), 100)) {
+      of_rank_zero += std::get<RankReportsTold>(event).reports.reports(0).key().rank() == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(of_rank_zero, kept + 1);
+  EXPECT_TRUE(resumed);
+}
+
+TEST(EventQueue, ACrowdedQueue_StillTakesFacts_AndRefusesCallsOnlyWhenFull) {
+  EventQueue queue(10);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));
+
+  EXPECT_TRUE(queue.Post(ReportsOf(3, 0))) << "left out";
+  EXPECT_EQ(queue.size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
+  EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));
+  EXPECT_FALSE(queue.Post(HostFactsTold{SessionId(1), {}})) << "taken, but its sender is to wait";
+  EXPECT_EQ(queue.size(), 11u);
+}
+
+}  // namespace
+}  // namespace trainyard
