@@ -18,4 +18,16 @@ HostJudgement JudgeHost(absl::Time now, const HostFacts& facts) {
 
 absl::Duration HeartbeatInterval(absl::Duration lease) { return std::max(lease / 3, absl::Milliseconds(20)); }
 
+void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps) {
+  if (gap <= absl::ZeroDuration() || gap > base * kLeaseGrowth) return;
+  // The weights of a TCP round trip's estimate: quick to widen, slow to forget.
+  absl::Duration error = gap - gaps.mean;
+  gaps.mean += error / 8;
+  gaps.deviation += (absl::AbsDuration(error) - gaps.deviation) / 4;
+}
+
+absl::Duration LeaseOf(absl::Duration base, const HeartbeatGaps& gaps) {
+  return std::clamp(gaps.mean + 4 * gaps.deviation, base, base * kLeaseGrowth);
+}
+
 }  // namespace trainyard

@@ -10,25 +10,34 @@ using E = LifecycleEvent;
 const std::vector<Transition>& LifecycleTable() {
   static const auto* table = new std::vector<Transition>{
       {v1::JOB_STATE_QUEUED, E::kPlaced, v1::JOB_STATE_PLACED},
+      {v1::JOB_STATE_QUEUED, E::kPause, v1::JOB_STATE_PAUSED},
       {v1::JOB_STATE_QUEUED, E::kCancel, v1::JOB_STATE_CANCELLED},
       {v1::JOB_STATE_PLACED, E::kTrainerStarted, v1::JOB_STATE_STARTING},
       {v1::JOB_STATE_PLACED, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_PLACED, E::kGiveUp, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_PLACED, E::kStopAsked, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_PLACED, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STARTING, E::kAllReady, v1::JOB_STATE_RUNNING},
       {v1::JOB_STATE_STARTING, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_STARTING, E::kGiveUp, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_STARTING, E::kStopAsked, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STARTING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RUNNING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
       {v1::JOB_STATE_RUNNING, E::kRestart, v1::JOB_STATE_RECOVERING},
       {v1::JOB_STATE_RUNNING, E::kGiveUp, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_RUNNING, E::kStopAsked, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RUNNING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RECOVERING, E::kPlaced, v1::JOB_STATE_PLACED},
       {v1::JOB_STATE_RECOVERING, E::kGiveUp, v1::JOB_STATE_STOPPING},
+      {v1::JOB_STATE_RECOVERING, E::kStopAsked, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RECOVERING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STOPPING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
+      {v1::JOB_STATE_STOPPING, E::kEndedRestart, v1::JOB_STATE_QUEUED},
+      {v1::JOB_STATE_STOPPING, E::kEndedPaused, v1::JOB_STATE_PAUSED},
       {v1::JOB_STATE_STOPPING, E::kEndedCancelled, v1::JOB_STATE_CANCELLED},
       {v1::JOB_STATE_STOPPING, E::kEndedFailed, v1::JOB_STATE_FAILED},
+      {v1::JOB_STATE_PAUSED, E::kResume, v1::JOB_STATE_QUEUED},
+      {v1::JOB_STATE_PAUSED, E::kCancel, v1::JOB_STATE_CANCELLED},
   };
   return *table;
 }
@@ -70,8 +79,18 @@ absl::string_view EventName(LifecycleEvent event) {
       return "restart";
     case E::kGiveUp:
       return "give_up";
+    case E::kStopAsked:
+      return "stop_asked";
+    case E::kPause:
+      return "pause";
+    case E::kResume:
+      return "resume";
     case E::kCancel:
       return "cancel";
+    case E::kEndedRestart:
+      return "ended_restart";
+    case E::kEndedPaused:
+      return "ended_paused";
     case E::kEndedCancelled:
       return "ended_cancelled";
     case E::kEndedFailed:

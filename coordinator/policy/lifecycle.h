@@ -6,7 +6,8 @@
 //      │         │          │          │  └─────────────────▶ SUCCEEDED
 //      │         └──────────┴────┬─────┘
 //      ▼                         ▼
-//   CANCELLED, FAILED ◀────── STOPPING  (cancelled, or failed for good; ranks are being ended)
+//   CANCELLED, FAILED ◀────── STOPPING ──▶ QUEUED, PAUSED
+//                             (cancelled, failed for good, or ended as asked: restart, drain, pause; ranks are being ended)
 #pragma once
 
 #include <optional>
@@ -25,7 +26,12 @@ enum class LifecycleEvent {
   kAllDone,         // every rank made all steps and exited with 0
   kRestart,         // a rank failed; the group is to be formed again
   kGiveUp,          // a rank failed in a way, or so often, that starting again is no use
+  kStopAsked,       // restart, pause or drain: the group is to end, and nothing has failed
+  kPause,           // asked of a job that has no group
+  kResume,          // asked of a paused job
   kCancel,          // somebody asked
+  kEndedRestart,    // the ranks are gone, and a new group is to be formed, as was asked
+  kEndedPaused,     // the ranks are gone, and the job rests, as was asked
   kEndedCancelled,  // the ranks are gone, as was asked
   kEndedFailed,     // the ranks are gone after the job was given up
 };

@@ -1,6 +1,8 @@
 #include "coordinator/policy/placement.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,65 +25,120 @@ std::string TellNames(std::vector<std::string> names) {
   return text;
 }
 
-// The slots of a host that this job's ranks could take.
+bool Names(const std::vector<std::string>& names, const HostName& host) {
+  return std::find(names.begin(), names.end(), host.value()) != names.end();
+}
+
+uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
+  if (!BarredFor(facts, host).empty()) return 0;
+  if (facts.one_a_host) return std::min(host.slots, uint32_t{1});
+  return facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots;
+}
+
+// The slots of a host that this job's ranks could take now.
 uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
-  return facts.needs_gpu ? std::min(host.free, host.gpus) : host.free;
+  return std::min(host.free, Slots(facts, host));
 }
 
-std::string TellWaiting(const PlacementFacts& facts, uint64_t free, uint64_t slots) {
-  if (facts.hosts.empty()) {
-    return absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"),
-                        " asked, no host is attached; start trainyard-worker on one");
-  }
-  if (facts.needs_gpu) {
-    uint64_t gpus = 0;
-    for (const HostSlots& host : facts.hosts) gpus += host.gpus;
-    if (gpus < facts.ranks) {
-      return absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " asked with resources.device cuda, ",
-                          Plural(gpus, "GPU"), " on ", Plural(facts.hosts.size(), "host"),
-                          "; attach hosts with GPUs, or set resources.device to cpu");
-    }
-  }
+// What the hosts lack on their own, whatever is free.
+std::string TellSlots(const PlacementFacts& facts) {
   std::vector<std::string> names;
-  for (const HostSlots& host : facts.hosts) names.push_back(host.name.value());
-  return absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " asked, ", free, " of ",
-                      Plural(slots, "slot"), " free on ", Plural(facts.hosts.size(), "host"), " (", TellNames(names),
-                      ")");
-}
-
-}  // namespace
-
-PlacementDecision DecidePlacement(const PlacementFacts& facts) {
-  uint64_t free = 0;
-  uint64_t slots = 0;
+  uint64_t free = 0, slots = 0, gpus = 0;
   for (const HostSlots& host : facts.hosts) {
+    if (!BarredFor(facts, host).empty()) continue;
+    names.push_back(host.name.value());
     free += Usable(facts, host);
     slots += host.slots;
+    gpus += host.gpus;
   }
-  if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = TellWaiting(facts, free, slots)};
+  if (facts.hosts.empty()) return "no host is attached; start trainyard-worker on one";
+  if (names.empty()) return "no host may be used";
+  size_t hosts = names.size();
+  if (facts.needs_gpu && gpus < facts.ranks) {
+    return absl::StrCat("with resources.device cuda, ", Plural(gpus, "GPU"), " on ", Plural(hosts, "host"),
+                        "; attach hosts with GPUs, or set resources.device to cpu");
+  }
+  return absl::StrCat(free, " of ", Plural(slots, "slot"), " free on ", Plural(hosts, "host"), " (",
+                      TellNames(std::move(names)), ")");
+}
 
+std::string TellWaiting(const PlacementFacts& facts) {
+  std::vector<std::string> barred, busy, missing;
+  for (const HostSlots& host : facts.hosts) {
+    std::string why = BarredFor(facts, host);
+    if (!why.empty()) {
+      barred.push_back(absl::StrCat(host.name.value(), " (", why, ")"));
+    } else if (host.free < host.slots && !host.busy_with.empty()) {
+      busy.push_back(absl::StrCat(host.name.value(), " (", host.busy_with, ")"));
+    }
+  }
+  for (const std::string& name : facts.only) {
+    bool here = std::any_of(facts.hosts.begin(), facts.hosts.end(),
+                            [&](const HostSlots& host) { return host.name.value() == name; });
+    if (!here) missing.push_back(name);
+  }
+  std::string text = absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " asked, ", TellSlots(facts));
+  if (!busy.empty()) absl::StrAppend(&text, "; busy: ", TellNames(std::move(busy)));
+  if (!barred.empty()) absl::StrAppend(&text, "; not used: ", TellNames(std::move(barred)));
+  if (!missing.empty()) {
+    absl::StrAppend(&text, "; of resources.hosts not attached: ", TellNames(std::move(missing)));
+  }
+  return text;
+}
+
+// Ranks stay where they were; `taken` gets the counts. Returns how many ranks are left.
+uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& taken) {
   std::map<HostName, uint32_t> had;
   for (const HostName& host : facts.previous) had[host]++;
-  std::map<HostName, uint32_t> chosen;
   uint32_t left = facts.ranks;
   for (const HostSlots& host : facts.hosts) {
     auto it = had.find(host.name);
     if (it == had.end()) continue;
     uint32_t take = std::min({it->second, Usable(facts, host), left});
-    if (take > 0) chosen[host.name] = take;
+    taken[host.name] = take;
     left -= take;
   }
-  for (const HostSlots& host : facts.hosts) {
-    auto it = chosen.find(host.name);
-    uint32_t taken = it == chosen.end() ? 0 : it->second;
-    uint32_t take = std::min(Usable(facts, host) - taken, left);
-    if (take > 0) chosen[host.name] += take;
-    left -= take;
-  }
+  return left;
+}
 
+}  // namespace
+
+void OrderByPlace(std::vector<HostSlots>& hosts) {
+  std::sort(hosts.begin(), hosts.end(), [](const HostSlots& a, const HostSlots& b) {
+    return std::tie(a.switch_name, a.rack, a.name) < std::tie(b.switch_name, b.rack, b.name);
+  });
+}
+
+std::string BarredFor(const PlacementFacts& facts, const HostSlots& host) {
+  if (Names(facts.excluded, host.name)) return "in resources.exclude_hosts";
+  if (!facts.only.empty() && !Names(facts.only, host.name)) return "not in resources.hosts";
+  return host.barred;
+}
+
+bool CouldFit(const PlacementFacts& facts) {
+  uint64_t slots = 0;
+  for (const HostSlots& host : facts.hosts) slots += Slots(facts, host);
+  return slots >= facts.ranks;
+}
+
+PlacementDecision DecidePlacement(const PlacementFacts& facts) {
+  uint64_t free = 0;
+  for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
+  if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = TellWaiting(facts)};
+
+  std::map<HostName, uint32_t> taken;
+  uint32_t left = KeepHosts(facts, taken);
+  RanksByHost chosen;
   std::vector<std::string> names;
-  for (const auto& [host, count] : chosen) names.push_back(absl::StrCat(host.value(), " (", count, ")"));
-  std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", TellNames(names));
+  for (const HostSlots& host : facts.hosts) {
+    uint32_t had = taken[host.name];
+    uint32_t more = std::min(Usable(facts, host) - had, left);
+    left -= more;
+    if (had + more == 0) continue;
+    chosen.emplace_back(host.name, had + more);
+    names.push_back(absl::StrCat(host.name.value(), " (", had + more, ")"));
+  }
+  std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", TellNames(std::move(names)));
   return {.ranks_by_host = std::move(chosen), .reason = std::move(reason)};
 }
 

@@ -17,15 +17,20 @@ std::string SignalName(int signal) {
   return name == nullptr ? "unknown" : absl::StrCat("SIG", name);
 }
 
-Failure MakeFailure(const EndedRank& ended, Failure::Kind kind, absl::string_view text) {
+}  // namespace
+
+Failure MakeFailure(Failure::Kind kind, std::string text) {
   Failure failure;
   failure.set_kind(kind);
-  failure.set_rank(ended.rank);
-  failure.set_text(absl::StrCat("rank ", ended.rank, " on ", ended.host, " ", text));
+  failure.set_text(std::move(text));
   return failure;
 }
 
-}  // namespace
+Failure MakeRankFailure(Failure::Kind kind, uint32_t rank, absl::string_view host, absl::string_view what) {
+  Failure failure = MakeFailure(kind, absl::StrCat("rank ", rank, " on ", host, " ", what));
+  failure.set_rank(rank);
+  return failure;
+}
 
 std::string TellExit(const v1::TrainerExited& exit) {
   switch (exit.cause()) {
@@ -33,7 +38,8 @@ std::string TellExit(const v1::TrainerExited& exit) {
       return absl::StrCat("exit code ", exit.code());
     case v1::TrainerExited::CAUSE_SIGNAL:
       return absl::StrCat("killed by signal ", exit.signal(), " (", SignalName(exit.signal()), ")",
-                          exit.core_dumped() ? ", core dumped" : "");
+                          exit.core_dumped() ? ", core dumped" : "",
+                          exit.message().empty() ? "" : absl::StrCat(": ", exit.message()));
     case v1::TrainerExited::CAUSE_START_FAILED:
       return absl::StrCat("could not be started: ", exit.message());
     case v1::TrainerExited::CAUSE_STOPPED:
@@ -46,38 +52,41 @@ std::string TellExit(const v1::TrainerExited& exit) {
 
 std::optional<Failure> JudgeExit(const EndedRank& ended) {
   const v1::TrainerExited& exit = *ended.exit;
+  auto fail = [&ended](Failure::Kind kind, absl::string_view what) {
+    return MakeRankFailure(kind, ended.rank, ended.host, what);
+  };
   switch (exit.cause()) {
     case v1::TrainerExited::CAUSE_EXIT:
       if (exit.code() == kExitDone) {
         if (ended.told_finished || !ended.was_desired) return std::nullopt;
         if (ended.stopped_unasked) {
-          return MakeFailure(ended, Failure::KIND_HOST, "stopped although the job was not cancelled (a SIGTERM?)");
+          return fail(Failure::KIND_HOST, "stopped although the job was not cancelled (a SIGTERM?)");
         }
-        return MakeFailure(ended, Failure::KIND_EXIT, "exited with code 0 before its steps were made");
+        return fail(Failure::KIND_EXIT, "exited with code 0 before its steps were made");
       }
       if (exit.code() == kExitRefused) {
-        return MakeFailure(ended, Failure::KIND_REFUSED,
+        return fail(Failure::KIND_REFUSED,
                            absl::StrCat("refused the job (exit code 2)",
                                         exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
       }
       if (exit.code() == kExitAborted) {
-        return MakeFailure(ended, Failure::KIND_ABORTED, "left: its group was aborted or a peer broke a collective");
+        return fail(Failure::KIND_ABORTED, "left: its group was aborted or a peer broke a collective");
       }
       if (exit.code() == kExitCannotRun) {
-        return MakeFailure(ended, Failure::KIND_START, "could not be run (exit code 127); see its output");
+        return fail(Failure::KIND_START, "could not be run (exit code 127); see its output");
       }
-      return MakeFailure(ended, Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code()));
+      return fail(Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code()));
     case v1::TrainerExited::CAUSE_SIGNAL:
-      return MakeFailure(ended, Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit)));
+      return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit)));
     case v1::TrainerExited::CAUSE_START_FAILED:
-      return MakeFailure(ended, Failure::KIND_START, TellExit(exit));
+      return fail(Failure::KIND_START, TellExit(exit));
     case v1::TrainerExited::CAUSE_STOPPED:
       if (!ended.was_desired) return std::nullopt;
-      return MakeFailure(ended, Failure::KIND_HOST,
+      return fail(Failure::KIND_HOST,
                          absl::StrCat("was ended by its daemon",
                                       exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
     default:
-      return MakeFailure(ended, Failure::KIND_LOST, absl::StrCat("is ", TellExit(exit)));
+      return fail(Failure::KIND_LOST, absl::StrCat("is ", TellExit(exit)));
   }
 }
 
@@ -115,6 +124,8 @@ absl::string_view FailureKindName(Failure::Kind kind) {
       return "refused";
     case Failure::KIND_ABORTED:
       return "aborted";
+    case Failure::KIND_HANG:
+      return "hang";
     default:
       return "unknown";
   }

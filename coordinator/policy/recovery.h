@@ -19,6 +19,11 @@ inline constexpr int kExitRefused = 2;
 inline constexpr int kExitAborted = 3;
 inline constexpr int kExitCannotRun = 127;  // said by the loader: a library is missing
 
+v1::FailureRecord MakeFailure(v1::FailureRecord::Kind kind, std::string text);
+// "rank 1 on w1 <what>".
+v1::FailureRecord MakeRankFailure(v1::FailureRecord::Kind kind, uint32_t rank, absl::string_view host,
+                                  absl::string_view what);
+
 // "exit code 1", "killed by signal 9 (SIGKILL)".
 std::string TellExit(const v1::TrainerExited& exit);
 

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "common/ids.h"
+#include "coordinator/policy/placement.h"
 
 namespace trainyard {
 
@@ -17,9 +17,8 @@ struct RankPlace {
   uint32_t local_world_size = 0;  // how many those are
 };
 
-// By rank. `previous` is the host of each rank in the generation before; empty: ranks are numbered host by host in name
-// order. REQUIRES: the counts of `ranks_by_host` are not 0, and `previous` is empty or as long as their sum.
-std::vector<RankPlace> AssignRanks(const std::map<HostName, uint32_t>& ranks_by_host,
-                                   const std::vector<HostName>& previous);
+// By rank. `previous` is the host of each rank in the generation before; empty: ranks are numbered host by host in the
+// order of `ranks_by_host`. REQUIRES: the counts are not 0, and `previous` is empty or as long as their sum.
+std::vector<RankPlace> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous);
 
 }  // namespace trainyard

@@ -6,7 +6,6 @@
 
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/lifecycle.h"
-#include "coordinator/policy/placement.h"
 #include "coordinator/policy/recovery.h"
 #include "coordinator/policy/rendezvous.h"
 
@@ -15,52 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-HostSlots Slots(const char* name, uint32_t slots, uint32_t free, uint32_t gpus = 0) {
-  return {.name = HostName(name), .slots = slots, .free = free, .gpus = gpus};
-}
-
-std::string Print(const PlacementDecision& decision) {
-  std::string text;
-  if (!decision.ranks_by_host.has_value()) return decision.reason;
-  for (const auto& [host, count] : *decision.ranks_by_host) text += host.value() + "=" + std::to_string(count) + " ";
-  return text;
-}
-
-TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
-  struct Case {
-    uint32_t ranks;
-    std::vector<HostSlots> hosts;
-    std::vector<HostName> previous;
-    std::string expected;
-  };
-  const Case cases[] = {
-      {2, {Slots("a", 2, 2)}, {}, "a=2 "},
-      {3, {Slots("a", 2, 2), Slots("b", 4, 4)}, {}, "a=2 b=1 "},
-      {3, {Slots("a", 2, 0), Slots("b", 4, 4)}, {}, "b=3 "},
-      {1, {}, {}, "waits for slots: 1 rank asked, no host is attached; start trainyard-worker on one"},
-      {4, {Slots("w1", 2, 2)}, {}, "waits for slots: 4 ranks asked, 2 of 2 slots free on 1 host (w1)"},
-      {5,
-       {Slots("a", 1, 1), Slots("b", 1, 1), Slots("c", 1, 0), Slots("d", 1, 1)},
-       {},
-       "waits for slots: 5 ranks asked, 3 of 4 slots free on 4 hosts (a, b, c and 1 more)"},
-      // A host that had ranks keeps them, though another comes first by name.
-      {2, {Slots("a", 2, 2), Slots("b", 2, 2)}, {HostName("b"), HostName("b")}, "b=2 "},
-      {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
-  };
-  for (const Case& c : cases) {
-    PlacementDecision decision =
-        DecidePlacement({.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous});
-    EXPECT_EQ(Print(decision), c.expected);
-  }
-}
-
-TEST(Placement, OnGpus_CountsThem_AndSaysWhenThereAreNone) {
-  const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
-  EXPECT_EQ(Print(DecidePlacement({.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}})), "b=2 ");
-  EXPECT_THAT(Print(DecidePlacement({.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}})),
-              HasSubstr("2 GPUs on 2 hosts"));
-}
 
 TEST(Rendezvous, RanksStayWithTheirHosts_OverGenerations) {
   HostName a("a"), b("b"), c("c");
@@ -72,6 +25,7 @@ TEST(Rendezvous, RanksStayWithTheirHosts_OverGenerations) {
   EXPECT_EQ(hosts(AssignRanks({{a, 2}, {b, 1}}, {})), "a0a1b0");
   EXPECT_EQ(hosts(AssignRanks({{a, 2}, {c, 1}}, {a, b, a})), "a0c0a1") << "rank 1 moved, the others stayed";
   EXPECT_EQ(hosts(AssignRanks({{b, 3}}, {a, b, a})), "b0b1b2");
+  EXPECT_EQ(hosts(AssignRanks({{b, 1}, {a, 2}}, {})), "b0a0a1") << "numbered in the order given";
   EXPECT_EQ(AssignRanks({{a, 2}}, {})[1].local_world_size, 2u);
 }
 
@@ -88,6 +42,25 @@ TEST(Health, LeaseDecides_NotTheStream) {
   EXPECT_TRUE(JudgeHost(now, facts).reachable) << "heard of after the event was made";
 }
 
+TEST(Health, LeaseGrowsWithUnevenHeartbeats_UpToABound_AndShrinksAgain) {
+  const absl::Duration base = absl::Seconds(3);
+  HeartbeatGaps gaps;
+  EXPECT_EQ(LeaseOf(base, gaps), base);
+  for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(1), base, gaps);
+  EXPECT_EQ(LeaseOf(base, gaps), base) << "even heartbeats leave it as it is";
+  for (int i = 0; i < 50; ++i) ObserveGap(absl::Milliseconds(i % 2 == 0 ? 200 : 2'900), base, gaps);
+  EXPECT_GT(LeaseOf(base, gaps), absl::Seconds(5));
+  EXPECT_LE(LeaseOf(base, gaps), kLeaseGrowth * base);
+  HeartbeatGaps before = gaps;
+  ObserveGap(absl::Minutes(5), base, gaps);
+  EXPECT_EQ(LeaseOf(base, gaps), LeaseOf(base, before)) << "an outage is not unevenness";
+  for (int i = 0; i < 50; ++i) ObserveGap(absl::Seconds(11), base, gaps);
+  for (int i = 0; i < 4; ++i) ObserveGap(i % 2 == 0 ? absl::Milliseconds(1) : absl::Seconds(12), base, gaps);
+  EXPECT_EQ(LeaseOf(base, gaps), kLeaseGrowth * base);
+  for (int i = 0; i < 100; ++i) ObserveGap(absl::Seconds(1), base, gaps);
+  EXPECT_EQ(LeaseOf(base, gaps), base);
+}
+
 TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
   std::set<std::pair<int, int>> seen;
   std::set<v1::JobState> reached = {v1::JOB_STATE_QUEUED};
@@ -96,7 +69,7 @@ TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
     EXPECT_FALSE(IsFinal(transition.from)) << "nothing leads out of a final state";
     reached.insert(transition.to);
   }
-  EXPECT_EQ(reached.size(), 9u) << "every state is reached";
+  EXPECT_EQ(reached.size(), 10u) << "every state is reached";
   EXPECT_EQ(NextState(v1::JOB_STATE_QUEUED, LifecycleEvent::kAllReady), std::nullopt);
   EXPECT_THAT(PrintLifecycle(), HasSubstr("| STARTING | all_ready | RUNNING |"));
 }

@@ -1,0 +1,67 @@
+#include "coordinator/policy/host_loss.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+std::string Tell(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
+
+HostLossDecision Lost(const HostLossFacts& facts, const char* rule, absl::string_view why) {
+  return {.lost = true,
+          .rule = rule,
+          .reason = absl::StrCat("host ", facts.host, " is lost: not heard of for ", Tell(facts.silent), ", and ", why)};
+}
+
+HostLossDecision Kept(std::string why) { return {.lost = false, .rule = "host_lost", .reason = std::move(why)}; }
+
+// Rule (b). What is missing for it is said, for `why`.
+HostLossDecision DecideStall(const HostLossFacts& facts) {
+  if (facts.peers.empty()) return Kept("no rank on a reachable host could tell");
+  if (facts.learned_step <= absl::ZeroDuration()) return Kept("no step time is learned yet");
+  absl::string_view operation = facts.peers.front().waits_in;
+  for (const PeerRank& peer : facts.peers) {
+    if (!peer.reports) return Kept("a rank on a reachable host does not report");
+    if (peer.suspect) return Kept("a rank on a reachable host is suspected of a hang");
+    if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
+    if (peer.phase_time < peer.phase_limit) return Kept("a rank's phase still has its time");
+  }
+  absl::Duration limit = facts.lease + 2 * facts.learned_step;
+  if (facts.since_progress < limit) return Kept("its peers may still complete a step");
+  return Lost(facts, "host_lost",
+              absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ",
+                           Tell(facts.since_progress), " (limit ", Tell(limit), ")"));
+}
+
+}  // namespace
+
+HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
+  if (!facts.told_lost.empty()) {
+    return {.lost = true, .rule = "operator", .reason = absl::StrCat("host ", facts.host, " is lost: ", facts.told_lost)};
+  }
+  if (facts.silent <= facts.lease) return Kept("its lease still runs");
+  if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {
+    return Lost(facts, "abandon",
+                absl::StrCat("no host of the job was reachable for ", Tell(facts.none_reachable_for),
+                             " (recovery.abandon_after_s ", absl::ToDoubleSeconds(facts.abandon_after), ")"));
+  }
+  if (!facts.broken.empty()) return Lost(facts, "host_lost", facts.broken);
+  if (facts.over) {
+    // A rank of it has ended, or will with its kill: what may live beyond the cut cannot complete a step alone.
+    if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+    if (!facts.peers.empty()) return Kept("reachable ranks of the group are still being ended");
+    return Lost(facts, "host_lost", "every reachable rank of the group has ended");
+  }
+  if (facts.forming) {
+    if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
+    if (facts.since_progress < kFormingPatience) return Kept("forming waits for it");
+    return Lost(facts, "host_lost",
+                absl::StrCat("the group that forms has not moved for ", Tell(facts.since_progress), " (limit ",
+                             Tell(kFormingPatience), ")"));
+  }
+  return DecideStall(facts);
+}
+
+}  // namespace trainyard

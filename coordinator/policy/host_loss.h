@@ -1,0 +1,58 @@
+// Decides whether a host that is unreachable counts as lost for one job. Pure. Lost contact alone never does: trainers
+// step without daemon and coordinator. What does, once its lease has run out:
+//
+//   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
+//   over       the end of the group was asked for, and no reachable rank of it is left
+//   stall      (b) every reachable rank waits in the same operation, and no step was completed for the lease and two
+//                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time
+//   forming    the group forms, and nothing of it has moved for kFormingPatience
+//   operator   (c) somebody said so
+//   abandon    no host of the job was reachable for recovery.abandon_after_s
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace trainyard {
+
+// A group that forms through its daemons waits so long for one that is unreachable before it takes other hosts. Nothing
+// is lost by waiting, and a daemon that is restarted, stopped or cut off for a moment comes back within it.
+inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
+
+// A rank on a reachable host that has not ended.
+struct PeerRank {
+  bool reports = false;            // has reported since its link was last open, and lately
+  bool suspect = false;            // is the culprit of a suspected hang: others wait for it, not for the host
+  absl::string_view waits_in;      // "all-reduce 17 (6553600 x fp32)"; empty: waits in no collective
+  absl::Duration phase_time;       // in its present phase
+  absl::Duration phase_limit;      // of that phase, as learned; infinite: not learned yet
+};
+
+struct HostLossFacts {
+  absl::string_view host;
+  absl::Duration silent;           // not heard of for
+  absl::Duration lease;
+  std::string told_lost;           // by the operator, in their words; empty: not told
+  bool forming = false;            // PLACED or STARTING
+  bool over = false;               // the group is being ended
+  size_t reachable_ranks = 0;      // on reachable hosts, ended or not
+  absl::string_view broken;        // what a rank told of a broken collective, or how it failed; empty: none did
+  absl::Span<const PeerRank> peers;
+  absl::Duration since_progress;   // forming: since anything of the group moved; else since the last completed step
+  absl::Duration learned_step;     // zero: not learned yet
+  absl::Duration none_reachable_for;  // zero: some host of the job is reachable
+  absl::Duration abandon_after;
+};
+
+struct HostLossDecision {
+  bool lost = false;
+  const char* rule = "host_lost";  // host_lost, operator or abandon
+  std::string reason;              // "host w2 is lost: not heard of for 3.2s, and ..."; not lost: what is missing
+};
+
+HostLossDecision DecideHostLoss(const HostLossFacts& facts);
+
+}  // namespace trainyard

@@ -1,0 +1,148 @@
+// Who is lost: each clause of the rule, and what each of them must not take for a loss.
+#include "coordinator/policy/host_loss.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::string_view kOperation = "all-reduce 17 (6553600 x fp32)";
+
+PeerRank Waiting() {
+  PeerRank peer;
+  peer.reports = true;
+  peer.waits_in = kOperation;
+  return peer;
+}
+
+// Unreachable for 10 s, two peers that wait, steps of 0.5 s, none completed for 9 s.
+struct Stalled {
+  Stalled() : peers(2, Waiting()) {
+    facts.host = "w2";
+    facts.silent = absl::Seconds(10);
+    facts.lease = absl::Seconds(3);
+    facts.reachable_ranks = 2;
+    facts.since_progress = absl::Seconds(9);
+    facts.learned_step = absl::Milliseconds(500);
+    facts.abandon_after = absl::Seconds(600);
+  }
+  HostLossDecision Decide() {
+    facts.peers = peers;
+    return DecideHostLoss(facts);
+  }
+  std::vector<PeerRank> peers;
+  HostLossFacts facts;
+};
+
+TEST(HostLoss, SilenceAlone_NeverLosesAHost) {
+  Stalled stalled;
+  stalled.facts.silent = absl::Hours(10);
+  stalled.facts.since_progress = absl::ZeroDuration();
+  EXPECT_FALSE(stalled.Decide().lost) << "its peers complete steps";
+}
+
+TEST(HostLoss, WithinTheLease_NothingIsDecided) {
+  Stalled stalled;
+  stalled.facts.silent = stalled.facts.lease;
+  stalled.facts.broken = "rank 0 on w1 reports a broken collective";
+  EXPECT_FALSE(stalled.Decide().lost);
+  stalled.facts.silent += absl::Milliseconds(1);
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_EQ(stalled.Decide().reason,
+            "host w2 is lost: not heard of for 3s, and rank 0 on w1 reports a broken collective");
+}
+
+TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterLeaseAndTwoSteps) {
+  Stalled stalled;
+  stalled.facts.since_progress = absl::Milliseconds(3'999);
+  EXPECT_FALSE(stalled.Decide().lost);
+  stalled.facts.since_progress = absl::Seconds(4);
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_STREQ(stalled.Decide().rule, "host_lost");
+  EXPECT_THAT(stalled.Decide().reason, HasSubstr("every reachable rank waits in all-reduce 17"));
+}
+
+TEST(HostLoss, WhatElseMayExplainAStall_KeepsTheHost) {
+  struct Case {
+    const char* what;
+    void (*change)(Stalled&);
+  };
+  const Case cases[] = {
+      {"a peer evaluates within its time",
+       [](Stalled& s) {
+         s.peers[1].phase_time = absl::Seconds(9);
+         s.peers[1].phase_limit = absl::Seconds(30);
+       }},
+      {"the time of a peer's phase is not learned",
+       [](Stalled& s) {
+         s.peers[1].phase_time = absl::Hours(1);
+         s.peers[1].phase_limit = absl::InfiniteDuration();
+       }},
+      {"a peer computes", [](Stalled& s) { s.peers[1].waits_in = ""; }},
+      {"no peer waits at all", [](Stalled& s) { s.peers[0].waits_in = s.peers[1].waits_in = ""; }},
+      {"a peer waits in another operation", [](Stalled& s) { s.peers[1].waits_in = "all-reduce 18 (1 x fp64)"; }},
+      {"a peer hangs", [](Stalled& s) { s.peers[1].suspect = true; }},
+      {"a peer has not reported since its link opened", [](Stalled& s) { s.peers[0].reports = false; }},
+      {"no step time is learned", [](Stalled& s) { s.facts.learned_step = absl::ZeroDuration(); }},
+      {"nobody can tell", [](Stalled& s) { s.peers.clear(); }},
+  };
+  for (const Case& c : cases) {
+    Stalled stalled;
+    ASSERT_TRUE(stalled.Decide().lost);
+    c.change(stalled);
+    EXPECT_FALSE(stalled.Decide().lost) << c.what;
+    EXPECT_NE(stalled.Decide().reason, "") << c.what;
+  }
+}
+
+TEST(HostLoss, PhaseBeyondItsTime_NoLongerKeepsIt) {
+  Stalled stalled;
+  stalled.peers[0].phase_time = absl::Seconds(31);
+  stalled.peers[0].phase_limit = absl::Seconds(30);
+  EXPECT_TRUE(stalled.Decide().lost);
+}
+
+TEST(HostLoss, GroupThatIsOver_WaitsForReachableRanksFirst) {
+  Stalled stalled;
+  stalled.facts.over = true;
+  EXPECT_FALSE(stalled.Decide().lost) << "two ranks are still being ended";
+  stalled.peers.clear();
+  EXPECT_TRUE(stalled.Decide().lost);
+  stalled.facts.reachable_ranks = 0;
+  EXPECT_FALSE(stalled.Decide().lost) << "all hosts are cut off: that says nothing of theirs";
+}
+
+TEST(HostLoss, FormingPausesForIt_UntilNothingHasMovedForLong) {
+  Stalled stalled;
+  stalled.facts.forming = true;
+  stalled.facts.silent = absl::Minutes(5);
+  stalled.facts.since_progress = kFormingPatience - absl::Milliseconds(1);
+  EXPECT_FALSE(stalled.Decide().lost);
+  stalled.facts.since_progress = kFormingPatience;
+  EXPECT_TRUE(stalled.Decide().lost);
+}
+
+TEST(HostLoss, WithNoHostReachable_OnlyAbandonOrTheOperatorDecide) {
+  Stalled stalled;
+  stalled.peers.clear();
+  stalled.facts.reachable_ranks = 0;
+  stalled.facts.none_reachable_for = absl::Seconds(599);
+  EXPECT_FALSE(stalled.Decide().lost);
+  stalled.facts.none_reachable_for = absl::Seconds(600);
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_STREQ(stalled.Decide().rule, "abandon");
+
+  stalled.facts.none_reachable_for = absl::ZeroDuration();
+  stalled.facts.silent = absl::ZeroDuration();
+  stalled.facts.told_lost = "the operator says so";
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_STREQ(stalled.Decide().rule, "operator");
+}
+
+}  // namespace
+}  // namespace trainyard

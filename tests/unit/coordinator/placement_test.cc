@@ -1,0 +1,122 @@
+// Placement as tables: facts in, hosts or the reason to wait out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/policy/placement.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+HostSlots Slots(const char* name, uint32_t slots, uint32_t free, uint32_t gpus = 0) {
+  HostSlots host;
+  host.name = HostName(name);
+  host.slots = slots;
+  host.free = free;
+  host.gpus = gpus;
+  return host;
+}
+
+std::string Print(const PlacementDecision& decision) {
+  std::string text;
+  if (!decision.ranks_by_host.has_value()) return decision.reason;
+  for (const auto& [host, count] : *decision.ranks_by_host) text += host.value() + "=" + std::to_string(count) + " ";
+  return text;
+}
+
+TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
+  std::vector<HostSlots> hosts = {Slots("w1", 2, 2), Slots("w2", 2, 2), Slots("w3", 2, 0)};
+  PlacementFacts facts{.ranks = 2, .needs_gpu = false, .hosts = hosts, .previous = {}};
+  facts.one_a_host = true;
+  facts.only = {"w1", "w2"};
+
+  EXPECT_EQ(Print(DecidePlacement(facts)), "w1=1 w2=1 ");
+
+  facts.only = {"w1", "w3"};
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks asked"));
+}
+
+TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
+  struct Case {
+    uint32_t ranks;
+    std::vector<HostSlots> hosts;
+    std::vector<HostName> previous;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {2, {Slots("a", 2, 2)}, {}, "a=2 "},
+      {3, {Slots("a", 2, 2), Slots("b", 4, 4)}, {}, "a=2 b=1 "},
+      {3, {Slots("a", 2, 0), Slots("b", 4, 4)}, {}, "b=3 "},
+      {1, {}, {}, "waits for slots: 1 rank asked, no host is attached; start trainyard-worker on one"},
+      {4, {Slots("w1", 2, 2)}, {}, "waits for slots: 4 ranks asked, 2 of 2 slots free on 1 host (w1)"},
+      {5,
+       {Slots("a", 1, 1), Slots("b", 1, 1), Slots("c", 1, 0), Slots("d", 1, 1)},
+       {},
+       "waits for slots: 5 ranks asked, 3 of 4 slots free on 4 hosts (a, b, c and 1 more)"},
+      // A host that had ranks keeps them, though another comes first by name.
+      {2, {Slots("a", 2, 2), Slots("b", 2, 2)}, {HostName("b"), HostName("b")}, "b=2 "},
+      {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
+  };
+  for (const Case& c : cases) {
+    PlacementDecision decision =
+        DecidePlacement({.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous, .only = {},
+                         .excluded = {}});
+    EXPECT_EQ(Print(decision), c.expected);
+  }
+}
+
+TEST(Placement, OnGpus_CountsThem_AndSaysWhenThereAreNone) {
+  const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
+  EXPECT_EQ(Print(DecidePlacement({.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {},
+                                       .excluded = {}})), "b=2 ");
+  EXPECT_THAT(Print(DecidePlacement({.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {},
+                                       .excluded = {}})),
+              HasSubstr("2 GPUs on 2 hosts"));
+}
+
+PlacementFacts Facts(uint32_t ranks, absl::Span<const HostSlots> hosts) {
+  PlacementFacts facts;
+  facts.ranks = ranks;
+  facts.hosts = hosts;
+  return facts;
+}
+
+TEST(Placement, HostsThatMayNotBeUsed_AreSkippedAndNamed) {
+  std::vector<HostSlots> hosts = {Slots("a", 2, 2), Slots("b", 2, 2), Slots("c", 2, 1), Slots("d", 2, 2)};
+  hosts[0].barred = "cordoned: disk";
+  hosts[2].busy_with = "job ab12";
+  PlacementFacts facts = Facts(2, hosts);
+  facts.excluded = {"b"};
+  EXPECT_EQ(Print(DecidePlacement(facts)), "c=1 d=1 ");
+
+  facts.ranks = 4;
+  EXPECT_EQ(Print(DecidePlacement(facts)),
+            "waits for slots: 4 ranks asked, 3 of 4 slots free on 2 hosts (c, d); busy: c (job ab12); not used: "
+            "a (cordoned: disk), b (in resources.exclude_hosts)");
+  EXPECT_TRUE(CouldFit(facts)) << "once c is free";
+  facts.ranks = 5;
+  EXPECT_FALSE(CouldFit(facts));
+
+  facts.ranks = 1;
+  facts.excluded = {};
+  facts.only = {"b", "z"};
+  EXPECT_EQ(Print(DecidePlacement(facts)), "b=1 ");
+  facts.only = {"a", "z"};
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("no host may be used"));
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("of resources.hosts not attached: z"));
+}
+
+TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {
+  std::vector<HostSlots> hosts = {Slots("a", 1, 1), Slots("b", 1, 1), Slots("c", 1, 1), Slots("d", 1, 1)};
+  hosts[0].switch_name = hosts[2].switch_name = "s2";
+  hosts[1].switch_name = hosts[3].switch_name = "s1";
+  hosts[1].rack = "r2";
+  hosts[3].rack = "r1";
+  OrderByPlace(hosts);
+  EXPECT_EQ(Print(DecidePlacement(Facts(4, hosts))), "d=1 b=1 a=1 c=1 ");
+  EXPECT_EQ(Print(DecidePlacement(Facts(2, hosts))), "d=1 b=1 ");
+}
+
+}  // namespace
+}  // namespace trainyard
