@@ -17,6 +17,9 @@ class Clock {
 
   // The machine's clock. Never deleted.
   static Clock& GetRealClock();
+  // The machine's steady clock, read as time that has passed since the wall clock was read once, at its first use: a
+  // step of the wall clock moves it by nothing. For deadlines, and for stamps that may be a little off. Never deleted.
+  static Clock& GetSteadyClock();
 };
 
 // Moves only when told. Thread-safe.

@@ -69,7 +69,7 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd) {
 int Run(const CoordinatorOptions& options) {
   int signal_fd = BlockSignals();
   int failed_fd = eventfd(0, EFD_CLOEXEC);
-  auto coordinator = Coordinator::Start(options, Clock::GetRealClock(), [failed_fd](const absl::Status& status) {
+  auto coordinator = Coordinator::Start(options, Clock::GetSteadyClock(), [failed_fd](const absl::Status& status) {
     spdlog::error("the store takes nothing any more: {}; exiting, jobs go on", std::string(status.message()));
     eventfd_write(failed_fd, 1);
   });

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/core/core.h"
+#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
 
 namespace trainyard {
@@ -58,7 +60,7 @@ absl::Status CheckPromises(const Job& job) {
   for (const Rank& rank : job.ranks) {
     if (rank.record.ready() && !rank.record.registered()) return Broken(job, "a rank is ready without its digest");
     if (at == v1::JOB_STATE_RUNNING && !rank.record.ready()) return Broken(job, "runs with a rank that is not ready");
-    if (at == v1::JOB_STATE_SUCCEEDED && (!rank.exited() || !rank.record.finished())) {
+    if (at == v1::JOB_STATE_SUCCEEDED && (!rank.ended() || !rank.record.finished())) {
       return Broken(job, "succeeded with a rank that did not finish");
     }
   }
@@ -70,25 +72,63 @@ absl::Status CheckPromises(const Job& job) {
     return Broken(job, "watchers were left at a store that is over");
   }
   if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
-  if (job.head().restarts() + 1 != job.head().generation() && job.head().generation() > 0) {
-    return Broken(job, "a generation that is no restart");
+  if (job.head().restarts() + job.head().planned_restarts() + 1 != job.head().generation() &&
+      job.head().generation() > 0) {
+    return Broken(job, "a generation that nothing led to");
   }
+  if (!HasTrainers(at) && !job.nothing_desired) return Broken(job, "has no group, yet desires trainers");
+  if (at == v1::JOB_STATE_QUEUED || at == v1::JOB_STATE_PAUSED) {
+    for (const Rank& rank : job.ranks) {
+      if (!rank.ended()) return Broken(job, "has no group, yet a rank of the last one may run");
+    }
+  }
+  bool ending = job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
+  if (ending && at != v1::JOB_STATE_STOPPING) return Broken(job, "is to end a group, yet does not");
   if (at == v1::JOB_STATE_CANCELLED && !job.record.cancelled()) {
     if (job.head().generation() > 0) return Broken(job, "cancelled though nobody asked");
   }
-  if (IsFinal(at) && !job.nothing_desired) return Broken(job, "is over, yet desires trainers");
   if (IsFinal(at) && job.head().finished_unix_ms() == 0) return Broken(job, "is over at no time");
   return absl::OkStatus();
 }
 
+// Every rank-millisecond is in one part of the ledger.
+absl::Status CheckGoodput(const Job& job) {
+  const v1::GoodputRecord& ledger = job.record.goodput();
+  uint64_t span = static_cast<uint64_t>(ledger.until_unix_ms() - ledger.begin_unix_ms());
+  if (TotalMs(ledger) != span * job.world_size()) return Broken(job, "its goodput does not add up");
+  if (ledger.since_saved_ms() > ledger.train_ms()) return Broken(job, "more is unsaved than was trained");
+  if (ledger.since_step_ms() > ledger.since_saved_ms()) return Broken(job, "more is unfinished than is unsaved");
+  return absl::OkStatus();
+}
+
+// Slots are never given twice: what may run on a host fits it, unless its daemon came back with fewer.
+absl::Status CheckSlots(const State& state, const Host& host) {
+  uint64_t used = 0;
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    for (uint32_t rank : on->second) used += job.ranks[rank].ended() ? 0 : 1;
+  }
+  if (used <= host.most_slots || host.most_slots == 0) return absl::OkStatus();  // 0: not attached yet
+  return absl::InternalError(absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.most_slots,
+                                          " slots"));
+}
+
 // Watchers: sequences rise, stay below what was reserved, and a job that is over keeps nobody waiting.
 absl::Status CheckHistory(const Job& job) {
-  uint64_t before = 0;
-  for (const EventPtr& event : job.history) {
-    if (event->sequence() <= before) return Broken(job, "its history is out of order");
-    before = event->sequence();
+  for (const auto* events : {&job.history.durable(), &job.history.reports()}) {
+    uint64_t before = 0;
+    for (const EventPtr& event : *events) {
+      if (event->sequence() <= before) return Broken(job, "its history is out of order");
+      before = event->sequence();
+    }
   }
-  if (before > job.last_sequence) return Broken(job, "told an event beyond its last sequence");
+  if (job.history.last_sequence() > job.last_sequence) return Broken(job, "told an event beyond its last sequence");
+  uint64_t durable = job.history.durable().empty() ? 0 : job.history.durable().back()->sequence();
+  if (durable > job.record.event_sequence()) return Broken(job, "has a durable event that its record does not know");
+  if (job.history.durable().size() > limits::kDurableEvents) return Broken(job, "keeps too many durable events");
+  if (job.history.reports().size() > limits::kJobEvents) return Broken(job, "keeps too many reports");
   if (!IsFinal(job.state()) && job.last_sequence > job.record.sequence_limit()) {
     return Broken(job, "told an event beyond what was reserved");
   }
@@ -111,6 +151,7 @@ absl::Status CheckHosts(const State& state) {
         return absl::InternalError(absl::StrCat("host ", name.value(), ": its session is not its own"));
       }
     }
+    RETURN_IF_ERROR(CheckSlots(state, host));
     for (const JobId& id : host.jobs) {
       auto job = state.jobs.find(id);
       if (job == state.jobs.end() || !job->second.ranks_on.contains(name)) {
@@ -126,13 +167,17 @@ absl::Status CheckHosts(const State& state) {
 
 absl::Status Core::Check() const {
   RETURN_IF_ERROR(CheckHosts(state_));
+  uint64_t durable_bytes = 0;
   for (const auto& [id, job] : state_.jobs) {
     RETURN_IF_ERROR(CheckIndexes(state_, job));
     RETURN_IF_ERROR(CheckRanks(state_, job));
     RETURN_IF_ERROR(CheckPromises(job));
+    RETURN_IF_ERROR(CheckGoodput(job));
     RETURN_IF_ERROR(CheckHistory(job));
+    durable_bytes += job.history.durable_bytes();
     if (HashHex(job.record.spec_bytes()) != job.head().spec_digest()) return Broken(job, "digest and spec differ");
   }
+  if (durable_bytes != state_.durable_bytes) return absl::InternalError("the durable events' bytes do not add up");
   for (const auto& [reader_id, reader] : state_.readers) {
     if (!state_.jobs.contains(JobId(reader.request.job_id()))) {
       return absl::InternalError(absl::StrCat("log reader ", reader_id.value(), " reads a job that is forgotten"));

@@ -1,7 +1,13 @@
 #include "coordinator/core/core.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -15,7 +21,14 @@ struct Namer {
   const char* operator()(const GetJob&) const { return "get_job"; }
   const char* operator()(const ListJobs&) const { return "list_jobs"; }
   const char* operator()(const CancelJob&) const { return "cancel_job"; }
+  const char* operator()(const RestartJob&) const { return "restart_job"; }
+  const char* operator()(const PauseJob&) const { return "pause_job"; }
+  const char* operator()(const ResumeJob&) const { return "resume_job"; }
+  const char* operator()(const SetHost&) const { return "set_host"; }
   const char* operator()(const GetServerInfo&) const { return "get_server_info"; }
+  const char* operator()(const ListHosts&) const { return "list_hosts"; }
+  const char* operator()(const ListEvents&) const { return "list_events"; }
+  const char* operator()(const HostDraining&) const { return "host_draining"; }
   const char* operator()(const WatchJob&) const { return "watch_job"; }
   const char* operator()(const WatchClosed&) const { return "watch_closed"; }
   const char* operator()(const OpenLogs&) const { return "open_logs"; }
@@ -32,6 +45,39 @@ struct Namer {
   const char* operator()(const Tick&) const { return "tick"; }
 };
 
+// The job's last state, where its history has it; a store of a version without events has none.
+const v1::StateChange* LastState(const Job& job) {
+  for (auto event = job.history.durable().rbegin(); event != job.history.durable().rend(); ++event) {
+    if ((*event)->has_state()) return &(*event)->state();
+  }
+  return nullptr;
+}
+
+// A job of the store: watchers that come back find everything that was told of it, and its state as it is now.
+void TakeUp(Turn& turn, Job& job) {
+  turn.ReserveSequences(job);
+  const v1::StateChange* last = LastState(job);
+  if (last == nullptr || last->state() != job.state()) {
+    v1::Event event;
+    event.mutable_state()->set_state(job.state());
+    event.mutable_state()->set_reason(job.head().reason());
+    event.mutable_state()->set_restarts(job.head().restarts());
+    turn.Tell(job, std::move(event));
+  }
+  if (job.unconfirmed.empty()) return;
+  std::vector<std::string> hosts;
+  for (const HostName& host : job.unconfirmed) {
+    if (hosts.size() == 8) {
+      hosts.push_back("...");
+      break;
+    }
+    hosts.push_back(host.value());
+  }
+  turn.Decide(job, "adoption", "info",
+              absl::StrCat("a new coordinator took the job up; it waits for ", absl::StrJoin(hosts, ", "),
+                           " to attach and decides nothing until then"));
+}
+
 }  // namespace
 
 const char* NameOf(const Event& event) { return std::visit(Namer(), event); }
@@ -46,24 +92,16 @@ absl::StatusOr<std::unique_ptr<Core>> Core::New(CoreOptions options,
   return core;
 }
 
-Output Core::Start(absl::Time now) {
-  Turn turn(state_, now);
+Output Core::Start(CoreTime time) {
+  Turn turn(state_, time);
+  for (std::string& key : state_.orphans) turn.Delete(std::move(key));
+  state_.orphans.clear();
+  turn.DecideCluster(HostName(), state_.jobs.empty() ? "" : "adoption", "info",
+                     absl::StrCat("coordinator ", kVersion, " started with ", state_.jobs.size(), " jobs, ",
+                                  state_.active.size(), " of them with trainers that may be running"));
   for (auto& [id, job] : state_.jobs) {
-    if (!IsFinal(job.state())) {
-      // Watchers that come back find the state as it is now; what was told before is not told again.
-      turn.SetReason(job, std::string(job.head().reason()));
-      turn.Touch(job);
-      continue;
-    }
-    // Nothing can happen to it any more, so its last event can be made anew at each start.
-    v1::Event event;
-    event.set_sequence(++job.last_sequence);
-    event.set_time_unix_ms(job.head().finished_unix_ms());
-    event.set_generation(job.head().generation());
-    event.mutable_state()->set_state(job.state());
-    event.mutable_state()->set_reason(job.head().reason());
-    event.mutable_state()->set_restarts(job.head().restarts());
-    job.history.push_back(std::make_shared<const v1::Event>(std::move(event)));
+    TakeUp(turn, job);
+    if (!IsFinal(job.state())) turn.Touch(job);
   }
   if (!state_.jobs.empty()) {
     turn.Info(absl::StrCat("took up ", state_.jobs.size(), " jobs, ", state_.active.size(),
@@ -72,8 +110,15 @@ Output Core::Start(absl::Time now) {
   return turn.Finish();
 }
 
-Output Core::Handle(Event event, absl::Time now) {
-  Turn turn(state_, now);
+Output Core::Handle(Event event, CoreTime time) {
+  Turn turn(state_, time);
+  if (absl::Duration away = time.steady - time.now; away > state_.away) {
+    turn.DecideCluster(HostName(), "", "warning",
+                       absl::StrCat("the coordinator was away for ",
+                                    absl::FormatDuration(absl::Trunc(away - state_.away, absl::Milliseconds(100))),
+                                    " (stopped, suspended, or held up by its disk); no host counts as silent for it"));
+    state_.away = away;
+  }
   std::visit([&turn](auto& what) { Run(turn, what); }, event);
   return turn.Finish();
 }
@@ -93,6 +138,14 @@ Totals Core::CountTotals() const {
     totals.slots_free += host.free;
   }
   return totals;
+}
+
+std::vector<std::pair<JobId, v1::GoodputRecord>> Core::CountGoodput(absl::Time steady) const {
+  std::vector<std::pair<JobId, v1::GoodputRecord>> ledgers;
+  for (const auto& [id, job] : state_.jobs) {
+    if (!IsFinal(job.state())) ledgers.emplace_back(id, AccountedTo(job, steady));
+  }
+  return ledgers;
 }
 
 }  // namespace trainyard

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/core/core_time.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/event.h"
 #include "coordinator/core/state.h"
@@ -39,11 +40,13 @@ class Core {
                                                    absl::Time now);
 
   // Once, before the first event: takes up what the store held.
-  Output Start(absl::Time now);
-  // REQUIRES: `now` is not before that of the event before.
-  Output Handle(Event event, absl::Time now);
+  Output Start(CoreTime time);
+  // REQUIRES: `time.now` and `time.steady` are not before those of the event before.
+  Output Handle(Event event, CoreTime time);
 
   Totals CountTotals() const;
+  // The ledgers of unfinished jobs, up to `steady`.
+  std::vector<std::pair<JobId, v1::GoodputRecord>> CountGoodput(absl::Time steady) const;
   const State& state() const { return state_; }
   // Every invariant of the state; the message names the first that does not hold. Run after each event in debug builds.
   absl::Status Check() const;

@@ -7,7 +7,7 @@ namespace trainyard {
 namespace {
 
 bool IsDesired(const Job& job, const Rank& rank) {
-  if (job.nothing_desired || rank.exited() || !rank.gone.empty()) return false;
+  if (job.nothing_desired || rank.ended()) return false;
   // Told as started, yet its host attached without it: its exit is on the way, and starting it anew would be wrong.
   if (rank.missing_since != absl::InfiniteFuture()) return false;
   // After a restart of ours nothing is started until every host of the job has said what it runs.
@@ -51,10 +51,34 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
     auto on = job.ranks_on.find(host.name);
-    if (job.nothing_desired || on == job.ranks_on.end()) continue;
+    if (job.nothing_desired || job.held_at != 0 || on == job.ranks_on.end()) continue;
     for (uint32_t rank : on->second) {
       if (IsDesired(job, job.ranks[rank])) *desired.add_trainers() = MakeTrainer(job, job.ranks[rank], host);
     }
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    for (uint32_t index : on->second) {
+      const Rank& rank = job.ranks[index];
+      if (!rank.look.has_value() || rank.look->answer.has_value()) continue;
+      v1::ExamineRequest& request = *desired.add_examine();
+      request.set_request_id(rank.look->request_id);
+      request.mutable_key()->set_job_id(job.id.value());
+      request.mutable_key()->set_generation(job.generation().value());
+      request.mutable_key()->set_rank(index);
+    }
+  }
+  for (const v1::RunningTrainer& running : host.held) {
+    const Job& job = state.jobs.at(JobId(running.key().job_id()));
+    v1::DesiredTrainer& trainer = *desired.add_trainers();
+    *trainer.mutable_key() = running.key();
+    trainer.set_world_size(job.world_size());
+    trainer.set_spec(job.record.spec_bytes());
+    trainer.set_spec_digest(job.head().spec_digest());
+    trainer.set_go(running.ready());
+    trainer.set_data_address(host.inventory.data_address());
   }
   for (const auto& [id, reader] : state.readers) {
     // Once the job has ended there is nothing to follow: the daemon sends what is left and ends its push.

@@ -16,6 +16,10 @@
 #include "common/ids.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/event.h"
+#include "coordinator/core/history.h"
+#include "coordinator/policy/hang.h"
+#include "coordinator/policy/straggler.h"
+#include "coordinator/policy/health.h"
 #include "trainyard/v1/store.pb.h"
 
 namespace trainyard {
@@ -25,6 +29,13 @@ struct CoreOptions {
   Incarnation incarnation;        // of this life of the coordinator
   absl::Duration lease = absl::Seconds(3);
   uint32_t finished_jobs = 1000;  // kept
+};
+
+// A daemon was asked to look at a rank's process.
+struct Look {
+  std::string request_id;
+  absl::Time asked_at;
+  std::optional<v1::Examination> answer;
 };
 
 // One rank of a job's current generation. `record` is durable.
@@ -41,9 +52,20 @@ struct Rank {
   bool broke = false;             // told that a collective broke
   absl::Time missing_since = absl::InfiniteFuture();  // its host attached without it and has not told its exit
   uint64_t removed_at_revision = 0;  // the desired state that first lacked it; 0: still desired, or host away
-  std::string gone;               // why it counts as ended although no exit was told; empty: it does not
+  absl::Time dropped_at = absl::InfiniteFuture();  // its host is known to be ending it since
+  // Of its steps, as far as this life of the coordinator saw: when the newest was completed.
+  absl::Time step_at = absl::InfinitePast();
+  RankStand stand;                // what hangs are judged by
+  double cpu_s = 0;               // of its process, as told at `cpu_at`
+  absl::Time cpu_at = absl::InfinitePast();
+  std::optional<Look> look;
+  ComputeWindow computing;
+  absl::Time slow_since = absl::InfiniteFuture();
+  bool straggler = false;
 
   bool exited() const { return record.has_exit(); }
+  // Nothing of it runs any more, or counts: its exit was told, or it is known to be gone without one.
+  bool ended() const { return record.has_exit() || !record.gone().empty(); }
   HostName host() const { return HostName(record.host()); }
 };
 
@@ -51,10 +73,26 @@ struct Rank {
 // re-attaching.
 struct ValueStore {
   std::map<std::string, ValuePtr> values;
+  std::shared_ptr<ValueLog> log = std::make_shared<ValueLog>();  // the same ones
   size_t bytes = 0;
   bool sealed = false;
   std::map<WatchId, Incarnation> watchers;
   WatchList watcher_list;  // of `watchers`; null: not made since they changed
+};
+
+// How a running group gets on. Soft, but for what JobRecord.phases keeps.
+struct HangWatch {
+  uint64_t generation = 0;                        // that the rest is of; 0: none runs
+  absl::Time since = absl::InfinitePast();        // no stall began before
+  absl::Time progress_at = absl::InfinitePast();  // when any rank last moved
+  std::map<std::string, PhaseTimes> times;        // by phase; over generations
+  std::set<uint32_t> suspects;                    // ranks that others wait for, while nothing moves
+  std::string told;                               // of a stall that is going on; empty: none was told
+  bool told_learned = false;
+  bool stalled = false;                           // as judged last
+  absl::Time stalled_since = absl::InfiniteFuture();  // of the one told
+  absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: a stall was in them
+  absl::Time stragglers_judged_at = absl::InfinitePast();
 };
 
 struct Job {
@@ -73,6 +111,9 @@ struct Job {
   bool nothing_desired = true;     // its trainers are not in any desired state
   bool stop = false;               // stop at the next step, as cancelled
   absl::Time drop_at = absl::InfiniteFuture();      // when desired trainers are dropped (grace of a stop or of a cause)
+  absl::Time drop_by = absl::InfiniteFuture();      // however long an evaluation or a save goes on
+  absl::Time finished_at = absl::InfiniteFuture();  // every rank has told that all steps are made
+  absl::Time unreachable_since = absl::InfiniteFuture();  // no host of it can be reached
   absl::Time progress_at = absl::InfinitePast();    // last progress in forming the group
   absl::Time restart_at = absl::InfinitePast();     // not placed again before
   absl::Time reports_until = absl::InfiniteFuture();  // waits for step reports that are on their way
@@ -80,20 +121,42 @@ struct Job {
   ValueStore store;
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
 
+  HangWatch hang;
+  // Of each `auto` that only hosts decide: what each of them came to, and why.
+  std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
+
   // Soft: over generations.
+  // A host runs this generation, which is above the recorded one: the store is older than what runs (restored from a
+  // copy). The job is held: nothing of it is ended, started or decided. 0: it is not.
+  uint64_t held_at = 0;
+  absl::Time waiting_since = absl::InfinitePast();  // for slots
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;
 
-  // Soft: what watchers may ask for, oldest first. Sequences rise.
-  std::deque<EventPtr> history;
+  // What watchers may ask for. Its durable events are records of their own; step and evaluation reports come again from
+  // the daemon of rank 0, in order, so the newest of them in this life of the coordinator tells what is new.
+  History history;
   uint64_t last_sequence = 0;
-  absl::flat_hash_map<WatchId, uint64_t> waiting;  // watchers that wait for more than this sequence
+  uint64_t reported_step = 0;
+  uint64_t reported_eval = 0;
+  std::map<WatchId, WatchPosition> waiting;  // watchers that have seen all there is
+
+  // Reports that lie in the store (ReportPart), as no daemon keeps them any more: which parts, and up to which
+  // sequence.
+  std::set<uint64_t> kept_parts;
+  uint64_t kept_sequence = 0;
 
   v1::JobState state() const { return record.job().state(); }
   v1::Job& head() { return *record.mutable_job(); }
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }
   uint32_t world_size() const { return record.job().spec().resources().ranks(); }
+};
+
+// The end of a rank 0 whose newest step reports are still on their way: not acknowledged before they are durable.
+struct HeldAck {
+  uint64_t fact = 0;  // its sequence
+  absl::Time until;   // then it is acknowledged without them
 };
 
 struct Host {
@@ -104,11 +167,21 @@ struct Host {
   SessionId session;      // value 0: not attached
   std::string peer;
   uint32_t slots = 0;
+  uint32_t most_slots = 0;  // that it has told in this life of the coordinator
   v1::Inventory inventory;
   absl::Time last_heard = absl::InfinitePast();
+  absl::Time attached_at = absl::InfinitePast();
+  HeartbeatGaps gaps;
+  absl::Duration lease;    // grows where its messages come unevenly
   bool reachable = false;  // as judged last; changes are told
   uint64_t applied_revision = 0;
+  uint64_t applied_fact = 0;  // its facts up to here have been taken; `record.acked_fact` may stay behind
+  std::map<JobId, HeldAck> held_acks;
+  bool draining = false;      // its daemon is about to leave
+  absl::Duration clock_offset;
+  uint64_t disk_free_bytes = 0;
   std::set<JobId> jobs;    // jobs whose current generation has ranks here
+  std::vector<v1::RunningTrainer> held;  // of jobs that are held; they are left alone
   std::vector<v1::TrainerKey> strays;  // trainers of the past it still runs; they hold slots until they have exited
 
   bool attached() const { return session.value() != 0; }
@@ -128,11 +201,13 @@ struct LogReader {
 struct State {
   CoreOptions options;
   absl::Time started_at;
+  absl::Duration away;  // of the steady time, so much has not passed for the core
 
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job
   uint64_t next_submit_index = 1;
   std::set<uint64_t> queue;                 // submit indexes of jobs that wait for slots
+  std::set<uint64_t> overdue;               // those of them that later jobs may no longer overtake
   std::set<JobId> active;                   // jobs with HasTrainers(state)
   absl::Time told_saved_at = absl::InfinitePast();
   std::deque<JobId> finished;               // oldest first
@@ -141,6 +216,12 @@ struct State {
   absl::flat_hash_map<SessionId, HostName> sessions;
   absl::flat_hash_map<Incarnation, HostName> incarnations;  // current ones
   std::map<ReaderId, LogReader> readers;
+
+  // Durable: hosts that came and went, states of jobs. Bounded by itself.
+  History cluster{{.durable = limits::kClusterEvents, .first = 0, .reports = 0}};
+  uint64_t cluster_sequence = 0;
+  uint64_t durable_bytes = 0;             // of all jobs' durable events
+  std::vector<std::string> orphans;       // keys the store held without a record they belong to
 };
 
 }  // namespace trainyard

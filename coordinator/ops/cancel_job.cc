@@ -1,30 +1,33 @@
 // CancelJob: the wish is recorded, then the ranks are asked to stop at the next step, or ended at once where there is
 // no step to stop at. Answers before they have ended.
-#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/limits.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
 namespace trainyard {
 namespace {
 
-// A stop takes effect between two steps, and an evaluation or a save may be in between: three times the longest seen.
-absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
-
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
-  bool stepping = job.state() == v1::JOB_STATE_RUNNING;
+  ReleaseHeld(turn, job);
+  bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
   job.record.set_cancel_reason(reason.substr(0, 1024));
   std::string text = reason.empty() ? "cancelled" : absl::StrCat("cancelled: ", job.record.cancel_reason());
+  turn.Decide(job, "operator", "info", text);
+  if (job.state() == v1::JOB_STATE_STOPPING) {
+    // It was being ended to be paused or restarted: the same end, with another outcome.
+    job.record.clear_ending();
+    turn.SetReason(job, std::move(text));
+    turn.Save(job);
+    turn.Touch(job);
+    return;
+  }
   turn.Move(job, LifecycleEvent::kCancel, std::move(text));
   if (IsFinal(job.state())) return;
   if (stepping) {
-    job.stop = true;
-    job.drop_at = turn.now + StopGrace(job);
-    turn.PushAll(job);
+    StopAtStep(turn, job);
   } else {
     DropTrainers(turn, job);
   }
@@ -41,8 +44,9 @@ void Run(Turn& turn, CancelJob& event) {
   }
   Job& job = it->second;
   // A job that is being ended already is left to end as it does: the answer tells its state.
-  if (!IsFinal(job.state()) && job.state() != v1::JOB_STATE_STOPPING) Cancel(turn, job, event.reason);
-  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(job, turn.now)});
+  bool ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+  if (!IsFinal(job.state()) && !ending) Cancel(turn, job, event.reason);
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});
 }
 
 }  // namespace trainyard

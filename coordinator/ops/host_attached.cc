@@ -3,9 +3,11 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "common/version.h"
 #include "coordinator/core/turn.h"
@@ -26,10 +28,12 @@ bool IsHostName(absl::string_view name) {
 }
 
 absl::Status CheckHello(const v1::Hello& hello) {
-  if (hello.protocol() != limits::kProtocol) {
-    return absl::FailedPreconditionError(absl::StrCat("this daemon speaks protocol ", hello.protocol(),
-                                                      ", the coordinator ", limits::kProtocol, "; install version ",
-                                                      kVersion, " of trainyard on the host"));
+  const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
+  if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ",
+                     limits::kOldestProtocol, " to ", limits::kProtocol, "; install version ", kVersion,
+                     " of trainyard on the host"));
   }
   if (!IsHostName(hello.host())) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
@@ -49,8 +53,8 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "host ", hello.host(), " runs ", hello.trainers_size(), " trainers of cluster ", hello.cluster_id(), ", this is ",
-      ours, "; start the coordinator on that cluster's --state, or end the trainers with trainyard-worker "
-      "--stop-trainers"));
+      ours, "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
+      "trainers and gives the host to this cluster"));
 }
 
 bool IsPast(const Host& host, uint64_t incarnation) {
@@ -64,7 +68,7 @@ absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hell
   if (IsPast(host, hello.incarnation())) {
     return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
   }
-  HostFacts facts{.attached = host.attached(), .last_heard = host.last_heard, .lease = turn.state.options.lease};
+  HostFacts facts{.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)};
   if (host.attached() && JudgeHost(turn.now, facts).reachable) {
     return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
                                                  " and alive; give this one another --name"));
@@ -84,6 +88,26 @@ absl::Status MakeRoom(State& state) {
   return absl::ResourceExhaustedError(absl::StrCat(limits::kHosts, " hosts are attached, the limit"));
 }
 
+// Facts are numbered by the outbox they lie in; a daemon without one numbers those of each life anew.
+void TakeOutbox(Host& host, const std::string& outbox_id, bool new_life) {
+  bool same = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !new_life);
+  host.held_acks.clear();  // it tells again what is not acknowledged
+  if (!same) host.record.set_acked_fact(0);
+  host.record.set_outbox_id(outbox_id);
+  host.applied_fact = host.record.acked_fact();
+}
+
+uint32_t RanksLeft(const State& state, const Host& host) {
+  uint32_t left = 0;
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    for (uint32_t rank : on->second) left += job.ranks[rank].ended() ? 0 : 1;
+  }
+  return left;
+}
+
 void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   uint64_t life = event.hello.incarnation();
   uint64_t before = host.record.incarnation();
@@ -93,8 +117,8 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
     if (past->size() > kPastIncarnations) past->erase(past->begin());
     turn.state.incarnations.erase(host.incarnation());
     host.record.set_incarnation(life);
-    host.record.set_acked_fact(0);
   }
+  TakeOutbox(host, event.hello.outbox_id(), before != life);
   turn.state.incarnations[host.incarnation()] = host.name;
   if (host.attached()) {
     turn.state.sessions.erase(host.session);
@@ -103,7 +127,14 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   host.session = event.session;
   host.peer = event.peer;
   host.slots = event.hello.slots();
+  host.most_slots = std::max({host.most_slots, host.slots, RanksLeft(turn.state, host)});
+  host.attached_at = turn.now;
   host.inventory = event.hello.inventory();
+  host.draining = false;
+  host.disk_free_bytes = event.hello.inventory().disk_free_bytes();
+  if (event.hello.time_unix_ms() != 0) {
+    host.clock_offset = absl::FromUnixMillis(event.hello.time_unix_ms()) - turn.wall;
+  }
   host.last_heard = turn.now;
   host.reachable = true;
   host.applied_revision = 0;
@@ -112,7 +143,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   turn.Save(host);
 }
 
-void Welcome(Turn& turn, const Host& host) {
+void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
   SendToHost effect{host.session, {}};
   v1::Welcome& welcome = *effect.message.mutable_welcome();
   welcome.set_cluster_id(turn.state.options.cluster_id);
@@ -120,18 +151,37 @@ void Welcome(Turn& turn, const Host& host) {
   welcome.set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(turn.state.options.lease)));
   welcome.set_heartbeat_ms(
       static_cast<uint32_t>(absl::ToInt64Milliseconds(HeartbeatInterval(turn.state.options.lease))));
+  welcome.set_protocol(std::min(protocol, limits::kProtocol));  // the newest that both speak
   welcome.set_acked_fact(host.record.acked_fact());
   turn.Emit(std::move(effect));
+}
+
+// The store is older than what runs: ending that would lose steps that somebody was told of.
+void Hold(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running) {
+  host.held.push_back(running);
+  if (job.held_at >= running.key().generation()) return;
+  job.held_at = running.key().generation();
+  std::string text = absl::StrCat("host ", host.name.value(), " runs generation ", job.held_at,
+                                  " of the job, and this coordinator's store knows ", job.head().generation(),
+                                  ": it was restored from an older copy. Nothing of the job is ended or started: start "
+                                  "the coordinator on the newer store, or cancel the job");
+  turn.Decide(job, "adoption", "error", text);
+  turn.SetReason(job, std::move(text));
+  turn.PushAll(job);
 }
 
 // A trainer that the host runs: one of a current generation is marked as running, any other holds a slot until it is
 // gone.
 void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
   auto it = turn.state.jobs.find(JobId(running.key().job_id()));
-  bool current = it != turn.state.jobs.end() && host.jobs.contains(it->first) &&
+  bool current = it != turn.state.jobs.end() && host.jobs.contains(it->first) && HasTrainers(it->second.state()) &&
                  it->second.head().generation() == running.key().generation() &&
                  running.key().rank() < it->second.ranks.size() &&
                  it->second.ranks[running.key().rank()].host() == host.name;
+  if (it != turn.state.jobs.end() && !IsFinal(it->second.state()) &&
+      running.key().generation() > it->second.head().generation()) {
+    return Hold(turn, host, it->second, running);
+  }
   if (!current) {
     host.strays.push_back(running.key());
     turn.Info(absl::StrCat("host ", host.name.value(), " runs rank ", running.key().rank(), " of generation ",
@@ -142,7 +192,7 @@ void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
   Rank& rank = it->second.ranks[running.key().rank()];
   if (rank.exited()) return;
   rank.seen_running = true;
-  rank.gone.clear();
+  rank.record.clear_gone();
   rank.record.set_started(true);
   rank.record.set_pid(running.pid());
   turn.SaveRank(it->second, rank.record.rank());
@@ -150,26 +200,48 @@ void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
 
 void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   host.strays.clear();
+  host.held.clear();
   std::set<std::tuple<std::string, uint32_t>> told;
   for (const v1::RunningTrainer& running : hello.trainers()) {
     TakeTrainer(turn, host, running);
-    told.insert({running.key().job_id(), running.key().rank()});
+    auto it = turn.state.jobs.find(JobId(running.key().job_id()));
+    bool current = it != turn.state.jobs.end() && it->second.head().generation() == running.key().generation();
+    if (current) told.insert({running.key().job_id(), running.key().rank()});
   }
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
-      bool missing = rank.record.started() && !rank.exited() && !told.contains({id.value(), index});
+      bool missing = rank.record.started() && !rank.ended() && !told.contains({id.value(), index});
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.removed_at_revision = 0;
     }
     bool was_unconfirmed = !job.unconfirmed.empty();
     job.unconfirmed.erase(host.name);
     if (was_unconfirmed && job.unconfirmed.empty()) {
-      turn.Info(absl::StrCat("job ", id.value(), ": every host has attached again"));
+      turn.Decide(job, "adoption", "info", "every host of the job has attached again; its ranks go on as they are");
       turn.PushAll(job);
     }
     turn.Touch(job);
+  }
+}
+
+// A daemon that died and came back is what an operator looks for who sees a gap in a job's reports.
+void TellNewDaemon(Turn& turn, const Host& host) {
+  for (const JobId& id : host.jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!HasTrainers(job.state())) continue;
+    std::vector<std::string> ranks;
+    for (uint32_t index : job.ranks_on[host.name]) {
+      if (ranks.size() == 8) {
+        ranks.push_back("...");
+        break;
+      }
+      const bool lost = job.ranks[index].missing_since != absl::InfiniteFuture();
+      ranks.push_back(absl::StrCat(index, lost ? " (not found)" : ""));
+    }
+    turn.Decide(job, "adoption", "info",
+                absl::StrCat("a new daemon of host ", host.name.value(), " took up rank ", absl::StrJoin(ranks, ", ")));
   }
 }
 
@@ -190,16 +262,26 @@ void Run(Turn& turn, AttachHost& event) {
   }
   Host& host = it != state.hosts.end() ? it->second : state.hosts[name];
   host.name = name;
+  bool known = host.record.incarnation() == event.hello.incarnation();
+  bool was_reachable = host.reachable;
   TakeLife(turn, host, event);
   const std::string& cluster = event.hello.cluster_id();
   if (!cluster.empty() && cluster != state.options.cluster_id) {
     turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this is ",
                            state.options.cluster_id));
   }
-  turn.Info(absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ", host.slots, " slots, ",
-                         host.inventory.cores(), " cores, ", event.hello.trainers_size(), " trainers run"));
-  Welcome(turn, host);
+  std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ", host.slots, " slots, ",
+                                  host.inventory.cores(), " cores, ", event.hello.trainers_size(), " trainers run");
+  // A daemon that dials again, or finds a new coordinator, is no news; a thousand of them would be many.
+  if (known && was_reachable) {
+    turn.Info(std::move(text));
+  } else {
+    turn.DecideCluster(name, "", "info", std::move(text));
+  }
+  Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
+  if (!known) TellNewDaemon(turn, host);
+  for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));
   turn.Push(name);
   turn.ScheduleAll();
 }

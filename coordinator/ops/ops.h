@@ -17,7 +17,13 @@ void Run(Turn& turn, SubmitJob& event);          // submit_job.cc
 void Run(Turn& turn, GetJob& event);             // read_jobs.cc
 void Run(Turn& turn, ListJobs& event);           // read_jobs.cc
 void Run(Turn& turn, GetServerInfo& event);      // read_jobs.cc
+void Run(Turn& turn, ListHosts& event);          // list_hosts.cc
+void Run(Turn& turn, ListEvents& event);         // list_events.cc
 void Run(Turn& turn, CancelJob& event);          // cancel_job.cc
+void Run(Turn& turn, RestartJob& event);         // restart_job.cc
+void Run(Turn& turn, PauseJob& event);           // pause_job.cc
+void Run(Turn& turn, ResumeJob& event);          // resume_job.cc
+void Run(Turn& turn, SetHost& event);            // set_host.cc
 void Run(Turn& turn, WatchJob& event);           // watch_job.cc
 void Run(Turn& turn, WatchClosed& event);        // watch_job.cc
 void Run(Turn& turn, OpenLogs& event);           // read_logs.cc
@@ -30,6 +36,7 @@ void Run(Turn& turn, DetachHost& event);         // host_detached.cc
 void Run(Turn& turn, HostFactsTold& event);      // host_facts.cc
 void Run(Turn& turn, RankReportsTold& event);    // rank_reports.cc
 void Run(Turn& turn, RevisionApplied& event);    // revision_applied.cc
+void Run(Turn& turn, HostDraining& event);       // host_beats.cc
 void Run(Turn& turn, PutValue& event);           // put_value.cc
 void Run(Turn& turn, WatchValues& event);        // watch_values.cc
 void Run(Turn& turn, WatchValuesClosed& event);  // watch_values.cc
@@ -41,24 +48,83 @@ void Run(Turn& turn, Tick& event);               // tick_health.cc
 
 // advance_job.cc: moves a job along as far as what is known of its ranks allows.
 void AdvanceJob(Turn& turn, Job& job);
-// The generation has failed: restart or give up, by policy/recovery. `last_lines` of the rank's output are told.
+// Whether each rank of the generation has told its exit, or is known to be gone without one.
+bool AllEnded(const Job& job);
+struct RecoveryFacts;
+RecoveryFacts FactsForRecovery(const Job& job);
+
+// end_group.cc
+// The generation has failed: restart or give up, by policy/recovery. While the job is unconfirmed the failure is only
+// recorded; DecideFailure follows once every host has attached or is lost.
 void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure);
+void DecideFailure(Turn& turn, Job& job);
+// The group is to end although nothing has failed, at a step and with a save unless `now`; what becomes of the job then
+// is recorded. REQUIRES: the state is PLACED, STARTING, RUNNING or RECOVERING.
+void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now);
+// What runs of a job that was held is ended after all, as an operator asked.
+void ReleaseHeld(Turn& turn, Job& job);
+// The trainers are asked to stop at a step they agree on, and killed after the grace.
+void StopAtStep(Turn& turn, Job& job);
+// What a stop is given: it takes effect between two steps, and an evaluation or a save may be in between.
+absl::Duration StopGrace(const Job& job);
 // Nothing of the generation is desired any more: daemons kill what is left.
 void DropTrainers(Turn& turn, Job& job);
-// Whether each rank of the generation is known to have ended, or lies on a host that is unreachable.
-bool AllEnded(const State& state, Job& job);
+// The rank counts as ended although no exit was told, durably.
+void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why);
+
+// judge_hosts.cc
+// The host's lease: the configured one, or longer where its messages come unevenly.
+absl::Duration LeaseOf(const State& state, const Host& host);
+// Marks hosts that became unreachable, or reachable again.
+void JudgeHosts(Turn& turn);
+// Which unreachable hosts of the job are lost, by policy/host_loss.
+void JudgeLosses(Turn& turn, Job& job);
+// The host's ranks count as ended, and the group with them.
+void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason);
+// The same of every host of the job that cannot be reached, because an operator said so.
+void LoseUnreachable(Turn& turn, Job& job, const std::string& why);
+
+// account_goodput.cc: everything up to now goes to what the ranks spend their time with now. Called before that changes.
+void AccountGoodput(const Turn& turn, Job& job);
+// The ledger as it would be then; nothing is changed.
+v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady);
+
+// restart_job.cc: "paused: by night"; "paused" where no reason was given.
+std::string WithReason(absl::string_view what, const std::string& reason);
 
 // place_jobs.cc: places those of the waiting jobs (by submit index) that fit, oldest first.
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
-// Free slots of every host that is attached and reachable, in name order.
+// Free slots of every host that is attached and reachable, in name order, and why some of them are not to be used.
 struct HostSlots;
 std::vector<HostSlots> FreeSlots(const State& state);
 
 // trainer_facts.cc and checkpoint_facts.cc: one fact of a trainer of the current generation.
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
-// A rank has ended; also for ends that nobody could tell.
+// end_group.cc: a rank has ended; also for ends that nobody could tell.
 void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit);
+
+// host_facts.cc: the end of a rank 0 is acknowledged once its newest reports are here, or too late.
+void ReleaseHeldAck(Turn& turn, Host& host, const Job& job);
+void ReleaseHeldAcks(Turn& turn);
+
+// host_beats.cc: what a host's heartbeats told since the tick before.
+void TakeBeat(Host& host, const Tick::Heard& heard);
+
+// list_hosts.cc: the host as the API tells it.
+v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host);
+
+// judge_hang.cc: what ranks report of where they stand, and what follows when they stand still, or one is slow.
+void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report);
+void NoteExamination(Turn& turn, Rank& rank, const v1::Examination& examination);
+void JudgeHangs(Turn& turn);
+// No stall of this job began before now.
+void RestartStallTimer(Turn& turn, Job& job);
+// For how long a rank may be in this phase; infinite where nothing is known of it yet.
+absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase);
+
+// host_decisions.cc: what an `auto` came to on one host.
+void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told);
 
 // watch_values.cc: how a store's watchers learn that it is sealed, or that its generation is over.
 void EndValueWatchers(Turn& turn, Job& job, absl::Status status);
@@ -72,7 +138,7 @@ void EndLogsAtHost(Turn& turn, const Host& host);
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status);
 
 // read_jobs.cc: the job as the API tells it.
-v1::Job MakeJob(const Job& job, absl::Time now);
+v1::Job MakeJob(const Turn& turn, const Job& job);
 
 // prune_finished.cc: forgets the oldest finished jobs beyond the limit.
 void PruneFinished(Turn& turn);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 
-bool HoldsSlot(const Rank& rank) { return !rank.exited() && rank.gone.empty(); }
+bool HoldsSlot(const Rank& rank) { return !rank.ended(); }
 
 void ForgetGeneration(Turn& turn, Job& job) {
   for (const auto& [name, ranks] : job.ranks_on) {
@@ -60,28 +60,34 @@ void DecideThreads(const State& state, Job& job) {
 }
 
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
-  bool again = job.state() == v1::JOB_STATE_RECOVERING;
+  bool failed = job.state() == v1::JOB_STATE_RECOVERING;
+  bool again = job.head().generation() > 0;
   std::vector<HostName> previous;
   for (const Rank& rank : job.ranks) previous.push_back(rank.host());
   std::vector<RankPlace> places = AssignRanks(*decision.ranks_by_host, previous);
 
   ForgetGeneration(turn, job);
   job.head().set_generation(job.head().generation() + 1);
-  if (again) job.head().set_restarts(job.head().restarts() + 1);
+  if (failed) job.head().set_restarts(job.head().restarts() + 1);
+  if (again && !failed) job.head().set_planned_restarts(job.head().planned_restarts() + 1);
   job.record.clear_failure();
   job.store = ValueStore();
   job.nothing_desired = false;
   job.stop = false;
-  job.drop_at = absl::InfiniteFuture();
+  job.drop_at = job.drop_by = absl::InfiniteFuture();
+  job.finished_at = absl::InfiniteFuture();
+  job.unreachable_since = absl::InfiniteFuture();
+  job.head().set_unreachable(false);
   job.reports_until = absl::InfiniteFuture();
   job.progress_at = turn.now;
   job.unconfirmed.clear();
   SetRanks(turn, job, places);
   DecideThreads(turn.state, job);
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
-  if (again && job.head().checkpoints_size() > 0) {
-    absl::StrAppend(&reason, ", from step ", job.head().checkpoints(job.head().checkpoints_size() - 1).step());
-  }
+  uint64_t step = job.record.restored_step();
+  if (job.head().checkpoints_size() > 0) step = job.head().checkpoints(job.head().checkpoints_size() - 1).step();
+  if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
+  turn.Decide(job, "placement", "info", reason);
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
   turn.PushAll(job);
   MoveLogsOfJob(turn, job);
@@ -95,8 +101,61 @@ std::vector<HostName> HostsOfRanks(const Job& job) {
 
 // A job that is started again is only placed once everything of its old generation has ended, and not before its time.
 bool MayBePlaced(const Turn& turn, Job& job) {
+  if (job.held_at != 0) return false;
   if (job.state() == v1::JOB_STATE_QUEUED) return true;
-  return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(turn.state, job);
+  return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(job);
+}
+
+// Why nothing new is placed on the host; empty: it may be used.
+std::string WhyBarred(const Host& host) {
+  if (host.draining) return "its daemon is leaving";
+  if (!host.record.cordoned()) return "";
+  const std::string& reason = host.record.cordon_reason();
+  return reason.empty() ? "cordoned" : absl::StrCat("cordoned: ", reason);
+}
+
+std::string LabelOf(const Host& host, const char* label) {
+  auto it = host.inventory.labels().find(label);
+  return it == host.inventory.labels().end() ? "" : it->second;
+}
+
+// All that can be reached, and by name those that cannot: a reason to wait names them.
+std::vector<HostSlots> AllHosts(const State& state) {
+  std::vector<HostSlots> hosts = FreeSlots(state);
+  for (const auto& [name, host] : state.hosts) {
+    if (host.attached() && host.reachable) continue;
+    HostSlots away;
+    away.name = name;
+    away.barred = host.attached() || !host.reachable ? "unreachable" : "not attached";
+    hosts.push_back(std::move(away));
+  }
+  OrderByPlace(hosts);
+  return hosts;
+}
+
+PlacementFacts MakeFacts(const Job& job, const std::vector<HostSlots>& hosts) {
+  const v1::Resources& resources = job.head().spec().resources();
+  return {.ranks = job.world_size(),
+          .needs_gpu = resources.device() == v1::DEVICE_CUDA,
+          .hosts = hosts,
+          .previous = HostsOfRanks(job),
+          .only = {resources.hosts().begin(), resources.hosts().end()},
+          .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
+          .one_a_host = job.head().spec().has_probe() &&
+                        static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+}
+
+// Later jobs are to leave alone what this one, which has waited for long, could use.
+void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
+  PlacementFacts facts = MakeFacts(job, hosts);
+  if (!CouldFit(facts)) return;  // however long the others wait, it would not be placed
+  std::string why = absl::StrCat("kept for job ", job.id.value(), ", which has waited for ",
+                                 absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
+  std::vector<bool> may_use;
+  for (const HostSlots& host : hosts) may_use.push_back(BarredFor(facts, host).empty());
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (may_use[i]) hosts[i].barred = why;
+  }
 }
 
 }  // namespace
@@ -105,39 +164,48 @@ std::vector<HostSlots> FreeSlots(const State& state) {
   std::vector<HostSlots> hosts;
   for (const auto& [name, host] : state.hosts) {
     if (!host.attached() || !host.reachable) continue;
-    uint64_t used = host.strays.size();
+    uint64_t used = host.strays.size() + host.held.size();
+    HostSlots& slots = hosts.emplace_back();
+    if (used > 0) slots.busy_with = "trainers of the past";
     for (const JobId& id : host.jobs) {
       const Job& job = state.jobs.at(id);
       auto on = job.ranks_on.find(name);
       if (on == job.ranks_on.end()) continue;
-      for (uint32_t rank : on->second) used += HoldsSlot(job.ranks[rank]) ? 1 : 0;
+      uint64_t held = 0;
+      for (uint32_t rank : on->second) held += HoldsSlot(job.ranks[rank]) ? 1 : 0;
+      if (held > 0) absl::StrAppend(&slots.busy_with, slots.busy_with.empty() ? "" : ", ", "job ", id.value());
+      used += held;
     }
-    uint32_t free = used >= host.slots ? 0 : host.slots - static_cast<uint32_t>(used);
-    hosts.push_back({.name = name,
-                     .slots = host.slots,
-                     .free = free,
-                     .gpus = static_cast<uint32_t>(host.inventory.gpus_size())});
+    slots.name = name;
+    slots.slots = host.slots;
+    slots.free = used >= host.slots ? 0 : host.slots - static_cast<uint32_t>(used);
+    slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
+    slots.switch_name = LabelOf(host, "switch");
+    slots.rack = LabelOf(host, "rack");
+    slots.barred = WhyBarred(host);
   }
   return hosts;
 }
 
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
-  std::vector<HostSlots> hosts = FreeSlots(turn.state);
-  for (uint64_t index : submit_indexes) {
-    auto id = turn.state.by_submission.find(index);
-    if (id == turn.state.by_submission.end() || !turn.state.queue.contains(index)) continue;
-    Job& job = turn.state.jobs.at(id->second);
+  std::set<uint64_t> indexes = submit_indexes;
+  indexes.insert(turn.state.overdue.begin(), turn.state.overdue.end());
+  std::erase_if(indexes, [&](uint64_t index) { return !turn.state.queue.contains(index); });
+  if (indexes.empty()) return;
+  std::vector<HostSlots> hosts = AllHosts(turn.state);
+  for (uint64_t index : indexes) {
+    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
     if (!MayBePlaced(turn, job)) continue;
-    bool cuda = job.head().spec().resources().device() == v1::DEVICE_CUDA;
-    PlacementDecision decision = DecidePlacement(
-        {.ranks = job.world_size(), .needs_gpu = cuda, .hosts = hosts, .previous = HostsOfRanks(job)});
+    PlacementDecision decision = DecidePlacement(MakeFacts(job, hosts));
     if (!decision.ranks_by_host.has_value()) {
       if (job.head().reason() != decision.reason) turn.SetReason(job, decision.reason);
+      if (turn.state.overdue.contains(index)) KeepFor(turn, job, hosts);
       continue;
     }
-    for (HostSlots& host : hosts) {
-      auto chosen = decision.ranks_by_host->find(host.name);
-      if (chosen != decision.ranks_by_host->end()) host.free -= chosen->second;
+    for (const auto& [name, ranks] : *decision.ranks_by_host) {
+      auto chosen = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& host) { return host.name == name; });
+      chosen->free -= ranks;
+      absl::StrAppend(&chosen->busy_with, chosen->busy_with.empty() ? "" : ", ", "job ", job.id.value());
     }
     Place(turn, job, decision);
   }

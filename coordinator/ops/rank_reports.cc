@@ -5,32 +5,43 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/goodput.h"
 
 namespace trainyard {
 namespace {
 
+// A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
+// coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
 void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
-  // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again.
-  if (step.step() <= job.told.step()) return;
-  job.told.set_step(step.step());
-  job.told.set_loss(step.loss());
-  job.told_changed = true;
-  job.head().set_last_step(step.step());
-  job.head().set_last_loss(step.loss());
+  // A number the job cannot have come to would hide every step after it.
+  if (step.step() <= job.reported_step || step.step() > job.head().spec().train().steps()) return;
+  job.reported_step = step.step();
   job.longest_s = std::max(job.longest_s, step.step_s());
+  bool is_new = step.step() > job.told.step();
+  if (is_new) {
+    job.told.set_step(step.step());
+    job.told.set_loss(step.loss());
+    job.told_changed = true;
+    job.head().set_last_step(step.step());
+    job.head().set_last_loss(step.loss());
+  }
   v1::Event event;
   *event.mutable_step() = step;
-  turn.Tell(job, std::move(event));
+  turn.TellReport(job, std::move(event), is_new);
 }
 
 void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
-  if (eval.step() <= job.told.eval_step()) return;
-  job.told.set_eval_step(eval.step());
-  job.told_changed = true;
+  if (eval.step() <= job.reported_eval || eval.step() > job.head().spec().train().steps()) return;
+  job.reported_eval = eval.step();
   job.longest_s = std::max(job.longest_s, eval.seconds());
+  bool is_new = eval.step() > job.told.eval_step();
+  if (is_new) {
+    job.told.set_eval_step(eval.step());
+    job.told_changed = true;
+  }
   v1::Event event;
   *event.mutable_eval() = eval;
-  turn.Tell(job, std::move(event));
+  turn.TellReport(job, std::move(event), is_new);
 }
 
 // An evaluation follows the step it was made after.
@@ -46,14 +57,21 @@ void TellInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
 }
 
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
+  if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase != report.phase()) job.progress_at = turn.now;
     rank.phase = report.phase().substr(0, 32);
   }
-  rank.last_step = std::max(rank.last_step, report.last_step());
+  if (report.last_step() > rank.last_step) {
+    rank.last_step = report.last_step();
+    rank.step_at = turn.now;
+    if (rank.record.rank() == 0) StepCompleted(*job.record.mutable_goodput());
+  }
+  NoteStand(turn, job, rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
   TellInOrder(turn, job, report);
+  if (rank.exited() || rank.record.finished()) turn.KeepReports(job);
   if (report.dropped_steps() > 0) {
     turn.Notice(job, "warning", absl::StrCat(report.dropped_steps(), " step reports were dropped by the daemon on ",
                                              rank.record.host(), " while it could not reach the coordinator"));
@@ -74,6 +92,7 @@ void Run(Turn& turn, RankReportsTold& event) {
                    report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
     if (!current) continue;  // of a generation that is over: no report of it counts
     TakeReport(turn, job, job.ranks[report.key().rank()], report);
+    ReleaseHeldAck(turn, turn.state.hosts.at(host), job);
     if (job.reports_until != absl::InfiniteFuture()) turn.Touch(job);
   }
 }

@@ -9,6 +9,7 @@
 #include "common/version.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/goodput.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/recovery.h"
 
@@ -24,14 +25,20 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   status.set_rank(rank.record.rank());
   status.set_host(rank.record.host());
   status.set_generation(job.head().generation());
-  status.set_phase(rank.exited() || !rank.gone.empty() ? "ended" : rank.phase);
+  status.set_phase(rank.ended() ? "ended" : rank.phase);
   status.set_last_step(rank.last_step);
   if (rank.last_report > absl::InfinitePast()) {
     status.set_last_report_age_s(absl::ToDoubleSeconds(std::max(now - rank.last_report, absl::ZeroDuration())));
   }
   status.set_pid(rank.record.pid());
+  status.set_phase_s(rank.stand.phase_s);
+  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+    if (!rank.exited() && !communicator.waits_in().empty()) status.set_waits_in(communicator.waits_in());
+  }
+  status.set_compute_s(rank.computing.StepSeconds());
+  status.set_straggler(rank.straggler);
   if (rank.exited()) status.set_exit(TellExit(rank.record.exit()));
-  if (!rank.exited() && !rank.gone.empty()) status.set_exit(rank.gone);
+  if (!rank.exited()) status.set_exit(rank.record.gone());
   return status;
 }
 
@@ -48,11 +55,12 @@ v1::Job MakeHead(const Job& job) {
 
 }  // namespace
 
-v1::Job MakeJob(const Job& job, absl::Time now) {
+v1::Job MakeJob(const Turn& turn, const Job& job) {
   v1::Job message = MakeHead(job);
   *message.mutable_checkpoints() = job.head().checkpoints();
+  *message.mutable_goodput() = MakeGoodput(AccountedTo(job, turn.steady));
   *message.mutable_decisions() = job.head().decisions();
-  for (const Rank& rank : job.ranks) *message.add_ranks() = MakeRankStatus(job, rank, now);
+  for (const Rank& rank : job.ranks) *message.add_ranks() = MakeRankStatus(job, rank, turn.now);
   return message;
 }
 
@@ -62,7 +70,7 @@ void Run(Turn& turn, GetJob& event) {
     turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.job.value())), {}});
     return;
   }
-  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(it->second, turn.now)});
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});
 }
 
 void Run(Turn& turn, ListJobs& event) {
@@ -106,7 +114,7 @@ void Run(Turn& turn, GetServerInfo& event) {
     info.set_slots(info.slots() + host.slots);
     info.set_slots_free(info.slots_free() + host.free);
   }
-  info.set_jobs_unfinished(static_cast<uint32_t>(turn.state.queue.size() + turn.state.active.size()));
+  info.set_jobs_unfinished(static_cast<uint32_t>(turn.state.jobs.size() - turn.state.finished.size()));
   turn.Emit(Reply{event.call, absl::OkStatus(), std::move(info)});
 }
 

@@ -16,11 +16,9 @@ void Run(Turn& turn, RevisionApplied& event) {
     if (!job.nothing_desired) continue;
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
-      bool never_started = !rank.record.started() && !rank.seen_running && !rank.exited() && rank.gone.empty();
+      bool never_started = !rank.record.started() && !rank.seen_running && !rank.ended();
       if (!never_started || rank.removed_at_revision == 0 || event.revision < rank.removed_at_revision) continue;
-      rank.gone = "never started";
-      turn.Touch(job);
-      turn.ScheduleAll();
+      MarkGone(turn, job, rank, "never started");
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "common/limits.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/goodput.h"
 #include "spec/prepare.h"
 
 namespace trainyard {
@@ -27,8 +28,9 @@ absl::Status CheckRequest(const State& state, const v1::SubmitRequest& request, 
     return absl::InvalidArgumentError(
         absl::StrCat("default_run_root '", request.default_run_root(), "' must be an absolute path"));
   }
-  if (state.queue.size() + state.active.size() >= limits::kJobsUnfinished) {
-    return absl::ResourceExhaustedError(absl::StrCat(state.queue.size() + state.active.size(),
+  size_t unfinished = state.jobs.size() - state.finished.size();
+  if (unfinished >= limits::kJobsUnfinished) {
+    return absl::ResourceExhaustedError(absl::StrCat(unfinished,
                                                      " jobs are unfinished, the limit; wait, or cancel some"));
   }
   return absl::OkStatus();
@@ -50,11 +52,13 @@ Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, Pr
   head.set_job_id(id.value());
   *head.mutable_spec() = std::move(prepared.spec);
   head.set_state(v1::JOB_STATE_QUEUED);
-  head.set_submitted_unix_ms(absl::ToUnixMillis(turn.now));
+  head.set_submitted_unix_ms(absl::ToUnixMillis(turn.wall));
   for (v1::ResolvedKey& decision : prepared.decisions) *head.add_decisions() = std::move(decision);
   for (std::string& warning : prepared.warnings) head.add_warnings(std::move(warning));
   head.set_spec_digest(prepared.digest);
   head.set_resume(request.resume());
+  *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
+  job.waiting_since = turn.now;
   job.record.set_spec_bytes(std::move(prepared.bytes));
   job.record.set_submit_index(turn.state.next_submit_index++);
   return job;

@@ -9,6 +9,8 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/health.h"
+#include "coordinator/policy/placement.h"
+#include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
@@ -19,48 +21,13 @@ constexpr absl::Duration kFormationLimit = absl::Seconds(120);
 // A daemon that attached without a trainer it had tells its exit from the rank folder at once, if it can at all.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
 constexpr absl::Duration kToldInterval = absl::Seconds(1);
-
-v1::FailureRecord MakeFailure(v1::FailureRecord::Kind kind, std::string text) {
-  v1::FailureRecord failure;
-  failure.set_kind(kind);
-  failure.set_text(std::move(text));
-  return failure;
-}
+// A process that a SIGKILL does not end (blocked in the kernel for good) counts as gone; its slot stays taken.
+constexpr absl::Duration kKillLimit = absl::Seconds(30);
+// A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
+constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
 
 bool IsForming(const Job& job) {
   return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING;
-}
-
-void HostLost(Turn& turn, Host& host, const std::string& reason) {
-  turn.Warn(absl::StrCat("host ", host.name.value(), " is unreachable: ", reason, "; its trainers may go on"));
-  std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
-  for (const JobId& id : jobs) {
-    Job& job = turn.state.jobs.at(id);
-    std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
-    // A group forms through its daemons, so without one it cannot; a group that steps needs none of them.
-    if (IsForming(job)) {
-      FailGeneration(turn, job, MakeFailure(v1::FailureRecord::KIND_HOST, text + " while the group formed"));
-    } else if (job.state() == v1::JOB_STATE_RUNNING) {
-      turn.Notice(job, "warning", text + "; its ranks may go on");
-    }
-    turn.Touch(job);
-  }
-  turn.ScheduleAll();
-}
-
-void JudgeHosts(Turn& turn) {
-  for (auto& [name, host] : turn.state.hosts) {
-    HostJudgement judged = JudgeHost(
-        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = turn.state.options.lease});
-    if (judged.reachable == host.reachable) continue;
-    host.reachable = judged.reachable;
-    if (!judged.reachable) {
-      HostLost(turn, host, judged.reason);
-    } else {
-      turn.Info(absl::StrCat("host ", name.value(), " is reachable again"));
-      turn.ScheduleAll();
-    }
-  }
 }
 
 void EndMissingTrainers(Turn& turn, Job& job) {
@@ -76,6 +43,12 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 
 void JudgeFormation(Turn& turn, Job& job) {
   if (!IsForming(job) || turn.now - job.progress_at < kFormationLimit) return;
+  // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
+  bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
+    auto host = turn.state.hosts.find(on.first);
+    return host == turn.state.hosts.end() || !host->second.reachable;
+  });
+  if (waits || !job.unconfirmed.empty()) return;
   std::vector<std::string> missing;
   for (const Rank& rank : job.ranks) {
     if (rank.record.ready()) continue;
@@ -92,18 +65,60 @@ void JudgeFormation(Turn& turn, Job& job) {
                                           absl::StrJoin(missing, ", rank "))));
 }
 
+void EndUnkillable(Turn& turn, Job& job) {
+  if (!job.nothing_desired) return;
+  for (Rank& rank : job.ranks) {
+    if (rank.ended() || rank.removed_at_revision == 0) continue;
+    auto host = turn.state.hosts.find(rank.host());
+    if (host == turn.state.hosts.end() || !host->second.attached() ||
+        host->second.applied_revision < rank.removed_at_revision) {
+      continue;
+    }
+    if (rank.dropped_at == absl::InfiniteFuture()) rank.dropped_at = turn.now;
+    if (turn.now - rank.dropped_at < kKillLimit) continue;
+    v1::TrainerKey& key = host->second.strays.emplace_back();
+    key.set_job_id(job.id.value());
+    key.set_generation(job.head().generation());
+    key.set_rank(rank.record.rank());
+    std::string why = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
+                                   absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
+    turn.Notice(job, "error", why);
+    MarkGone(turn, job, rank, std::move(why));
+  }
+}
+
+// Every rank has told its last step, but not every one has left.
+void EndLeavers(Turn& turn, Job& job) {
+  if (turn.now - job.finished_at < kLeaveLimit || job.nothing_desired || AllEnded(job)) return;
+  turn.Notice(job, "warning", "every rank has made all steps, but not every one has left; those are killed");
+  DropTrainers(turn, job);
+}
+
+// A stop waits for an evaluation or a save that is under way, within drop_by.
+bool MayStillStop(const Turn& turn, const Job& job) {
+  if (!job.stop || turn.now >= job.drop_by) return false;
+  return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
+    bool busy = rank.phase == "save" || rank.phase == "evaluate";
+    return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;
+  });
+}
+
 void TickJob(Turn& turn, Job& job) {
+  if (job.held_at != 0) return;
   EndMissingTrainers(turn, job);
+  JudgeLosses(turn, job);
   JudgeFormation(turn, job);
-  if (turn.now >= job.drop_at) {
-    if (job.state() == v1::JOB_STATE_STOPPING && job.record.cancelled() && !job.record.has_failure()) {
+  EndUnkillable(turn, job);
+  EndLeavers(turn, job);
+  if (turn.now >= job.drop_at && !MayStillStop(turn, job)) {
+    if (job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.record.has_failure()) {
       turn.Notice(job, "warning", "the ranks did not stop in time; they are killed");
     }
     DropTrainers(turn, job);
   }
   // A stop that was under way when the coordinator was restarted gets its grace anew.
   if (job.stop && !job.nothing_desired && job.drop_at == absl::InfiniteFuture()) {
-    job.drop_at = turn.now + limits::kStopGrace;
+    job.drop_at = turn.now + StopGrace(job);
   }
   if (turn.now >= job.reports_until) turn.Touch(job);
   if (job.state() == v1::JOB_STATE_RECOVERING) {
@@ -113,6 +128,17 @@ void TickJob(Turn& turn, Job& job) {
       job.restart_at = absl::InfinitePast();
       turn.Schedule(job);
     }
+  }
+}
+
+// Jobs that have waited so long that later ones no longer overtake them.
+void MarkOverdue(Turn& turn) {
+  for (uint64_t index : turn.state.queue) {
+    const Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
+    turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
+                           ": later jobs no longer take slots it could use"));
+    turn.ScheduleAll();
   }
 }
 
@@ -132,15 +158,21 @@ void Run(Turn& turn, Tick& event) {
     auto session = state.sessions.find(heard.session);
     if (session != state.sessions.end()) {
       Host& host = state.hosts.at(session->second);
+      ObserveGap(heard.time - host.last_heard, state.options.lease, host.gaps);
+      host.lease = LeaseOf(state.options.lease, host.gaps);
       host.last_heard = std::max(host.last_heard, heard.time);
+      TakeBeat(host, heard);
     }
   }
   JudgeHosts(turn);
   std::vector<JobId> active(state.active.begin(), state.active.end());
   for (const JobId& id : active) TickJob(turn, state.jobs.at(id));
+  JudgeHangs(turn);
   EndReaders(turn);
+  ReleaseHeldAcks(turn);
   if (turn.now - state.told_saved_at >= kToldInterval) {
     state.told_saved_at = turn.now;
+    MarkOverdue(turn);
     for (const JobId& id : active) {
       if (state.jobs.at(id).told_changed) turn.SaveTold(state.jobs.at(id));
     }

@@ -7,23 +7,20 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
 
-v1::FailureRecord MakeFailure(const Rank& rank, v1::FailureRecord::Kind kind, absl::string_view text) {
-  v1::FailureRecord failure;
-  failure.set_kind(kind);
-  failure.set_rank(rank.record.rank());
-  failure.set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " ", text));
-  return failure;
+v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl::string_view what) {
+  return MakeRankFailure(kind, rank.record.rank(), rank.record.host(), what);
 }
 
 void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
   rank.record.set_started(true);
   rank.record.set_pid(started.pid());
   rank.seen_running = true;
-  rank.gone.clear();
+  rank.record.clear_gone();
   job.progress_at = turn.now;
 }
 
@@ -37,7 +34,7 @@ void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& r
     return;
   }
   FailGeneration(turn, job,
-                 MakeFailure(rank, v1::FailureRecord::KIND_DIGEST,
+                 FailureOf(rank, v1::FailureRecord::KIND_DIGEST,
                              absl::StrCat("has another configuration than the job: digest ", registered.spec_digest(),
                                           ", expected ", job.head().spec_digest())));
 }
@@ -54,9 +51,23 @@ void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
 void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken) {
   rank.broke = true;
   FailGeneration(turn, job,
-                 MakeFailure(rank, v1::FailureRecord::KIND_COLLECTIVE,
+                 FailureOf(rank, v1::FailureRecord::KIND_COLLECTIVE,
                              absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
                                           broken.message().substr(0, 1024))));
+}
+
+// Once a rank: what it measured is told to watchers, and the doctor judges it.
+void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
+  const bool told = std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
+    return event->has_probe() && event->generation() == job.head().generation() &&
+           event->probe().rank() == rank.record.rank();
+  });
+  if (told) return;
+  v1::Event event;
+  *event.mutable_probe() = report;
+  event.mutable_probe()->set_rank(rank.record.rank());
+  event.mutable_probe()->set_host(rank.record.host());
+  turn.Tell(job, std::move(event));
 }
 
 }  // namespace
@@ -81,12 +92,21 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
       break;
     case v1::Fact::kRefused:
       FailGeneration(turn, job,
-                     MakeFailure(rank, v1::FailureRecord::KIND_REFUSED,
+                     FailureOf(rank, v1::FailureRecord::KIND_REFUSED,
                                  absl::StrCat("refused the job: ", fact.refused().message().substr(0, 4096))));
       break;
     case v1::Fact::kBroken:
       Broken(turn, job, rank, fact.broken());
       break;
+    case v1::Fact::kExamined:
+      NoteExamination(turn, rank, fact.examined());
+      return;
+    case v1::Fact::kDecided:
+      NoteHostDecisions(turn, job, rank.host(), fact.decided());
+      return;
+    case v1::Fact::kProbe:
+      Probed(turn, job, rank, fact.probe());
+      return;
     case v1::Fact::kExited:
       RankExited(turn, job, rank, fact.exited());
       break;

@@ -21,7 +21,10 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
  public:
   WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, const v1::WatchRequest& request)
       : context_(context), registry_(registry), id_(registry.NewId()), job_(request.job_id()),
-        sequence_(request.after_sequence()), writer_(this) {}
+        position_{.sequence = request.after_sequence(),
+                  .step = request.after_step(),
+                  .eval_step = request.after_eval_step()},
+        writer_(this) {}
 
   void Start(std::shared_ptr<WatchStream> self) {
     registry_.Add(id_, std::move(self));
@@ -32,10 +35,8 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
     // One for the batch itself, so that a write that is done at once does not ask again before all are queued.
     unwritten_.fetch_add(batch.events.size() + 1);
     last_ = batch.last;
-    for (EventPtr& event : batch.events) {
-      sequence_.store(event->sequence());
-      writer_.Push(std::move(event));
-    }
+    position_ = batch.position;  // read once the last of the batch is written, which is after this
+    for (EventPtr& event : batch.events) writer_.Push(std::move(event));
     if (batch.last) writer_.End(grpc::Status::OK);
     Written();
   }
@@ -62,7 +63,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
 
  private:
   void Ask(bool first) {
-    if (!context_.queue->TryPost(WatchJob{id_, job_, sequence_.load(), first})) End(OverloadedStatus());
+    if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first})) End(OverloadedStatus());
   }
   void Written() {
     if (unwritten_.fetch_sub(1) == 1 && !last_) Ask(false);
@@ -72,7 +73,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   Registry<WatchId, WatchStream>& registry_;
   const WatchId id_;
   const JobId job_;
-  std::atomic<uint64_t> sequence_;
+  WatchPosition position_;
   std::atomic<size_t> unwritten_{0};
   std::atomic<bool> last_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
@@ -173,6 +174,39 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerCont
                                                         const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
   return calls_.Start("GetServerInfo", context, response,
                       [](CallId call) { return trainyard::GetServerInfo{call}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context,
+                                                    const v1::ListHostsRequest*, v1::ListHostsResponse* response) {
+  return calls_.Start("ListHosts", context, response, [](CallId call) { return trainyard::ListHosts{call}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Restart(grpc::CallbackServerContext* context,
+                                                  const v1::RestartRequest* request, v1::Job* response) {
+  return calls_.Start("Restart", context, response, [request](CallId call) { return RestartJob{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,
+                                                v1::Job* response) {
+  return calls_.Start("Pause", context, response, [request](CallId call) { return PauseJob{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* context,
+                                                 const v1::ResumeRequest* request, v1::Job* response) {
+  return calls_.Start("Resume", context, response, [request](CallId call) { return ResumeJob{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* context,
+                                                  const v1::SetHostRequest* request, v1::HostStatus* response) {
+  return calls_.Start("SetHost", context, response,
+                      [request](CallId call) { return trainyard::SetHost{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ListEvents(grpc::CallbackServerContext* context,
+                                                     const v1::ListEventsRequest* request,
+                                                     v1::ListEventsResponse* response) {
+  return calls_.Start("ListEvents", context, response,
+                      [request](CallId call) { return trainyard::ListEvents{call, *request}; });
 }
 
 grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext*,

@@ -32,6 +32,18 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                    v1::Job* response) override;
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,
                                           v1::ServerInfo* response) override;
+  grpc::ServerUnaryReactor* ListHosts(grpc::CallbackServerContext* context, const v1::ListHostsRequest* request,
+                                      v1::ListHostsResponse* response) override;
+  grpc::ServerUnaryReactor* Restart(grpc::CallbackServerContext* context, const v1::RestartRequest* request,
+                                    v1::Job* response) override;
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,
+                                  v1::Job* response) override;
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,
+                                   v1::Job* response) override;
+  grpc::ServerUnaryReactor* SetHost(grpc::CallbackServerContext* context, const v1::SetHostRequest* request,
+                                    v1::HostStatus* response) override;
+  grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context, const v1::ListEventsRequest* request,
+                                       v1::ListEventsResponse* response) override;
   grpc::ServerWriteReactor<v1::Event>* Watch(grpc::CallbackServerContext* context,
                                              const v1::WatchRequest* request) override;
   grpc::ServerWriteReactor<v1::LogLine>* Logs(grpc::CallbackServerContext* context,

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/limits.h"
+#include "coordinator/core/commits.h"
 #include "coordinator/core/core.h"
 #include "coordinator/policy/lifecycle.h"
 
@@ -48,13 +49,17 @@ class Harness {
     auto made = Core::New(options, all, now);
     ASSERT_TRUE(made.ok()) << made.status();
     core = *std::move(made);
+    crashed = false;
+    commits_left = -1;
     desired.clear();
     ended_sessions.clear();
     Take(core->Start(now));
   }
 
-  void Handle(Event event) {
-    Take(core->Handle(std::move(event), now));
+  void Handle(Event event) { Handle(std::move(event), now); }
+  void Handle(Event event, CoreTime time) {
+    if (crashed) return;
+    Take(core->Handle(std::move(event), time));
     absl::Status status = core->Check();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -87,6 +92,52 @@ class Harness {
     Handle(CancelJob{call, JobId(job_id), "enough"});
     return replies[call];
   }
+  Reply RestartAsked(const std::string& job_id, bool at_once = false) {
+    CallId call(++calls_);
+    RestartJob event{call, {}};
+    event.request.set_job_id(job_id);
+    event.request.set_now(at_once);
+    Handle(std::move(event));
+    return replies[call];
+  }
+  Reply Pause(const std::string& job_id, bool at_once = false) {
+    CallId call(++calls_);
+    PauseJob event{call, {}};
+    event.request.set_job_id(job_id);
+    event.request.set_reason("night");
+    event.request.set_now(at_once);
+    Handle(std::move(event));
+    return replies[call];
+  }
+  Reply Resume(const std::string& job_id, bool from_start = false) {
+    CallId call(++calls_);
+    ResumeJob event{call, {}};
+    event.request.set_job_id(job_id);
+    event.request.set_from_start(from_start);
+    Handle(std::move(event));
+    return replies[call];
+  }
+  Reply Set(const std::string& host, v1::SetHostRequest::Action action, const std::string& reason = "",
+            bool at_once = false) {
+    CallId call(++calls_);
+    SetHost event{call, {}};
+    event.request.set_name(host);
+    event.request.set_action(action);
+    event.request.set_reason(reason);
+    event.request.set_now(at_once);
+    Handle(std::move(event));
+    return replies[call];
+  }
+  // The decisions that were told of a job, "rule: text" each.
+  std::vector<std::string> Decisions(const std::string& job_id) {
+    std::vector<std::string> decisions;
+    for (const EventPtr& event : WatchFrom(job_id, 0)) {
+      if (event->has_notice() && !event->notice().rule().empty()) {
+        decisions.push_back(absl::StrCat(event->notice().rule(), ": ", event->notice().text()));
+      }
+    }
+    return decisions;
+  }
   v1::Job Get(const std::string& job_id) {
     CallId call(++calls_);
     Handle(GetJob{call, JobId(job_id)});
@@ -106,6 +157,9 @@ class Harness {
   }
   // Everything a watcher that asks from `after` on is told now.
   std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
+    return WatchFrom(job_id, WatchPosition{.sequence = after});
+  }
+  std::vector<EventPtr> WatchFrom(const std::string& job_id, WatchPosition after) {
     std::vector<EventPtr> events;
     WatchId watch(++watches_);
     bool first = true;
@@ -114,7 +168,7 @@ class Harness {
       Handle(WatchJob{watch, JobId(job_id), after, std::exchange(first, false)});
       if (!watched.contains(watch) || watched[watch].events.empty()) break;
       for (const EventPtr& event : watched[watch].events) events.push_back(event);
-      after = events.back()->sequence();
+      after = watched[watch].position;
       if (watched[watch].last) break;
     }
     Handle(WatchClosed{watch, JobId(job_id)});
@@ -142,18 +196,32 @@ class Harness {
   std::map<ReaderId, std::vector<std::string>> log_requests;
   std::map<ReaderId, absl::Status> ended_logs;
   std::vector<std::string> log;
+  // The coordinator is gone once it has made so many commits more, each of at most `commit_entries`, with whatever it had
+  // not released; it stays gone until Restart. -1: it stays.
+  int commits_left = -1;
+  size_t commit_entries = Store::kEntriesMax;
+  bool crashed = false;
+  std::vector<JobTold> told;
+  std::map<std::string, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
 
  private:
   void Take(Output output) {
-    for (Record& record : output.records) {
-      if (record.value.has_value()) {
-        records[record.key] = *record.value;
-      } else {
-        records.erase(record.key);
+    std::vector<std::vector<Record>> turns;
+    turns.push_back(std::move(output.records));
+    for (std::vector<StoreEntry>& commit : MakeCommits(std::move(turns), commit_entries)) {
+      if (crashed) return;
+      for (StoreEntry& entry : commit) {
+        if (entry.value.has_value()) {
+          records[entry.key] = *std::move(entry.value);
+        } else {
+          records.erase(entry.key);
+        }
       }
+      if (commits_left > 0 && --commits_left == 0) crashed = true;
     }
+    if (crashed) return;
     for (Effect& effect : output.effects) std::visit([this](auto& what) { On(what); }, effect);
   }
 
@@ -171,9 +239,7 @@ class Harness {
   }
   void On(EndSession& end) { ended_sessions[end.session] = end.status; }
   void On(SendValues& send) {
-    for (WatchId watch : *send.watches) {
-      for (const ValuePtr& value : send.values) values[watch].push_back(value);
-    }
+    for (WatchId watch : *send.watches) values[watch] = send.log->values;
   }
   void On(EndValues& end) {
     for (WatchId watch : end.watches) ended_values[watch] = end.status;
@@ -182,7 +248,9 @@ class Harness {
     EXPECT_NE(line.level, WriteLog::Level::kError) << line.text;
     log.push_back(std::move(line.text));
   }
-  void On(JobTold&) {}
+  void On(JobTold& told) { this->told.push_back(std::move(told)); }
+  void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
+  void On(JobForgotten&) {}
   void On(FailureCounted&) {}
   void On(SaveCounted&) {}
   void On(JobEnded&) {}
@@ -212,8 +280,10 @@ class FakeHost {
     attach.hello.set_applied_revision(applied);
     attach.hello.set_cluster_id(cluster);
     for (const auto& [key, trainer] : running) *attach.hello.add_trainers()->mutable_key() = trainer;
+    attach.hello.set_outbox_id(outbox_id);
     harness.alive.push_back(session);
     harness.Handle(std::move(attach));
+    if (remembers && harness.welcomes.contains(session)) TellAgain();
   }
   // The stream breaks; the daemon and its trainers go on.
   void Detach() {
@@ -255,9 +325,22 @@ class FakeHost {
   void Tell(const v1::TrainerKey& key, v1::Fact fact) {
     fact.set_sequence(++sequence);
     *fact.mutable_key() = key;
+    if (remembers) outbox.push_back(fact);
     HostFactsTold told{session, {}};
     *told.batch.add_facts() = std::move(fact);
     harness.Handle(std::move(told));
+  }
+  // What was not acknowledged, and all reports of steps that it has.
+  void TellAgain() {
+    uint64_t acked = harness.welcomes.at(session).acked_fact();
+    if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
+    std::erase_if(outbox, [&](const v1::Fact& fact) { return fact.sequence() <= acked; });
+    RankReportsTold reports{session, {}};
+    for (const auto& [name, report] : kept_reports) *reports.reports.add_reports() = report;
+    harness.Handle(std::move(reports));
+    HostFactsTold facts{session, {}};
+    for (const v1::Fact& fact : outbox) *facts.batch.add_facts() = fact;
+    harness.Handle(std::move(facts));
   }
   void Register(const v1::TrainerKey& key, const std::string& digest = "") {
     v1::Fact fact;
@@ -310,14 +393,42 @@ class FakeHost {
     *report.mutable_key() = key;
     report.set_phase("train");
     report.set_last_step(to);
+    report.add_phase_times()->set_phase("train");
+    report.mutable_phase_times(0)->set_longest_s(0.01);
     for (uint64_t step = from; step <= to; ++step) {
       v1::StepReport& made = *report.add_steps();
       made.set_step(step);
       made.set_loss(5.0 / static_cast<double>(step));
       made.set_tokens(64);
       made.set_step_s(0.01);
+      if (remembers) {
+        *kept_reports[Name(key)].mutable_key() = key;
+        *kept_reports[Name(key)].add_steps() = made;
+      }
     }
     harness.Handle(std::move(told));
+  }
+
+  // Where one rank stands: its phase, and what it waits in.
+  void Stand(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step, const std::string& waits_in) {
+    RankReportsTold told{session, {}};
+    v1::RankReport& report = *told.reports.add_reports();
+    *report.mutable_key() = key;
+    report.set_phase(phase);
+    report.set_last_step(last_step);
+    v1::CommunicatorReport& world = *report.add_communicators();
+    world.set_name("world");
+    world.set_started(17);
+    world.set_completed(16);
+    world.set_waits_in(waits_in);
+    world.set_last_started(waits_in);
+    harness.Handle(std::move(told));
+  }
+  void SaveFails(const v1::TrainerKey& key, uint64_t step) {
+    v1::Fact fact;
+    fact.mutable_save_failed()->set_step(step);
+    fact.mutable_save_failed()->set_message("No space left on device");
+    Tell(key, std::move(fact));
   }
 
   const v1::DesiredState& desired() { return harness.desired[session]; }
@@ -331,6 +442,11 @@ class FakeHost {
   const uint32_t slots;
   uint64_t incarnation;
   std::string cluster;
+  std::string outbox_id;
+  // Keeps what is not acknowledged, and rank 0's steps, and tells both again whenever it attaches.
+  bool remembers = false;
+  std::vector<v1::Fact> outbox;
+  std::map<std::string, v1::RankReport> kept_reports;
   SessionId session;
   uint64_t sequence = 0;
   uint64_t applied = 0;

@@ -1,5 +1,5 @@
 // A seeded random walk: jobs come and go, hosts attach, break, vanish and come back, trainers start, finish and die,
-// the coordinator is restarted from its records; after each event every invariant holds. In the end the faults stop,
+// operators pause, restart, drain and give up; the coordinator is restarted from its records; after each event every invariant holds. In the end the faults stop,
 // and every job must reach a final state.
 //
 // A failing seed is told; TRAINYARD_WALK_SEED=N runs that one alone.
@@ -33,7 +33,7 @@ class Walk {
 
   void Step() {
     FakeHost& host = *hosts_[Pick(hosts_.size())];
-    switch (Pick(14)) {
+    switch (Pick(17)) {
       case 0:
         if (jobs_.size() < 25) Submit();
         break;
@@ -55,9 +55,37 @@ class Walk {
       case 6:
         if (Pick(12) == 0) RestartCoordinator();
         break;
+      case 7:
+        if (!jobs_.empty()) Operate(jobs_[Pick(jobs_.size())]);
+        break;
+      case 8:
+        if (Pick(4) == 0) SetHost(host);
+        break;
       default:
         if (Attached(host)) Act(host);
     }
+  }
+
+  // An operator, who does not look first.
+  void Operate(const std::string& job) {
+    switch (Pick(6)) {
+      case 0:
+        harness_.Pause(job, Pick(3) == 0);
+        break;
+      case 1:
+        harness_.RestartAsked(job, Pick(3) == 0);
+        break;
+      default:
+        harness_.Resume(job, Pick(2) == 0);
+    }
+  }
+
+  void SetHost(FakeHost& host) {
+    constexpr v1::SetHostRequest::Action kActions[] = {
+        v1::SetHostRequest::ACTION_CORDON, v1::SetHostRequest::ACTION_UNCORDON, v1::SetHostRequest::ACTION_UNCORDON,
+        v1::SetHostRequest::ACTION_DRAIN, v1::SetHostRequest::ACTION_LOST};
+    harness_.Set(host.name, kActions[Pick(std::size(kActions))], "why not", Pick(3) == 0);
+    if (Attached(host) && Pick(4) == 0) harness_.Handle(HostDraining{host.session, Pick(2) == 0});
   }
 
   void Submit() {
@@ -142,9 +170,14 @@ class Walk {
         all_final &= state.job_id().empty() || IsFinal(state.state());
       }
       if (all_final) return;
+      for (const std::string& job : jobs_) {
+        if (harness_.StateOf(job) == v1::JOB_STATE_PAUSED) harness_.Resume(job, /*from_start=*/true);
+      }
       for (auto& host : hosts_) {
         if (!Attached(*host)) Reattach(*host);
         if (!Attached(*host)) continue;
+        harness_.Set(host->name, v1::SetHostRequest::ACTION_UNCORDON);
+        harness_.Handle(HostDraining{host->session, false});
         host->Apply();
         std::map<std::string, v1::TrainerKey> running = host->running;
         for (const auto& [name, key] : running) {

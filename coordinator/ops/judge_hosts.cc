@@ -1,0 +1,179 @@
+// Hosts that are not heard of: which are unreachable (policy/health), and which of those are lost for a job
+// (policy/host_loss). Called by the tick.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+#include "coordinator/policy/health.h"
+#include "coordinator/policy/host_loss.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+bool IsForming(const Job& job) {
+  return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING;
+}
+
+bool IsReachable(const State& state, const HostName& name) {
+  auto host = state.hosts.find(name);
+  return host != state.hosts.end() && host->second.reachable;
+}
+
+void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
+  std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
+  turn.DecideCluster(host.name, "", "warning", absl::StrCat(text, "; its trainers may go on"));
+  std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
+  for (const JobId& id : jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!HasTrainers(job.state())) continue;
+    if (IsForming(job)) turn.Notice(job, "warning", text + "; forming waits for it");
+    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, "warning", text + "; its ranks may go on");
+  }
+  turn.ScheduleAll();
+}
+
+PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
+  PeerRank peer;
+  peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseOf(turn.state, host);
+  peer.suspect = job.hang.suspects.contains(rank.record.rank());
+  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+    if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
+  }
+  // Steps are judged by when the last one was completed; of a phase whose time is not learned nothing is concluded.
+  peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.stand.phase_s);
+  peer.phase_limit = rank.phase == "train" ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase);
+  return peer;
+}
+
+// All facts but those of the one host.
+HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
+  HostLossFacts facts;
+  facts.forming = IsForming(job);
+  facts.over = job.nothing_desired;
+  facts.learned_step = absl::Seconds(job.head().learned_step_s());
+  facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
+  if (job.unreachable_since != absl::InfiniteFuture()) facts.none_reachable_for = turn.now - job.unreachable_since;
+  absl::Time progress = job.progress_at;
+  for (const Rank& rank : job.ranks) {
+    if (!IsReachable(turn.state, rank.host())) continue;
+    const Host& host = turn.state.hosts.at(rank.host());
+    ++facts.reachable_ranks;
+    if (rank.broke && broken.empty()) {
+      broken = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " reports a broken collective");
+    }
+    if (!facts.forming) progress = std::max({progress, rank.step_at, host.attached_at});
+    if (!rank.ended()) peers.push_back(MakePeer(turn, job, rank, host));
+  }
+  // A rank that failed by itself says more than one that noticed.
+  if (job.record.has_failure()) broken = job.record.failure().text();
+  facts.since_progress = turn.now - progress;
+  facts.peers = peers;
+  facts.broken = broken;
+  return facts;
+}
+
+// Of the hosts with ranks that have not ended: those that cannot be reached, and how many can.
+struct Reach {
+  std::vector<HostName> silent;
+  size_t reachable = 0;
+};
+
+Reach ReachOf(const State& state, const Job& job) {
+  Reach reach;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (!left) continue;
+    if (IsReachable(state, name)) {
+      ++reach.reachable;
+    } else {
+      reach.silent.push_back(name);
+    }
+  }
+  return reach;
+}
+
+// Sets the flag of a job none of whose hosts can be reached.
+void TellReach(Turn& turn, Job& job, const Reach& reach) {
+  bool unreachable = !reach.silent.empty() && reach.reachable == 0;
+  if (unreachable == job.head().unreachable()) {
+    if (unreachable && job.unreachable_since == absl::InfiniteFuture()) job.unreachable_since = turn.now;
+    return;
+  }
+  job.head().set_unreachable(unreachable);
+  job.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
+  turn.Save(job);
+  turn.Notice(job, unreachable ? "warning" : "info",
+              unreachable ? absl::StrCat("no host of the job can be reached; it is left alone for ",
+                                         job.head().spec().recovery().abandon_after_s(),
+                                         " s (recovery.abandon_after_s), then started elsewhere")
+                          : std::string("a host of the job can be reached again"));
+}
+
+}  // namespace
+
+absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
+
+void JudgeHosts(Turn& turn) {
+  for (auto& [name, host] : turn.state.hosts) {
+    HostJudgement judged = JudgeHost(turn.now, {.attached = host.attached(),
+                                                .last_heard = host.last_heard,
+                                                .lease = LeaseOf(turn.state, host)});
+    if (judged.reachable == host.reachable) continue;
+    host.reachable = judged.reachable;
+    if (!judged.reachable) {
+      TellUnreachable(turn, host, judged.reason);
+    } else {
+      turn.DecideCluster(name, "", "info", absl::StrCat("host ", name.value(), " is reachable again"));
+      for (const JobId& id : host.jobs) RestartStallTimer(turn, turn.state.jobs.at(id));
+      turn.ScheduleAll();
+    }
+  }
+}
+
+void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
+  turn.Decide(job, rule, "warning", reason);
+  job.unconfirmed.erase(name);
+  auto ranks = job.ranks_on.find(name);
+  if (ranks != job.ranks_on.end()) {
+    for (uint32_t rank : ranks->second) MarkGone(turn, job, job.ranks[rank], reason);
+  }
+  v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
+  bool known = job.record.has_failure() && !IsBetterCause(failure, job.record.failure());
+  if (!known) FailGeneration(turn, job, failure);
+  turn.Push(name);
+  turn.Touch(job);
+}
+
+void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
+  std::vector<HostName> names;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    if (!IsReachable(turn.state, name)) names.push_back(name);
+  }
+  for (const HostName& name : names) {
+    LoseHost(turn, job, name, "operator", absl::StrCat("host ", name.value(), " is lost: ", why));
+  }
+}
+
+void JudgeLosses(Turn& turn, Job& job) {
+  const Reach reach = ReachOf(turn.state, job);
+  TellReach(turn, job, reach);
+  if (reach.silent.empty()) return;
+  std::vector<PeerRank> peers;
+  std::string broken;
+  HostLossFacts facts = MakeFacts(turn, job, peers, broken);
+  for (const HostName& name : reach.silent) {
+    auto host = turn.state.hosts.find(name);
+    facts.host = name.value();
+    facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_heard;
+    facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
+    HostLossDecision decision = DecideHostLoss(facts);
+    if (decision.lost) LoseHost(turn, job, name, decision.rule, decision.reason);
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,61 @@
+// PauseJob: as a restart, but the job rests without slots until it is resumed.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
+  if (job.held_at != 0) return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  std::string reason = WithReason("paused", request.reason());
+  switch (job.state()) {
+    case v1::JOB_STATE_PAUSED:
+      return absl::OkStatus();
+    case v1::JOB_STATE_QUEUED:
+      turn.Decide(job, "operator", "info", reason);
+      turn.Move(job, LifecycleEvent::kPause, std::move(reason));
+      return absl::OkStatus();
+    case v1::JOB_STATE_PLACED:
+    case v1::JOB_STATE_STARTING:
+    case v1::JOB_STATE_RUNNING:
+    case v1::JOB_STATE_RECOVERING:
+      EndGroup(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason), request.now());
+      return absl::OkStatus();
+    case v1::JOB_STATE_STOPPING:
+      if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
+      if (job.record.ending() == v1::JobRecord::ENDING_RESTART) {
+        job.record.set_ending(v1::JobRecord::ENDING_PAUSE);
+        job.record.set_ending_reason(reason);
+        turn.Decide(job, "operator", "info", reason);
+        turn.SetReason(job, std::move(reason));
+        turn.Save(job);
+      }
+      if (request.now()) DropTrainers(turn, job);
+      return absl::OkStatus();
+    default:
+      break;
+  }
+  return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                    job.head().reason(), "): there is nothing to pause"));
+}
+
+}  // namespace
+
+void Run(Turn& turn, PauseJob& event) {
+  auto it = turn.state.jobs.find(JobId(event.request.job_id()));
+  if (it == turn.state.jobs.end()) {
+    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    return;
+  }
+  absl::Status status = Pause(turn, it->second, event.request);
+  if (status.ok()) {
+    turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});
+  } else {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,58 @@
+// RestartJob: the group is ended at a step and with a save, and formed anew.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/ops/ops.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
+  if (job.held_at != 0) return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  switch (job.state()) {
+    case v1::JOB_STATE_PLACED:
+    case v1::JOB_STATE_STARTING:
+    case v1::JOB_STATE_RUNNING:
+      EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, WithReason("restart asked", request.reason()), request.now());
+      if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+      return absl::OkStatus();
+    case v1::JOB_STATE_RECOVERING:
+      if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+      return absl::OkStatus();  // it is being started again already
+    case v1::JOB_STATE_STOPPING:
+      if (job.record.ending() != v1::JobRecord::ENDING_RESTART) break;
+      if (request.now()) {
+        DropTrainers(turn, job);
+        LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
+      }
+      return absl::OkStatus();
+    default:
+      break;
+  }
+  return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                    job.head().reason(), "): it has no group to restart",
+                                                    job.state() == v1::JOB_STATE_PAUSED ? "; resume it" : ""));
+}
+
+}  // namespace
+
+std::string WithReason(absl::string_view what, const std::string& reason) {
+  return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", reason.substr(0, 1024));
+}
+
+void Run(Turn& turn, RestartJob& event) {
+  auto it = turn.state.jobs.find(JobId(event.request.job_id()));
+  if (it == turn.state.jobs.end()) {
+    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    return;
+  }
+  absl::Status status = Restart(turn, it->second, event.request);
+  if (status.ok()) {
+    turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});
+  } else {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+  }
+}
+
+}  // namespace trainyard

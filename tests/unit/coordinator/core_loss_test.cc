@@ -1,0 +1,391 @@
+// Hosts that cannot be reached, through the production core on a held clock: what is waited for, what counts as lost, and
+// what a coordinator that was restarted may decide.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kJob[] = "job00000001";
+constexpr char kWaits[] = "all-reduce 17 (64 x fp32)";
+
+// Two hosts of one slot, a job of two ranks, a spare.
+struct Cluster {
+  explicit Cluster(bool running = true, double abandon_after_s = 600)
+      : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22), spare(harness, "w3", 1, 33) {
+    first.Attach();
+    second.Attach();
+    v1::JobSpec spec = MakeSpec(2);
+    spec.mutable_recovery()->set_abandon_after_s(abandon_after_s);
+    spec.mutable_train()->set_steps(1'000);
+    harness.Submit(spec, kJob);
+    if (running) Run();
+  }
+  void Run() {
+    uint64_t generation = Get().generation();
+    for (FakeHost* host : {&first, &second}) {
+      host->Apply();
+      uint32_t rank = host == &second ? 1 : 0;
+      host->Register(Key(kJob, generation, rank));
+      host->Ready(Key(kJob, generation, rank));
+    }
+    ASSERT_EQ(Get().state(), v1::JOB_STATE_RUNNING) << Get().reason();
+  }
+  // The ranks of reachable hosts go on reporting: they wait, or step.
+  void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
+    for (absl::Time end = harness.now + time; harness.now < end;) {
+      first.Stand(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
+      harness.Advance(absl::Milliseconds(500));
+    }
+  }
+  // Time enough for the time of a step to be learned.
+  void Learn() {
+    for (int i = 0; i < 20; ++i) {
+      ++step;
+      for (FakeHost* host : {&first, &second}) {
+        RankReportsTold told{host->session, {}};
+        v1::RankReport& report = *told.reports.add_reports();
+        *report.mutable_key() = Key(kJob, Get().generation(), host == &second);
+        report.set_phase("train");
+        report.set_last_step(step);
+        v1::PhaseTime& time = *report.add_phase_times();
+        time.set_phase("train");
+        time.set_longest_s(0.1);
+        harness.Handle(std::move(told));
+      }
+      harness.Advance(absl::Milliseconds(100));
+    }
+  }
+  v1::Job Get() { return harness.Get(kJob); }
+
+  Harness harness;
+  FakeHost first, second, spare;
+  uint64_t step = 1;
+};
+
+TEST(CoreLoss, CutOffHost_WhoseRanksGoOn_IsLeftAlone) {
+  Cluster cluster;
+  cluster.Learn();
+  cluster.second.Vanish();
+  cluster.Wait(absl::Seconds(60), "", /*steps=*/true);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(cluster.Get().generation(), 1u);
+}
+
+TEST(CoreLoss, BrokenCollective_AndALeaseThatRanOut_LoseTheHost_AndASpareIsUsed) {
+  Cluster cluster;
+  cluster.spare.Attach();
+  cluster.second.Vanish();
+  cluster.first.Break(Key(kJob, 1, 0), 3);
+  cluster.harness.Advance(absl::Seconds(1));
+  cluster.first.Apply();
+  EXPECT_EQ(cluster.Get().generation(), 1u) << "the lease of w2 still runs";
+  cluster.harness.Advance(absl::Seconds(3));
+
+  v1::Job job = cluster.Get();
+  EXPECT_EQ(job.generation(), 2u);
+  EXPECT_EQ(job.ranks(0).host(), "w1");
+  EXPECT_EQ(job.ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost: not heard of for")));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 reports a broken collective")));
+
+  // It comes back with its rank of the past: that holds nothing but its slot, and is ended at once.
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.second.desired().trainers_size(), 0);
+  cluster.second.Save(Key(kJob, 1, 1), 500);
+  EXPECT_EQ(cluster.Get().checkpoints_size(), 0) << "fenced";
+}
+
+TEST(CoreLoss, StallInOneOperation_LosesTheHost_AfterLeaseAndTwoSteps) {
+  Cluster cluster;
+  cluster.spare.Attach();
+  cluster.Learn();
+  ASSERT_GT(cluster.Get().learned_step_s(), 0);
+  cluster.second.Vanish();
+  absl::Time cut = cluster.harness.now;
+  while (cluster.Get().generation() == 1 && cluster.harness.now - cut < absl::Seconds(60)) {
+    cluster.Wait(absl::Milliseconds(500), kWaits);
+    if (cluster.Get().state() == v1::JOB_STATE_RECOVERING) cluster.first.Apply();
+  }
+  EXPECT_GT(cluster.harness.now - cut, absl::Seconds(3));
+  EXPECT_LT(cluster.harness.now - cut, absl::Seconds(6));
+  EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("every reachable rank waits in all-reduce 17")));
+}
+
+TEST(CoreLoss, FormingGroup_WaitsForAHostThatIsCutOff) {
+  Cluster cluster(/*running=*/false);
+  cluster.first.Apply();
+  cluster.second.Apply();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(20));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STARTING);
+  cluster.second.Attach();
+  cluster.Run();
+  EXPECT_EQ(cluster.Get().generation(), 1u);
+  EXPECT_EQ(cluster.Get().restarts(), 0u);
+}
+
+TEST(CoreLoss, FormingGroup_TakesASpare_WhenTheHostStaysAway) {
+  Cluster cluster(/*running=*/false);
+  cluster.spare.Attach();
+  cluster.first.Apply();
+  cluster.second.Apply();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(31));
+  cluster.first.Apply();
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+  EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("the group that forms has not moved for")));
+}
+
+TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
+  Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(50));
+  EXPECT_TRUE(cluster.Get().unreachable());
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  cluster.first.Attach();
+  cluster.harness.Advance(absl::Milliseconds(100));
+  EXPECT_FALSE(cluster.Get().unreachable());
+
+  cluster.first.Vanish();
+  cluster.harness.Advance(absl::Seconds(70));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
+  cluster.spare.Attach();
+  FakeHost other(cluster.harness, "w4", 1, 44);
+  other.Attach();
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+  EXPECT_EQ(cluster.Get().ranks(0).host(), "w3");
+}
+
+TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
+  Cluster cluster;
+  cluster.spare.Attach();
+  cluster.second.Vanish();
+  cluster.harness.Set("w2", v1::SetHostRequest::ACTION_LOST, "burnt");
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
+  cluster.first.Apply();
+  EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob),
+              Contains("operator: host w2 is lost: the operator says so: burnt"));
+}
+
+TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
+  Cluster cluster;
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(5));
+  cluster.harness.RestartAsked(kJob);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "it waits for its hosts";
+  cluster.harness.RestartAsked(kJob, /*at_once=*/true);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_QUEUED);
+}
+
+TEST(CoreLoss, UnevenHeartbeats_GiveAHostALongerLease) {
+  Cluster cluster;
+  for (int i = 0; i < 40; ++i) {
+    Tick tick;
+    tick.heard.push_back({cluster.first.session, cluster.harness.now});
+    if (i % 4 == 0) tick.heard.push_back({cluster.second.session, cluster.harness.now});
+    cluster.harness.now += absl::Milliseconds(i % 2 == 0 ? 1'200 : 300);
+    cluster.harness.Handle(std::move(tick));
+  }
+  const State& state = cluster.harness.core->state();
+  EXPECT_GE(state.hosts.at(HostName("w2")).lease, state.options.lease);
+  EXPECT_LE(state.hosts.at(HostName("w2")).lease, kLeaseGrowth * state.options.lease);
+}
+
+TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
+  Cluster cluster;
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.first.Exit(Key(kJob, 1, 0), 1);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(cluster.Get().unconfirmed());
+  EXPECT_THAT(cluster.harness.Decisions(kJob),
+              Contains("adoption: rank 0 on w1 exited with code 1; what follows is decided once every host has attached "
+                       "or is lost"));
+
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
+  cluster.second.Apply();
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+}
+
+TEST(CoreAdoption, FailureThatWaited_SurvivesAnotherDeathOfTheCoordinator) {
+  Cluster cluster;
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.first.Exit(Key(kJob, 1, 0), 1);
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(cluster.Get().reason(), HasSubstr("rank 0 on w1 exited with code 1"));
+}
+
+TEST(CoreAdoption, FailureWithAHostThatNeverComesBack_IsDecidedAfterItsLease) {
+  Cluster cluster;
+  cluster.spare.Attach();
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.spare.Vanish();
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.spare.Attach();
+  cluster.harness.Advance(absl::Seconds(10));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "silence alone ends nothing";
+  EXPECT_TRUE(cluster.Get().unconfirmed());
+  cluster.first.Exit(Key(kJob, 1, 0), 1);
+  cluster.harness.Advance(absl::Milliseconds(200));
+
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+  EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost")));
+}
+
+TEST(CoreAdoption, LostRanks_StayLostOverADeathOfTheCoordinator) {
+  Cluster cluster;
+  cluster.second.Vanish();
+  cluster.first.Break(Key(kJob, 1, 0), 3);
+  cluster.harness.Advance(absl::Seconds(4));
+  cluster.first.Apply();
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING) << "it waits for a slot";
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.spare.Attach();
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+}
+
+TEST(CoreAdoption, GenerationAboveTheRecordedOne_HoldsTheJob_AndEndsNothing) {
+  Cluster cluster;
+  std::map<std::string, std::string> copy = cluster.harness.records;
+  cluster.first.Kill(Key(kJob, 1, 0), 9);
+  cluster.second.Apply();
+  cluster.Run();
+  ASSERT_EQ(cluster.Get().generation(), 2u);
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.records = copy;
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.second.Attach();
+  cluster.harness.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(cluster.Get().reason(), HasSubstr("runs generation 2 of the job, and this coordinator's store knows 1"));
+  ASSERT_EQ(cluster.first.desired().trainers_size(), 1);
+  EXPECT_EQ(cluster.first.desired().trainers(0).key().generation(), 2u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(cluster.harness.Pause(kJob).status));
+
+  cluster.harness.Cancel(kJob);
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 0);
+  cluster.first.Apply();
+  cluster.second.Apply();
+  cluster.harness.Advance(absl::Seconds(15));
+  cluster.first.Apply();
+  cluster.second.Apply();
+  cluster.harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_CANCELLED) << cluster.Get().reason();
+}
+
+TEST(CoreTimes, TimeStandsStill_WhileTheCoordinatorIsAway_AndAWallClockStepMovesNothing) {
+  CoreClock clock;
+  absl::Time start = absl::FromUnixSeconds(1'700'000'000);
+  CoreTime first = clock.Advance(start, start);
+  CoreTime next = clock.Advance(start + absl::Milliseconds(100), start - absl::Hours(5));
+  EXPECT_EQ(next.now - first.now, absl::Milliseconds(100));
+  EXPECT_EQ(next.wall, start - absl::Hours(5));
+  CoreTime after = clock.Advance(start + absl::Seconds(20), start);
+  EXPECT_EQ(after.now - next.now, CoreClock::kAwayStep);
+  EXPECT_EQ(after.steady - next.steady, absl::Milliseconds(19'900));
+  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(20)), after.now);
+  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(21)), after.now) << "nothing is heard of after now";
+  EXPECT_EQ(clock.Advance(start + absl::Seconds(19), start).now, after.now) << "never back";
+}
+
+TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsTheTime) {
+  Cluster cluster;
+  absl::Time steady = cluster.harness.now + absl::Seconds(20);
+  cluster.harness.now += absl::Milliseconds(100);
+  cluster.harness.Handle(Tick{}, CoreTime(cluster.harness.now, steady, steady));
+  EXPECT_TRUE(cluster.harness.core->state().hosts.at(HostName("w2")).reachable);
+  EXPECT_THAT(cluster.harness.log, Contains(HasSubstr("the coordinator was away for 19.9s")));
+  auto ledgers = cluster.harness.core->CountGoodput(steady);
+  ASSERT_EQ(ledgers.size(), 1u);
+  EXPECT_EQ(ledgers[0].second.train_ms(), 40'000u);
+}
+
+TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucceeded) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 10);
+  host.Finish(Key(kJob, 1, 0), 10);
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(10);
+  host.Tell(Key(kJob, 1, 1), fact);
+  harness.Advance(absl::Seconds(9));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_NE(host.desired().trainers_size(), 0);
+  harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(host.desired().trainers_size(), 0);
+  host.Apply();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(CoreEnding, RankThatCannotBeKilled_CountsAsGone_AndHoldsItsSlot) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Kill(Key(kJob, 1, 0), 9);
+  host.applied = host.desired().revision();
+  harness.Handle(RevisionApplied{host.session, host.applied});
+  harness.Advance(absl::Seconds(29));
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("was killed by signal 9"));
+  harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 2 ranks asked, 1 of 2 slots free"));
+
+  host.running.erase(FakeHost::Name(Key(kJob, 1, 1)));
+  v1::Fact fact;
+  fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
+  host.Tell(Key(kJob, 1, 1), fact);
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it died after all";
+}
+
+TEST(CoreRestored, GoingOnFromAnEarlierJob_IsNotFromTheBeginning) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob, /*resume=*/true);
+  BringToRunning(harness, host, kJob, 6);
+  v1::Fact fact;
+  fact.mutable_restored()->set_step(5);
+  host.Tell(Key(kJob, 1, 0), fact);
+  EXPECT_EQ(harness.Get(kJob).last_step(), 5u);
+  host.Kill(Key(kJob, 1, 0), 9);
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("restarting from step 5")));
+}
+
+}  // namespace
+}  // namespace trainyard
