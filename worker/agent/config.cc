@@ -7,14 +7,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/strict_yaml.h"
@@ -26,6 +24,7 @@ namespace {
 
 // Room below it for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1".
 constexpr size_t kStateBytesMax = limits::kPathBytes - 200;
+constexpr size_t kLabelBytesMax = 63;
 
 // Flags as they were given, before they are put over the file.
 struct Flags {
@@ -36,6 +35,11 @@ struct Flags {
   std::string state;
   std::string log_format;
   std::string log_level;
+  std::string metrics;
+  std::string health;
+  bool metrics_given = false;  // perhaps as nothing, which means something
+  bool health_given = false;
+  std::vector<std::string> labels;
   bool allow_plaintext = false;
 };
 
@@ -45,8 +49,13 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--name", flags.name, "name of this host in the cluster (default auto: the host name)");
   app.add_option("--state", flags.state,
                  "folder for trainers' output and records (default: keyed by user, coordinator and name)");
+  app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7072); empty: none");
+  app.add_option("--health", flags.health, "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
+  app.add_option("--label", flags.labels, "rack=r1, switch=s1 or words of your own; once each")->take_all();
   app.add_option("--config", flags.file, "file of these settings in YAML; flags win");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
+  app.add_flag("--adopt-cluster", config.adopt_cluster,
+               "let the coordinator of another cluster have this host; trainers of the cluster before are ended");
   app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM stop the trainers too");
   app.add_option("--lifeline-fd", config.lifeline_fd,
                  "descriptor of a pipe; at its end trainers are killed and the daemon leaves")
@@ -69,6 +78,10 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
   if (!flags.name.empty() && flags.name != "auto") config->set_name(flags.name);
   if (!flags.state.empty() && flags.state != "auto") config->set_state(AbsolutePath(flags.state, WorkingDirectory()));
   if (flags.allow_plaintext) config->set_allow_plaintext(true);
+  if (flags.metrics_given) config->set_metrics(flags.metrics);
+  if (flags.health_given) config->set_health(flags.health);
+  if (!flags.labels.empty()) config->clear_labels();
+  for (const std::string& label : flags.labels) config->add_labels(label);
   set("slots", "--slots", flags.slots);
   set("log.format", "--log-format", flags.log_format);
   set("log.level", "--log-level", flags.log_level);
@@ -85,17 +98,13 @@ void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* 
     problems->push_back("coordinator: is required: --coordinator host:port, or the key in the file");
     return;
   }
-  size_t colon = address.rfind(':');
-  uint32_t port = 0;
-  absl::string_view host = absl::string_view(address).substr(0, std::min(colon, address.size()));
-  bool bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
-  if (colon == std::string::npos || host.empty() || (!bracketed && absl::StrContains(host, ":")) ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+  absl::optional<HostPort> split = SplitHostPort(address);
+  if (!split.has_value()) {
     problems->push_back(
         absl::StrCat("coordinator: expected host:port with a port from 1 to 65535, found '", address, "'"));
     return;
   }
-  if (!IsLoopbackHost(host) && !config.allow_plaintext()) {
+  if (!IsLoopbackHost(split->host) && !config.allow_plaintext()) {
     problems->push_back(
         absl::StrCat("coordinator: ", address, " is not on loopback and this version speaks plain text only; give ",
                      "--allow-plaintext if everybody on that network may read and change what is sent"));
@@ -107,6 +116,41 @@ void CheckName(const std::string& name, std::vector<std::string>* problems) {
                            [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.'; });
   if (name.empty() || name.size() > 253 || !plain) {
     problems->push_back(absl::StrCat("name: expected 1 to 253 letters, digits, '-', '_' or '.', found '", name, "'"));
+  }
+}
+
+bool IsLabelText(absl::string_view text) {
+  return !text.empty() && text.size() <= kLabelBytesMax && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
+  });
+}
+
+void TakeLabels(const v1::WorkerConfig& config, Config* taken, std::vector<std::string>* problems) {
+  std::set<std::string> keys;
+  for (const std::string& label : config.labels()) {
+    std::pair<std::string, std::string> pair = absl::StrSplit(label, absl::MaxSplits('=', 1));
+    if (!IsLabelText(pair.first) || !IsLabelText(pair.second)) {
+      problems->push_back(absl::StrCat("labels: expected key=value, each of 1 to ", kLabelBytesMax,
+                                       " letters, digits, '-', '_', '.' or '/', found '", label, "'"));
+    } else if (!keys.insert(pair.first).second) {
+      problems->push_back(absl::StrCat("labels: '", pair.first, "' is given twice; a host has one value of each"));
+    } else {
+      taken->labels.push_back(std::move(pair));
+    }
+  }
+}
+
+// A port that is taken is no problem; one that cannot be is.
+void CheckListen(const char* key, const std::string& address, bool allow_plaintext,
+                 std::vector<std::string>* problems) {
+  if (address.empty()) return;
+  absl::optional<HostPort> split = SplitHostPort(address, /*port_min=*/0);
+  if (!split.has_value()) {
+    problems->push_back(absl::StrCat(key, ": expected host:port with a port from 0 to 65535, or nothing, found '",
+                                     address, "'"));
+  } else if (!IsLoopbackHost(split->host) && !allow_plaintext) {
+    problems->push_back(absl::StrCat(key, ": ", address, " is not on loopback and is served in plain text; give ",
+                                     "--allow-plaintext if everybody on that network may read it"));
   }
 }
 
@@ -139,6 +183,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   Declare(app, flags, config);
   try {
     app.parse(argc, argv);
+    flags.metrics_given = app.count("--metrics") > 0;
+    flags.health_given = app.count("--health") > 0;
   } catch (const CLI::CallForVersion& version) {
     config.answer = absl::StrCat(version.what(), "\n");
     return config;
@@ -171,6 +217,11 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
                     .level = EnumWord(*v1::LogLevel_descriptor()->FindValueByNumber(file.log().level()))};
   config.programs = BinaryFolder();
   CheckCoordinator(file, &problems);
+  config.metrics = file.metrics();
+  config.health = file.health();
+  TakeLabels(file, &config, &problems);
+  CheckListen("metrics", config.metrics, file.allow_plaintext(), &problems);
+  CheckListen("health", config.health, file.allow_plaintext(), &problems);
   CheckName(config.name, &problems);
   if (config.state.size() > kStateBytesMax) {
     problems.push_back(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,11 +17,15 @@ struct Config {
   std::string name;
   std::string state;  // absolute
   uint64_t log_bytes_per_rank = 64 << 20;
+  std::string metrics;  // host:port; empty: none
+  std::string health;   // host:port; empty: none
+  std::vector<std::pair<std::string, std::string>> labels;
   LoggingOptions logging;
   std::string programs;  // folder of trainyard-shim and trainyard-trainer: where the daemon itself lies
 
   // From the command line alone.
   bool stop_trainers = false;
+  bool adopt_cluster = false;
   int lifeline_fd = -1;
   int ready_fd = -1;
 

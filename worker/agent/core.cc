@@ -18,7 +18,10 @@ constexpr absl::Duration kKillWait = absl::Seconds(3);
 
 }  // namespace
 
-Core::Core(CoreOptions options) : options_(std::move(options)), cluster_id_(options_.cluster_id) {}
+Core::Core(CoreOptions options)
+    : options_(std::move(options)),
+      outbox_(options_.outbox, options_.make_outbox_id()),
+      cluster_id_(options_.cluster_id) {}
 
 std::vector<Effect> Core::Handle(Event event, absl::Time now) {
   now_ = now;
@@ -28,7 +31,9 @@ std::vector<Effect> Core::Handle(Event event, absl::Time now) {
 
   for (auto& [id, trainer] : trainers_) TellExitWhenDue(trainer);
   KillWhenDue();
+  SampleWhenDue();
   SendReports(/*only_due=*/true);
+  StoreFactsWhenDue();
   SendFacts();
   SettleRevision();
   BeatWhenDue();
@@ -56,6 +61,9 @@ void Core::On(LeaveRequested event) {
     leave_by_ = now_;
     return;
   }
+  // It is given nothing new from here on.
+  draining_ = true;
+  heartbeat_at_ = std::min(heartbeat_at_, now_);
   bool kill = event.how == Leaving::kKillingTrainers;
   leave_by_ = now_ + (kill ? kKillWait : limits::kStopGrace + kKillWait);
   for (auto& [id, trainer] : trainers_) {
@@ -89,6 +97,17 @@ void Core::LeaveWhenDue() {
   }
   left_ = true;
   Emit(Leave{0});
+}
+
+CoreStats Core::stats() const {
+  CoreStats stats = counts_;
+  stats.facts_waiting = outbox_.size();
+  stats.outbox_bytes = outbox_.bytes();
+  stats.outbox_on_disk = outbox_.on_disk();
+  stats.attached = stream_ == Stream::kUp;
+  stats.trainers = static_cast<size_t>(std::count_if(
+      trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.process == Process::kRunning; }));
+  return stats;
 }
 
 // What has ended, is told and is not wanted any more has no part in anything.

@@ -43,13 +43,33 @@ struct CoreOptions {
   Incarnation incarnation;
   uint32_t slots = 1;
   v1::Inventory inventory;
+  std::string data_interface = {};  // that the inventory's data address is of; empty: not known
   std::string cluster_id;  // of the coordinator this daemon last knew; empty: none
+  bool adopt_cluster = false;  // let another cluster's coordinator have this host, and end the trainers that run here
+  OutboxContents outbox = {};  // as the life before left it
+  // Names an outbox; random.
+  std::function<std::string()> make_outbox_id = [] { return std::string("outbox"); };
   // A secret for one trainer.
   std::function<std::string()> make_token;
   // In [0, 1): spreads the attempts of many daemons.
   std::function<double()> random;
   // The address of a network interface of this host. Possible errors: NotFound; the message lists those there are.
   std::function<absl::StatusOr<std::string>(const std::string& name)> interface_address;
+};
+
+// For metrics: what the core counts, and how things stand.
+struct CoreStats {
+  uint64_t dials = 0;
+  uint64_t facts = 0;          // that were added
+  uint64_t facts_dropped = 0;  // of another cluster
+  uint64_t outbox_errors = 0;  // times the disk refused
+  uint64_t starts = 0;
+  uint64_t exits = 0;
+  size_t facts_waiting = 0;  // not acknowledged
+  size_t outbox_bytes = 0;
+  bool outbox_on_disk = true;
+  bool attached = false;
+  size_t trainers = 0;  // that run
 };
 
 class Core {
@@ -60,6 +80,8 @@ class Core {
 
   // When the next Tick is due, at the latest.
   absl::Time NextWake() const { return next_wake_; }
+
+  CoreStats stats() const;
 
  private:
   enum class Process { kStarting, kRunning, kEnded };
@@ -73,9 +95,11 @@ class Core {
     bool wanted = true;
     bool killed = false;
     bool ready = false;
+    bool told_to_abort = false;
     absl::Time kill_at = absl::InfiniteFuture();
 
     LinkId link;  // 0: none
+    absl::Time spoke_at;             // by this link, or when it was opened
     bool has_spec = false;
     bool go_sent = false;            // on this link
     bool stop_sent = false;          // on this link
@@ -92,10 +116,14 @@ class Core {
   // core_session.cc: the coordinator.
   void On(Welcomed event);
   void On(FactsAcknowledged event);
+  void On(FactsStored event);
   void On(SessionEnded event);
   void DialWhenDue();
   v1::Hello MakeHello() const;
   void Acknowledge(uint64_t sequence);
+  void JoinCluster(const std::string& cluster_id);
+  absl::Status CheckProtocol(const v1::Welcome& welcome) const;
+  void StoreFactsWhenDue();
   void SendReports(bool only_due);
   void FlushReports(Trainer& trainer);
   void SendFacts();
@@ -105,16 +133,18 @@ class Core {
   // core_desired.cc: what this host should be doing.
   void On(DesiredStateReceived event);
   void DropTrainers(const std::set<TrainerId>& wanted);
+  void Drop(Trainer& trainer);
   void EndGroups(const std::set<TrainerId>& wanted);
   void WantTrainer(const v1::DesiredTrainer& desired);
   void StartTrainer(Trainer& trainer);
+  void TellDecisions(const Trainer& trainer, uint32_t threads);
   void WantLogs(const v1::DesiredState& desired);
   absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
   void SettleRevision();
 
   // core_trainers.cc: processes and links.
   void On(ProcessFound event);
-  void On(AllFound) { dial_at_ = now_; }
+  void On(AllFound);
   void On(ProcessStarted event);
   void On(ProcessEnded event);
   void On(LinkOpened event);
@@ -127,6 +157,12 @@ class Core {
   void TellExitWhenDue(Trainer& trainer);
   void Signal(Trainer& trainer, int signal);
   Trainer* FindByLink(LinkId link);
+
+  // core_probe.cc: what the daemon sees of processes.
+  void SampleWhenDue();
+  void On(ProcessesSampled event);
+  void WantExaminations(const v1::DesiredState& desired);
+  void On(ProcessExamined event);
 
   // core.cc
   void On(LeaveRequested event);
@@ -144,8 +180,12 @@ class Core {
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
   std::set<GroupId> groups_;                  // whose values are served
+  absl::Time sample_at_ = absl::InfinitePast();
+  std::set<std::string> examined_;            // requests that were taken up
   std::map<std::string, bool> log_requests_;  // whether it is followed, by its id
   Outbox outbox_;
+  absl::Time try_disk_at_ = absl::InfiniteFuture();
+  CoreStats counts_;  // the totals
 
   // The session.
   enum class Stream { kDown, kDialing, kUp };
@@ -166,6 +206,7 @@ class Core {
   std::optional<Leaving> leaving_;
   absl::Time leave_by_ = absl::InfiniteFuture();
   bool left_ = false;
+  bool draining_ = false;
 
   // While an event is handled.
   absl::Time now_;

@@ -8,6 +8,12 @@
 #include "worker/agent/core.h"
 
 namespace trainyard::agent {
+namespace {
+
+// For a trainer whose group is over to leave its collective, flush and exit by itself; more would delay the next group.
+constexpr absl::Duration kAbortGrace = absl::Milliseconds(500);
+
+}  // namespace
 
 void Core::On(DesiredStateReceived event) {
   const v1::DesiredState& desired = event.desired;
@@ -24,15 +30,26 @@ void Core::On(DesiredStateReceived event) {
   EndGroups(wanted);
   for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
   WantLogs(desired);
+  WantExaminations(desired);
 }
 
 void Core::DropTrainers(const std::set<TrainerId>& wanted) {
   for (auto& [id, trainer] : trainers_) {
     trainer.wanted = wanted.contains(id);
-    if (trainer.wanted || trainer.process == Process::kEnded || trainer.killed) continue;
-    SayInfo(absl::StrCat("ending ", Describe(id), ": no longer wanted"));
-    Signal(trainer, SIGKILL);
+    if (!trainer.wanted && trainer.process != Process::kEnded && !trainer.killed) Drop(trainer);
   }
+}
+
+void Core::Drop(Trainer& trainer) {
+  if (trainer.told_to_abort) return;
+  SayInfo(absl::StrCat("ending ", Describe(trainer.id), ": no longer wanted"));
+  if (trainer.link == LinkId()) return Signal(trainer, SIGKILL);
+  trainer.told_to_abort = true;
+  trainer.kill_at = std::min(trainer.kill_at, now_ + kAbortGrace);
+  v1::LinkMessage message;
+  message.mutable_abort()->set_reason(absl::StrCat("generation ", trainer.id.generation.value(), " of job ",
+                                                   trainer.id.job.value(), " is over"));
+  Emit(SendLink{trainer.link, std::move(message)});
 }
 
 void Core::EndGroups(const std::set<TrainerId>& wanted) {
@@ -78,8 +95,34 @@ void Core::StartTrainer(Trainer& trainer) {
   uint32_t threads = desired.threads();
   if (threads == 0) threads = std::max(1u, options_.inventory.cores() / std::max(1u, desired.local_world_size()));
   Admit(trainer);
+  ++counts_.starts;
   SayInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
   Emit(StartProcess{desired, threads, trainer.token});
+  TellDecisions(trainer, threads);
+}
+
+// What keys of the job that were left to the host came to here; one rank tells for all of this host.
+void Core::TellDecisions(const Trainer& trainer, uint32_t threads) {
+  const v1::DesiredTrainer& desired = *trainer.desired;
+  v1::JobSpec spec;
+  if (desired.local_rank() != 0 || desired.spec().empty() || !spec.ParseFromString(desired.spec())) return;
+  v1::Fact fact;
+  auto tell = [&fact](const char* key, std::string value, std::string reason) {
+    v1::ResolvedKey& decision = *fact.mutable_decided()->add_decisions();
+    decision.set_key(key);
+    decision.set_value(std::move(value));
+    decision.set_reason(std::move(reason));
+  };
+  if (spec.resources().threads_per_rank() == 0) {
+    tell("resources.threads_per_rank", absl::StrCat(threads),
+         absl::StrCat(options_.inventory.cores(), " cores for ", std::max(1u, desired.local_world_size()),
+                      desired.local_world_size() > 1 ? " ranks" : " rank"));
+  }
+  if (spec.network().interface().empty() && desired.world_size() > 1) {
+    tell("network.interface", options_.data_interface.empty() ? "auto" : options_.data_interface,
+         absl::StrCat("reaches the coordinator; its address is ", desired.data_address()));
+  }
+  if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }
 
 absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
@@ -120,6 +163,8 @@ void Core::WantLogs(const v1::DesiredState& desired) {
 // ended.
 void Core::SettleRevision() {
   if (!desired_in_this_life_ || applied_revision_ == newest_revision_) return;
+  // What is told of it goes before it.
+  if (outbox_.has_unstored()) return;
   for (const auto& [id, trainer] : trainers_) {
     if (!trainer.wanted && trainer.process == Process::kStarting) return;
   }

@@ -14,6 +14,8 @@ constexpr absl::Duration kWelcomeWait = absl::Seconds(5);
 // A predecessor of this name that was just killed needs no longer to be missed.
 constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
+// A disk that has refused is tried again so often.
+constexpr absl::Duration kDiskRetry = absl::Seconds(10);
 
 }  // namespace
 
@@ -30,18 +32,22 @@ void Core::DialWhenDue() {
   stream_ = Stream::kDialing;
   dialed_at_ = now_;
   WakeBy(now_ + kWelcomeWait);
+  ++counts_.dials;
   Emit(Dial{MakeHello()});
 }
 
 v1::Hello Core::MakeHello() const {
   v1::Hello hello;
   hello.set_protocol(limits::kProtocol);
+  hello.set_oldest_protocol(limits::kOldestProtocol);
+  hello.set_outbox_id(outbox_.id());
   hello.set_host(options_.host);
   hello.set_incarnation(options_.incarnation.value());
   hello.set_slots(options_.slots);
   *hello.mutable_inventory() = options_.inventory;
   hello.set_applied_revision(applied_revision_);
-  hello.set_cluster_id(cluster_id_);
+  // Whom it belonged to is what a coordinator of another cluster would refuse it for.
+  if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
   // One that has ended is named until its exit is told: the fact follows, and to leave it out would say "lost".
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.exit_told) continue;
@@ -55,6 +61,11 @@ v1::Hello Core::MakeHello() const {
 
 void Core::On(Welcomed event) {
   const v1::Welcome& welcome = event.welcome;
+  if (absl::Status agreed = CheckProtocol(welcome); !agreed.ok()) {
+    left_ = true;
+    Emit(Say{Say::Level::kError, absl::StrCat(agreed.message(), ". Trainers stay.")});
+    return Emit(Leave{1});
+  }
   stream_ = Stream::kUp;
   failed_dials_ = 0;
   last_failure_.clear();
@@ -62,19 +73,65 @@ void Core::On(Welcomed event) {
   desired_since_welcome_ = false;
   heartbeat_interval_ = welcome.heartbeat_ms() > 0 ? absl::Milliseconds(welcome.heartbeat_ms()) : kHeartbeatDefault;
   heartbeat_at_ = now_ + heartbeat_interval_;
-  if (welcome.cluster_id() != cluster_id_) {
-    if (!cluster_id_.empty()) {
-      SayWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (",
-                              welcome.cluster_id(), ") than the one before (", cluster_id_,
-                              "): trainers it does not know will be ended"));
-    }
-    cluster_id_ = welcome.cluster_id();
-    Emit(RememberCluster{cluster_id_});
-  }
+  JoinCluster(welcome.cluster_id());
   SayInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
   Acknowledge(welcome.acked_fact());
   // Steps go before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
+}
+
+void Core::JoinCluster(const std::string& cluster_id) {
+  if (cluster_id != cluster_id_) {
+    if (!cluster_id_.empty()) {
+      SayWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (", cluster_id,
+                              ") than the one before (", cluster_id_, "): trainers it does not know will be ended"));
+    }
+    cluster_id_ = cluster_id;
+    Emit(RememberCluster{cluster_id_});
+  }
+  std::string before = outbox_.cluster_id();
+  size_t dropped = outbox_.BelongTo(cluster_id);
+  counts_.facts_dropped += dropped;
+  if (dropped > 0) {
+    SayWarning(absl::StrCat(dropped, " facts of cluster ", before, " are dropped: this host belongs to ", cluster_id,
+                            " now, which knows nothing of its jobs"));
+  }
+}
+
+// Both sides name the range they speak; the coordinator answers with the newest of both.
+absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
+  uint32_t protocol = std::max(1u, welcome.protocol());
+  if (protocol >= limits::kOldestProtocol && protocol <= limits::kProtocol) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the coordinator at ", options_.coordinator, " speaks protocol ", protocol, ", this daemon ",
+                   limits::kOldestProtocol, " to ", limits::kProtocol, "; install the coordinator's version here"));
+}
+
+void Core::StoreFactsWhenDue() {
+  if (try_disk_at_ <= now_) {
+    try_disk_at_ = absl::InfiniteFuture();
+    outbox_.TryDiskAgain();
+  }
+  WakeBy(try_disk_at_);
+  std::optional<Outbox::Write> write = outbox_.TakeWrite();
+  if (write.has_value()) Emit(StoreFacts{std::move(write->bytes), write->replace});
+}
+
+void Core::On(FactsStored event) {
+  const bool was_on_disk = outbox_.on_disk();
+  if (event.status.ok()) {
+    outbox_.Stored();
+    if (!was_on_disk && outbox_.on_disk()) SayInfo("the outbox is on disk again");
+    return;
+  }
+  ++counts_.outbox_errors;
+  try_disk_at_ = now_ + kDiskRetry;
+  if (!outbox_.Failed(options_.make_outbox_id())) return;
+  SayWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
+                          "): facts are kept in memory and the disk is tried every ",
+                          absl::FormatDuration(kDiskRetry), "; trainers keep what they told until the coordinator has it"));
+  // A hello tells the id under which they are sent from here on.
+  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
 }
 
 void Core::On(FactsAcknowledged event) { Acknowledge(event.sequence); }
@@ -143,6 +200,7 @@ void Core::On(SessionEnded event) {
 void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin) {
   *fact.mutable_key() = ToProto(trainer.id);
   if (fact.time_unix_ms() == 0) fact.set_time_unix_ms(absl::ToUnixMillis(now_));
+  ++counts_.facts;
   outbox_.Add(std::move(fact), origin);
 }
 
@@ -177,6 +235,7 @@ void Core::BeatWhenDue() {
   if (heartbeat_at_ <= now_) {
     v1::AgentMessage message;
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
+    message.mutable_heartbeat()->set_draining(draining_);
     Emit(SendUp{std::move(message)});
     heartbeat_at_ = now_ + heartbeat_interval_;
   }

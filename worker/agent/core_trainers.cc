@@ -12,6 +12,8 @@ namespace {
 
 // From a trainer's end to the end of its link, whose last messages may still be on their way through the socket.
 constexpr absl::Duration kLinkEndWait = absl::Milliseconds(250);
+// Of a trainer whose group is over; see docs/decisions/0001-spine.md.
+constexpr int kExitAborted = 3;
 
 std::string DescribeExit(const v1::TrainerExited& exited) {
   std::string detail = exited.message().empty() ? "" : absl::StrCat(": ", exited.message());
@@ -40,6 +42,8 @@ bool IsTrainersFact(const v1::Fact& fact) {
     case v1::Fact::kFinished:
     case v1::Fact::kRefused:
     case v1::Fact::kRestored:
+    case v1::Fact::kProbe:
+    case v1::Fact::kDecided:
       return true;
     default:
       return false;
@@ -79,12 +83,21 @@ void Core::On(ProcessFound event) {
     return;
   }
   trainer.process = event.pid != 0 ? Process::kRunning : Process::kStarting;
+  const Outbox::Mark mark = outbox_.MarkOf(event.id);
+  trainer.last_fact = mark.last;
+  trainer.last_fact_durable = mark.durable;
+  trainer.exit_in_outbox = mark.exit_told;
   Admit(trainer);
   SayInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
-  if (event.pid == 0) return;
+  if (event.pid == 0 || mark.exit_told) return;
   v1::Fact fact;
   fact.mutable_started()->set_pid(event.pid);
   AddFact(trainer, std::move(fact), {.trainer = trainer.id});
+}
+
+void Core::On(AllFound) {
+  outbox_.ForgetOthers([this](const TrainerId& id) { return trainers_.contains(id); });
+  dial_at_ = now_;
 }
 
 void Core::On(ProcessStarted event) {
@@ -104,9 +117,12 @@ void Core::On(ProcessEnded event) {
   Trainer& trainer = at->second;
   trainer.process = Process::kEnded;
   trainer.ended_at = now_;
+  ++counts_.exits;
   // A trainer may have ended by itself before the signal reached it; its own cause is then the true one.
-  bool by_us =
-      trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL && event.exited.signal() == SIGKILL;
+  bool left = trainer.told_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
+              event.exited.code() == kExitAborted;
+  bool by_us = left || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
+                        event.exited.signal() == SIGKILL);
   if (by_us) {
     event.exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
     event.exited.set_message("ended by the daemon: no longer wanted");
@@ -150,6 +166,7 @@ void Core::On(LinkOpened event) {
     Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has taken over")});
   }
   trainer.link = event.link;
+  trainer.spoke_at = now_;
   trainer.has_spec = registration.reconnect();
   trainer.go_sent = false;
   trainer.stop_sent = false;
@@ -213,6 +230,7 @@ void Core::On(LinkFact event) {
 void Core::On(LinkReport event) {
   Trainer* trainer = FindByLink(event.link);
   if (trainer == nullptr) return;
+  trainer->spoke_at = now_;
   *event.report.mutable_key() = ToProto(trainer->id);
   // A trainer taken over from an earlier life has told its readiness to that one.
   if (event.report.last_step() > 0 || !event.report.steps().empty()) trainer->ready = true;

@@ -19,10 +19,12 @@ namespace {
 
 constexpr char kClusterFile[] = "cluster";
 constexpr int kTokenLength = 32;
+constexpr int kOutboxIdLength = 16;
 
 }  // namespace
 
-Daemon::Daemon(Config config, Clock& clock) : config_(std::move(config)), clock_(clock) {}
+Daemon::Daemon(Config config, Clock& clock)
+    : config_(std::move(config)), clock_(clock), metrics_(config_.log_bytes_per_rank) {}
 
 Daemon::~Daemon() {
   // Whoever may still post or call is stopped first; the coordinator's calls end before the links that wait for them.
@@ -30,8 +32,10 @@ Daemon::~Daemon() {
   session_.reset();
   logs_.reset();
   links_.reset();
+  examiner_.reset();
   processes_.reset();
   relay_.reset();
+  writer_.reset();
 }
 
 absl::Status Daemon::PrepareFolders() {
@@ -64,26 +68,62 @@ std::string Daemon::ReadCluster() const {
   return cluster.ok() ? std::string(absl::StripSuffix(*cluster, "\n")) : "";
 }
 
-absl::Status Daemon::Start() {
-  RETURN_IF_ERROR(PrepareFolders());
+// Facts of a life before are read here; that the file was torn by its death is no trouble, that it is damaged is told.
+absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
+  storage_ = NewOutboxFile(JoinPath(config_.state, kOutboxFile));
+  ASSIGN_OR_RETURN(std::string file, storage_->Read());
+  ASSIGN_OR_RETURN(OutboxContents outbox, ReadOutboxFile(file));
+  if (outbox.cut_bytes > 0) {
+    spdlog::warn("the outbox ends with {} of {} bytes that are torn or damaged; they are cut off", outbox.cut_bytes,
+                 file.size());
+  }
   CoreOptions options = {
       .coordinator = config_.coordinator,
       .host = config_.name,
       .incarnation = RandomIncarnation(),
       .inventory = TakeInventory(config_.coordinator),
       .cluster_id = ReadCluster(),
+      .adopt_cluster = config_.adopt_cluster,
+      .outbox = std::move(outbox),
+      .make_outbox_id = [] { return RandomId(kOutboxIdLength); },
       .make_token = [] { return RandomId(kTokenLength); },
       .random = [bits = std::make_shared<absl::BitGen>()] { return absl::Uniform(*bits, 0.0, 1.0); },
       .interface_address = InterfaceAddress,
   };
+  for (const auto& [key, value] : config_.labels) (*options.inventory.mutable_labels())[key] = value;
+  options.inventory.set_disk_free_bytes(DiskFreeBytes(config_.state));
+  options.data_interface = InterfaceOf(options.inventory.data_address());
   uint32_t gpus = static_cast<uint32_t>(options.inventory.gpus_size());
   options.slots = config_.slots > 0 ? config_.slots : std::max(1u, gpus);
   spdlog::info("host {}: {} slots, {} cores, {} MiB, data address {}, {}", options.host, options.slots,
                options.inventory.cores(), options.inventory.memory_bytes() >> 20, options.inventory.data_address(),
                gpus > 0 ? absl::StrCat(gpus, " GPUs") : absl::StrCat("no GPU: ", options.inventory.gpu_note()));
+  return options;
+}
+
+absl::Status Daemon::StartEndpoints() {
+  if (!config_.metrics.empty()) {
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(config_.metrics, metrics_.registry()));
+    if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
+    spdlog::info("metrics on http://{}/metrics", endpoint_->address());
+  }
+  if (!config_.health.empty()) {
+    ASSIGN_OR_RETURN(health_, HealthServer::Start(config_.health));
+    if (!health_->warning().empty()) spdlog::warn("{}", health_->warning());
+    spdlog::info("health service on {}", health_->address());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Start() {
+  RETURN_IF_ERROR(PrepareFolders());
+  ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
+  RETURN_IF_ERROR(StartEndpoints());
 
   auto post = [this](Event event) { Post(std::move(event)); };
-  relay_ = std::make_unique<ValueRelay>(cache_, options.incarnation);
+  auto wake = [this] { events_.Wake(); };
+  writer_ = std::make_unique<OutboxWriter>(*storage_, post);
+  relay_ = std::make_unique<ValueRelay>(cache_, options.incarnation, wake);
   core_ = std::make_unique<Core>(std::move(options));
   processes_ =
       std::make_unique<ProcessTable>(ProcessTableOptions{.ranks = ranks_,
@@ -91,11 +131,18 @@ absl::Status Daemon::Start() {
                                                          .trainer = JoinPath(config_.programs, "trainyard-trainer"),
                                                          .link = socket_,
                                                          .lifeline_fd = config_.lifeline_fd,
-                                                         .log_bytes_per_rank = config_.log_bytes_per_rank},
+                                                         .log_bytes_per_rank = config_.log_bytes_per_rank,
+                                                         .on_kept =
+                                                             [this](const RankFolders& folders) {
+                                                               metrics_.CountRankFolders(folders);
+                                                             }},
                                      post);
+  examiner_ = std::make_unique<ProcessExaminer>(post);
   // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
   processes_->FindAll();
-  ASSIGN_OR_RETURN(links_, LinkServer::Start({.socket = socket_, .cache = cache_, .relay = *relay_, .post = post}));
+  ASSIGN_OR_RETURN(
+      links_,
+      LinkServer::Start({.socket = socket_, .clock = clock_, .cache = cache_, .relay = *relay_, .post = post, .wake = wake}));
   logs_ = std::make_unique<LogPusher>(ranks_, post);
   session_ = std::make_unique<Session>(config_.coordinator, post);
   thread_ = std::thread([this] { Run(); });
@@ -107,25 +154,11 @@ int Daemon::AwaitEnd() {
   return *exit_code_;
 }
 
-void Daemon::Post(Event event) {
-  absl::MutexLock lock(&mu_);
-  events_.push_back(std::move(event));
-}
-
-std::optional<Event> Daemon::NextEvent(absl::Time deadline) {
-  absl::MutexLock lock(&mu_);
-  auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !events_.empty(); };
-  if (!mu_.AwaitWithDeadline(absl::Condition(&any), deadline)) return std::nullopt;
-  Event event = std::move(events_.front());
-  events_.pop_front();
-  return event;
-}
-
 // The event thread.
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
-    absl::Time deadline = std::min(core_->NextWake(), cache_.NextDeadline());
-    Event event = NextEvent(deadline).value_or(Tick{});
+    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextRetry()});
+    Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
     // Whoever sent this may send on once it is handled: at most one event of each waits here.
     LinkId link;
     if (auto* opened = std::get_if<LinkOpened>(&event)) link = opened->link;
@@ -142,13 +175,40 @@ void Daemon::Run() {
       std::visit([this](auto& e) { Do(e); }, effect);
     }
     if (welcomed) relay_->Attach(session_->channel());
+    if (health_ != nullptr && (welcomed || ended)) health_->SetAttached(welcomed);
     if (from_coordinator) session_->ReadMore();
     if (link != LinkId()) links_->ReadMore(link);
     cache_.Expire(now);
+    relay_->RetryWhenDue(now);
+    metrics_.Observe(core_->stats(), events_.size());
   }
 }
 
-void Daemon::Do(Dial& effect) { session_->Dial(effect.hello); }
+void Daemon::Do(Dial& effect) {
+  effect.hello.set_time_unix_ms(absl::ToUnixMillis(absl::Now()));
+  session_->Dial(effect.hello);
+}
+
+// What is true of this moment alone is filled in here: the core reads neither the wall clock nor the disk.
+void Daemon::Do(SendUp& effect) {
+  if (effect.message.has_heartbeat()) {
+    v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
+    beat.set_time_unix_ms(absl::ToUnixMillis(absl::Now()));
+    beat.set_disk_free_bytes(DiskFreeBytes(config_.state));
+    metrics_.ObserveDisk(beat.disk_free_bytes());
+  }
+  session_->Send(std::move(effect.message));
+}
+
+// Microseconds each, so the event thread does it itself.
+void Daemon::Do(SampleProcesses& effect) {
+  ProcessesSampled sampled;
+  for (const SampleProcesses::Process& process : effect.processes) {
+    absl::StatusOr<ProcessStat> stat = ReadProcessStat(static_cast<pid_t>(process.pid));
+    if (stat.ok()) sampled.samples.push_back({process.id, stat->state, stat->cpu_s});
+  }
+  Post(std::move(sampled));
+}
 
 void Daemon::Do(AdmitTrainer& effect) {
   cache_.Admit(effect.id, effect.token);

@@ -8,21 +8,23 @@
 //   int exit_code = daemon.AwaitEnd();
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/files.h"
 #include "worker/agent/config.h"
 #include "worker/agent/core.h"
+#include "worker/agent/event_queue.h"
+#include "worker/agent/health_server.h"
 #include "worker/agent/link_server.h"
 #include "worker/agent/log_pusher.h"
+#include "worker/agent/metrics.h"
+#include "worker/agent/outbox_writer.h"
+#include "worker/agent/process_probe.h"
 #include "worker/agent/process_table.h"
 #include "worker/agent/session.h"
 #include "worker/agent/value_cache.h"
@@ -51,22 +53,29 @@ class Daemon {
   int AwaitEnd();
 
   const std::string& socket() const { return socket_; }
+  // host:port; empty: there is none.
+  std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
+  std::string health_address() const { return health_ == nullptr ? "" : health_->address(); }
 
  private:
   absl::Status PrepareFolders();
   std::string ReadCluster() const;
-  void Post(Event event);
-  std::optional<Event> NextEvent(absl::Time deadline);
+  absl::StatusOr<CoreOptions> MakeCoreOptions();
+  absl::Status StartEndpoints();
+  void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
   // One effect each.
   void Do(Dial& effect);
   void Do(HangUp& effect) { session_->HangUp(effect.reason); }
-  void Do(SendUp& effect) { session_->Send(std::move(effect.message)); }
+  void Do(SendUp& effect);
+  void Do(StoreFacts& effect) { writer_->Write(std::move(effect)); }
   void Do(SendLink& effect) { links_->Send(effect.link, std::move(effect.message)); }
   void Do(CloseLink& effect) { links_->Close(effect.link, effect.status); }
   void Do(StartProcess& effect) { processes_->Start(std::move(effect)); }
   void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }
+  void Do(SampleProcesses& effect);
+  void Do(ExamineProcess& effect) { examiner_->Examine(effect); }
   void Do(MarkTold& effect) { processes_->MarkTold(effect.id); }
   void Do(AdmitTrainer& effect);
   void Do(EndGroup& effect);
@@ -83,8 +92,7 @@ class Daemon {
   std::string socket_;  // the trainers' way in
   std::unique_ptr<FileLock> lock_;
 
-  absl::Mutex mu_;
-  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
+  EventQueue events_;
 
   // The event thread's own.
   std::unique_ptr<Core> core_;
@@ -92,8 +100,14 @@ class Daemon {
 
   // In the order of their dependence: later ones call earlier ones, and all of them post events.
   ValueCache cache_;
+  WorkerMetrics metrics_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
+  std::unique_ptr<HealthServer> health_;
+  std::unique_ptr<OutboxStorage> storage_;
+  std::unique_ptr<OutboxWriter> writer_;
   std::unique_ptr<ValueRelay> relay_;
   std::unique_ptr<ProcessTable> processes_;
+  std::unique_ptr<ProcessExaminer> examiner_;
   std::unique_ptr<LinkServer> links_;
   std::unique_ptr<LogPusher> logs_;
   std::unique_ptr<Session> session_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "trainyard/v1/agent.pb.h"
@@ -27,6 +28,10 @@ struct DesiredStateReceived {
 };
 struct FactsAcknowledged {
   uint64_t sequence;
+};
+// The last StoreFacts is on disk, or the disk refused. Exactly one for every StoreFacts.
+struct FactsStored {
+  absl::Status status;
 };
 // The stream has ended, or the attempt to open one has failed. Exactly one for every Dial.
 struct SessionEnded {
@@ -71,6 +76,20 @@ struct ProcessEnded {
   v1::TrainerExited exited;
 };
 
+// What SampleProcesses saw; processes that are gone are left out.
+struct ProcessSample {
+  TrainerId id;
+  std::string state;  // of /proc
+  double cpu_s;       // user and system time since it began
+};
+struct ProcessesSampled {
+  std::vector<ProcessSample> samples;
+};
+struct ProcessExamined {
+  TrainerId id;
+  v1::Examination examination;
+};
+
 struct LogsEnded {
   std::string request_id;
 };
@@ -85,8 +104,9 @@ struct LeaveRequested {
 struct Tick {};
 
 using Event =
-    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, SessionEnded, LinkOpened, LinkFact, LinkReport,
-                 LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, LogsEnded, LeaveRequested, Tick>;
+    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened, LinkFact, LinkReport,
+                 LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, ProcessesSampled,
+                 ProcessExamined, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 
@@ -100,6 +120,11 @@ struct HangUp {
 };
 struct SendUp {
   v1::AgentMessage message;
+};
+// Writes to the outbox's file and syncs it; FactsStored follows. One is under way at a time.
+struct StoreFacts {
+  std::string bytes;
+  bool replace;  // the whole file, at once; otherwise they go behind what is there
 };
 struct SendLink {
   LinkId link;
@@ -117,6 +142,20 @@ struct StartProcess {
 struct SignalProcess {
   TrainerId id;
   int signal;  // SIGKILL goes to all of its process group
+};
+// A glance at each: ProcessesSampled follows.
+struct SampleProcesses {
+  struct Process {
+    TrainerId id;
+    int64_t pid;
+  };
+  std::vector<Process> processes;
+};
+// A closer look, which takes a while: ProcessExamined follows.
+struct ExamineProcess {
+  TrainerId id;
+  int64_t pid = 0;
+  std::string request_id;
 };
 // The coordinator has the exit of this trainer: write that down.
 struct MarkTold {
@@ -155,7 +194,8 @@ struct Leave {
   int exit_code;
 };
 
-using Effect = std::variant<Dial, HangUp, SendUp, SendLink, CloseLink, StartProcess, SignalProcess, MarkTold,
+using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess, SampleProcesses,
+                            ExamineProcess, MarkTold,
                             AdmitTrainer, EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, Say, Leave>;
 
 }  // namespace trainyard::agent

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -106,6 +107,12 @@ uint64_t UsableMemoryBytes() {
   return static_cast<uint64_t>(bytes);
 }
 
+uint64_t DiskFreeBytes(const std::string& path) {
+  struct statvfs disk;
+  if (statvfs(path.c_str(), &disk) != 0) return 0;
+  return uint64_t{disk.f_bavail} * disk.f_frsize;
+}
+
 std::string DataAddress(const std::string& coordinator) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
@@ -126,6 +133,18 @@ std::string DataAddress(const std::string& coordinator) {
     if (!text.empty()) return text;
   }
   return kLoopback;
+}
+
+std::string InterfaceOf(const std::string& address) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  absl::Cleanup free_all = [all] { freeifaddrs(all); };
+  for (ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr) continue;
+    int family = at->ifa_addr->sa_family;
+    if ((family == AF_INET || family == AF_INET6) && AddressText(at->ifa_addr) == address) return at->ifa_name;
+  }
+  return "";
 }
 
 absl::StatusOr<std::string> InterfaceAddress(const std::string& name) {

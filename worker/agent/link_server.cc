@@ -12,10 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "common/limits.h"
 #include "trainyard/v1/trainer.grpc.pb.h"
-#include "worker/agent/rpc_status.h"
+#include "common/rpc_status.h"
 
 namespace trainyard::agent {
 namespace {
@@ -70,7 +69,7 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
       StartWrite(&outgoing_.front());
     } else if (closing_) {
       finished_ = true;
-      Finish(ToGrpc(status_));
+      Finish(ToGrpcStatus(status_));
     }
   }
 
@@ -87,6 +86,15 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
+// A connection too many. Deletes itself when gRPC is done with it.
+class Refusal final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage> {
+ public:
+  Refusal() {
+    Finish(ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat("this daemon has ", limits::kLinks, " links, the limit"))));
+  }
+  void OnDone() override { delete this; }
+};
+
 // A get that may wait. Deletes itself when gRPC is done with it.
 class PendingGet final : public grpc::ServerUnaryReactor {
  public:
@@ -99,14 +107,14 @@ class PendingGet final : public grpc::ServerUnaryReactor {
     ValueCache::WaitId wait = cache_.Get(group, name, deadline, [this, shared](absl::StatusOr<std::string> value) {
       if (shared->finished.exchange(true)) return;
       if (value.ok()) response_->set_value(*std::move(value));
-      Finish(ToGrpc(value.status()));
+      Finish(ToGrpcStatus(value.status()));
     });
     shared->wait = wait.value();
   }
 
   void Refuse(const absl::Status& status) {
     shared_->finished = true;
-    Finish(ToGrpc(status));
+    Finish(ToGrpcStatus(status));
   }
 
   void OnCancel() override {
@@ -168,6 +176,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
   // TrainerLink.
   grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage>* Connect(grpc::CallbackServerContext*) override {
     absl::MutexLock lock(&mu_);
+    if (connections_.size() >= limits::kLinks) return new Refusal;  // until its OnDone
     LinkId link(++last_link_);
     Connection* connection = new Connection(*this, link);
     connections_[link] = connection;
@@ -180,11 +189,11 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
     TrainerId id = FromProto(request->key());
     absl::Status allowed = options_.cache.Check(id, request->token());
     if (!allowed.ok()) {
-      reactor->Finish(ToGrpc(allowed));
+      reactor->Finish(ToGrpcStatus(allowed));
       return reactor;
     }
     options_.relay.Put(id, request->name(), request->value(),
-                       [reactor](absl::Status status) { reactor->Finish(ToGrpc(status)); });
+                       [reactor](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
     return reactor;
   }
 
@@ -198,8 +207,8 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
       return get;
     }
     absl::Duration wait = absl::Milliseconds(std::min(request->wait_ms(), kWaitMsMax));
-    get->Begin(GroupOf(id), request->name(), absl::Now() + wait);
-    Post(Tick{});  // the event thread looks at the new deadline
+    get->Begin(GroupOf(id), request->name(), options_.clock.TimeNow() + wait);
+    options_.wake();
     return get;
   }
 

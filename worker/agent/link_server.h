@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "worker/agent/events.h"
 #include "worker/agent/value_cache.h"
 #include "worker/agent/value_relay.h"
@@ -27,9 +28,11 @@ class LinkServer {
 
   struct Options {
     std::string socket;  // its folder is the owner's alone; a socket that lies there is replaced
+    Clock& clock;
     ValueCache& cache;
     ValueRelay& relay;
     Post post;
+    std::function<void()> wake;  // the event thread is to look at the cache's deadlines anew
   };
   // Possible errors: Unavailable: the socket cannot be made; the message names it.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);

@@ -1,10 +1,7 @@
 // trainyard-worker: the daemon of one host. Reads the configuration, starts the daemon (daemon.h), waits for a signal
 // or the end of the lifeline. Exit codes: 0 left as asked, 1 could not start or was refused, 2 bad configuration.
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -12,12 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
 #include "common/lifeline.h"
 #include "common/logging.h"
+#include "common/poll_thread.h"
 #include "common/version.h"
 #include "worker/agent/config.h"
 #include "worker/agent/daemon.h"
@@ -40,34 +37,31 @@ int TakeSignals() {
 
 // One line of JSON, then the end: whoever started this daemon waits for either.
 void TellReady(int fd, const Daemon& daemon) {
-  std::string line = nlohmann::json({{"socket", daemon.socket()}, {"pid", getpid()}}).dump() + "\n";
+  std::string line = nlohmann::json({{"socket", daemon.socket()},
+                                     {"pid", getpid()},
+                                     {"metrics", daemon.metrics_address()},
+                                     {"health", daemon.health_address()}})
+                         .dump() + "\n";
   if (write(fd, line.data(), line.size()) < 0) spdlog::warn("--ready-fd {}: cannot be written", fd);
   close(fd);
 }
 
-// Turns signals and the lifeline's end into requests to leave, until `done` can be read.
-void Watch(int signals, int done, const Config& config, Daemon& daemon) {
-  int lifeline = config.lifeline_fd;
-  while (true) {
-    struct pollfd fds[] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {done, POLLIN, 0}};
-    if (poll(fds, 3, -1) < 0 && errno != EINTR) return;
-    if (fds[2].revents != 0) return;
-    if (fds[0].revents != 0) {
-      struct signalfd_siginfo info;
-      if (read(signals, &info, sizeof info) != sizeof info) continue;
-      spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
-                   config.stop_trainers ? "are stopped" : "go on");
-      daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
-    }
-    if (fds[1].revents == 0) continue;
-    if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
-      spdlog::info("let go: the end of the lifeline means nothing any more, this is an ordinary daemon now");
-    } else {
-      spdlog::info("the lifeline has ended: killing trainers and leaving");
-      daemon.RequestLeave(Leaving::kKillingTrainers);
-    }
-    lifeline = -1;
+// Turns a signal into a request to leave.
+void TakeSignal(int signals, const Config& config, Daemon& daemon) {
+  struct signalfd_siginfo info;
+  if (read(signals, &info, sizeof info) != sizeof info) return;
+  spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
+               config.stop_trainers ? "are stopped" : "go on");
+  daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
+}
+
+void TakeLifeline(int lifeline, Daemon& daemon) {
+  if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
+    spdlog::info("let go: the end of the lifeline means nothing any more, this is an ordinary daemon now");
+    return;
   }
+  spdlog::info("the lifeline has ended: killing trainers and leaving");
+  daemon.RequestLeave(Leaving::kKillingTrainers);
 }
 
 int Run(int argc, char** argv) {
@@ -89,18 +83,16 @@ int Run(int argc, char** argv) {
   }
   spdlog::info("trainyard-worker {}: state {}, coordinator {}", kVersion, config->state, config->coordinator);
 
-  Daemon daemon(*config, Clock::GetRealClock());
+  Daemon daemon(*config, Clock::GetSteadyClock());
   if (absl::Status started = daemon.Start(); !started.ok()) {
     spdlog::error("cannot start: {}", std::string(started.message()));
     return 1;
   }
   if (config->ready_fd >= 0) TellReady(config->ready_fd, daemon);
-  int done = eventfd(0, EFD_CLOEXEC);
-  std::thread watcher([&] { Watch(signals, done, *config, daemon); });
-  int exit_code = daemon.AwaitEnd();
-  eventfd_write(done, 1);
-  watcher.join();
-  return exit_code;
+  PollThread watcher({{.fd = signals, .on_ready = [&] { return TakeSignal(signals, *config, daemon), true; }},
+                      {.fd = config->lifeline_fd,
+                       .on_ready = [&] { return TakeLifeline(config->lifeline_fd, daemon), false; }}});
+  return daemon.AwaitEnd();
 }
 
 }  // namespace

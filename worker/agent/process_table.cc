@@ -106,7 +106,7 @@ void ProcessTable::MarkTold(const TrainerId& id) {
   Enqueue([this, id] {
     // Without the mark the exit is told once more by the next life of the daemon, which does no harm.
     MarkFolderTold(FolderOf(id)).IgnoreError();
-    PruneRankFolders(options_.ranks, {});
+    options_.on_kept(PruneRankFolders(options_.ranks, {}));
   });
 }
 
@@ -234,7 +234,10 @@ void ProcessTable::FindAll() {
     post_(std::move(found));
     if (told) continue;
     Followed followed = {.id = id, .folder = folder, .since = absl::Now()};
-    if (pids.ok()) followed.pids = *pids;
+    if (pids.ok()) {
+      followed.pids = *pids;
+      followed.memory_kills = CountMemoryKills(pids->trainer.pid);
+    }
     if (ended) {
       Finish(followed);
       continue;
@@ -269,6 +272,7 @@ void ProcessTable::LookForPids(Followed& followed) {
   absl::StatusOr<PidRecord> pids = ReadPids(followed.folder);
   if (pids.ok()) {
     followed.pids = *pids;
+    followed.memory_kills = CountMemoryKills(pids->trainer.pid);
     post_(ProcessStarted{followed.id, pids->trainer.pid});
     if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal);
   } else if (followed.pending_signal == SIGKILL && absl::Now() - followed.since > kPidWait && followed.pidfd >= 0) {
@@ -285,6 +289,9 @@ void ProcessTable::Finish(Followed& followed) {
     if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);
     HasLiveShim(followed.folder);  // writes the record
     exited = LostExit(followed.folder);
+  }
+  if (exited->cause() == v1::TrainerExited::CAUSE_SIGNAL && exited->signal() == SIGKILL && exited->message().empty()) {
+    exited->set_message(TellMemoryKill(followed.memory_kills, CountAgain(followed.memory_kills)));
   }
   post_(ProcessEnded{followed.id, *std::move(exited)});
 }

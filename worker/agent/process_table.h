@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/agent/events.h"
+#include "worker/agent/memory_kills.h"
 #include "worker/agent/rank_folder.h"
 
 namespace trainyard::agent {
@@ -36,6 +37,8 @@ struct ProcessTableOptions {
   std::string link;     // path of the daemon's socket
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
+  // Told of what is kept, on the table's thread, whenever something was added to it for good.
+  std::function<void(const RankFolders&)> on_kept = [](const RankFolders&) {};
 };
 
 class ProcessTable {
@@ -66,6 +69,7 @@ class ProcessTable {
     std::optional<PidRecord> pids = std::nullopt;
     int pending_signal = 0;  // came before the trainer's pid was known
     absl::Time since;
+    MemoryKills memory_kills = {};  // when its pids were first seen
   };
   using Command = std::function<void()>;
 

@@ -205,7 +205,7 @@ std::vector<TrainerId> ListRankFolders(const std::string& ranks) {
   return ids;
 }
 
-void PruneRankFolders(const std::string& ranks, const FolderLimits& limits) {
+RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits) {
   std::vector<TrainerId> ids = ListRankFolders(ranks);
   std::vector<uint64_t> sizes;
   uint64_t bytes = 0;
@@ -229,6 +229,7 @@ void PruneRankFolders(const std::string& ranks, const FolderLimits& limits) {
     --count;
     bytes -= sizes[i];
   }
+  return {.count = count, .bytes = bytes};
 }
 
 }  // namespace trainyard::agent

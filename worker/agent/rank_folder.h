@@ -64,7 +64,11 @@ struct FolderLimits {
   size_t folders = 200;
   uint64_t bytes = uint64_t{4} << 30;
 };
-// Removes folders of ranks that have ended and are told, oldest first, until the limits hold.
-void PruneRankFolders(const std::string& ranks, const FolderLimits& limits);
+struct RankFolders {
+  size_t count = 0;
+  uint64_t bytes = 0;
+};
+// Removes folders of ranks that have ended and are told, oldest first, until the limits hold. Returns what is left.
+RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits);
 
 }  // namespace trainyard::agent

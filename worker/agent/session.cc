@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "common/limits.h"
 #include "trainyard/v1/agent.grpc.pb.h"
-#include "worker/agent/rpc_status.h"
+#include "common/rpc_status.h"
 
 namespace trainyard::agent {
 namespace {
@@ -113,7 +113,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
   }
 
   void OnDone(const grpc::Status& status) override {
-    absl::Status result = FromGrpc(status);
+    absl::Status result = FromGrpcStatus(status);
     {
       absl::MutexLock lock(&mu_);
       if (!reason_.empty()) result = absl::UnavailableError(reason_);

@@ -8,6 +8,9 @@
 namespace trainyard::agent {
 namespace {
 
+// A rank waits for one value of each peer at a time.
+constexpr size_t kWaitsMax = 65'536;
+
 absl::Status Sealed(const std::string& name) {
   return absl::FailedPreconditionError(absl::StrCat("the group has formed and nobody has put '", name, "'"));
 }
@@ -124,6 +127,8 @@ ValueCache::WaitId ValueCache::Get(const GroupId& group, const std::string& name
       answer = value->second;
     } else if (at->second.sealed) {
       answer = Sealed(name);
+    } else if (waits_.size() >= kWaitsMax) {
+      answer = absl::ResourceExhaustedError(absl::StrCat(kWaitsMax, " calls wait for values already, the limit"));
     } else {
       WaitId wait(++last_wait_);
       waits_[wait] = {group, name, deadline, std::move(done)};

@@ -38,7 +38,7 @@ class ValueCache {
   void End(const GroupId& group, const std::string& reason);
 
   // `done` is called once, perhaps before this returns. Possible errors it gets: DeadlineExceeded, Aborted,
-  // FailedPrecondition (sealed, and no such value).
+  // FailedPrecondition (sealed, and no such value), ResourceExhausted (too many wait).
   WaitId Get(const GroupId& group, const std::string& name, absl::Time deadline, Done done);
   // `done` will not be called any more, unless it is being called.
   void Cancel(WaitId wait);

@@ -1,18 +1,21 @@
 #include "worker/agent/value_relay.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
-#include "worker/agent/rpc_status.h"
+#include "common/rpc_status.h"
 
 namespace trainyard::agent {
 namespace {
 
 // A coordinator commits in milliseconds; one that does not answer for so long is as good as away.
 constexpr std::chrono::seconds kPutDeadline(5);
+// A stream that breaks while the session stands is the network's or the coordinator's trouble of a moment.
+constexpr absl::Duration kRetryWait = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -39,7 +42,7 @@ class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValues> 
   }
 
   void OnDone(const grpc::Status& status) override {
-    relay_.EndWatch(this, group_, FromGrpc(status));
+    relay_.EndWatch(this, group_, FromGrpcStatus(status));
     ValueRelay& relay = relay_;
     delete this;
     relay.CallDeleted();
@@ -70,11 +73,28 @@ void ValueRelay::Shutdown() {
 void ValueRelay::Attach(std::shared_ptr<grpc::Channel> channel) {
   absl::MutexLock lock(&mu_);
   stub_ = v1::AgentService::NewStub(channel);
-  for (auto& [group, puts] : puts_) {
-    if (cache_.IsSealed(group)) continue;
-    for (const auto& [name, request] : puts) StartPut(request, [](absl::Status) {});
-    StartWatch(group);
+  for (auto& [id, group] : groups_) {
+    if (group.sealed) continue;
+    for (const auto& [name, request] : group.puts) StartPut(request, [](absl::Status) {});
+    StartWatch(id);
   }
+}
+
+void ValueRelay::RetryWhenDue(absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  now_ = now;
+  for (auto& [id, group] : groups_) {
+    if (group.retry_at > now) continue;
+    group.retry_at = absl::InfiniteFuture();
+    if (stub_ != nullptr && !group.sealed && !watches_.contains(id)) StartWatch(id);
+  }
+}
+
+absl::Time ValueRelay::NextRetry() const {
+  absl::MutexLock lock(&mu_);
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, group] : groups_) next = std::min(next, group.retry_at);
+  return next;
 }
 
 void ValueRelay::Detach() {
@@ -86,12 +106,12 @@ void ValueRelay::Detach() {
 
 void ValueRelay::Follow(const GroupId& group) {
   absl::MutexLock lock(&mu_);
-  if (puts_.try_emplace(group).second && stub_ != nullptr) StartWatch(group);
+  if (groups_.try_emplace(group).second && stub_ != nullptr) StartWatch(group);
 }
 
 void ValueRelay::Forget(const GroupId& group) {
   absl::MutexLock lock(&mu_);
-  puts_.erase(group);
+  groups_.erase(group);
   auto at = watches_.find(group);
   if (at == watches_.end()) return;
   at->second->context()->TryCancel();
@@ -113,8 +133,17 @@ void ValueRelay::EndWatch(Watch* watch, const GroupId& group, const absl::Status
     auto at = watches_.find(group);
     current = at != watches_.end() && at->second == watch;
     if (current) watches_.erase(at);
+    auto followed = groups_.find(group);
+    if (current && followed != groups_.end()) {
+      followed->second.sealed = status.ok();
+      // Nobody needs them any more: the group has formed.
+      if (status.ok()) followed->second.puts.clear();
+      bool over = status.ok() || absl::IsAborted(status) || absl::IsNotFound(status);
+      if (!over) followed->second.retry_at = now_ + kRetryWait;
+    }
   }
-  // A stream that was given up says nothing about the group; a broken one is opened again after re-attaching.
+  wake_();
+  // A stream that was given up says nothing about the group; a broken one is opened again, here or after re-attaching.
   if (current && status.ok()) cache_.Seal(group);
   if (current && (absl::IsAborted(status) || absl::IsNotFound(status))) {
     cache_.End(group, std::string(status.message()));
@@ -146,12 +175,14 @@ void ValueRelay::Put(const TrainerId& id, const std::string& name, const std::st
   absl::Status refused;
   {
     absl::MutexLock lock(&mu_);
-    auto at = puts_.find(GroupOf(id));
-    if (at == puts_.end()) {
+    auto at = groups_.find(GroupOf(id));
+    if (at == groups_.end()) {
       refused = absl::AbortedError(absl::StrCat(Describe(id), " is over"));
     } else {
-      auto [put, is_new] = at->second.try_emplace(name, request);
-      if (!is_new && put->second.value() != value) {
+      auto& puts = at->second.puts;
+      // A sealed store knows by itself what it has.
+      auto put = at->second.sealed ? puts.end() : puts.try_emplace(name, request).first;
+      if (put != puts.end() && put->second.value() != value) {
         refused = absl::AlreadyExistsError(absl::StrCat("'", name, "' was put with another value"));
       } else if (stub_ == nullptr) {
         refused = absl::UnavailableError("the coordinator is away; the value will be put when it is back");
@@ -175,7 +206,7 @@ void ValueRelay::StartPut(const v1::PutValueRequest& request, Done done) {
     const v1::PutValueRequest& put = call->request;
     // Ranks of this host need not wait for the coordinator to send it back.
     if (status.ok()) cache_.Add(GroupOf(FromProto(put.key())), put.name(), put.value());
-    absl::Status result = FromGrpc(status);
+    absl::Status result = FromGrpcStatus(status);
     if (absl::IsDeadlineExceeded(result) || absl::IsCancelled(result)) {
       result = absl::UnavailableError("the coordinator did not answer; the value will be put when it is back");
     }

@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/ids.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 #include "worker/agent/trainer_id.h"
@@ -27,8 +28,9 @@ class ValueRelay {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  // Does not own `cache`; it must outlive this object.
-  ValueRelay(ValueCache& cache, Incarnation incarnation) : cache_(cache), incarnation_(incarnation) {}
+  // Does not own `cache`; it must outlive this object. `wake` is called, on any thread, when NextRetry() has changed.
+  ValueRelay(ValueCache& cache, Incarnation incarnation, std::function<void()> wake)
+      : cache_(cache), incarnation_(incarnation), wake_(std::move(wake)) {}
   ~ValueRelay() { Shutdown(); }
   ValueRelay(const ValueRelay&) = delete;
   ValueRelay& operator=(const ValueRelay&) = delete;
@@ -38,6 +40,10 @@ class ValueRelay {
   void Detach();
   // Detaches, and waits until nothing of the channel is held any more.
   void Shutdown();
+
+  // Opens again what broke while the coordinator is there, each a moment after it broke. By the event thread.
+  void RetryWhenDue(absl::Time now);
+  absl::Time NextRetry() const;
 
   // Values of this group are wanted, until it is sealed or over.
   void Follow(const GroupId& group);
@@ -50,6 +56,11 @@ class ValueRelay {
  private:
   class Watch;
   struct PutCall;
+  struct Group {
+    std::map<std::string, v1::PutValueRequest> puts;  // by name; none once it is sealed
+    bool sealed = false;
+    absl::Time retry_at = absl::InfiniteFuture();
+  };
 
   void StartWatch(const GroupId& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartPut(const v1::PutValueRequest& request, Done done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -60,10 +71,12 @@ class ValueRelay {
 
   ValueCache& cache_;
   const Incarnation incarnation_;
+  const std::function<void()> wake_;
 
-  absl::Mutex mu_;
-  std::unique_ptr<v1::AgentService::Stub> stub_ ABSL_GUARDED_BY(mu_);                        // null: detached
-  std::map<GroupId, std::map<std::string, v1::PutValueRequest>> puts_ ABSL_GUARDED_BY(mu_);  // of followed groups
+  mutable absl::Mutex mu_;
+  std::unique_ptr<v1::AgentService::Stub> stub_ ABSL_GUARDED_BY(mu_);  // null: detached
+  std::map<GroupId, Group> groups_ ABSL_GUARDED_BY(mu_);               // that are followed
+  absl::Time now_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();         // when the event thread last looked
   std::map<GroupId, Watch*> watches_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   int undeleted_calls_ ABSL_GUARDED_BY(mu_) = 0;

@@ -15,8 +15,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::StartsWith;
 
 absl::StatusOr<Config> Read(std::vector<const char*> arguments) {
@@ -51,6 +53,26 @@ TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
   EXPECT_EQ(config->logging.level, "info");
   EXPECT_FALSE(config->logging.json);
   EXPECT_FALSE(config->stop_trainers);
+  EXPECT_FALSE(config->adopt_cluster);
+  EXPECT_EQ(config->metrics, "127.0.0.1:7072");
+  EXPECT_EQ(config->health, "127.0.0.1:7073");
+  EXPECT_TRUE(config->labels.empty());
+}
+
+TEST(WorkerConfig, Labels_AreTheFilesOrThoseOfTheFlags) {
+  ConfigFile file("coordinator: 127.0.0.1:1\nlabels: [rack=r1, zone=a]\nmetrics: 127.0.0.1:0\n");
+
+  absl::StatusOr<Config> from_file = Read({"--config", file.path()});
+  absl::StatusOr<Config> from_flags =
+      Read({"--config", file.path(), "--label", "rack=r2", "--label", "switch=s1", "--metrics", "", "--health", ""});
+
+  ASSERT_EQ(from_file.status(), absl::OkStatus());
+  EXPECT_THAT(from_file->labels, ElementsAre(Pair("rack", "r1"), Pair("zone", "a")));
+  EXPECT_EQ(from_file->metrics, "127.0.0.1:0");
+  ASSERT_EQ(from_flags.status(), absl::OkStatus());
+  EXPECT_THAT(from_flags->labels, ElementsAre(Pair("rack", "r2"), Pair("switch", "s1")));
+  EXPECT_EQ(from_flags->metrics, "");
+  EXPECT_EQ(from_flags->health, "");
 }
 
 TEST(WorkerConfig, Flags_WinOverTheFile) {
@@ -103,6 +125,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"slots_word", {"--coordinator", "127.0.0.1:1", "--slots", "many"}, {"slots", "'many'"}},
         BadCase{"log_level", {"--coordinator", "127.0.0.1:1", "--log-level", "loud"}, {"debug, info, warning, error"}},
         BadCase{"name", {"--coordinator", "127.0.0.1:1", "--name", "a b"}, {"name:", "'a b'"}},
+        BadCase{"label", {"--coordinator", "127.0.0.1:1", "--label", "rack"}, {"expected key=value", "'rack'"}},
+        BadCase{"label_twice",
+                {"--coordinator", "127.0.0.1:1", "--label", "rack=a", "--label", "rack=b"},
+                {"'rack' is given twice"}},
+        BadCase{"metrics", {"--coordinator", "127.0.0.1:1", "--metrics", "7072"}, {"metrics: expected host:port"}},
+        BadCase{"public_health",
+                {"--coordinator", "127.0.0.1:1", "--health", "0.0.0.0:7073"},
+                {"health: 0.0.0.0:7073 is not on loopback"}},
         BadCase{"unknown_flag", {"--coordinator", "127.0.0.1:1", "--slot", "1"}, {"--slot", "--help"}},
         BadCase{"closed_descriptor", {"--coordinator", "127.0.0.1:1", "--lifeline-fd", "987"}, {"987 is not open"}},
         BadCase{"no_such_file", {"--config", "/no/such/file.yaml"}, {"/no/such/file.yaml"}},

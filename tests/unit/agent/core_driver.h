@@ -29,7 +29,9 @@ inline v1::DesiredTrainer Desired(const TrainerId& id) {
 
 class CoreDriver {
  public:
-  explicit CoreDriver(std::string cluster_id = "") {
+  // `disk` is the outbox's file as an earlier life left it.
+  explicit CoreDriver(std::string cluster_id = "", std::string disk = "", bool adopt_cluster = false)
+      : disk_(std::move(disk)) {
     CoreOptions options = {
         .coordinator = "127.0.0.1:7070",
         .host = "h1",
@@ -37,6 +39,9 @@ class CoreDriver {
         .slots = 2,
         .inventory = {},
         .cluster_id = std::move(cluster_id),
+        .adopt_cluster = adopt_cluster,
+        .outbox = ReadOutboxFile(disk_).value(),
+        .make_outbox_id = [this] { return absl::StrCat("outbox-", ++outboxes_); },
         .make_token = [this] { return absl::StrCat("token-", ++tokens_); },
         .random = [] { return 1.0; },
         .interface_address = [](const std::string& name) -> absl::StatusOr<std::string> {
@@ -52,9 +57,23 @@ class CoreDriver {
   // What this event alone caused.
   std::vector<Effect>& Handle(Event event) {
     last_ = core_->Handle(std::move(event), clock_.TimeNow());
+    // A disk that is not held answers at once.
+    for (size_t i = 0; i < last_.size(); ++i) {
+      auto* store = std::get_if<StoreFacts>(&last_[i]);
+      if (store == nullptr) continue;
+      held_ = *store;
+      if (disk_is_held) continue;
+      std::vector<Effect> more = core_->Handle(AnswerOfTheDisk(), clock_.TimeNow());
+      last_.insert(last_.end(), more.begin(), more.end());
+    }
     all_.insert(all_.end(), last_.begin(), last_.end());
     return last_;
   }
+  // Lets a held disk write what it was given.
+  void LetDiskWrite() { Handle(AnswerOfTheDisk()); }
+  bool disk_is_held = false;
+  absl::Status disk_error;
+  const std::string& disk() const { return disk_; }
   void Advance(absl::Duration by) { clock_.AdvanceTime(by); }
   // As the daemon's thread: ticks whenever the core wants one, until `by` has passed.
   void Run(absl::Duration by) {
@@ -147,6 +166,11 @@ class CoreDriver {
   void Forget() { all_.clear(); }
 
  private:
+  FactsStored AnswerOfTheDisk() {
+    if (!disk_error.ok()) return {disk_error};
+    disk_ = held_.replace ? held_.bytes : disk_ + held_.bytes;
+    return {};
+  }
   template <typename T>
   static std::vector<T> Filter(const std::vector<Effect>& effects) {
     std::vector<T> found;
@@ -165,6 +189,9 @@ class CoreDriver {
 
   SimulatedClock clock_;
   int tokens_ = 0;
+  int outboxes_ = 0;
+  std::string disk_;
+  StoreFacts held_ = {};
   std::unique_ptr<Core> core_;
   std::vector<Effect> last_;
   std::vector<Effect> all_;

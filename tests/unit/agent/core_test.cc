@@ -134,11 +134,17 @@ TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWhateverItsRevision) {
   EXPECT_EQ(driver.Last<SignalProcess>()[0].signal, SIGKILL);
 }
 
-TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsKilledAndToldAsStopped) {
+TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsToldToAbortThenKilledAndToldAsStopped) {
   driver_.Handle(driver_.State(2, {}));
-  ASSERT_THAT(driver_.Last<SignalProcess>(), SizeIs(1));
-  EXPECT_EQ(driver_.Last<SignalProcess>()[0].signal, SIGKILL);
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<SendLink>()[0].message.abort().reason(), HasSubstr("generation 1"));
   EXPECT_THAT(driver_.Last<EndGroup>(), SizeIs(1));
+  driver_.Handle(driver_.State(3, {}));
+  driver_.Run(absl::Milliseconds(499));
+  EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
+  driver_.Run(absl::Milliseconds(1));
+  ASSERT_THAT(driver_.All<SignalProcess>(), SizeIs(1));
+  EXPECT_EQ(driver_.All<SignalProcess>()[0].signal, SIGKILL);
 
   driver_.Handle(driver_.Killed(Rank(0)));
   driver_.Handle(LinkClosed{kLink1});
@@ -147,14 +153,34 @@ TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsKilledAndToldAsStopped) {
   EXPECT_EQ(driver_.LastFacts()[0].exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
 }
 
+TEST_F(RunningTrainerTest, TrainerWithoutALink_IsKilledAtOnceWhenNoLongerDesired) {
+  driver_.Handle(LinkClosed{kLink1});
+
+  driver_.Handle(driver_.State(2, {}));
+
+  ASSERT_THAT(driver_.Last<SignalProcess>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<SignalProcess>()[0].signal, SIGKILL);
+}
+
 TEST_F(RunningTrainerTest, TrainerThatEndedByItselfBeforeTheKill_KeepsItsOwnCause) {
+  driver_.Handle(driver_.State(2, {}));
+
+  driver_.Handle(driver_.Ended(Rank(0), 5));
+  driver_.Handle(LinkClosed{kLink1});
+
+  EXPECT_EQ(driver_.LastFacts().at(0).exited().cause(), v1::TrainerExited::CAUSE_EXIT);
+  EXPECT_EQ(driver_.LastFacts().at(0).exited().code(), 5);
+}
+
+TEST_F(RunningTrainerTest, TrainerThatLeavesWhenToldToAbort_CountsAsEndedByTheDaemon) {
   driver_.Handle(driver_.State(2, {}));
 
   driver_.Handle(driver_.Ended(Rank(0), 3));
   driver_.Handle(LinkClosed{kLink1});
 
-  EXPECT_EQ(driver_.LastFacts().at(0).exited().cause(), v1::TrainerExited::CAUSE_EXIT);
-  EXPECT_EQ(driver_.LastFacts().at(0).exited().code(), 3);
+  EXPECT_EQ(driver_.LastFacts().at(0).exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
+  driver_.Run(absl::Seconds(1));
+  EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
 TEST(AgentCore, DroppedTrainerThatIsStillStarting_HoldsBackTheAppliedRevision) {

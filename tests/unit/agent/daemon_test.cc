@@ -2,6 +2,8 @@
 #include "worker/agent/daemon.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -50,6 +52,26 @@ v1::TrainerExited ExitOf(const Seen& seen, uint32_t rank) {
   return {};
 }
 
+constexpr int kServing = 1;
+constexpr int kNotServing = 2;
+
+// grpc.health.v1.Health/Check by hand: a message with one text field goes up, one with one number comes back.
+int HealthOf(const std::string& address, const std::string& service) {
+  auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  std::string size(service.empty() ? 0 : 1, static_cast<char>(service.size()));
+  grpc::Slice slice(service.empty() ? std::string() : absl::StrCat("\x0a", size, service));
+  grpc::ByteBuffer up(&slice, 1), down;
+  grpc::ClientContext context;
+  grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check", grpc::internal::RpcMethod::NORMAL_RPC);
+  grpc::Status status =
+      grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(channel.get(), method, &context, up, &down);
+  std::vector<grpc::Slice> slices;
+  if (!status.ok() || !down.Dump(&slices).ok()) return -1;
+  std::string bytes;
+  for (const grpc::Slice& part : slices) bytes.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return bytes.size() == 2 && bytes[0] == 8 ? bytes[1] : -1;
+}
+
 class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -84,6 +106,9 @@ class DaemonTest : public ::testing::Test {
     config.name = "h1";
     config.state = JoinPath(root_, "state");
     config.programs = programs_;
+    config.metrics = "127.0.0.1:0";
+    config.health = "127.0.0.1:0";
+    config.labels = {{"rack", "r1"}};
     daemon_ = std::make_unique<Daemon>(config, Clock::GetRealClock());
     ASSERT_EQ(daemon_->Start(), absl::OkStatus());
   }
@@ -269,6 +294,69 @@ TEST_F(DaemonTest, ExitWhileNoDaemonWasThere_IsToldByTheNextLifeAndOnce) {
 
   EXPECT_EQ(CountOf(coordinator_->seen(), v1::Fact::kExited), 2);
   EXPECT_EQ(coordinator_->seen().hellos[2].trainers_size(), 0);
+}
+
+TEST_F(DaemonTest, FactsThatNoCoordinatorKept_ReachItFromTheNextLifeUnderTheSameNumbers) {
+  StartDaemon();
+  coordinator_->Acknowledge(false);
+  coordinator_->Desire({Desired("exit-5", 0, 1)});
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.exits_heard > 0; }));
+  EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
+  std::string outbox_id = coordinator_->seen().hellos[0].outbox_id();
+
+  coordinator_->Acknowledge(true);
+  StartDaemon();
+
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_EQ(coordinator_->seen().hellos[1].outbox_id(), outbox_id);
+  EXPECT_NE(outbox_id, "");
+  EXPECT_EQ(coordinator_->seen().facts[0].sequence(), 1);
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
+}
+
+TEST_F(DaemonTest, HealthAndMetrics_AreServedAndATakenPortIsReplaced) {
+  StartDaemon();
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
+  EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
+  EXPECT_EQ(HealthOf(daemon_->health_address(), "trainyard.v1.AgentService"), kServing);
+  EXPECT_THAT(daemon_->metrics_address(), HasSubstr("127.0.0.1:"));
+
+  auto second = HealthServer::Start(daemon_->health_address());
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_NE((*second)->address(), daemon_->health_address());
+  EXPECT_THAT((*second)->warning(), HasSubstr("is taken; serving on"));
+  EXPECT_EQ(HealthOf((*second)->address(), "trainyard.v1.AgentService"), kNotServing);
+  coordinator_ = nullptr;
+
+  for (absl::Time end = absl::Now() + absl::Seconds(30);
+       absl::Now() < end && HealthOf(daemon_->health_address(), "trainyard.v1.AgentService") == kServing;) {
+  }
+  EXPECT_EQ(HealthOf(daemon_->health_address(), "trainyard.v1.AgentService"), kNotServing);
+  EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
+}
+
+TEST_F(DaemonTest, Heartbeat_TellsTimeAndDisk_AndTheHelloTheLabels) {
+  StartDaemon();
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
+
+  Seen seen = coordinator_->seen();
+  EXPECT_EQ(seen.hellos[0].inventory().labels().at("rack"), "r1");
+  EXPECT_GT(seen.hellos[0].inventory().disk_free_bytes(), 0);
+  EXPECT_GT(seen.last_heartbeat.disk_free_bytes(), 0);
+  EXPECT_GT(seen.last_heartbeat.time_unix_ms(), 1'600'000'000'000);
+}
+
+TEST_F(DaemonTest, WatchOfValuesThatBreaks_IsOpenedAgainWhileTheSessionStands) {
+  StartDaemon();
+  coordinator_->BreakValues(true);
+  coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values_broken >= 2; }));
+
+  coordinator_->BreakValues(false);
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
+  EXPECT_THAT(coordinator_->seen().hellos, SizeIs(1));
 }
 
 TEST_F(DaemonTest, EndOfTheLifeline_LeavesNothingBehind) {

@@ -52,6 +52,11 @@ class FakeCoordinator final : public v1::AgentService::Service {
     absl::MutexLock lock(&mu_);
     sealed_ = true;
   }
+  // Streams of values end as if the network had failed.
+  void BreakValues(bool break_values) {
+    absl::MutexLock lock(&mu_);
+    break_values_ = break_values;
+  }
   void Acknowledge(bool acknowledge) {
     absl::MutexLock lock(&mu_);
     acknowledge_ = acknowledge;
@@ -63,7 +68,10 @@ class FakeCoordinator final : public v1::AgentService::Service {
     std::vector<uint64_t> steps;
     std::vector<std::string> lines;
     std::set<std::string> logs_ended;
+    int exits_heard = 0;  // acknowledged or not
     uint64_t heartbeats = 0;
+    v1::Heartbeat last_heartbeat;
+    int values_broken = 0;
     uint64_t applied_revision = 0;
     std::map<std::string, std::string> values;
   };
@@ -87,7 +95,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     welcome.mutable_welcome()->set_heartbeat_ms(100);
     {
       absl::MutexLock lock(&mu_);
-      if (!seen_.hellos.empty() && seen_.hellos.back().incarnation() != message.hello().incarnation()) acked_ = 0;
+      if (!seen_.hellos.empty() && seen_.hellos.back().outbox_id() != message.hello().outbox_id()) acked_ = 0;
       seen_.hellos.push_back(message.hello());
       welcome.mutable_welcome()->set_acked_fact(acked_);
     }
@@ -121,6 +129,10 @@ class FakeCoordinator final : public v1::AgentService::Service {
       {
         absl::MutexLock lock(&mu_);
         if (stopping_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
+        if (break_values_) {
+          ++seen_.values_broken;
+          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken");
+        }
         values = seen_.values;
         sealed = sealed_;
       }
@@ -168,6 +180,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     absl::MutexLock lock(&mu_);
     if (message.has_heartbeat()) {
       ++seen_.heartbeats;
+      seen_.last_heartbeat = message.heartbeat();
       seen_.applied_revision = message.heartbeat().applied_revision();
     }
     for (const v1::RankReport& report : message.reports().reports()) {
@@ -175,6 +188,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
         if (seen_.steps.empty() || step.step() > seen_.steps.back()) seen_.steps.push_back(step.step());
       }
     }
+    for (const v1::Fact& fact : message.facts().facts()) seen_.exits_heard += fact.has_exited() ? 1 : 0;
     if (!message.has_facts() || !acknowledge_) return false;
     for (const v1::Fact& fact : message.facts().facts()) {
       if (fact.sequence() <= acked_) continue;
@@ -210,6 +224,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool sealed_ ABSL_GUARDED_BY(mu_) = false;
   bool acknowledge_ ABSL_GUARDED_BY(mu_) = true;
+  bool break_values_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t acked_ ABSL_GUARDED_BY(mu_) = 0;
   v1::DesiredState desired_ ABSL_GUARDED_BY(mu_);
   Seen seen_ ABSL_GUARDED_BY(mu_);

@@ -1,0 +1,205 @@
+// The core and its outbox: facts wait for the disk, outlive the daemon, and are told once whatever dies.
+#include "common/limits.h"
+#include "tests/unit/agent/core_driver.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr LinkId kLink1(1);
+
+// A life that was told of the save of step 100 by rank 0, which runs on. `acked`: by the coordinator.
+std::string DiskOfALifeBefore(bool acked) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 4242});
+  driver.Handle(driver.Open(kLink1, Rank(0)));
+  driver.Handle(driver.Saved(kLink1, 1, 100));
+  if (acked) {
+    driver.Handle(FactsAcknowledged{2});
+    driver.Handle(driver.Saved(kLink1, 2, 200));  // its write carries the acknowledgement
+  }
+  return driver.disk();
+}
+
+void TakeOver(CoreDriver& driver) {
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
+  driver.Handle(driver.Open(kLink1, Rank(0), /*reconnect=*/true));
+}
+
+TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentNorIsTheRevisionBehindIt) {
+  driver_.disk_is_held = true;
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  driver_.Handle(driver_.State(2, {Desired(Rank(0))}));
+  driver_.Run(absl::Seconds(1));
+  EXPECT_THAT(driver_.LastFacts(), IsEmpty());
+  EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 1);
+
+  driver_.LetDiskWrite();
+
+  ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
+  EXPECT_EQ(driver_.LastFacts()[0].saved().step(), 100);
+  EXPECT_EQ(driver_.Last<SendUp>().back().message.heartbeat().applied_revision(), 2);
+}
+
+TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+
+  driver.Attach();
+
+  EXPECT_EQ(driver.All<Dial>()[0].hello.outbox_id(), "outbox-1");
+  ASSERT_THAT(driver.AllFacts(), SizeIs(2));
+  EXPECT_EQ(driver.AllFacts()[1].saved().step(), 100);
+  EXPECT_EQ(driver.AllFacts()[1].sequence(), 2);
+}
+
+TEST(AgentOutbox, FactSaidAgainToTheNextLife_IsNotAddedAgain) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  TakeOver(driver);
+  driver.Attach();
+  driver.Forget();
+
+  driver.Handle(driver.Saved(kLink1, 1, 100));
+  EXPECT_THAT(driver.LastFacts(), IsEmpty());
+  driver.Handle(driver.Saved(kLink1, 2, 200));
+
+  EXPECT_EQ(driver.LastFacts().at(0).saved().step(), 200);
+}
+
+TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonDied_IsAcknowledgedByTheNextLife) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/true));
+  TakeOver(driver);
+
+  // The acknowledgement was lost with the daemon; the trainer says it again.
+  ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
+  driver.Handle(driver.Saved(kLink1, 1, 100));
+
+  EXPECT_EQ(driver.Last<SendLink>().at(0).message.ack().sequence(), 1);
+}
+
+TEST(AgentOutbox, MarksOfTrainersThatAreNoMore_AreForgotten) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/true));
+  driver.Attach();
+  driver.Handle(FactsAcknowledged{3});
+  driver.Handle(driver.State(1, {Desired(Rank(1))}));
+  driver.Handle(ProcessStarted{Rank(1), 7});
+
+  CoreDriver next("c1", driver.disk());
+  next.Handle(AllFound{});
+
+  EXPECT_EQ(ReadOutboxFile(next.disk())->header.marks_size(), 0);
+}
+
+TEST(AgentOutbox, AcknowledgementOfTheNextLife_ReachesTheTrainerOfTheLifeBefore) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  TakeOver(driver);
+  driver.Attach();
+
+  driver.Handle(FactsAcknowledged{2});
+
+  ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
+  EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
+}
+
+TEST(AgentOutbox, EndThatTheLifeBeforeHadInItsOutbox_IsToldOnce) {
+  CoreDriver before;
+  before.Attach();
+  before.Handle(before.State(1, {Desired(Rank(0))}));
+  before.Handle(ProcessStarted{Rank(0), 9});
+  before.Handle(before.Ended(Rank(0), 4));
+  CoreDriver driver("c1", before.disk());
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
+  driver.Handle(driver.Ended(Rank(0), 4));
+
+  driver.Attach();
+  driver.Handle(FactsAcknowledged{2});
+
+  int ends = 0;
+  for (const v1::Fact& fact : driver.AllFacts()) ends += fact.has_exited() ? 1 : 0;
+  EXPECT_EQ(ends, 1);
+  EXPECT_THAT(driver.Last<MarkTold>(), SizeIs(1));
+}
+
+TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
+  driver_.disk_error = absl::ResourceExhaustedError("no space left on device");
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  EXPECT_EQ(driver_.core().stats().outbox_errors, 1);
+  EXPECT_FALSE(driver_.core().stats().outbox_on_disk);
+  ASSERT_THAT(driver_.Last<Say>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<Say>()[0].text, HasSubstr("no space left"));
+  ASSERT_THAT(driver_.Last<HangUp>(), SizeIs(1));
+  driver_.Handle(SessionEnded{absl::UnavailableError("hung up")});
+  driver_.Run(absl::Seconds(1));
+  EXPECT_EQ(driver_.All<Dial>().back().hello.outbox_id(), "outbox-2");
+
+  driver_.Handle(driver_.Welcome());
+  EXPECT_EQ(driver_.LastFacts().back().saved().step(), 100);
+  driver_.Forget();
+  driver_.Run(absl::Seconds(30));
+  EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());  // tried again, refused again, and that is all
+  EXPECT_GT(driver_.core().stats().outbox_errors, 2);
+  driver_.disk_error = absl::OkStatus();
+  driver_.Run(absl::Seconds(10));
+
+  EXPECT_TRUE(driver_.core().stats().outbox_on_disk);
+  EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), "outbox-2");
+}
+
+TEST(AgentOutbox, CoordinatorOfAnotherCluster_GetsNoneOfTheFacts) {
+  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+
+  driver.Attach(/*acked_fact=*/0, "c2");
+
+  EXPECT_THAT(driver.AllFacts(), IsEmpty());
+  EXPECT_EQ(driver.core().stats().facts_dropped, 2);
+  EXPECT_THAT(driver.All<Say>().at(1).text, HasSubstr("2 facts of cluster c1 are dropped"));
+}
+
+TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
+  CoreDriver waiting("c1", DiskOfALifeBefore(/*acked=*/false));
+  waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
+  waiting.Handle(AllFound{});
+  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // by which the other refuses it
+  waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
+  waiting.Run(absl::Minutes(1));
+  EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());
+
+  CoreDriver adopting("c1", DiskOfALifeBefore(/*acked=*/false), /*adopt_cluster=*/true);
+  adopting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
+  adopting.Attach(/*acked_fact=*/0, "c2");
+  EXPECT_EQ(adopting.All<Dial>()[0].hello.cluster_id(), "");
+  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // its slot is free once its end is told
+  adopting.Handle(adopting.State(1, {}));
+  EXPECT_THAT(adopting.Last<SignalProcess>(), SizeIs(1));
+  adopting.Handle(adopting.Killed(Rank(0)));
+
+  EXPECT_TRUE(adopting.LastFacts().at(0).has_exited());
+}
+
+TEST(AgentOutbox, Welcome_WithAProtocolThisDaemonDoesNotSpeak_MakesItLeave) {
+  CoreDriver driver;
+  driver.Handle(AllFound{});
+  EXPECT_EQ(driver.All<Dial>()[0].hello.oldest_protocol(), limits::kOldestProtocol);
+  Welcomed welcomed = driver.Welcome();
+  welcomed.welcome.set_protocol(limits::kProtocol + 1);
+
+  driver.Handle(welcomed);
+
+  EXPECT_EQ(driver.Last<Leave>().at(0).exit_code, 1);
+}
+
+TEST_F(RunningTrainerTest, DaemonThatIsAboutToLeaveWithItsTrainers_SaysSoAtOnce) {
+  driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
+
+  ASSERT_THAT(driver_.Last<SendUp>(), SizeIs(1));
+  EXPECT_TRUE(driver_.Last<SendUp>()[0].message.heartbeat().draining());
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,94 @@
+// The outbox's file on a real disk, and the thread that writes it with a storage that refuses.
+#include "worker/agent/outbox_writer.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "absl/synchronization/notification.h"
+#include "common/files.h"
+
+namespace trainyard::agent {
+namespace {
+
+class OutboxFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/trainyard-outbox-test-XXXXXX";
+    folder_ = mkdtemp(name);
+    file_ = NewOutboxFile(JoinPath(folder_, "outbox"));
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  std::unique_ptr<OutboxStorage> file_;
+};
+
+TEST_F(OutboxFileTest, ReplaceAndAppend_AreReadBackByTheNextLife) {
+  EXPECT_EQ(*file_->Read(), "");
+  ASSERT_EQ(file_->Replace("head"), absl::OkStatus());
+  ASSERT_EQ(file_->Append("-a"), absl::OkStatus());
+  ASSERT_EQ(file_->Append("-b"), absl::OkStatus());
+  EXPECT_EQ(*NewOutboxFile(JoinPath(folder_, "outbox"))->Read(), "head-a-b");
+
+  // What is added after a replacement goes to the new file.
+  ASSERT_EQ(file_->Replace("new"), absl::OkStatus());
+  ASSERT_EQ(file_->Append("-c"), absl::OkStatus());
+
+  EXPECT_EQ(*file_->Read(), "new-c");
+}
+
+TEST_F(OutboxFileTest, FullDisk_IsSaidWithThePath) {
+  auto full = NewOutboxFile("/dev/full");
+
+  absl::Status status = full->Append("a");
+
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.message().find("/dev/full"), absl::string_view::npos);
+}
+
+class RefusingStorage final : public OutboxStorage {
+ public:
+  absl::StatusOr<std::string> Read() override { return bytes; }
+  absl::Status Append(absl::string_view more) override {
+    if (!refusal.ok()) return refusal;
+    bytes.append(more.data(), more.size());
+    return absl::OkStatus();
+  }
+  absl::Status Replace(absl::string_view all) override {
+    bytes.clear();
+    return Append(all);
+  }
+  std::string bytes;
+  absl::Status refusal;
+};
+
+TEST(OutboxWriter, TellsWhatCameOfEachWrite_AndWritesWhatItWasGivenBeforeItEnds) {
+  RefusingStorage storage;
+  absl::Status told;
+  auto told_now = std::make_unique<absl::Notification>();
+  auto post = [&](Event event) {
+    told = std::get<FactsStored>(event).status;
+    told_now->Notify();
+  };
+  auto writer = std::make_unique<OutboxWriter>(storage, post);
+  writer->Write({"head", /*replace=*/true});
+  told_now->WaitForNotification();
+  EXPECT_EQ(told, absl::OkStatus());
+  storage.refusal = absl::ResourceExhaustedError("full");
+  told_now = std::make_unique<absl::Notification>();
+  writer->Write({"-a", /*replace=*/false});
+  told_now->WaitForNotification();
+  EXPECT_TRUE(absl::IsResourceExhausted(told));
+
+  storage.refusal = absl::OkStatus();
+  told_now = std::make_unique<absl::Notification>();
+  writer->Write({"-b", /*replace=*/false});
+  writer = nullptr;
+
+  EXPECT_EQ(storage.bytes, "head-b");
+}
+
+}  // namespace
+}  // namespace trainyard::agent

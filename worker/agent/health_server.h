@@ -1,0 +1,43 @@
+// The gRPC health service of the daemon (grpc.health.v1), for whoever watches over hosts. Two services are told of: ""
+// serves while the daemon works, "trainyard.v1.AgentService" while it is attached to its coordinator. Thread-safe.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace trainyard::agent {
+
+class HealthServer {
+ public:
+  // `address` is host:port; port 0: a free one. A port that is taken is no reason not to run: a free one is taken and
+  // `warning()` says so. Possible errors: InvalidArgument: the address cannot be listened on at all.
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address);
+  ~HealthServer();
+  HealthServer(const HealthServer&) = delete;
+  HealthServer& operator=(const HealthServer&) = delete;
+
+  void SetAttached(bool attached);
+
+  const std::string& address() const { return address_; }
+  // Empty, or the sentence to log.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  HealthServer() = default;
+
+  void TryListen(const std::string& address, int* port);
+
+  // Refuses all other calls: gRPC starts no server that has no service of its own. Of one server, so made with it.
+  std::unique_ptr<grpc::CallbackGenericService> rest_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::string warning_;
+};
+
+}  // namespace trainyard::agent
