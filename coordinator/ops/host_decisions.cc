@@ -35,7 +35,8 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
       break;
     }
     if (same && !told.empty() && decision.reason() == first.reason()) continue;
-    told.push_back(same ? decision.reason() : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
+    told.push_back(same ? decision.reason()
+                        : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
   }
   merged.set_reason(absl::StrJoin(told, "; ").substr(0, kReasonBytes));
   return merged;

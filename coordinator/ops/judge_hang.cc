@@ -15,8 +15,6 @@ constexpr size_t kCommunicators = 8;
 constexpr size_t kWordBytes = 128;
 constexpr size_t kPhaseTimes = 16;
 constexpr size_t kPhaseBytes = 32;
-// The core was away for longer than this (stopped, suspended): what ranks said meanwhile is still in the queue.
-constexpr absl::Duration kAway = absl::Milliseconds(500);
 constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
 // Of a core. Less is what the threads of a process that waits use.
 constexpr double kBusy = 0.05;
@@ -296,12 +294,9 @@ absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase) {
 
 void JudgeHangs(Turn& turn) {
   State& state = turn.state;
-  bool away = turn.now - state.hangs_judged_at > kAway;
-  state.hangs_judged_at = turn.now;
   std::vector<JobId> active(state.active.begin(), state.active.end());
   for (const JobId& id : active) {
     Job& job = state.jobs.at(id);
-    if (away) RestartStallTimer(turn, job);
     JudgeJobHang(turn, job);
     JudgeJobStragglers(turn, job);
   }

@@ -19,6 +19,8 @@ constexpr uint32_t kMostDoublings = 6;
 // taken as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 constexpr double kSpinning = 0.8;
+// On a host with more to do than cores a process that wants all of one gets less, but is found running.
+constexpr double kSpinningCrowded = 0.1;
 constexpr size_t kNamed = 3;
 constexpr int kFramesTold = 4;
 
@@ -39,8 +41,8 @@ std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", 
 // Whom the others wait for, and in what.
 struct Blame {
   std::vector<const RankStand*> culprits;
-  bool hard = false;      // by the state of a process
-  bool certain = false;   // holds whatever ranks that cannot be heard would say
+  bool hard = false;     // by the state of a process
+  bool certain = false;  // holds whatever ranks that cannot be heard would say
   std::vector<const RankStand*> waiting;
   std::string operation;  // that the waiting ranks are in
   std::string mismatch;   // what the culprits entered instead
@@ -184,11 +186,11 @@ class Judge {
       named.resize(kNamed);
       named.push_back(rest);
     }
-    blame.text = absl::StrCat("all ", fresh.size(), " ranks are inside ", blame.operation, " of ",
-                              TellWhere(*fresh.front()), ", none of them stopped: the network between ",
-                              named.size() == 1 ? absl::StrCat("the ranks on ", named.front())
-                                                : absl::StrJoin(named, " and "),
-                              " does not carry it");
+    blame.text =
+        absl::StrCat("all ", fresh.size(), " ranks are inside ", blame.operation, " of ", TellWhere(*fresh.front()),
+                     ", none of them stopped: the network between ",
+                     named.size() == 1 ? absl::StrCat("the ranks on ", named.front()) : absl::StrJoin(named, " and "),
+                     " does not carry it");
   }
 
   static void TakeMinority(const std::map<std::string, std::vector<const RankStand*>>& by_operation, Blame& blame) {
@@ -214,8 +216,9 @@ class Judge {
     const RankStand& first = *blame.culprits.front();
     bool one = blame.culprits.size() == 1;
     if (!blame.hard && blame.waiting.empty() && alive_.size() > 1) {
-      return absl::StrCat("none of ", alive_.size(), " ranks makes progress and none waits for another: ",
-                          TellWho(blame.culprits), " ", TellHow(first, one), " in ", TellWhere(first));
+      return absl::StrCat("none of ", alive_.size(),
+                          " ranks makes progress and none waits for another: ", TellWho(blame.culprits), " ",
+                          TellHow(first, one), " in ", TellWhere(first));
     }
     std::string text = absl::StrCat(TellWho(blame.culprits), " ", TellHow(first, one));
     if (blame.waiting.empty()) return absl::StrCat(text, " in ", TellWhere(first));
@@ -251,8 +254,9 @@ class Judge {
     std::string stack = TellStack(rank);
     if (rank.examination == nullptr) return absl::StrCat(one ? "makes" : "make", " no progress", stack);
     const v1::Examination& seen = *rank.examination;
-    if (seen.cpu_share() > kSpinning) {
-      return absl::StrCat(is, absl::StrFormat("spinning (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
+    bool runs = seen.state() == "R" && seen.system_call().empty();
+    if (seen.cpu_share() > (runs ? kSpinningCrowded : kSpinning)) {
+      return absl::StrCat(is, absl::StrFormat("spinning (CPU share %.2f%s)", seen.cpu_share(), in_state));
     }
     if (!seen.system_call().empty()) {
       return absl::StrCat(is, "blocked in the system call ", seen.system_call(),
@@ -265,8 +269,8 @@ class Judge {
   static std::string TellStack(const RankStand& rank) {
     if (rank.examination == nullptr || rank.examination->stack().empty()) return "";
     const auto& stack = rank.examination->stack();
-    return absl::StrCat(
-        " [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "), "]");
+    return absl::StrCat(" [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "),
+                        "]");
   }
 
   static std::string TellWhere(const RankStand& rank) {

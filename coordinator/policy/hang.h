@@ -60,17 +60,17 @@ struct RankStand {
   absl::Time told_at = absl::InfinitePast();      // when it spoke itself
   absl::Time progress_at = absl::InfinitePast();  // when what it tells of itself last changed
 
-  std::string process_state;                      // "T"; empty: not looked at
-  absl::Time seen_at = absl::InfinitePast();      // when its daemon last told of it
-  absl::Time busy_at = absl::InfinitePast();      // when its process last used the CPU
-  bool silent = false;                            // its link is open, and it says nothing
-  const v1::Examination* examination = nullptr;   // none: not asked, or not answered
+  std::string process_state;                     // "T"; empty: not looked at
+  absl::Time seen_at = absl::InfinitePast();     // when its daemon last told of it
+  absl::Time busy_at = absl::InfinitePast();     // when its process last used the CPU
+  bool silent = false;                           // its link is open, and it says nothing
+  const v1::Examination* examination = nullptr;  // none: not asked, or not answered
 };
 
 struct HangFacts {
-  absl::Time since;          // no stall began before: go, an attach of a host, a time when the coordinator was away
-  bool restart = true;       // recovery.on_hang
-  bool asked = false;        // daemons were asked to look, and at least one has not answered, and may yet
+  absl::Time since;     // no stall began before: go, an attach of a host, a time when the coordinator was away
+  bool restart = true;  // recovery.on_hang
+  bool asked = false;   // daemons were asked to look, and at least one has not answered, and may yet
   std::vector<RankStand> ranks;
   std::map<std::string, PhaseFacts> phases;
 };

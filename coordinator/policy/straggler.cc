@@ -61,7 +61,8 @@ std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<Straggl
   std::sort(sorted.begin(), sorted.end());
   for (StragglerFacts& rank : ranks) {
     if (rank.micro_batch_s <= 0) continue;
-    size_t index = static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
+    size_t index =
+        static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
     double median = MedianOfOthers(sorted, index);
     double limit = rank.named ? kNoLongerSlow : kSlow;
     bool slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kLeastDifference;

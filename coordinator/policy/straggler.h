@@ -1,5 +1,5 @@
-// Which ranks are much slower than the others, and have been for long. Only computing counts, a micro-batch at a time: in
-// waiting all ranks of a group are alike, and some are dealt one micro-batch more than others. Pure.
+// Which ranks are much slower than the others, and have been for long. Only computing counts, a micro-batch at a time:
+// in waiting all ranks of a group are alike, and some are dealt one micro-batch more than others. Pure.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ struct StragglerChange {
 };
 
 // A rank is named once it has been slower than 1.3 times the median of the other ranks for 30 s, and is no more once it
-// is below 1.2 times. Changes `slow_since` and `named` of `ranks`. Below three ranks there is no telling who is slow and
-// who is fast: of two the slower one is named.
+// is below 1.2 times. Changes `slow_since` and `named` of `ranks`. Below three ranks there is no telling who is slow
+// and who is fast: of two the slower one is named.
 std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<StragglerFacts>& ranks);
 
 }  // namespace trainyard

@@ -1,5 +1,6 @@
-// Whether the kernel killed a process for lack of memory. It tells nobody but by counters: one a cgroup, one for the whole
-// host. They are read when a trainer is first seen and again when it has ended by SIGKILL. Both versions of cgroups.
+// Whether the kernel killed a process for lack of memory. It tells nobody but by counters: one a cgroup, one for the
+// whole host. They are read when a trainer is first seen and again when it has ended by SIGKILL. Both versions of
+// cgroups.
 #pragma once
 
 #include <sys/types.h>
@@ -12,10 +13,10 @@
 namespace trainyard::agent {
 
 struct MemoryKills {
-  std::string cgroup;         // folder of the process's memory cgroup; empty: not to be found
-  int64_t in_cgroup = -1;     // processes killed there so far; -1: not told
+  std::string cgroup;      // folder of the process's memory cgroup; empty: not to be found
+  int64_t in_cgroup = -1;  // processes killed there so far; -1: not told
   int64_t on_host = -1;
-  uint64_t limit_bytes = 0;   // of the cgroup; 0: none
+  uint64_t limit_bytes = 0;  // of the cgroup; 0: none
 };
 
 // `proc` is a proc file system, for tests.

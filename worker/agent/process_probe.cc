@@ -30,27 +30,64 @@ struct NamedCall {
   const char* name;
 };
 constexpr NamedCall kCalls[] = {
-#define TRAINYARD_CALL(name) {SYS_##name, #name}
-    TRAINYARD_CALL(read),           TRAINYARD_CALL(write),        TRAINYARD_CALL(close),
-    TRAINYARD_CALL(openat),         TRAINYARD_CALL(pread64),      TRAINYARD_CALL(pwrite64),
-    TRAINYARD_CALL(readv),          TRAINYARD_CALL(writev),       TRAINYARD_CALL(fsync),
-    TRAINYARD_CALL(fdatasync),      TRAINYARD_CALL(sync),         TRAINYARD_CALL(syncfs),
-    TRAINYARD_CALL(ftruncate),      TRAINYARD_CALL(fallocate),    TRAINYARD_CALL(flock),
-    TRAINYARD_CALL(fcntl),          TRAINYARD_CALL(statx),        TRAINYARD_CALL(newfstatat),
-    TRAINYARD_CALL(getdents64),     TRAINYARD_CALL(unlinkat),     TRAINYARD_CALL(renameat2),
-    TRAINYARD_CALL(mmap),           TRAINYARD_CALL(munmap),       TRAINYARD_CALL(mprotect),
-    TRAINYARD_CALL(madvise),        TRAINYARD_CALL(msync),        TRAINYARD_CALL(futex),
-    TRAINYARD_CALL(nanosleep),      TRAINYARD_CALL(ioctl),        TRAINYARD_CALL(clock_nanosleep),
-    TRAINYARD_CALL(ppoll),          TRAINYARD_CALL(pselect6),     TRAINYARD_CALL(epoll_pwait),
-    TRAINYARD_CALL(wait4),          TRAINYARD_CALL(waitid),       TRAINYARD_CALL(accept),
-    TRAINYARD_CALL(accept4),        TRAINYARD_CALL(connect),      TRAINYARD_CALL(recvfrom),
-    TRAINYARD_CALL(recvmsg),        TRAINYARD_CALL(sendto),       TRAINYARD_CALL(sendmsg),
-    TRAINYARD_CALL(rt_sigsuspend),  TRAINYARD_CALL(rt_sigtimedwait), TRAINYARD_CALL(io_getevents),
-    TRAINYARD_CALL(process_vm_readv), TRAINYARD_CALL(restart_syscall),
+#define TRAINYARD_CALL(name) \
+  { SYS_##name, #name }
+    TRAINYARD_CALL(read),
+    TRAINYARD_CALL(write),
+    TRAINYARD_CALL(close),
+    TRAINYARD_CALL(openat),
+    TRAINYARD_CALL(pread64),
+    TRAINYARD_CALL(pwrite64),
+    TRAINYARD_CALL(readv),
+    TRAINYARD_CALL(writev),
+    TRAINYARD_CALL(fsync),
+    TRAINYARD_CALL(fdatasync),
+    TRAINYARD_CALL(sync),
+    TRAINYARD_CALL(syncfs),
+    TRAINYARD_CALL(ftruncate),
+    TRAINYARD_CALL(fallocate),
+    TRAINYARD_CALL(flock),
+    TRAINYARD_CALL(fcntl),
+    TRAINYARD_CALL(statx),
+    TRAINYARD_CALL(newfstatat),
+    TRAINYARD_CALL(getdents64),
+    TRAINYARD_CALL(unlinkat),
+    TRAINYARD_CALL(renameat2),
+    TRAINYARD_CALL(mmap),
+    TRAINYARD_CALL(munmap),
+    TRAINYARD_CALL(mprotect),
+    TRAINYARD_CALL(madvise),
+    TRAINYARD_CALL(msync),
+    TRAINYARD_CALL(futex),
+    TRAINYARD_CALL(nanosleep),
+    TRAINYARD_CALL(ioctl),
+    TRAINYARD_CALL(clock_nanosleep),
+    TRAINYARD_CALL(ppoll),
+    TRAINYARD_CALL(pselect6),
+    TRAINYARD_CALL(epoll_pwait),
+    TRAINYARD_CALL(wait4),
+    TRAINYARD_CALL(waitid),
+    TRAINYARD_CALL(accept),
+    TRAINYARD_CALL(accept4),
+    TRAINYARD_CALL(connect),
+    TRAINYARD_CALL(recvfrom),
+    TRAINYARD_CALL(recvmsg),
+    TRAINYARD_CALL(sendto),
+    TRAINYARD_CALL(sendmsg),
+    TRAINYARD_CALL(rt_sigsuspend),
+    TRAINYARD_CALL(rt_sigtimedwait),
+    TRAINYARD_CALL(io_getevents),
+    TRAINYARD_CALL(process_vm_readv),
+    TRAINYARD_CALL(restart_syscall),
 #ifdef SYS_poll  // of old: newer machines have only what follows from the calls above
-    TRAINYARD_CALL(poll),           TRAINYARD_CALL(select),       TRAINYARD_CALL(epoll_wait),
-    TRAINYARD_CALL(pause),          TRAINYARD_CALL(open),         TRAINYARD_CALL(stat),
-    TRAINYARD_CALL(rename),         TRAINYARD_CALL(unlink),
+    TRAINYARD_CALL(poll),
+    TRAINYARD_CALL(select),
+    TRAINYARD_CALL(epoll_wait),
+    TRAINYARD_CALL(pause),
+    TRAINYARD_CALL(open),
+    TRAINYARD_CALL(stat),
+    TRAINYARD_CALL(rename),
+    TRAINYARD_CALL(unlink),
 #endif
 #undef TRAINYARD_CALL
 };
@@ -71,8 +108,8 @@ absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text) {
   std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');
   uint64_t user = 0;
   uint64_t system = 0;
-  if (fields.size() <= kSystemField || fields[kStateField].size() != 1 || !absl::SimpleAtoi(fields[kUserField], &user) ||
-      !absl::SimpleAtoi(fields[kSystemField], &system)) {
+  if (fields.size() <= kSystemField || fields[kStateField].size() != 1 ||
+      !absl::SimpleAtoi(fields[kUserField], &user) || !absl::SimpleAtoi(fields[kSystemField], &system)) {
     return absl::DataLossError("not a /proc/<pid>/stat");
   }
   return ProcessStat{.state = std::string(fields[kStateField]),

@@ -25,8 +25,8 @@ class ReportBuffer {
 
   // What the daemon sees of the process; goes with every report from here on.
   void SetProcess(std::string state, double cpu_s);
-  // The trainer says nothing (`silent`), or cannot (its link is not open): what it said last is told once more, with the
-  // process as it is now.
+  // The trainer says nothing (`silent`), or cannot (its link is not open): what it said last is told once more, with
+  // the process as it is now.
   void Nudge(const v1::TrainerKey& key, bool silent, absl::Time now);
 
   // When the next message is due; InfiniteFuture when there is nothing to say.

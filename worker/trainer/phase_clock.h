@@ -1,5 +1,5 @@
-// How long each phase of a rank takes: the step under way, and what ended since the last report. Pure; times are those of
-// a steady clock, which the caller reads. A change of the wall clock thus makes no phase long.
+// How long each phase of a rank takes: the step under way, and what ended since the last report. Pure; times are those
+// of a steady clock, which the caller reads. A change of the wall clock thus makes no phase long.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@ class PhaseClock {
   Phase phase() const { return phase_; }
   double Seconds(Time now) const { return std::chrono::duration<double>(now - began_).count(); }
 
-  // The longest of each phase that ended since the last call. Of kFirstStep, kTrain, kEvaluate and kSave only: the others
-  // are no work.
+  // The longest of each phase that ended since the last call. Of kFirstStep, kTrain, kEvaluate and kSave only: the
+  // others are no work.
   std::map<Phase, double> TakeLongest();
 
  private:

@@ -200,8 +200,8 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-// Rank 0 saves. The others go on to the next step and wait there; until they hear of rank 0 again they are in this phase
-// too, so that whoever looks at them knows how long that may take.
+// Rank 0 saves. The others go on to the next step and wait there; until they hear of rank 0 again they are in this
+// phase too, so that whoever looks at them knows how long that may take.
 void Trainer::Save() {
   link_.ReportProgress(Phase::kSave, step_);
   saving_ = order_.rank != 0;

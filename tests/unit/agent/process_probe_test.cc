@@ -163,9 +163,8 @@ TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {
 TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsTold) {
   // The container's own part of the hierarchy is all that is mounted.
   Write("proc/7/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x/sub\n0::/docker/x\n");
-  Write("proc/self/mountinfo",
-        absl::StrCat("30 25 0:26 /docker/x ", root_, "/cpu ro - cgroup cgroup rw,cpu,cpuacct\n", "31 25 0:27 /docker/x ",
-                     root_, "/mem ro - cgroup cgroup rw,memory\n"));
+  Write("proc/self/mountinfo", absl::StrCat("30 25 0:26 /docker/x ", root_, "/cpu ro - cgroup cgroup rw,cpu,cpuacct\n",
+                                            "31 25 0:27 /docker/x ", root_, "/mem ro - cgroup cgroup rw,memory\n"));
   Write("mem/sub/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n");
   Write("mem/sub/memory.limit_in_bytes", "9223372036854771712\n");
   MemoryKills before = CountMemoryKills(7, proc());

@@ -85,8 +85,9 @@ TEST_F(HangTest, TheRankThatHasNotEnteredWhatTheOthersWaitInIsNamed) {
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, ElementsAre(1));
   EXPECT_EQ(decided.phase, "train");
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 makes no progress and has not entered all-reduce 412 (8 x fp64) of "
-                                        "step 37, in which 2 ranks wait; no progress for 5.1 s (limit 5.0 s"));
+  EXPECT_THAT(decided.reason,
+              HasSubstr("rank 1 on w2 makes no progress and has not entered all-reduce 412 (8 x fp64) of "
+                        "step 37, in which 2 ranks wait; no progress for 5.1 s (limit 5.0 s"));
 }
 
 TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
@@ -103,8 +104,11 @@ TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
   EXPECT_EQ(At(absl::Seconds(4.9)).act, Act::kExamine);
   EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
 
-  seen.set_cpu_share(0.01);
+  seen.set_cpu_share(0.3);  // a crowded host
+  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("is spinning (CPU share 0.30, state R) and has not"));
   seen.set_state("S");
+  EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("makes no progress (CPU share 0.30, state S) and has not"));
+  seen.set_cpu_share(0.01);
   seen.set_system_call("pause");
   seen.add_stack("__pause");
   seen.add_stack("main");
@@ -273,8 +277,9 @@ TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
   HangDecision decided = At(absl::Seconds(6));
 
   EXPECT_THAT(decided.culprits, ElementsAre(1));
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 411 (8 x fp64) and has not entered all-reduce "
-                                        "412 (8 x fp64) of step 37, in which 2 ranks wait"));
+  EXPECT_THAT(decided.reason,
+              HasSubstr("rank 1 on w2 waits in all-reduce 411 (8 x fp64) and has not entered all-reduce "
+                        "412 (8 x fp64) of step 37, in which 2 ranks wait"));
 }
 
 TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
