@@ -14,7 +14,7 @@
 
 namespace trainyard {
 
-inline constexpr uint32_t kRanksPerPart = 256;
+inline constexpr uint32_t kRanksPerPart = 16;
 inline constexpr uint64_t kStepsPerReportPart = 256;
 
 inline constexpr char kClusterKey[] = "meta/cluster";

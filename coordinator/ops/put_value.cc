@@ -71,8 +71,9 @@ void Run(Turn& turn, PutValue& event) {
   auto shared = std::make_shared<const v1::StoreValue>(std::move(value));
   job.store.bytes += shared->value().size();
   job.store.values[shared->name()] = shared;
+  job.store.log->values.push_back(shared);
   job.progress_at = turn.now;
-  if (!job.store.watchers.empty()) turn.Emit(SendValues{WatchersOf(job.store), {shared}});
+  if (!job.store.watchers.empty()) turn.Emit(SendValues{job.store.log, WatchersOf(job.store)});
   turn.Emit(Reply{event.call, absl::OkStatus(), v1::PutValueResponse()});
 }
 

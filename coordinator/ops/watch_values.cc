@@ -1,6 +1,7 @@
 // WatchValues: all values of a generation, those there are and those to come, until the store is sealed or the
 // generation is over. Who may use a store is decided here, for puts too.
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,8 @@ void EndValueWatchers(Turn& turn, Job& job, absl::Status status) {
   for (const auto& [watch, incarnation] : job.store.watchers) end.watches.push_back(watch);
   job.store.watchers.clear();
   job.store.watcher_list = nullptr;
+  // Nobody follows any more, so nobody need keep what was sent.
+  job.store.log = std::make_shared<ValueLog>();
   turn.Emit(std::move(end));
 }
 
@@ -48,9 +51,13 @@ void Run(Turn& turn, WatchValues& event) {
     return;
   }
   Job& job = turn.state.jobs.at(id);
-  SendValues send{std::make_shared<const std::vector<WatchId>>(1, event.watch), {}};
-  for (const auto& [name, value] : job.store.values) send.values.push_back(value);
-  if (!send.values.empty()) turn.Emit(std::move(send));
+  if (job.store.log->values.size() != job.store.values.size()) {
+    job.store.log = std::make_shared<ValueLog>();
+    for (const auto& [name, value] : job.store.values) job.store.log->values.push_back(value);
+  }
+  if (!job.store.values.empty()) {
+    turn.Emit(SendValues{job.store.log, std::make_shared<const std::vector<WatchId>>(1, event.watch)});
+  }
   if (job.store.sealed) {
     turn.Emit(EndValues{{event.watch}, absl::OkStatus()});
   } else {

@@ -1,15 +1,20 @@
 #include "coordinator/rpc/agent_service.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "common/rpc_status.h"
 #include "coordinator/rpc/attach_stream.h"
-#include "coordinator/rpc/status.h"
 #include "coordinator/rpc/values_stream.h"
 
 namespace trainyard {
 
 namespace {
+
+// Nobody waits for an acknowledgement to go on, and one stands for all before it: what a host tells within this time is
+// acknowledged once.
+constexpr absl::Duration kAckWait = absl::Milliseconds(10);
 
 // One PushLogs. Reads on only while the reader it feeds keeps up.
 class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
@@ -104,34 +109,35 @@ grpc::ServerReadReactor<v1::LogChunk>* AgentServiceImpl::PushLogs(grpc::Callback
 }
 
 void AgentServiceImpl::Release(SendToHost send) {
+  if (send.message.has_ack()) {
+    if (acks_.empty()) acks_due_ = Clock::GetSteadyClock().TimeNow() + kAckWait;
+    acks_[send.session] = std::move(send.message);
+    return;
+  }
   if (auto stream = sessions_.Find(send.session)) stream->Send(std::move(send.message));
+}
+
+absl::Duration AgentServiceImpl::Flush() {
+  absl::Duration wait = values_.SendDue();
+  if (acks_.empty()) return wait;
+  absl::Duration acks_wait = acks_due_ - Clock::GetSteadyClock().TimeNow();
+  if (acks_wait > absl::ZeroDuration()) return std::min(wait, acks_wait);
+  for (auto& [session, message] : acks_) {
+    if (auto stream = sessions_.Find(session)) stream->Send(std::move(message));
+  }
+  acks_.clear();
+  return wait;
 }
 
 void AgentServiceImpl::Release(EndSession end) {
   if (auto stream = sessions_.Find(end.session)) stream->End(end.status);
 }
 
-void AgentServiceImpl::Release(SendValues send) {
-  if (waiting_watches_ != send.watches) Flush();
-  waiting_watches_ = std::move(send.watches);
-  for (ValuePtr& value : send.values) waiting_values_.push_back(std::move(value));
-}
-
 void AgentServiceImpl::Release(EndValues end) {
-  Flush();
+  values_.SendAll();
   for (WatchId watch : end.watches) {
     if (auto stream = watches_.Find(watch)) stream->End(end.status);
   }
-}
-
-void AgentServiceImpl::Flush() {
-  if (waiting_values_.empty()) return;
-  std::vector<grpc::Slice> encoded = EncodeValues(waiting_values_);
-  for (WatchId watch : *waiting_watches_) {
-    if (auto stream = watches_.Find(watch)) stream->Push(encoded);
-  }
-  waiting_values_.clear();
-  waiting_watches_ = nullptr;
 }
 
 void AgentServiceImpl::EndAll(const absl::Status& status) {
@@ -142,7 +148,7 @@ void AgentServiceImpl::EndAll(const absl::Status& status) {
 std::vector<Tick::Heard> AgentServiceImpl::TakeHeard() {
   std::vector<Tick::Heard> heard;
   for (auto& [id, stream] : sessions_.All()) {
-    if (auto time = stream->TakeHeard()) heard.push_back({id, *time});
+    if (auto beat = stream->TakeHeard()) heard.push_back(*std::move(beat));
   }
   return heard;
 }

@@ -5,6 +5,7 @@
 // Thread-safe: gRPC calls from many threads, effects come from the loop's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "coordinator/rpc/call_table.h"
 #include "coordinator/rpc/log_bridge.h"
 #include "coordinator/rpc/registry.h"
+#include "coordinator/rpc/value_fan_out.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 
 namespace trainyard {
@@ -41,10 +43,11 @@ class AgentServiceImpl final : public AgentServiceBase {
   // Effects, on the loop's thread.
   void Release(SendToHost send);
   void Release(EndSession end);
-  void Release(SendValues send);
+  void Release(SendValues send) { values_.Add(std::move(send)); }
   void Release(EndValues end);
-  // Values are held back until here, so that those of one round go out together.
-  void Flush();
+  // Values and acknowledgements gather for a while before they are sent. Returns in what time this is to be called
+  // again, at the latest.
+  absl::Duration Flush();
   void EndAll(const absl::Status& status);
 
   // Sessions that were heard of since this was last asked. On the loop's thread.
@@ -57,9 +60,10 @@ class AgentServiceImpl final : public AgentServiceBase {
   Registry<SessionId, AttachStream> sessions_;
   Registry<WatchId, ValuesStream> watches_;
 
-  // The loop's thread's own: values that wait for Flush, all for the same watchers.
-  std::vector<ValuePtr> waiting_values_;
-  WatchList waiting_watches_;
+  // The loop's thread's own.
+  ValueFanOut values_{watches_};
+  std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest of each host
+  absl::Time acks_due_;
 };
 
 }  // namespace trainyard

@@ -2,7 +2,9 @@
 
 #include <utility>
 
-#include "coordinator/rpc/status.h"
+#include "absl/time/clock.h"
+
+#include "common/rpc_status.h"
 
 namespace trainyard {
 
@@ -51,12 +53,26 @@ bool AttachStream::Take(v1::AgentMessage message) {
     case v1::AgentMessage::kReports:
       return context_.queue->Post(RankReportsTold{id_, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kHeartbeat:
-      if (message.heartbeat().applied_revision() == applied_revision_) return true;
-      applied_revision_ = message.heartbeat().applied_revision();
-      return context_.queue->Post(RevisionApplied{id_, applied_revision_});
+      return TakeHeartbeat(message.heartbeat());
     default:
       return true;  // of a newer daemon: what this version does not know, it need not
   }
+}
+
+bool AttachStream::TakeHeartbeat(const v1::Heartbeat& beat) {
+  if (beat.time_unix_ms() != 0) {
+    absl::MutexLock lock(&mu_);
+    clock_offset_ = absl::FromUnixMillis(beat.time_unix_ms()) - absl::Now();  // what people call the time
+    disk_free_bytes_ = beat.disk_free_bytes();
+  }
+  bool go_on = true;
+  if (std::exchange(draining_, beat.draining()) != beat.draining()) {
+    go_on = context_.queue->Post(HostDraining{id_, draining_});
+  }
+  if (std::exchange(applied_revision_, beat.applied_revision()) != beat.applied_revision()) {
+    go_on = context_.queue->Post(RevisionApplied{id_, applied_revision_});
+  }
+  return go_on;
 }
 
 void AttachStream::Send(v1::CoordinatorMessage message) {
@@ -122,10 +138,14 @@ void AttachStream::OnDone() {
   registry_.Remove(id_);  // may be the last reference: nothing follows
 }
 
-std::optional<absl::Time> AttachStream::TakeHeard() {
-  int64_t heard = heard_unix_ns_.exchange(0);
-  if (heard == 0) return std::nullopt;
-  return absl::FromUnixNanos(heard);
+std::optional<Tick::Heard> AttachStream::TakeHeard() {
+  int64_t time = heard_unix_ns_.exchange(0);
+  if (time == 0) return std::nullopt;
+  Tick::Heard heard{.session = id_, .time = absl::FromUnixNanos(time)};
+  absl::MutexLock lock(&mu_);
+  heard.clock_offset = std::exchange(clock_offset_, std::nullopt);
+  heard.disk_free_bytes = std::exchange(disk_free_bytes_, std::nullopt);
+  return heard;
 }
 
 }  // namespace trainyard

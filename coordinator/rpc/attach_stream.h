@@ -31,7 +31,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::
   void End(const absl::Status& status);
 
   // When it was last heard of, if since the last call.
-  std::optional<absl::Time> TakeHeard();
+  std::optional<Tick::Heard> TakeHeard();
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -42,6 +42,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::
   // Returns whether to go on reading now; otherwise reading goes on when the queue was drained, or the stream is
   // ending.
   bool Take(v1::AgentMessage message);
+  bool TakeHeartbeat(const v1::Heartbeat& beat);
   void Read();
   void Detach();
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -56,12 +57,15 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::AgentMessage, v1::
   v1::AgentMessage incoming_;
   bool said_hello_ = false;
   uint64_t applied_revision_ = 0;
+  bool draining_ = false;
 
   std::atomic<int64_t> heard_unix_ns_{0};
   std::atomic<bool> detached_{false};
   std::atomic<absl::StatusCode> code_{absl::StatusCode::kOk};
 
   absl::Mutex mu_;
+  std::optional<absl::Duration> clock_offset_ ABSL_GUARDED_BY(mu_);
+  std::optional<uint64_t> disk_free_bytes_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::CoordinatorMessage> welcome_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::CoordinatorMessage> desired_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::CoordinatorMessage> ack_ ABSL_GUARDED_BY(mu_);

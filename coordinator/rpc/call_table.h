@@ -14,9 +14,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc_status.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/rpc/context.h"
-#include "coordinator/rpc/status.h"
 
 namespace trainyard {
 

@@ -54,7 +54,7 @@ class RpcServer final : public EffectSink {
   void Stop();
 
   void Release(Effect effect) override;
-  void Flush() override { agents_.Flush(); }
+  absl::Duration Flush() override { return agents_.Flush(); }
   std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
 
  private:

@@ -1,46 +1,21 @@
 #include "coordinator/rpc/values_stream.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
-#include <cstdint>
-#include <string>
 #include <utility>
 
 #include "common/limits.h"
-#include "coordinator/rpc/status.h"
+#include "common/rpc_status.h"
+#include "coordinator/rpc/value_fan_out.h"
 
 namespace trainyard {
 namespace {
 
-// A message is well below what gRPC takes; a piece of it holds this, or one value.
+// A message is well below what gRPC takes, also with its last piece.
 constexpr size_t kMessageBytes = 4 << 20;
-constexpr size_t kPieceBytes = 1 << 20;
-static_assert(kMessageBytes + limits::kStoreValueBytes + kPieceBytes < limits::kGrpcMessageBytes);
+static_assert(kMessageBytes + ValueFanOut::kPieceBytes + limits::kStoreValueBytes < limits::kGrpcMessageBytes);
 
 }  // namespace
-
-std::vector<grpc::Slice> EncodeValues(const std::vector<ValuePtr>& values) {
-  namespace pb = google::protobuf;
-  constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(
-      v1::StoreValues::kValuesFieldNumber, pb::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
-  std::vector<grpc::Slice> pieces;
-  std::string piece;
-  for (size_t i = 0; i < values.size(); ++i) {
-    {
-      pb::io::StringOutputStream out(&piece);  // appends
-      pb::io::CodedOutputStream coded(&out);
-      coded.WriteVarint32(kTag);
-      coded.WriteVarint32(static_cast<uint32_t>(values[i]->ByteSizeLong()));
-      values[i]->SerializeWithCachedSizes(&coded);
-    }
-    if (piece.size() < kPieceBytes && i + 1 < values.size()) continue;
-    pieces.emplace_back(piece);
-    piece.clear();
-  }
-  return pieces;
-}
 
 void ValuesStream::Start(std::shared_ptr<ValuesStream> self, const grpc::ByteBuffer& request) {
   registry_.Add(id_, std::move(self));
@@ -53,10 +28,11 @@ void ValuesStream::Start(std::shared_ptr<ValuesStream> self, const grpc::ByteBuf
   if (!context_.queue->TryPost(trainyard::WatchValues{id_, std::move(parsed)})) End(OverloadedStatus());
 }
 
-void ValuesStream::Push(const std::vector<grpc::Slice>& encoded) {
+void ValuesStream::Advance(const std::vector<grpc::Slice>& pieces) {
   absl::MutexLock lock(&mu_);
   if (ending_) return;
-  waiting_.insert(waiting_.end(), encoded.begin(), encoded.end());
+  waiting_.insert(waiting_.end(), pieces.begin() + static_cast<ptrdiff_t>(had_pieces_), pieces.end());
+  had_pieces_ = pieces.size();
   if (!writing_) WriteNext();
 }
 

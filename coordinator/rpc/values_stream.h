@@ -1,6 +1,6 @@
-// One WatchValues: a daemon hears of all values of a generation. What has gathered since the write before goes out in
-// one message, and the bytes are shared with every other watcher: a group of N ranks costs N writes of N values, encoded
-// once. What waits is bounded by what a generation's store may hold.
+// One WatchValues: a daemon hears of all values of a generation, in pieces that all watchers share (value_fan_out.h).
+// What has gathered since the write before goes out in one message. What waits is bounded by what a generation's store
+// may hold.
 //
 // Thread-safe. The registry keeps it until gRPC is done with it.
 #pragma once
@@ -23,9 +23,6 @@
 
 namespace trainyard {
 
-// Values as they go over the wire: whole fields of a StoreValues, so that pieces laid side by side are a message too.
-std::vector<grpc::Slice> EncodeValues(const std::vector<ValuePtr>& values);
-
 class ValuesStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   ValuesStream(const RpcContext& context, Registry<WatchId, ValuesStream>& registry)
@@ -33,7 +30,8 @@ class ValuesStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void Start(std::shared_ptr<ValuesStream> self, const grpc::ByteBuffer& request);
 
-  void Push(const std::vector<grpc::Slice>& encoded);
+  // Writes those of the log's pieces that it has not had yet. On the loop's thread.
+  void Advance(const std::vector<grpc::Slice>& pieces);
   // OK: after what waits. Otherwise at once: who waits in a store that is over must not wait for what is still queued.
   void End(const absl::Status& status);
 
@@ -48,7 +46,8 @@ class ValuesStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const RpcContext& context_;
   Registry<WatchId, ValuesStream>& registry_;
   const WatchId id_;
-  JobId job_;  // set before the first event is posted
+  JobId job_;             // set before the first event is posted
+  size_t had_pieces_ = 0;  // the loop's thread's own
 
   absl::Mutex mu_;
   std::deque<grpc::Slice> waiting_ ABSL_GUARDED_BY(mu_);
