@@ -18,7 +18,7 @@ def doctor(cluster, *flags, expect=0):
 def hosts(cluster):
     cluster.start_coordinator()
     for name in ("h1", "h2", "h3"):
-        cluster.start_worker(name, slots=2)
+        cluster.start_worker(name, 2, "--metrics", "", "--health", "")
     return cluster
 
 
@@ -60,7 +60,7 @@ def test_a_host_that_does_not_answer_is_a_problem_and_exit_1(hosts):
     h2.signal(9)
     h2.wait()
     harness.wait_until(lambda: any(not host["reachable"] for host in
-                                   harness.events(hosts.trainctl("cluster", "--json").stdout)), "h2 counts as unreachable")
+                                   harness.events(hosts.trainctl("cluster", "--json").stdout)), "h2 is unreachable")
 
     report = doctor(hosts, expect=1)
 
@@ -99,10 +99,11 @@ def test_a_probe_runs_without_a_cluster_too(cluster):
 
 
 def test_the_trainer_probes_its_host_by_hand():
-    command = [harness.BIN / "trainyard-trainer", "--probe", "--matmul-size", "64", "--all-reduce-bytes", "65536"]
+    def probe(*flags):
+        command = [harness.BIN / "trainyard-trainer", "--probe", "--matmul-size", "64", "--all-reduce-bytes", "65536"]
+        return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=True).stdout
 
-    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    numbers = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True).stdout)
+    text, numbers = probe(), json.loads(probe("--json"))
 
     assert "GFLOP/s" in text and "us for 8 bytes" in text
-    assert numbers["matmul_gflops"] > 0 and numbers["all_reduce_latency_s"] > 0 and numbers["all_reduce_bytes_per_s"] > 0
+    assert all(numbers[key] > 0 for key in ("matmul_gflops", "all_reduce_latency_s", "all_reduce_bytes_per_s"))

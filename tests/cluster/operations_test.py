@@ -5,15 +5,16 @@ import json
 import harness
 import pytest
 
-SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64}, "train__batch": {"global": 8, "micro": 2}}
+SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
+        "train__batch": {"global": 8, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000, **SLOW}
 
 
 @pytest.fixture
 def two_hosts(cluster):
     cluster.start_coordinator()
-    cluster.start_worker("h1", slots=2)
-    cluster.start_worker("h2", slots=2)
+    for name in ("h1", "h2"):
+        cluster.start_worker(name, 2, "--metrics", "", "--health", "")
     return cluster
 
 
@@ -149,8 +150,9 @@ def test_what_cannot_be_done_is_a_sentence_and_with_json_an_object(one_host):
 
 
 @pytest.mark.parametrize("verb", [["cluster"], ["list"], ["events"], ["why", "k3x7q2ab"], ["status", "k3x7q2ab"],
-                                  ["cancel", "k3x7q2ab"], ["goodput", "k3x7q2ab"], ["pause", "k3x7q2ab"], ["drain", "h1"],
-                                  ["doctor"], ["version"], ["logs", "k3x7q2ab"]], ids=lambda verb: verb[0])
+                                  ["cancel", "k3x7q2ab"], ["goodput", "k3x7q2ab"], ["pause", "k3x7q2ab"],
+                                  ["drain", "h1"], ["doctor"], ["version"], ["logs", "k3x7q2ab"]],
+                         ids=lambda verb: verb[0])
 def test_nobody_there_is_exit_3_and_an_object(cluster, verb):
     done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", *verb, "--json", expect=3)
 
@@ -180,7 +182,8 @@ def test_a_run_says_nothing_of_a_missing_host_and_a_folder_that_cannot_be_is_nam
     refused = cluster.run_trainctl("run", cluster.write_job(train__steps=3, checkpoint__dir="/proc/x"), expect=None)
 
     assert "no host is attached" not in text
-    assert refused.returncode == 2 and "checkpoint.dir" in refused.stderr and "/proc/x" in refused.stderr, refused.stderr
+    assert refused.returncode == 2, refused.stderr
+    assert "checkpoint.dir" in refused.stderr and "/proc/x" in refused.stderr, refused.stderr
 
 
 def test_a_submit_that_finds_nothing_to_resume_says_so(one_host):

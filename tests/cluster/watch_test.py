@@ -1,5 +1,5 @@
-"""Those who look on: a coordinator that goes and comes back costs a watcher no event and tells it none twice; a terminal that
-goes costs the job nothing."""
+"""Those who look on: a coordinator that goes and comes back costs a watcher no event and tells it none twice; a
+terminal that goes costs the job nothing."""
 
 import os
 import pathlib
@@ -11,7 +11,8 @@ import harness
 import processes
 
 # Steps of some milliseconds, so that a coordinator comes back while they are made.
-SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64}, "train__batch": {"global": 8, "micro": 2}}
+SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
+        "train__batch": {"global": 8, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000}
 
 
@@ -43,8 +44,8 @@ def replace_coordinator(cluster):
 
 
 def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host):
-    job = one_host.submit(train__steps=400, checkpoint__every_steps=100, train__evaluate={"every_steps": 50, "batches": 2},
-                          **SLOW)
+    job = one_host.submit(train__steps=400, checkpoint__every_steps=100,
+                          train__evaluate={"every_steps": 50, "batches": 2}, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json")
     for count in (30, 150):
         wait_for_steps(watch, count)
@@ -88,7 +89,8 @@ def test_watch_gives_up_after_the_time_it_was_given(one_host):
 
 def test_logs_follow_over_the_death_of_the_coordinator(one_host):
     job = one_host.submit(train__steps=300, checkpoint__every_steps=20, **SLOW)
-    logs = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", job, "-f", "--rank", "0", "--json")
+    logs = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", job, "-f", "--rank", "0",
+                                   "--json")
     one_host.wait_for_step(job, 30)
     harness.wait_until(lambda: lines_of(logs)[0], "a line of output is shown")
     replace_coordinator(one_host)
@@ -103,7 +105,8 @@ def test_logs_follow_over_the_death_of_the_coordinator(one_host):
 
 
 def test_a_wrong_duration_is_refused(cluster):
-    done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", "watch", "k3x7q2ab", "--reconnect-for", "soon", expect=2)
+    done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", "watch", "k3x7q2ab", "--reconnect-for", "soon",
+                                expect=2)
 
     assert "trainctl: " in done.stderr and "soon" in done.stderr
 
@@ -113,7 +116,8 @@ def watch_command_of(folder):
 
 
 def test_training_goes_on_when_the_terminal_of_run_goes_and_watch_shows_it(cluster):
-    run = cluster.start_trainctl("run", cluster.write_job(train__steps=400, checkpoint__every_steps=200, **SLOW), "--json")
+    job = cluster.write_job(train__steps=400, checkpoint__every_steps=200, **SLOW)
+    run = cluster.start_trainctl("run", job, "--json")
     wait_for_steps(run, 20)
     folder = next((cluster.folder / "trainyard-runs").iterdir())
     trainers = set(harness.trainers())
