@@ -17,9 +17,9 @@ struct CoreTime {
   absl::Time wall;    // stamps what people read
 };
 
-// Makes the core's time of the machine's. A coordinator that was stopped (SIGSTOP), suspended or held up by its disk heard
-// of nobody meanwhile, which says nothing of them: between two rounds of the loop more than kAwayAfter apart, the core's
-// time moves by kAwayStep only, so that every lease, stall and grace is as it was. Used on the loop's thread.
+// Makes the core's time of the machine's. A coordinator that was stopped (SIGSTOP), suspended or held up by its disk
+// heard of nobody meanwhile, which says nothing of them: between two rounds of the loop more than kAwayAfter apart, the
+// core's time moves by kAwayStep only, so that every lease, stall and grace is as it was. Used on the loop's thread.
 class CoreClock {
  public:
   static constexpr absl::Duration kAwayAfter = absl::Milliseconds(500);

@@ -47,8 +47,8 @@ bool ReportsMissing(const Job& job) {
 }
 
 void AdvanceForming(Turn& turn, Job& job) {
-  bool started = std::any_of(job.ranks.begin(), job.ranks.end(),
-                             [](const Rank& rank) { return rank.record.started(); });
+  bool started =
+      std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.started(); });
   if (job.state() == v1::JOB_STATE_PLACED && started) {
     turn.Move(job, LifecycleEvent::kTrainerStarted, "trainers run; the group forms");
   }
@@ -56,9 +56,9 @@ void AdvanceForming(Turn& turn, Job& job) {
   job.store.sealed = true;
   EndValueWatchers(turn, job, absl::OkStatus());
   job.progress_at = turn.now;
-  turn.Move(job, LifecycleEvent::kAllReady,
-            absl::StrCat("all ", job.ranks.size(), " ranks are ready; first step ",
-                         job.ranks.front().record.first_step()));
+  turn.Move(
+      job, LifecycleEvent::kAllReady,
+      absl::StrCat("all ", job.ranks.size(), " ranks are ready; first step ", job.ranks.front().record.first_step()));
   turn.PushAll(job);
 }
 
@@ -68,8 +68,9 @@ bool AdvanceDone(Turn& turn, Job& job) {
   if (ReportsMissing(job)) {
     if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
     if (turn.now < job.reports_until) return true;
-    turn.Notice(job, "warning", absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
-                                             job.ranks.front().record.finished_step(), " did not arrive"));
+    turn.Notice(job, "warning",
+                absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
+                             job.ranks.front().record.finished_step(), " did not arrive"));
   }
   turn.Move(job, LifecycleEvent::kAllDone,
             job.head().spec().has_probe() ? std::string("every rank has told what it measured")

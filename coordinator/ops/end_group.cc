@@ -102,8 +102,9 @@ void DropTrainers(Turn& turn, Job& job) {
   if (job.nothing_desired) return;
   AccountGoodput(turn, job);
   job.nothing_desired = true;
-  EndValueWatchers(turn, job, absl::AbortedError(absl::StrCat("generation ", job.head().generation(), " of job ",
-                                                              job.id.value(), " is over")));
+  EndValueWatchers(
+      turn, job,
+      absl::AbortedError(absl::StrCat("generation ", job.head().generation(), " of job ", job.id.value(), " is over")));
   turn.PushAll(job);
   turn.Touch(job);
 }

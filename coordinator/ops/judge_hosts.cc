@@ -15,9 +15,7 @@
 namespace trainyard {
 namespace {
 
-bool IsForming(const Job& job) {
-  return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING;
-}
+bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
 
 bool IsReachable(const State& state, const HostName& name) {
   auto host = state.hosts.find(name);
@@ -120,9 +118,8 @@ absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(h
 
 void JudgeHosts(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
-    HostJudgement judged = JudgeHost(turn.now, {.attached = host.attached(),
-                                                .last_heard = host.last_heard,
-                                                .lease = LeaseOf(turn.state, host)});
+    HostJudgement judged = JudgeHost(
+        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)});
     if (judged.reachable == host.reachable) continue;
     host.reachable = judged.reachable;
     if (!judged.reachable) {

@@ -9,7 +9,8 @@ namespace trainyard {
 namespace {
 
 absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
-  if (job.held_at != 0) return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  if (job.held_at != 0)
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   std::string reason = WithReason("paused", request.reason());
   switch (job.state()) {
     case v1::JOB_STATE_PAUSED:
@@ -47,7 +48,8 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
 void Run(Turn& turn, PauseJob& event) {
   auto it = turn.state.jobs.find(JobId(event.request.job_id()));
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    turn.Emit(
+        Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
     return;
   }
   absl::Status status = Pause(turn, it->second, event.request);

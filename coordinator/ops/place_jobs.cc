@@ -135,14 +135,14 @@ std::vector<HostSlots> AllHosts(const State& state) {
 
 PlacementFacts MakeFacts(const Job& job, const std::vector<HostSlots>& hosts) {
   const v1::Resources& resources = job.head().spec().resources();
-  return {.ranks = job.world_size(),
-          .needs_gpu = resources.device() == v1::DEVICE_CUDA,
-          .hosts = hosts,
-          .previous = HostsOfRanks(job),
-          .only = {resources.hosts().begin(), resources.hosts().end()},
-          .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
-          .one_a_host = job.head().spec().has_probe() &&
-                        static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+  return {
+      .ranks = job.world_size(),
+      .needs_gpu = resources.device() == v1::DEVICE_CUDA,
+      .hosts = hosts,
+      .previous = HostsOfRanks(job),
+      .only = {resources.hosts().begin(), resources.hosts().end()},
+      .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
+      .one_a_host = job.head().spec().has_probe() && static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
 }
 
 // Later jobs are to leave alone what this one, which has waited for long, could use.

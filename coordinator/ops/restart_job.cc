@@ -9,7 +9,8 @@ namespace trainyard {
 namespace {
 
 absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
-  if (job.held_at != 0) return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  if (job.held_at != 0)
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   switch (job.state()) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:
@@ -44,7 +45,8 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
 void Run(Turn& turn, RestartJob& event) {
   auto it = turn.state.jobs.find(JobId(event.request.job_id()));
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    turn.Emit(
+        Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
     return;
   }
   absl::Status status = Restart(turn, it->second, event.request);

@@ -9,7 +9,8 @@ namespace trainyard {
 namespace {
 
 absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
-  if (job.held_at != 0) return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  if (job.held_at != 0)
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
   bool being_paused = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_PAUSE;
   if (job.state() != v1::JOB_STATE_PAUSED && !being_paused) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
@@ -27,9 +28,9 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   }
   uint64_t made = std::max(job.told.step(), job.head().last_step());
   if (made > job.record.restored_step() && job.head().checkpoints().empty() && !request.from_start()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.id.value(), " has made ", made, " steps and no checkpoint holds them: resuming it makes "
-                     "them again; say so with --from-start, or cancel the job"));
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", made,
+                                                      " steps and no checkpoint holds them: resuming it makes "
+                                                      "them again; say so with --from-start, or cancel the job"));
   }
   turn.Decide(job, "operator", "info", reason);
   turn.Move(job, LifecycleEvent::kResume, std::move(reason));
@@ -41,7 +42,8 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
 void Run(Turn& turn, ResumeJob& event) {
   auto it = turn.state.jobs.find(JobId(event.request.job_id()));
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    turn.Emit(
+        Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
     return;
   }
   absl::Status status = Resume(turn, it->second, event.request);

@@ -26,9 +26,7 @@ constexpr absl::Duration kKillLimit = absl::Seconds(30);
 // A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
 constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
 
-bool IsForming(const Job& job) {
-  return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING;
-}
+bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
 
 void EndMissingTrainers(Turn& turn, Job& job) {
   for (Rank& rank : job.ranks) {
@@ -58,11 +56,11 @@ void JudgeFormation(Turn& turn, Job& job) {
     }
     missing.push_back(absl::StrCat(rank.record.rank(), " on ", rank.record.host(), " (", rank.phase, ")"));
   }
-  FailGeneration(turn, job,
-                 MakeFailure(v1::FailureRecord::KIND_FORMATION,
-                             absl::StrCat("the group did not form: no progress for ",
-                                          absl::FormatDuration(kFormationLimit), ", not ready: rank ",
-                                          absl::StrJoin(missing, ", rank "))));
+  FailGeneration(
+      turn, job,
+      MakeFailure(v1::FailureRecord::KIND_FORMATION,
+                  absl::StrCat("the group did not form: no progress for ", absl::FormatDuration(kFormationLimit),
+                               ", not ready: rank ", absl::StrJoin(missing, ", rank "))));
 }
 
 void EndUnkillable(Turn& turn, Job& job) {
@@ -80,8 +78,9 @@ void EndUnkillable(Turn& turn, Job& job) {
     key.set_job_id(job.id.value());
     key.set_generation(job.head().generation());
     key.set_rank(rank.record.rank());
-    std::string why = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
-                                   absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
+    std::string why =
+        absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
+                     absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
     turn.Notice(job, "error", why);
     MarkGone(turn, job, rank, std::move(why));
   }

@@ -1,8 +1,8 @@
 // The ledger of where the time of a job's ranks went. Pure. All sums are integers of rank-milliseconds, and whole spans
 // move between parts, so the parts add up to the ranks times the time accounted, always.
 //
-// Time is the coordinator's steady time anchored at the wall clock of its start: a step of the wall clock moves nothing.
-// What passed while no coordinator ran goes to the part the job was recorded in.
+// Time is the coordinator's steady time anchored at the wall clock of its start: a step of the wall clock moves
+// nothing. What passed while no coordinator ran goes to the part the job was recorded in.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace trainyard {
 
 enum class GoodputPart { kQueue, kStart, kTrain, kSave, kLost, kDetect, kRecover, kPause };
-inline constexpr GoodputPart kGoodputParts[] = {GoodputPart::kQueue,  GoodputPart::kStart,  GoodputPart::kTrain,
-                                                GoodputPart::kSave,   GoodputPart::kLost,   GoodputPart::kDetect,
+inline constexpr GoodputPart kGoodputParts[] = {GoodputPart::kQueue,   GoodputPart::kStart, GoodputPart::kTrain,
+                                                GoodputPart::kSave,    GoodputPart::kLost,  GoodputPart::kDetect,
                                                 GoodputPart::kRecover, GoodputPart::kPause};
 // "queue": a label of metrics.
 const char* GoodputPartName(GoodputPart part);

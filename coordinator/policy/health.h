@@ -9,8 +9,8 @@
 namespace trainyard {
 
 struct HostFacts {
-  bool attached = false;    // its stream is open
-  absl::Time last_heard;    // any message counts; the coordinator's start where there was none yet
+  bool attached = false;  // its stream is open
+  absl::Time last_heard;  // any message counts; the coordinator's start where there was none yet
   absl::Duration lease;
 };
 

@@ -10,9 +10,10 @@ namespace {
 std::string Tell(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
 
 HostLossDecision Lost(const HostLossFacts& facts, const char* rule, absl::string_view why) {
-  return {.lost = true,
-          .rule = rule,
-          .reason = absl::StrCat("host ", facts.host, " is lost: not heard of for ", Tell(facts.silent), ", and ", why)};
+  return {
+      .lost = true,
+      .rule = rule,
+      .reason = absl::StrCat("host ", facts.host, " is lost: not heard of for ", Tell(facts.silent), ", and ", why)};
 }
 
 HostLossDecision Kept(std::string why) { return {.lost = false, .rule = "host_lost", .reason = std::move(why)}; }
@@ -39,7 +40,8 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
   if (!facts.told_lost.empty()) {
-    return {.lost = true, .rule = "operator", .reason = absl::StrCat("host ", facts.host, " is lost: ", facts.told_lost)};
+    return {
+        .lost = true, .rule = "operator", .reason = absl::StrCat("host ", facts.host, " is lost: ", facts.told_lost)};
   }
   if (facts.silent <= facts.lease) return Kept("its lease still runs");
   if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {

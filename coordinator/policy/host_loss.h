@@ -24,25 +24,25 @@ inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 
 // A rank on a reachable host that has not ended.
 struct PeerRank {
-  bool reports = false;            // has reported since its link was last open, and lately
-  bool suspect = false;            // is the culprit of a suspected hang: others wait for it, not for the host
-  absl::string_view waits_in;      // "all-reduce 17 (6553600 x fp32)"; empty: waits in no collective
-  absl::Duration phase_time;       // in its present phase
-  absl::Duration phase_limit;      // of that phase, as learned; infinite: not learned yet
+  bool reports = false;        // has reported since its link was last open, and lately
+  bool suspect = false;        // is the culprit of a suspected hang: others wait for it, not for the host
+  absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: waits in no collective
+  absl::Duration phase_time;   // in its present phase
+  absl::Duration phase_limit;  // of that phase, as learned; infinite: not learned yet
 };
 
 struct HostLossFacts {
   absl::string_view host;
-  absl::Duration silent;           // not heard of for
+  absl::Duration silent;  // not heard of for
   absl::Duration lease;
-  std::string told_lost;           // by the operator, in their words; empty: not told
-  bool forming = false;            // PLACED or STARTING
-  bool over = false;               // the group is being ended
-  size_t reachable_ranks = 0;      // on reachable hosts, ended or not
-  absl::string_view broken;        // what a rank told of a broken collective, or how it failed; empty: none did
+  std::string told_lost;       // by the operator, in their words; empty: not told
+  bool forming = false;        // PLACED or STARTING
+  bool over = false;           // the group is being ended
+  size_t reachable_ranks = 0;  // on reachable hosts, ended or not
+  absl::string_view broken;    // what a rank told of a broken collective, or how it failed; empty: none did
   absl::Span<const PeerRank> peers;
-  absl::Duration since_progress;   // forming: since anything of the group moved; else since the last completed step
-  absl::Duration learned_step;     // zero: not learned yet
+  absl::Duration since_progress;      // forming: since anything of the group moved; else since the last completed step
+  absl::Duration learned_step;        // zero: not learned yet
   absl::Duration none_reachable_for;  // zero: some host of the job is reachable
   absl::Duration abandon_after;
 };

@@ -7,7 +7,8 @@
 //      │         └──────────┴────┬─────┘
 //      ▼                         ▼
 //   CANCELLED, FAILED ◀────── STOPPING ──▶ QUEUED, PAUSED
-//                             (cancelled, failed for good, or ended as asked: restart, drain, pause; ranks are being ended)
+//                             (cancelled, failed for good, or ended as asked: restart, drain, pause; ranks are being
+//                             ended)
 #pragma once
 
 #include <optional>

@@ -36,9 +36,7 @@ uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
 }
 
 // The slots of a host that this job's ranks could take now.
-uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) {
-  return std::min(host.free, Slots(facts, host));
-}
+uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) { return std::min(host.free, Slots(facts, host)); }
 
 // What the hosts lack on their own, whatever is free.
 std::string TellSlots(const PlacementFacts& facts) {

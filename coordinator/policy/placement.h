@@ -28,8 +28,8 @@ struct HostSlots {
   uint32_t gpus = 0;
   std::string switch_name;  // labels of the host; empty: it has none
   std::string rack;
-  std::string barred;       // why nothing new is placed there: "cordoned: disk"; empty: it may be used
-  std::string busy_with;    // "job ab12, job cd34"; what its used slots are used for
+  std::string barred;     // why nothing new is placed there: "cordoned: disk"; empty: it may be used
+  std::string busy_with;  // "job ab12, job cd34"; what its used slots are used for
 };
 
 // Hosts near each other are next to each other: by switch, rack and name.
@@ -37,12 +37,12 @@ void OrderByPlace(std::vector<HostSlots>& hosts);
 
 struct PlacementFacts {
   uint32_t ranks = 0;
-  bool needs_gpu = false;               // each rank needs one; a host has as many slots for them as GPUs at most
+  bool needs_gpu = false;                  // each rank needs one; a host has as many slots for them as GPUs at most
   absl::Span<const HostSlots> hosts = {};  // reachable ones, as OrderByPlace leaves them
-  std::vector<HostName> previous = {};  // by rank, of the generation before; empty: there was none
-  std::vector<std::string> only = {};   // resources.hosts; empty: any
+  std::vector<HostName> previous = {};     // by rank, of the generation before; empty: there was none
+  std::vector<std::string> only = {};      // resources.hosts; empty: any
   std::vector<std::string> excluded = {};  // resources.exclude_hosts
-  bool one_a_host = false;              // a probe of hosts: each of `only` gets one rank
+  bool one_a_host = false;                 // a probe of hosts: each of `only` gets one rank
 };
 
 // How many ranks each chosen host gets, hosts in their order. No count is 0.
@@ -50,8 +50,8 @@ using RanksByHost = std::vector<std::pair<HostName, uint32_t>>;
 
 struct PlacementDecision {
   std::optional<RanksByHost> ranks_by_host;  // none: the job waits
-  // "4 ranks on w1 (2), w2 (2)"; "waits for slots: 4 ranks asked, 0 of 2 slots free on 1 host (w1); busy: w1 (job ab12);
-  // not used: w2 (cordoned: disk)".
+  // "4 ranks on w1 (2), w2 (2)"; "waits for slots: 4 ranks asked, 0 of 2 slots free on 1 host (w1); busy: w1 (job
+  // ab12); not used: w2 (cordoned: disk)".
   std::string reason;
 };
 

@@ -66,8 +66,8 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
       }
       if (exit.code() == kExitRefused) {
         return fail(Failure::KIND_REFUSED,
-                           absl::StrCat("refused the job (exit code 2)",
-                                        exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
+                    absl::StrCat("refused the job (exit code 2)",
+                                 exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
       }
       if (exit.code() == kExitAborted) {
         return fail(Failure::KIND_ABORTED, "left: its group was aborted or a peer broke a collective");
@@ -82,9 +82,8 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
       return fail(Failure::KIND_START, TellExit(exit));
     case v1::TrainerExited::CAUSE_STOPPED:
       if (!ended.was_desired) return std::nullopt;
-      return fail(Failure::KIND_HOST,
-                         absl::StrCat("was ended by its daemon",
-                                      exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
+      return fail(Failure::KIND_HOST, absl::StrCat("was ended by its daemon",
+                                                   exit.message().empty() ? "" : absl::StrCat(": ", exit.message())));
     default:
       return fail(Failure::KIND_LOST, absl::StrCat("is ", TellExit(exit)));
   }

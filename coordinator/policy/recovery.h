@@ -30,7 +30,7 @@ std::string TellExit(const v1::TrainerExited& exit);
 struct EndedRank {
   uint32_t rank = 0;
   absl::string_view host;
-  bool told_finished = false;  // it said that all its steps are made, or that it stopped as asked
+  bool told_finished = false;    // it said that all its steps are made, or that it stopped as asked
   bool stopped_unasked = false;  // it stopped between two steps although nobody here asked for it
   bool was_desired = true;       // false: it was being ended anyway
   const v1::TrainerExited* exit = nullptr;
@@ -52,8 +52,8 @@ struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;
   uint32_t restarts = 0;  // already made
   uint32_t max_restarts = 0;
-  std::optional<uint64_t> checkpoint_step;      // newest recorded
-  uint32_t failures_without_progress = 0;       // in a row, before this one
+  std::optional<uint64_t> checkpoint_step;  // newest recorded
+  uint32_t failures_without_progress = 0;   // in a row, before this one
 };
 
 struct RecoveryDecision {

@@ -1,5 +1,5 @@
-// Hosts that cannot be reached, through the production core on a held clock: what is waited for, what counts as lost, and
-// what a coordinator that was restarted may decide.
+// Hosts that cannot be reached, through the production core on a held clock: what is waited for, what counts as lost,
+// and what a coordinator that was restarted may decide.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -176,8 +176,7 @@ TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
-  EXPECT_THAT(cluster.harness.Decisions(kJob),
-              Contains("operator: host w2 is lost: the operator says so: burnt"));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains("operator: host w2 is lost: the operator says so: burnt"));
 }
 
 TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
@@ -214,9 +213,10 @@ TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
   cluster.first.Exit(Key(kJob, 1, 0), 1);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
   EXPECT_TRUE(cluster.Get().unconfirmed());
-  EXPECT_THAT(cluster.harness.Decisions(kJob),
-              Contains("adoption: rank 0 on w1 exited with code 1; what follows is decided once every host has attached "
-                       "or is lost"));
+  EXPECT_THAT(
+      cluster.harness.Decisions(kJob),
+      Contains("adoption: rank 0 on w1 exited with code 1; what follows is decided once every host has attached "
+               "or is lost"));
 
   cluster.second.Attach();
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);

@@ -166,8 +166,7 @@ TEST(CoreOperations, WhatMakesNoSense_IsRefusedWithTheState) {
   one.harness.Cancel(kJob);
   one.host.Apply();
   ASSERT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
-  for (const Reply& reply :
-       {one.harness.RestartAsked(kJob), one.harness.Pause(kJob), one.harness.Resume(kJob)}) {
+  for (const Reply& reply : {one.harness.RestartAsked(kJob), one.harness.Pause(kJob), one.harness.Resume(kJob)}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
     EXPECT_THAT(std::string(reply.status.message()), HasSubstr("CANCELLED"));
   }

@@ -59,19 +59,19 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
       {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
   };
   for (const Case& c : cases) {
-    PlacementDecision decision =
-        DecidePlacement({.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous, .only = {},
-                         .excluded = {}});
+    PlacementDecision decision = DecidePlacement(
+        {.ranks = c.ranks, .needs_gpu = false, .hosts = c.hosts, .previous = c.previous, .only = {}, .excluded = {}});
     EXPECT_EQ(Print(decision), c.expected);
   }
 }
 
 TEST(Placement, OnGpus_CountsThem_AndSaysWhenThereAreNone) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
-  EXPECT_EQ(Print(DecidePlacement({.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {},
-                                       .excluded = {}})), "b=2 ");
-  EXPECT_THAT(Print(DecidePlacement({.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {},
-                                       .excluded = {}})),
+  EXPECT_EQ(Print(DecidePlacement(
+                {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
+            "b=2 ");
+  EXPECT_THAT(Print(DecidePlacement(
+                  {.ranks = 3, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
               HasSubstr("2 GPUs on 2 hosts"));
 }
 
