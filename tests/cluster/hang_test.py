@@ -1,7 +1,8 @@
-"""Groups that stand still: the rank that holds them up is named with how it does so, and they go on as if nothing had been.
+"""Groups that stand still: the rank that holds them up is named with how it does so, and they go on as if nothing had
+been.
 
-A rank is stopped with SIGSTOP. One that spins, or waits in a system call, is made so by a library (hang_fault.c) that its
-trainer is started with: trainers themselves have no switch for that.
+A rank is stopped with SIGSTOP. One that spins, or waits in a system call, is made so by a library (hang_fault.c) that
+its trainer is started with: trainers themselves have no switch for that.
 """
 
 import os
@@ -56,8 +57,9 @@ exec {harness.BIN}/trainyard-trainer "$@"
     trainer.chmod(0o755)
     cluster.start_coordinator()
     hosts = cluster._server_info().hosts
-    cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2,
-                                "--name", "h1", "--state", tmp_path / "worker-h1"])
+    cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
+                                "--slots", 2, "--name", "h1", "--state", tmp_path / "worker-h1", "--metrics", "",
+                                "--health", ""])
     harness.wait_until(lambda: cluster._server_info().hosts > hosts, "worker h1 attaches")
     return cluster
 
@@ -70,7 +72,8 @@ def decisions(cluster, job, rule="hang"):
 
 
 def first_decision(cluster, job, rule="hang", seconds=20.0):
-    return harness.wait_until(lambda: decisions(cluster, job, rule), f"a decision by the rule {rule} of job {job}", seconds)[0]
+    what = f"a decision by the rule {rule} of job {job}"
+    return harness.wait_until(lambda: decisions(cluster, job, rule), what, seconds)[0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -84,8 +87,8 @@ def test_a_stopped_rank_is_named_and_the_losses_are_those_of_an_undisturbed_run(
     text = first_decision(one_host, job)
     took = time.monotonic() - began
     assert took < BAR_S, f"named after {took:.1f} s: {text}"
-    assert re.match(rf"rank {rank} on h1 is stopped \(SIGSTOP, state T\) and was not seen to enter \S+ \d+ \(.*\) of step "
-                    r"\d+, in which 1 rank waits; no progress for", text), text
+    assert re.match(rf"rank {rank} on h1 is stopped \(SIGSTOP, state T\) and was not seen to enter \S+ \d+ \(.*\) of "
+                    r"step \d+, in which 1 rank waits; no progress for", text), text
     view = one_host.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
@@ -113,7 +116,8 @@ def test_notify_leaves_a_stopped_rank_alone_and_tells_when_it_goes_on(one_host, 
 
 @pytest.mark.parametrize("fault, how", [("spin", r"spinning \(CPU share \d\.\d\d, state R\)"),
                                         ("block", r"blocked in the system call (pause|ppoll) \(state S\)( \[.*\])?")])
-def test_a_rank_that_never_enters_a_collective_is_named_with_what_it_does(faulty_host, tmp_path, undisturbed, fault, how):
+def test_a_rank_that_never_enters_a_collective_is_named_with_what_it_does(faulty_host, tmp_path, undisturbed, fault,
+                                                                          how):
     job = faulty_host.submit(run_folder=tmp_path / "run", **LONG)
     faulty_host.wait_for_step(job, 120)
 
@@ -124,7 +128,8 @@ def test_a_rank_that_never_enters_a_collective_is_named_with_what_it_does(faulty
     (tmp_path / "fault").unlink()
 
     assert took < BAR_S, f"named after {took:.1f} s: {text}"
-    assert re.match(rf"rank 1 on h1 is {how} and has not entered \S+ \d+ \(.*\) of step \d+, in which 1 rank waits", text), text
+    expected = rf"rank 1 on h1 is {how} and has not entered \S+ \d+ \(.*\) of step \d+, in which 1 rank waits"
+    assert re.match(expected, text), text
     view = faulty_host.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert view.job.restarts == 1
