@@ -2,8 +2,8 @@
 """./dev bench control-plane: what the control plane costs and how fast it acts, against fixed bars.
 
 Rows with simulated hosts run trainyard-bench-control: N times the worker daemon's production core and session in one
-process, a connection each, against a real trainyard-coordinator. Rows about training run real daemons and trainers. What
-each row means is told in bench/README.md.
+process, a connection each, against a real trainyard-coordinator. Rows about training run real daemons and trainers.
+What each row means is told in bench/README.md.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def simulated(kind, hosts, samples=None):
     def measure(options):
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
             count = max(1, min(samples or 1, options.samples or 10**6))
-            command = [BIN / "trainyard-bench-control", kind, "--coordinator", BIN / "trainyard-coordinator", "--folder", folder,
-                       "--hosts", hosts, "--samples", count, "--seconds", options.seconds]
+            command = [BIN / "trainyard-bench-control", kind, "--coordinator", BIN / "trainyard-coordinator",
+                       "--folder", folder, "--hosts", hosts, "--samples", count, "--seconds", options.seconds]
             done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT_S)
             if done.returncode != 0:
                 log = pathlib.Path(folder) / "coordinator.log"
@@ -59,29 +59,32 @@ def simulated(kind, hosts, samples=None):
 def make_rows():
     rows = [Row(f"formation-{n}", f"last of {n:,} hosts joins → every rank told to go, p99", "p99", "ms", bar, aim,
                 simulated("formation", n, samples))
-            for n, bar, aim, samples in [(64, 15, 5, 200), (256, 60, 25, 200), (1024, 300, 130, 100), (4096, 6000, 2000, 10)]]
+            for n, bar, aim, samples in [(64, 15, 5, 200), (256, 60, 25, 200), (1024, 300, 130, 100),
+                                         (4096, 6000, 2000, 10)]]
     rows += [Row(f"storm-{n}", f"{n:,} hosts dial at once → all attached, p99", "p99", "ms", bar, aim,
                  simulated("storm", n, 20)) for n, bar, aim in [(256, 150, 45), (1024, 500, 150)]]
-    rows += [Row(f"death-{n}", f"a trainer's death → the last of the other {n - 1:,} daemons told, p99", "p99", "ms", bar, aim,
-                 simulated("death", n, 100)) for n, bar, aim in [(2, 20, 2), (256, 30, 5), (1024, 60, 22)]]
+    rows += [Row(f"death-{n}", f"a trainer's death → last of the {n:,} daemons' others told, p99", "p99", "ms", bar,
+                 aim, simulated("death", n, 100)) for n, bar, aim in [(2, 20, 2), (256, 30, 5), (1024, 60, 22)]]
     rows += [
-        Row("restart", "coordinator kill -9 → new one serving, 1,024 hosts attached, job adopted, worst of 10", "max", "ms", 1500, 400,
-            simulated("restart", 1024, 10)),
+        Row("restart", "coordinator kill -9 → new one serving, 1,024 hosts attached, job adopted, worst of 10",
+            "max", "ms", 1500, 400, simulated("restart", 1024, 10)),
         Row("steady-cpu", "1,024 hosts, a heartbeat a second: CPU, % of a core", "cpu_percent", "%", 6, 2.5,
             simulated("steady", 1024)),
         Row("steady-memory", "the same: memory", "memory_mib", "MiB", 100, 65, simulated("steady", 1024)),
         Row("events", "durable facts a second through 1,024 streams", "per_s", "/s", 50_000, 150_000,
             simulated("events", 1024), better="higher"),
-        Row("overhead", "CPU of coordinator, daemon, shims, link threads ÷ the trainers', lab-10m", "percent", "%", 0.5, 0.1,
-            control_training.measure_overhead),
-        Row("stopped-coordinator", "longest step while the coordinator is stopped ÷ median step", "ratio", "×", 1.5, 1.1,
-            lambda options: control_training.measure_stopped(options, "coordinator")),
+        Row("overhead", "CPU of coordinator, daemon, shims, link threads ÷ the trainers', lab-10m", "percent", "%",
+            0.5, 0.1, control_training.measure_overhead),
+        Row("stopped-coordinator", "longest step while the coordinator is stopped ÷ median step", "ratio", "×", 1.5,
+            1.1, lambda options: control_training.measure_stopped(options, "coordinator")),
         Row("stopped-daemon", "longest step while the daemon is stopped ÷ median step", "ratio", "×", 1.5, 1.1,
             lambda options: control_training.measure_stopped(options, "daemon")),
     ]
-    for step_s in (0.1, 2.0):
-        rows.append(Row(f"hang-{step_s:g}s", f"a rank is stopped by SIGSTOP, steps of {step_s:g} s → culprit named, less 2 steps",
-                        "less_steps_s", "s", 10, 5, lambda options, step_s=step_s: control_training.measure_hang(options, step_s)))
+    for how, words in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective")):
+        for step_s in (0.1, 2.0):
+            rows.append(Row(f"hang-{how}-{step_s:g}s", f"a rank {words}, steps of {step_s:g} s → named, less 2 steps",
+                            "less_steps_s", "s", 10, 5,
+                            lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s)))
     rows.append(Row("host-cut", "a host is cut off → decided, less 2 steps", "less_steps_s", "s", 3, 3,
                     control_training.measure_host_cut))
     return rows
@@ -95,22 +98,22 @@ def judge(row, figures):
     value = figures[row.figure]
     meets = value >= row.bar if row.better == "higher" else value <= row.bar
     return {"row": row.name, "what": row.what, "unit": row.unit, "better": row.better, "bar": row.bar, "aim": row.aim,
-            "figure": value, "meets_bar": meets, "all": figures}
+            "figure": value, "figure_name": row.figure, "meets_bar": meets, "all": figures}
 
 
 def note(result):
     told = result["all"]
-    parts = [f"{name} {number(value)}" for name, value in told.items()
-             if name not in ("p99", "per_s", "cpu_percent", "percent", "ratio", "less_steps_s") and isinstance(value, (int, float))]
-    return ", ".join(parts)
+    return ", ".join(f"{name} {number(value)}" for name, value in told.items() if name != result["figure_name"])
 
 
 def table(facts, results):
-    lines = [f"{facts['cpu']}, {facts['cores']} cores, which coordinator, hosts and trainers share; commit {facts['commit']}, "
-             f"{facts['date']}", "", "| What | Figure | Bar | Aim | | Beside it |", "|---|---|---|---|---|---|"]
+    lines = [f"{facts['cpu']}, {facts['cores']} cores, which coordinator, hosts and trainers share; "
+             f"commit {facts['commit']}, {facts['date']}", "",
+             "| What | Figure | Bar | Aim | | Beside it |", "|---|---|---|---|---|---|"]
     for result in results:
         sign = "≥" if result["better"] == "higher" else "≤"
-        lines.append(f"| {result['what']} | {number(result['figure'])} {result['unit']} | {sign} {number(result['bar'])} | "
+        lines.append(f"| {result['what']} | {number(result['figure'])} {result['unit']} | "
+                     f"{sign} {number(result['bar'])} | "
                      f"{number(result['aim'])} | {'ok' if result['meets_bar'] else 'BELOW BAR'} | {note(result)} |")
     return "\n".join(lines) + "\n"
 
@@ -120,8 +123,10 @@ def read_arguments(rows):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
     parser.add_argument("--samples", type=int, metavar="N", help="at most so many samples of a row")
-    parser.add_argument("--seconds", type=float, default=20, metavar="S", help="of the rows that look on: steady, events (default 20)")
-    parser.add_argument("--train-seconds", type=float, default=60, metavar="S", help="of training, for overhead (default 60)")
+    parser.add_argument("--seconds", type=float, default=20, metavar="S",
+                        help="of the rows that look on: steady, events (default 20)")
+    parser.add_argument("--train-seconds", type=float, default=60, metavar="S",
+                        help="of training, for overhead (default 60)")
     parser.add_argument("--stop-seconds", type=float, default=20, metavar="S",
                         help="for which coordinator and daemon are stopped (default 20)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
@@ -140,7 +145,8 @@ def main():
     options = read_arguments(rows)
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less",
+              file=sys.stderr)
     results, failed = [], []
     for row in rows:
         if options.row and row.name not in options.row:

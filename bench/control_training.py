@@ -1,11 +1,13 @@
-"""Rows of `./dev bench control-plane` that train for real: what the control plane takes from the trainers, and how fast it
-sees what is wrong with them. lab-10m, two ranks of one thread, on daemons of this machine."""
+"""Rows of `./dev bench control-plane` that train for real: what the control plane takes from the trainers, and how fast
+it sees what is wrong with them. lab-10m, two ranks of one thread, on daemons of this machine."""
 
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +19,8 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster" / "faults"))
 
 WARM_STEPS = 5
+# Ports of a daemon that nobody asks here.
+QUIET = ("--metrics", "", "--health", "")
 TICKS = os.sysconf("SC_CLK_TCK")
 # Threads of a trainer that serve its link: its own, by name, and gRPC's.
 LINK_THREADS = ("link", "grpc", "default-executo", "resolver-execut", "event_engine", "nexting_thread", "timer")
@@ -50,9 +54,10 @@ def small_cluster(folder):
 def job_keys(folder, sequences, context=256, steps=100_000):
     """lab-10m with this much in a step, and neither saves nor evaluations between."""
     return dict(name="bench", train__model__layers=6, train__model__heads=6, train__model__width=384,
-                train__model__context=context, train__data__text=[str(sides.text_file(folder))], train__batch__global=sequences,
-                train__batch__micro=max(1, sequences // 2), train__steps=steps, resources__ranks=2,
-                resources__threads_per_rank=1, checkpoint__every_steps=0, checkpoint__dir=str(pathlib.Path(folder) / "run"))
+                train__model__context=context, train__data__text=[str(sides.text_file(folder))],
+                train__batch__global=sequences, train__batch__micro=max(1, sequences // 2), train__steps=steps,
+                resources__ranks=2, resources__threads_per_rank=1, checkpoint__every_steps=0,
+                checkpoint__dir=str(pathlib.Path(folder) / "run"))
 
 
 def steps_on_file(folder):
@@ -106,7 +111,7 @@ def measure_overhead(options):
         cluster = small_cluster(folder)
         try:
             coordinator = cluster.start_coordinator()
-            worker = cluster.start_worker("h1", slots=2)
+            worker = cluster.start_worker("h1", 2, *QUIET)
             job = cluster.submit(**job_keys(folder, 16))
             wait_for_steps(folder, 2)
             shims = [pid for pid in processes.descendants() if processes.name_of(pid).startswith("trainyard-shim")]
@@ -132,7 +137,7 @@ def measure_stopped(options, who):
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         cluster = small_cluster(folder)
         try:
-            programs = {"coordinator": cluster.start_coordinator(), "daemon": cluster.start_worker("h1", slots=2)}
+            programs = {"coordinator": cluster.start_coordinator(), "daemon": cluster.start_worker("h1", 2, *QUIET)}
             job = cluster.submit(**job_keys(folder, 4))
             wait_for_steps(folder, 3 * WARM_STEPS)
             programs[who].signal(signal.SIGSTOP)
@@ -144,7 +149,8 @@ def measure_stopped(options, who):
             steps = steps_on_file(folder)
             view = cluster.get(job)
             if view.state_name != "RUNNING" or view.job.generation != 1:
-                raise MeasurementFailed(f"the job is {view.state_name} in generation {view.job.generation}: {view.job.reason}")
+                raise MeasurementFailed(f"the job is {view.state_name} in generation {view.job.generation}: "
+                                        f"{view.job.reason}")
             cluster.trainctl("cancel", job)
             cluster.wait_for_end(job)
         finally:
@@ -153,7 +159,8 @@ def measure_stopped(options, who):
         raise MeasurementFailed(f"{last - first} steps were made while the {who} was stopped")
     usual = statistics.median(steps[WARM_STEPS:first] + steps[last:])
     return {"ratio": max(steps[first:last]) / usual, "median_step_s": usual, "steps": last - first,
-            "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]), "stopped_s": options.stop_seconds}
+            "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]),
+            "stopped_s": options.stop_seconds}
 
 
 # ---- hangs and cuts ----
@@ -161,21 +168,44 @@ def measure_stopped(options, who):
 SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
 
 
-def measure_hang(options, step_s):
-    """From SIGSTOP to the coordinator's notice that names the rank."""
-    del options
+def start_faulty_worker(cluster, folder):
+    """A daemon whose rank 1 does what the file `fault` in `folder` says, by a library in its trainer."""
+    import harness
+
+    programs = pathlib.Path(folder) / "programs"
+    programs.mkdir()
+    library = programs / "hang_fault.so"
+    source = ROOT / "tests" / "cluster" / "hang_fault.c"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+    for name in ("trainyard-worker", "trainyard-shim"):
+        shutil.copy2(harness.BIN / name, programs / name)
+    trainer = programs / "trainyard-trainer"
+    trainer.write_text(f"""#!/bin/sh
+if [ "$RANK" = 1 ]; then export LD_PRELOAD={library} HANG_FAULT={folder}/fault; fi
+exec {harness.BIN}/trainyard-trainer "$@"
+""")
+    trainer.chmod(0o755)
+    cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
+                                "--slots", 2, "--name", "h1", "--state", pathlib.Path(folder) / "worker-h1", *QUIET])
+    harness.wait_until(lambda: cluster._server_info().hosts == 1, "the daemon attaches")
+
+
+def measure_hang(how, step_s):
+    """From the fault to the coordinator's notice that names the rank."""
     import harness
 
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         cluster = small_cluster(folder)
         try:
             cluster.start_coordinator()
-            cluster.start_worker("h1", slots=2)
+            start_faulty_worker(cluster, folder)
             job = cluster.submit(**job_keys(folder, **SHAPES[step_s]))
             wait_for_steps(folder, 3 * WARM_STEPS)
-            pid = cluster.get(job).pid_of(1)
-            os.kill(pid, signal.SIGSTOP)
             began = time.monotonic()
+            if how == "stop":
+                os.kill(cluster.get(job).pid_of(1), signal.SIGSTOP)
+            else:
+                (pathlib.Path(folder) / "fault").write_text(how)
 
             def named():
                 request = cluster.stubs.service.ListEventsRequest(job_id=job)
@@ -195,7 +225,7 @@ def measure_hang(options, step_s):
 
 
 def measure_host_cut(options):
-    """From a pulled wire to the decision about the host, with one rank on each of two hosts in namespaces of their own."""
+    """From a pulled wire to the decision about the host; a rank on each of two hosts in namespaces of their own."""
     del options
     import net_cluster
     import processes
@@ -210,13 +240,13 @@ def measure_host_cut(options):
         with net_cluster.NetCluster(pathlib.Path(folder) / "net", f"bench{os.getpid()}") as cluster:
             cluster.start()
             cluster.submit(document)
-            steps = [cluster.watcher.wait_for(lambda line, at=at: line["event"] == "step" and line["step"] >= at, f"step {at}")
-                     for at in (3 * WARM_STEPS, 4 * WARM_STEPS)]
-            del steps
-            told = cluster.watcher.of("step")
-            step = statistics.median(line["step_s"] for line in told if "step_s" in line) if "step_s" in told[-1] else 0.2
+            warm = 4 * WARM_STEPS
+            cluster.watcher.wait_for(lambda line: line["event"] == "step" and line["step"] >= warm, f"step {warm}", 120)
+            lines = (cluster.run_folder / "metrics.jsonl").read_text().splitlines()
+            step = statistics.median(record["step_s"] for record in map(json.loads, lines) if "step_s" in record)
             cluster.network.host("b").link(up=False)
             began = time.monotonic()
-            cluster.watcher.wait_for(lambda line: line["event"] == "state" and line["state"] == "RECOVERING", "the decision", 60)
+            cluster.watcher.wait_for(lambda line: line["event"] == "state" and line["state"] == "RECOVERING",
+                                     "the decision", 60)
             took = time.monotonic() - began
     return {"less_steps_s": max(0.0, took - 2 * step), "whole_s": took, "median_step_s": step}

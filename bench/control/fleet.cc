@@ -8,8 +8,8 @@ namespace trainyard::bench {
 namespace {
 
 const char* NameOf(Milestone milestone) {
-  constexpr const char* kNames[kMilestones] = {"hosts attached",    "trainers told to go", "trainers dropped",
-                                               "exits durable",     "facts durable",       "streams ended",
+  constexpr const char* kNames[kMilestones] = {"hosts attached",   "trainers told to go", "trainers dropped",
+                                               "exits durable",    "facts durable",       "streams ended",
                                                "daemons that left"};
   return kNames[static_cast<size_t>(milestone)];
 }
@@ -63,7 +63,9 @@ uint64_t Fleet::Count(Milestone milestone) const {
 
 void Fleet::Idle(absl::Duration duration) const {
   absl::MutexLock lock(&tally_mu_);
-  tally_mu_.AwaitWithTimeout(absl::Condition(+[](void*) { return false; }, static_cast<void*>(nullptr)), duration);
+  tally_mu_.AwaitWithTimeout(absl::Condition(
+                                 +[](void*) { return false; }, static_cast<void*>(nullptr)),
+                             duration);
 }
 
 void Fleet::Post(Entry entry) {
@@ -132,7 +134,10 @@ void Fleet::MakeHost(size_t host) {
       .coordinator = coordinator_,
       .name = absl::StrFormat("h%04d", host),
       .incarnation = life,
-      .post = [this, host, life](SimulatedHost::Item item) { Post({host, life, std::move(item)}); },
+      .post =
+          [this, host, life](SimulatedHost::Item item) {
+            Post({host, life, std::move(item)});
+          },
       .reached = [this](Milestone milestone, uint64_t count) { Reached(milestone, count); },
   });
 }

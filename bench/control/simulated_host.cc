@@ -21,10 +21,11 @@ agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
       .cluster_id = "",
       .make_token = [] { return std::string(32, 't'); },
       // Hosts that lost one coordinator come back spread out, each by its own number.
-      .random = [seed = options.incarnation]() mutable {
-        seed = seed * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
-        return static_cast<double>(seed >> 11) / static_cast<double>(1ULL << 53);
-      },
+      .random =
+          [seed = options.incarnation]() mutable {
+            seed = seed * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;
+            return static_cast<double>(seed >> 11) / static_cast<double>(1ULL << 53);
+          },
       .interface_address = [](const std::string&) { return absl::StatusOr<std::string>("127.0.0.1"); },
   };
   core.inventory.set_cores(1);

@@ -20,13 +20,13 @@ namespace trainyard::bench {
 
 // What the bench waits for.
 enum class Milestone {
-  kAttached,    // welcomed by the coordinator
-  kGo,          // a trainer was told to make steps
-  kDropped,     // a trainer was told to end since it is no longer wanted, or killed
-  kExitTold,    // a trainer's exit is durable at the coordinator
-  kFactsTold,   // as many facts of a flood are durable
-  kDetached,    // the stream has ended
-  kRefused,     // the daemon was told to leave by the coordinator, or by the bench
+  kAttached,   // welcomed by the coordinator
+  kGo,         // a trainer was told to make steps
+  kDropped,    // a trainer was told to end since it is no longer wanted, or killed
+  kExitTold,   // a trainer's exit is durable at the coordinator
+  kFactsTold,  // as many facts of a flood are durable
+  kDetached,   // the stream has ended
+  kRefused,    // the daemon was told to leave by the coordinator, or by the bench
 };
 constexpr size_t kMilestones = 7;
 

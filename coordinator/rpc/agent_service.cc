@@ -34,7 +34,8 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
     }
     if (request_id_.empty()) request_id_ = chunk_.request_id();
     bool go_on = true;
-    absl::Status status = bridge_.Push(request_id_, std::move(chunk_), [self = self_] { self->Read(); }, go_on);
+    absl::Status status = bridge_.Push(
+        request_id_, std::move(chunk_), [self = self_] { self->Read(); }, go_on);
     chunk_.Clear();
     if (!status.ok()) return End(status);
     if (go_on) Read();
@@ -88,8 +89,9 @@ grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* AgentServiceI
 grpc::ServerUnaryReactor* AgentServiceImpl::PutValue(grpc::CallbackServerContext* context,
                                                      const v1::PutValueRequest* request,
                                                      v1::PutValueResponse* response) {
-  return calls_.Start("PutValue", context, response,
-                      [request](CallId call) { return trainyard::PutValue{call, *request}; });
+  return calls_.Start("PutValue", context, response, [request](CallId call) {
+    return trainyard::PutValue{call, *request};
+  });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentServiceImpl::WatchValues(grpc::CallbackServerContext*,
@@ -100,8 +102,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentServiceImpl::WatchValues(grpc::
   return reactor;
 }
 
-grpc::ServerReadReactor<v1::LogChunk>* AgentServiceImpl::PushLogs(grpc::CallbackServerContext*,
-                                                                  v1::PushLogsResponse*) {
+grpc::ServerReadReactor<v1::LogChunk>* AgentServiceImpl::PushLogs(grpc::CallbackServerContext*, v1::PushLogsResponse*) {
   auto stream = std::make_shared<PushLogsStream>(context_, bridge_);
   PushLogsStream* reactor = stream.get();
   reactor->Start();

@@ -1,6 +1,6 @@
 // Rendezvous values on their way to the daemons that watch a generation: N ranks put a value each, N hosts want all of
-// them. A write costs about 10 us whatever is in it, so N x N of them must not happen: values gather until none has come
-// for a moment, are encoded once, and every watcher gets the same bytes.
+// them. A write costs about 10 us whatever is in it, so N x N of them must not happen: values gather until none has
+// come for a moment, are encoded once, and every watcher gets the same bytes.
 //
 //   watchers        2      64     1,024   4,096
 //   moment      10 us   320 us     5 ms   20 ms     at most twenty times as long, while values go on coming

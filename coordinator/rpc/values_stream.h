@@ -46,7 +46,7 @@ class ValuesStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const RpcContext& context_;
   Registry<WatchId, ValuesStream>& registry_;
   const WatchId id_;
-  JobId job_;             // set before the first event is posted
+  JobId job_;              // set before the first event is posted
   size_t had_pieces_ = 0;  // the loop's thread's own
 
   absl::Mutex mu_;
