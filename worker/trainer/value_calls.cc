@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/rpc_status.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -18,12 +19,6 @@ constexpr absl::Duration kPutLimit = absl::Minutes(1);
 constexpr absl::Duration kGetSlice = absl::Seconds(10);
 
 }  // namespace
-
-absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(what, ": ", status.error_message()));
-}
 
 void ValueCalls::Abort(const absl::Status& reason) {
   absl::MutexLock lock(&mu_);
@@ -67,7 +62,7 @@ absl::Status ValueCalls::CallOnce(absl::string_view what, absl::Duration timeout
   absl::MutexLock lock(&mu_);
   calls_.erase(&context);
   if (!aborted_.ok()) return aborted_;
-  return FromGrpc(status, what);
+  return FromGrpcStatus(status, what);
 }
 
 absl::Status ValueCalls::PutOnce(absl::string_view name, absl::string_view value) {

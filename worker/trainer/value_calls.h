@@ -16,9 +16,6 @@
 
 namespace trainyard {
 
-// The status of a call; `what` goes before its message.
-absl::Status FromGrpc(const grpc::Status& status, absl::string_view what);
-
 class ValueCalls {
  public:
   // Does not own `stub`.
