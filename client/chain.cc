@@ -63,7 +63,8 @@ std::string Indented(const std::string& text, size_t columns) {
 }  // namespace
 
 bool IsDecision(const v1::Event& event) {
-  return event.has_state() || (event.has_notice() && !event.notice().rule().empty());
+  if (event.has_notice()) return !event.notice().rule().empty() || event.notice().level() != "info";
+  return event.has_state();
 }
 
 std::string EventText(const v1::Event& event, const EventTextOptions& options) {

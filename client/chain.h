@@ -10,7 +10,8 @@
 
 namespace trainyard::client {
 
-// Whether an event belongs to the chain of decisions: a state change, or a notice that names the rule it was made by.
+// Whether an event belongs to the chain of decisions: a state change, a notice that names the rule it was made by, or a
+// warning (a host that cannot be reached, a save that failed), which is what decisions rest on.
 bool IsDecision(const v1::Event& event);
 
 // "14:02:11.250  running     all 2 ranks are ready", the kinds and rules aligned. With `job_ids` the job and host stand

@@ -73,10 +73,12 @@ v1::ListEventsResponse Chain() {
   *events.add_events() = StateEvent(2, v1::JOB_STATE_RUNNING, "all 2 ranks are ready");
   events.mutable_events(1)->set_generation(1);
   *events.add_events() = NoticeEvent(1, "", "no decision");
+  events.mutable_events(2)->mutable_notice()->set_level("info");
+  *events.add_events() = NoticeEvent(1, "", "host w2 is unreachable");
   *events.add_events() = NoticeEvent(1, "hang", "rank 1 on w2 is stopped\nand waits in nothing");
   *events.add_events() = CheckpointEvent(9, 3);
   *events.add_events() = StateEvent(10, v1::JOB_STATE_PLACED, "2 ranks on w1, w3");
-  events.mutable_events(5)->set_generation(2);
+  events.mutable_events(6)->set_generation(2);
   return events;
 }
 
@@ -91,12 +93,13 @@ v1::Job SomeJob() {
   return job;
 }
 
-TEST(Why, TellsTheDecisionsOfEachGenerationAndNothingElse) {
+TEST(Why, TellsTheDecisionsAndWarningsOfEachGenerationAndNothingElse) {
   EXPECT_EQ(WhyText(SomeJob(), Chain(), {.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false}),
             "job k3x7q2ab (tiny): PLACED, generation 2, restarts 1\n"
             "  00:00:00.000  queued        accepted\n"
             "generation 1\n"
             "  00:00:00.000  running       all 2 ranks are ready\n"
+            "  01:02:03.500  warning       host w2 is unreachable\n"
             "  01:02:03.500  [hang]        rank 1 on w2 is stopped\n"
             "                            and waits in nothing\n"
             "generation 2\n"
@@ -107,10 +110,10 @@ TEST(Why, JsonIsOneObjectWithTheChain) {
   auto json = nlohmann::json::parse(WhyJson(SomeJob(), Chain()));
 
   EXPECT_EQ(json["state"], "PLACED");
-  ASSERT_EQ(json["chain"].size(), 4u);
-  EXPECT_EQ(json["chain"][2]["rule"], "hang");
-  EXPECT_EQ(json["chain"][2]["generation"], 1);
-  EXPECT_EQ(json["chain"][2]["time_s"], 3723.5);
+  ASSERT_EQ(json["chain"].size(), 5u);
+  EXPECT_EQ(json["chain"][3]["rule"], "hang");
+  EXPECT_EQ(json["chain"][3]["generation"], 1);
+  EXPECT_EQ(json["chain"][3]["time_s"], 3723.5);
 }
 
 TEST(Events, OfTheClusterNameTheirSubject_AndTheirDayWhenItIsNotToday) {
