@@ -105,8 +105,10 @@ class Judge {
 
   // Spoke since the stall began.
   bool IsFresh(const RankStand& rank) const { return rank.reachable && rank.told_at > last_; }
+  // A rank that a new coordinator has not heard at all yet has had since then.
+  absl::Duration QuietFor(const RankStand& rank) const { return now_ - std::max(rank.told_at, facts_.since); }
   bool IsSilent(const RankStand& rank) const {
-    absl::Duration quiet = now_ - rank.told_at;
+    absl::Duration quiet = QuietFor(rank);
     return rank.reachable && rank.seen_at > last_ &&
            ((rank.silent && quiet >= kHangExamineAfter) || quiet >= kLinkPatience);
   }
@@ -245,7 +247,7 @@ class Judge {
     std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
     std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
     if (IsHard(rank)) {
-      return absl::StrCat(one ? "has" : "have", " said nothing for ", Seconds(now_ - rank.told_at),
+      return absl::StrCat(one ? "has" : "have", " said nothing for ", Seconds(QuietFor(rank)),
                           state.empty() ? "" : absl::StrCat(" (state ", state, ")"));
     }
     if (const v1::CommunicatorReport* waits = Waiting(rank); waits != nullptr) {

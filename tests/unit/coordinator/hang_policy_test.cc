@@ -174,7 +174,7 @@ TEST_F(HangTest, ASilentRankIsNamedOnceItHasSaidNothingForThreeSeconds) {
   HangDecision decided = At(absl::Seconds(3));
 
   EXPECT_EQ(decided.act, Act::kRestart);
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has said nothing for 3.3 s (state D)"));
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has said nothing for 3.0 s (state D)"));
 }
 
 TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
@@ -194,6 +194,22 @@ TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   EXPECT_EQ(JudgeHang(now, facts_).act, Act::kRestart);
+}
+
+TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
+  Add();
+  Add();
+  for (RankStand& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
+  absl::Time now = kStart + absl::Seconds(29);
+  facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+
+  EXPECT_EQ(JudgeHang(now, facts_).act, Act::kNone);
+  now = kStart + absl::Seconds(31);
+  facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
+  HangDecision decided = JudgeHang(now, facts_);
+
+  EXPECT_EQ(decided.act, Act::kRestart);
+  EXPECT_THAT(decided.reason, HasSubstr("have said nothing for 31.0 s"));
 }
 
 TEST_F(HangTest, SlowPhasesNeverAlarmWithinTheirOwnTime) {
