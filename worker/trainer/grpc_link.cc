@@ -28,6 +28,9 @@ namespace {
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
 // A rank is heard of this often even when it has nothing new.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
+// Between two attempts to reach a daemon that is being replaced: the socket is on this host, and while nobody hears this
+// rank nobody can tell that it is well.
+constexpr absl::Duration kReconnectMax = absl::Milliseconds(250);
 // A daemon that is alive ends the stream at once when we do; another is not waited for longer.
 constexpr absl::Duration kPoliteEnd = absl::Seconds(1);
 
@@ -115,7 +118,7 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMin));
   // This one is really how long a connection may take to be made.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMax));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMax));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(kReconnectMax));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
   arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
@@ -155,9 +158,9 @@ void GrpcLink::ConnectForever() {
     absl::Status status = RunStream(reconnect);
     if (IsFinal(status)) AbortWith(std::string(status.message()));
     // A stream that lasted was a good one: the next attempt comes soon.
-    if (absl::Now() - began > limits::kReconnectMax) back_off = limits::kReconnectMin;
+    if (absl::Now() - began > kReconnectMax) back_off = limits::kReconnectMin;
     if (!Pause(back_off)) break;
-    back_off = std::min(back_off * 2, limits::kReconnectMax);
+    back_off = std::min(back_off * 2, kReconnectMax);
   }
   absl::MutexLock lock(&mu_);
   finished_ = true;
