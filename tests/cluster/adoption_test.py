@@ -1,4 +1,4 @@
-"""A daemon that dies at any moment: its successor takes over what goes on, tells what has ended, and forgets no fact."""
+"""A daemon that dies at any moment: its successor takes over what goes on, tells what has ended, forgets no fact."""
 
 import os
 import signal
@@ -19,9 +19,9 @@ def kill_worker(cluster):
 
 
 def start_worker(cluster, *flags, name="h1", state="worker-h1"):
-    return cluster.start("worker-h1", [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2,
-                                       "--name", name, "--state", cluster.folder / state, "--metrics", "127.0.0.1:0", "--health",
-                                       "127.0.0.1:0", *flags])
+    command = [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2, "--name", name,
+               "--state", cluster.folder / state, "--metrics", "127.0.0.1:0", "--health", "127.0.0.1:0", *flags]
+    return cluster.start("worker-h1", command)
 
 
 def rank_files(cluster, job, generation, name):
