@@ -6,6 +6,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr char kJob[] = "job00000001";
@@ -324,15 +325,19 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {
   EXPECT_TRUE(one.host.desired().trainers(0).go());
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
-  EXPECT_EQ(one.harness.CountSteps(kJob), 5u) << "1 to 5 were told by the coordinator's life before";
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, which the life before told";
+  size_t counted = 0;
+  for (const JobTold& told : one.harness.told) counted += told.event->has_step() ? 1 : 0;
+  EXPECT_EQ(counted, 10u) << "by metrics each once";
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
 
   one.harness.Restart();
   std::vector<EventPtr> events = one.harness.WatchFrom(kJob, 0);
-  ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0]->state().state(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back()->state().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u);
 }
 
 TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
@@ -368,6 +373,20 @@ TEST(CoreRestart, DaemonThatComesBackWithoutATrainer_LosesIt) {
 
   EXPECT_EQ(one.Get().generation(), 2u);
   EXPECT_EQ(one.Get().restarts(), 1u);
+}
+
+TEST(CoreRestart, NewDaemonOfAHost_IsToldToItsJobs) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Detach();
+  one.host.Attach();  // the same one dials again: no news
+  one.host.Detach();
+  one.host.incarnation = 12;
+  one.host.sequence = 0;
+  one.host.Attach();
+
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("adoption: a new daemon of host w1 took up rank 0, 1").Times(1));
+  EXPECT_EQ(one.Get().generation(), 1u);
 }
 
 TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
