@@ -1,6 +1,7 @@
 #include "worker/trainer/grpc_link.h"
 
 #include <grpcpp/grpcpp.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,8 +140,14 @@ GrpcLink::GrpcLink(const GrpcLinkOptions& options)
       stub_(v1::TrainerLink::NewStub(grpc::CreateCustomChannel(
           absl::StrCat("unix:", options.socket), grpc::InsecureChannelCredentials(), ChannelArguments()))),
       values_(*stub_, key_, options.token),
-      reader_([this] { ConnectForever(); }),
-      writer_([this] { WriteForever(); }) {}
+      reader_([this] {
+        pthread_setname_np(pthread_self(), "link-reader");  // so that an operator can tell who uses the CPU
+        ConnectForever();
+      }),
+      writer_([this] {
+        pthread_setname_np(pthread_self(), "link-writer");
+        WriteForever();
+      }) {}
 
 bool GrpcLink::Pause(absl::Duration duration) {
   absl::Time until = absl::Now() + duration;
