@@ -20,7 +20,8 @@ def kill_worker(cluster):
 
 def start_worker(cluster, *flags, name="h1", state="worker-h1"):
     command = [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2,
-               "--name", name, "--state", cluster.folder / state, "--metrics", "127.0.0.1:0", "--health", "127.0.0.1:0", *flags]
+               "--name", name, "--state", cluster.folder / state, "--metrics", "127.0.0.1:0",
+               "--health", "127.0.0.1:0", *flags]
     return cluster.start("worker-h1", command)
 
 
