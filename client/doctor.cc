@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -16,8 +14,8 @@
 #include "client/commands.h"
 #include "client/doctor_checks.h"
 #include "client/doctor_plan.h"
+#include "client/doctor_report.h"
 #include "client/exit_code.h"
-#include "client/hosts_view.h"
 #include "client/interrupts.h"
 #include "client/job_calls.h"
 #include "client/job_stream.h"
@@ -25,12 +23,9 @@
 #include "common/ids.h"
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
-#include "common/version.h"
 
 namespace trainyard::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kPoll = absl::Milliseconds(50);
 
@@ -44,45 +39,50 @@ struct DoctorOptions {
   ProbeLimits limits;
 };
 
-std::string PairText(const ProbePair& pair) { return absl::StrJoin(pair, " + "); }
-
 class Doctor {
  public:
   Doctor(Connection& connection, const DoctorOptions& options, const Interrupts& interrupts)
       : connection_(connection), options_(options), interrupts_(interrupts) {}
 
   absl::Status Examine() {
-    ASSIGN_OR_RETURN(server_, GetServerInfo(connection_));
+    ASSIGN_OR_RETURN(v1::ServerInfo server, GetServerInfo(connection_));
     ASSIGN_OR_RETURN(v1::ListHostsResponse all, ListHosts(connection_));
-    ASSIGN_OR_RETURN(hosts_, Chosen(all));
-    findings_ = CheckThisMachine(BinaryFolder(), WorkingDirectory());
-    for (Finding& finding : CheckHosts(server_, hosts_)) findings_.push_back(std::move(finding));
-    if (!options_.json) PrintFindings();
-    if (options_.no_probes) return absl::OkStatus();
-    for (const v1::HostStatus& host : hosts_.hosts()) {
+    ASSIGN_OR_RETURN(report_.hosts, Chosen(all));
+    report_.findings = CheckThisMachine(BinaryFolder(), WorkingDirectory());
+    for (Finding& finding : CheckHosts(server, report_.hosts)) report_.findings.push_back(std::move(finding));
+    Tell(FindingsText(report_));
+    if (!options_.no_probes) {
+      RETURN_IF_ERROR(Probe());
+    }
+    Tell(options_.json ? absl::StrCat(DoctorJson(report_), "\n") : VerdictsText(report_), /*always=*/true);
+    return absl::OkStatus();
+  }
+
+  bool AllWell() const { return report_.AllWell(); }
+
+ private:
+  // As it goes; with --json only what is there for `always`.
+  void Tell(const std::string& text, bool always = false) const {
+    if (options_.json && !always) return;
+    fputs(text.c_str(), stdout);
+    fflush(stdout);
+  }
+
+  absl::Status Probe() {
+    for (const v1::HostStatus& host : report_.hosts.hosts()) {
       std::string why = NotProbed(host);
       if (why.empty()) {
         probed_.push_back({.name = host.name(), .cores = host.cores()});
       } else {
-        skipped_[host.name()] = why;
+        report_.skipped[host.name()] = why;
       }
     }
-    ASSIGN_OR_RETURN(first_, Round(1, FirstRound(probed_)));
-    ASSIGN_OR_RETURN(second_, Round(2, SecondRound(probed_, first_, options_.limits)));
-    verdicts_ = Judge(probed_, first_, second_, options_.limits);
-    if (!options_.json) PrintVerdicts();
+    ASSIGN_OR_RETURN(report_.first, Round(1, FirstRound(probed_)));
+    ASSIGN_OR_RETURN(report_.second, Round(2, SecondRound(probed_, report_.first, options_.limits)));
+    report_.verdicts = Judge(probed_, report_.first, report_.second, options_.limits);
     return absl::OkStatus();
   }
 
-  bool AllWell() const {
-    return !AnyProblem(findings_) && std::all_of(verdicts_.begin(), verdicts_.end(), [](const HostVerdict& verdict) {
-      return verdict.kind == HostVerdict::Kind::kGood;
-    });
-  }
-
-  void PrintJson() const;
-
- private:
   // Of --hosts, or all.
   absl::StatusOr<v1::ListHostsResponse> Chosen(const v1::ListHostsResponse& all) const {
     if (options_.hosts.empty()) return all;
@@ -131,7 +131,7 @@ class Doctor {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.time_limit_s);
     for (size_t i = 0; i < pairs.size(); ++i) {
       ProbeResult result = Await(pairs[i], jobs[i], deadline);
-      if (!options_.json) PrintPair(number, result);
+      Tell(ProbeText(number, result));
       results.push_back(std::move(result));
     }
     if (interrupts_.interrupted()) return absl::CancelledError("interrupted; the probes are being cancelled");
@@ -198,97 +198,12 @@ class Doctor {
     }
   }
 
-  void PrintFindings() const {
-    for (const Finding& finding : findings_) {
-      const char* mark = finding.level == Finding::Level::kProblem ? "PROBLEM"
-                         : finding.level == Finding::Level::kNote  ? "note"
-                                                                   : "ok";
-      printf("%-8s %s: %s\n", mark, finding.subject.c_str(), finding.text.c_str());
-    }
-    fflush(stdout);
-  }
-
-  void PrintPair(int round, const ProbeResult& result) const {
-    std::string text;
-    if (!result.error.empty()) {
-      text = result.error;
-    } else {
-      text = absl::StrJoin(result.gflops, " and ", [](std::string* out, double gflops) {
-        absl::StrAppend(out, absl::StrFormat("%.1f", gflops));
-      });
-      text += " GFLOP/s";
-      if (result.hosts.size() > 1) {
-        absl::StrAppend(&text, absl::StrFormat(", all-reduce %.1f us for 8 bytes, %.1f MB/s", result.latency_s * 1e6,
-                                               result.bytes_per_s / 1e6));
-      }
-    }
-    printf("round %d  %s: %s\n", round, PairText(result.hosts).c_str(), text.c_str());
-    fflush(stdout);
-  }
-
-  void PrintVerdicts() const {
-    for (const auto& [host, why] : skipped_) printf("skipped  %s: %s\n", host.c_str(), why.c_str());
-    for (const HostVerdict& verdict : verdicts_) {
-      if (verdict.kind == HostVerdict::Kind::kGood) continue;
-      printf("PROBLEM  %s: %s: %s\n", verdict.host.c_str(), Word(verdict.kind), verdict.text.c_str());
-    }
-    printf("%s\n", AllWell() ? "all is well" : "something is wrong");
-  }
-
-  static const char* Word(HostVerdict::Kind kind) {
-    switch (kind) {
-      case HostVerdict::Kind::kGood:
-        return "good";
-      case HostVerdict::Kind::kSlowCompute:
-        return "slow compute";
-      case HostVerdict::Kind::kBadNetwork:
-        return "bad network";
-      case HostVerdict::Kind::kSuspect:
-        return "suspect";
-    }
-    return "";
-  }
-
   Connection& connection_;
   const DoctorOptions& options_;
   const Interrupts& interrupts_;
-  v1::ServerInfo server_;
-  v1::ListHostsResponse hosts_;
-  std::vector<Finding> findings_;
   std::vector<ProbeHost> probed_;
-  std::map<std::string, std::string> skipped_;  // host → why
-  std::vector<ProbeResult> first_, second_;
-  std::vector<HostVerdict> verdicts_;
+  DoctorReport report_;
 };
-
-Json ResultJson(int round, const ProbeResult& result) {
-  Json json = {{"round", round}, {"hosts", result.hosts}, {"matmul_gflops", result.gflops}};
-  json["all_reduce_latency_s"] = result.latency_s;
-  json["all_reduce_bytes_per_s"] = result.bytes_per_s;
-  json["error"] = result.error;
-  return json;
-}
-
-void Doctor::PrintJson() const {
-  Json findings = Json::array(), pairs = Json::array(), verdicts = Json::array(), skipped = Json::array(),
-       hosts = Json::array();
-  for (const Finding& finding : findings_) {
-    const char* level = finding.level == Finding::Level::kProblem ? "problem"
-                        : finding.level == Finding::Level::kNote  ? "note"
-                                                                  : "ok";
-    findings.push_back({{"level", level}, {"subject", finding.subject}, {"text", finding.text}});
-  }
-  for (const ProbeResult& result : first_) pairs.push_back(ResultJson(1, result));
-  for (const ProbeResult& result : second_) pairs.push_back(ResultJson(2, result));
-  for (const HostVerdict& verdict : verdicts_) {
-    verdicts.push_back({{"host", verdict.host}, {"verdict", Word(verdict.kind)}, {"text", verdict.text}});
-  }
-  for (const auto& [host, why] : skipped_) skipped.push_back({{"host", host}, {"why", why}});
-  for (const v1::HostStatus& host : hosts_.hosts()) hosts.push_back(Json::parse(HostJson(host)));
-  Json json = {{"event", "doctor"},    {"ok", AllWell()},    {"findings", findings}, {"probes", pairs},
-               {"verdicts", verdicts}, {"skipped", skipped}, {"hosts", hosts}};
-  puts(json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-}
 
 absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
   BlockSignals();
@@ -296,7 +211,6 @@ absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   Doctor doctor(*connection, options, interrupts);
   RETURN_IF_ERROR(doctor.Examine());
-  if (options.json) doctor.PrintJson();
   return doctor.AllWell() ? kExitDone : kExitFailed;
 }
 

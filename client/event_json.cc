@@ -179,6 +179,7 @@ std::string JobJson(const v1::Job& job) {
                {"reason", job.reason()},
                {"generation", job.generation()},
                {"restarts", job.restarts()},
+               {"planned_restarts", job.planned_restarts()},
                {"unconfirmed", job.unconfirmed()},
                {"unreachable", job.unreachable()},
                {"last_step", job.last_step()},

@@ -25,8 +25,9 @@ std::string StatusText(const v1::Job& job) {
     std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
     facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
   }
+  std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", and ", job.planned_restarts(), " asked for") : "";
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
-                                                job.spec().recovery().max_restarts())});
+                                                job.spec().recovery().max_restarts(), planned)});
   if (job.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
     facts.push_back({"  checkpoint", absl::StrCat("step ", newest.step(), ", ", newest.path())});

@@ -1,5 +1,5 @@
-// A thread that waits on file descriptors and calls back: how a program notices a signal, the end of a process or of its
-// lifeline while its main thread is inside a call.
+// A thread that waits on file descriptors and calls back: how a program notices a signal, the end of a process or of
+// its lifeline while its main thread is inside a call.
 #pragma once
 
 #include <functional>

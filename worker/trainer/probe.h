@@ -10,8 +10,8 @@
 
 namespace trainyard {
 
-// Blocks for about as long as it measures. Every rank of `communicator` calls it. In a world of 1 there is no all-reduce
-// to time, and its two numbers are 0. Possible errors: those of a Collective.
+// Blocks for about as long as it measures. Every rank of `communicator` calls it. In a world of 1 there is no
+// all-reduce to time, and its two numbers are 0. Possible errors: those of a Collective.
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
 // One rank of a probe from its order to its exit code, as RunRank. It makes no steps, so there is no boundary to stop
