@@ -68,24 +68,23 @@ TEXT
   exit $code
 }
 
-# sim [SEED] [--seeds N]
+# sim [SEED] [--first S] [--seeds N] [--trace]
 sim() {
-  local seed='' count=1
+  local seed='' count=1 more=()
   while (($#)); do
     case $1 in
       --seeds) count=${2:-}; shift 2 || die_usage "--seeds needs a number." ;;
       --seeds=*) count=${1#*=}; shift ;;
+      --first) seed=${2:-}; shift 2 || die_usage "--first needs a number." ;;
+      --first=*) seed=${1#*=}; shift ;;
+      --trace | --no-shrink) more+=("$1"); shift ;;
       *) seed=$1; shift ;;
     esac
   done
   seed=${seed:-$((RANDOM * 32768 + RANDOM))}
   [[ $seed =~ ^[0-9]+$ && $count =~ ^[1-9][0-9]*$ ]] || die_usage "sim takes whole numbers, e.g. ./dev sim 42 --seeds 10."
   setup build
-  build release coordinator_core_test
-  local end=$((seed + count))
-  for (( ; seed < end; seed++)); do
-    echo "sim: seed $seed"
-    TRAINYARD_WALK_SEED=$seed build/bin/tests/coordinator_core_test --gtest_filter='CoreWalk.*' --gtest_brief=1 ||
-      die "the walk with seed $seed failed; repeat it with ./dev sim $seed."
-  done
+  build release trainyard-sim
+  build/bin/tests/trainyard-sim --first "$seed" --seeds "$count" "${more[@]}" ||
+    die "a simulated cluster broke an invariant; the lines above name the seed and the command that repeats it."
 }

@@ -1,0 +1,246 @@
+#include "tests/sim/coordinator_process.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr size_t kQueue = 65'536;
+
+}  // namespace
+
+CoordinatorProcess::CoordinatorProcess(World& world) : clock(world.engine), world_(world) {}
+
+void CoordinatorProcess::Start() {
+  if (alive()) return;
+  ++life_;
+  paused_ = busy_ = false;
+  // A steady clock begins where the wall clock is.
+  clock.model.offset = wall_offset;
+  Snapshot snapshot = *store.Load("");
+  CoreOptions options{.cluster_id = "sim-cluster",
+                      .incarnation = Incarnation(world_.random.Next() | 1),
+                      .lease = absl::Seconds(3),
+                      .finished_jobs = 1'000};
+  absl::StatusOr<std::unique_ptr<Core>> core = Core::New(options, snapshot.records, clock.TimeNow());
+  if (!core.ok()) {
+    world_.judge.Break(invariant::kDurable, absl::StrCat("the store cannot be read: ", core.status().ToString()));
+    return;
+  }
+  core_ = core->get();
+  queue_ = std::make_unique<EventQueue>(kQueue);
+  loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{.core = *std::move(core),
+                                                       .revision = snapshot.revision,
+                                                       .store = &store,
+                                                       .clock = &clock,
+                                                       .queue = queue_.get(),
+                                                       .sink = this,
+                                                       .heard = [this] { return TakeHeard(); },
+                                                       .observe = {},
+                                                       .failed = {}});
+  world_.judge.Trace(absl::StrCat("coordinator: life ", life_, " with ", snapshot.records.size(), " records"));
+  world_.judge.AfterLoad(*core_);
+  TickSoon();
+}
+
+void CoordinatorProcess::Crash() {
+  if (!alive()) return;
+  world_.judge.Trace("coordinator: crashes");
+  store.Crash(world_.random);
+  loop_.reset();
+  queue_.reset();
+  core_ = nullptr;
+  waiting_.clear();
+  heard_.clear();
+  effects_.clear();
+  auto calls = std::exchange(calls_, {});
+  auto watchers = std::exchange(watchers_, {});
+  for (auto& [id, answer] : calls) answer(std::nullopt);
+  for (auto& [id, watcher] : watchers) watcher.ended(absl::UnavailableError("the coordinator has gone"));
+  world_.network.CoordinatorDied();
+  if (!std::exchange(paused_, false)) return;
+  world_.network.PumpAll();  // a killed process holds nothing back, also one that was stopped
+}
+
+void CoordinatorProcess::Pause() {
+  if (alive()) world_.judge.Trace("coordinator: SIGSTOP");
+  paused_ = true;
+}
+
+void CoordinatorProcess::Continue() {
+  if (!paused_) return;
+  world_.judge.Trace("coordinator: SIGCONT");
+  paused_ = false;
+  world_.network.PumpAll();
+  Round();
+}
+
+void CoordinatorProcess::Post(uint64_t life, Event event) {
+  if (!alive() || life != life_) return;
+  waiting_.push_back(std::move(event));
+  Round();
+}
+
+void CoordinatorProcess::Heard(uint64_t life, SessionId session) {
+  if (alive() && life == life_) heard_[session] = clock.TimeNow();
+}
+
+std::vector<Tick::Heard> CoordinatorProcess::TakeHeard() {
+  std::vector<Tick::Heard> heard;
+  for (const auto& [session, time] : std::exchange(heard_, {})) heard.push_back({.session = session, .time = time});
+  return heard;
+}
+
+void CoordinatorProcess::Call(const std::function<Event(CallId)>& make, Answer answer) {
+  if (!alive()) return answer(std::nullopt);
+  CallId id(++last_id_);
+  calls_[id] = std::move(answer);
+  Post(life_, make(id));
+}
+
+WatchId CoordinatorProcess::Watch(Watcher watcher) {
+  WatchId id(++last_id_);
+  watchers_[id] = std::move(watcher);
+  return id;
+}
+
+void CoordinatorProcess::TickSoon() {
+  world_.engine.After(kTick, [this, life = life_] {
+    if (!alive() || life != life_) return;
+    TickSoon();
+    if (!paused_ && !busy_ && !world_.judge.violation().has_value()) RunLoop({});
+    Round();
+  });
+}
+
+// As much as the loop's thread would take in one go, or one event alone: then it can be said what it may change.
+void CoordinatorProcess::Round() {
+  if (!alive() || paused_ || busy_ || world_.judge.violation().has_value()) return;
+  while (alive() && !busy_ && !waiting_.empty()) {
+    if (waiting_.size() > 1 && world_.random.Chance(0.5)) {
+      RunLoop({std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end())});
+      waiting_.clear();
+      continue;
+    }
+    Event event = std::move(waiting_.front());
+    waiting_.pop_front();
+    RunOne(std::move(event));
+  }
+}
+
+void CoordinatorProcess::RunLoop(std::vector<Event> events) {
+  const size_t count = events.size();
+  for (Event& event : events) queue_->Post(std::move(event));
+  if (world_.mutation == Mutation::kForgetQueued && !core_->state().queue.empty() && world_.random.Chance(0.1)) {
+    const_cast<State&>(core_->state()).queue.clear();
+  }
+  if (world_.mutation == Mutation::kFailEarly) world_.PervertOutcome(const_cast<State&>(core_->state()));
+  absl::StatusOr<size_t> handled = loop_->RunOnce(absl::InfinitePast());
+  if (!handled.ok()) world_.judge.Break(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
+  world_.CountRound(count);
+  world_.judge.AfterRound(*core_, world_.CheckWhole());
+  if (!store.anything_under_way()) return Deliver();
+  busy_ = true;
+  if (world_.mutation == Mutation::kReleaseEarly) Deliver();
+  absl::Duration takes = world_.random.Between(absl::Microseconds(100), commit_time);
+  world_.engine.After(takes, [this, life = life_] {
+    if (life != life_) return;
+    if (world_.mutation == Mutation::kDropRecord) store.lost_key = world_.random.Chance(0.02) ? "job/" : "";
+    store.Sync();
+    busy_ = false;
+    Deliver();
+    Round();
+  });
+}
+
+void CoordinatorProcess::RunOne(Event event) {
+  std::optional<StaleCheck> stale = StaleCheck::Of(event, core_->state());
+  if (stale.has_value()) {
+    RunLoop({});  // a tick that is due would change something
+    if (!alive()) return;
+    if (busy_) return waiting_.push_front(std::move(event));
+    stale = StaleCheck::Of(event, core_->state());
+  }
+  if (stale.has_value() && world_.mutation == Mutation::kTakeStale) ForgeCurrent(event, core_->state());
+  std::vector<Event> one;
+  one.push_back(std::move(event));
+  RunLoop(std::move(one));
+  if (!stale.has_value()) return;
+  if (std::string changed = stale->WhatChanged(core_->state()); !changed.empty()) {
+    world_.judge.Break(invariant::kFenced, changed);
+  }
+}
+
+void CoordinatorProcess::Release(Effect effect) { effects_.push_back(std::move(effect)); }
+
+void CoordinatorProcess::Deliver() {
+  const uint64_t life = life_;
+  for (Effect& effect : std::exchange(effects_, {})) {
+    if (!alive() || life != life_) return;
+    Perform(effect);
+  }
+}
+
+void CoordinatorProcess::Perform(Effect& effect) {
+  std::visit([this](auto& what) { Do(what); }, effect);
+}
+
+void CoordinatorProcess::Do(Reply& effect) {
+  auto at = calls_.find(effect.call);
+  if (at == calls_.end()) return;
+  Answer answer = std::move(at->second);
+  calls_.erase(at);
+  answer(std::move(effect));
+}
+
+void CoordinatorProcess::Do(WatchBatch& effect) {
+  auto at = watchers_.find(effect.watch);
+  if (at != watchers_.end()) at->second.batch(effect);
+}
+
+void CoordinatorProcess::Do(EndWatch& effect) {
+  auto at = watchers_.find(effect.watch);
+  if (at == watchers_.end()) return;
+  Watcher watcher = std::move(at->second);
+  watchers_.erase(at);
+  watcher.ended(effect.status);
+}
+
+void CoordinatorProcess::Do(SendToHost& effect) { world_.network.SendDown(effect.session, std::move(effect.message)); }
+void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
+
+void CoordinatorProcess::Do(SendValues& effect) {
+  for (WatchId watch : *effect.watches) {
+    auto at = watchers_.find(watch);
+    if (at != watchers_.end()) at->second.values(effect.log->values);
+  }
+}
+
+void CoordinatorProcess::Do(EndValues& effect) {
+  for (WatchId watch : effect.watches) {
+    auto at = watchers_.find(watch);
+    if (at == watchers_.end()) continue;
+    Watcher watcher = std::move(at->second);
+    watchers_.erase(at);
+    watcher.ended(effect.status);
+  }
+}
+
+void CoordinatorProcess::Do(WriteLog& effect) {
+  world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
+  // But for a full disk, the core calls only what is a bug of its own an error.
+  if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
+}
+
+void CoordinatorProcess::Do(JobTold& effect) {
+  if (world_.mutation != Mutation::kEmptyReason || !effect.event->has_state()) {
+    return world_.judge.CheckEvent(effect.job, *effect.event);
+  }
+  v1::Event event = *effect.event;
+  if (world_.random.Chance(0.1)) event.mutable_state()->clear_reason();
+  world_.judge.CheckEvent(effect.job, event);
+}
+
+}  // namespace trainyard::sim

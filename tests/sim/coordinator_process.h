@@ -1,0 +1,111 @@
+// The coordinator's process: the production core below the production loop, on a disk that must be synced, with a clock
+// of its own. It can crash at any event, also between a commit and the release of its effects; and be stopped for a
+// while.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "coordinator/core/core_loop.h"
+#include "tests/sim/store_model.h"
+
+namespace trainyard::sim {
+
+class World;
+
+// A process' clock as the production code reads it.
+class ProcessClock final : public Clock {
+ public:
+  explicit ProcessClock(Engine& engine) : engine_(engine) {}
+  absl::Time TimeNow() override { return model.Local(engine_.now()); }
+
+  ClockModel model;
+
+ private:
+  Engine& engine_;
+};
+
+class CoordinatorProcess final : public EffectSink {
+ public:
+  // What becomes of a call: nothing where the coordinator died first.
+  using Answer = std::function<void(std::optional<Reply>)>;
+  struct Watcher {
+    std::function<void(const WatchBatch&)> batch;
+    std::function<void(const std::vector<ValuePtr>&)> values;
+    std::function<void(absl::Status)> ended;  // also when the coordinator died
+  };
+
+  explicit CoordinatorProcess(World& world);
+
+  void Start();
+  void Crash();
+  void Pause();
+  void Continue();
+  bool alive() const { return loop_ != nullptr; }
+  bool paused() const { return paused_; }
+  uint64_t life() const { return life_; }
+  const Core& core() const { return *core_; }
+
+  // An event of this life; those of an earlier one are lost.
+  void Post(uint64_t life, Event event);
+  void Heard(uint64_t life, SessionId session);
+  SessionId NewSession() { return SessionId(++last_id_); }
+  // Makes the event with the call's id.
+  void Call(const std::function<Event(CallId)>& make, Answer answer);
+  WatchId Watch(Watcher watcher);
+  void Unwatch(WatchId watch) { watchers_.erase(watch); }
+  bool Watches(WatchId watch) const { return watchers_.contains(watch); }
+
+  void Release(Effect effect) override;
+
+  StoreModel store;
+  ProcessClock clock;
+  absl::Duration wall_offset;  // taken by the next life
+  absl::Duration commit_time = absl::Milliseconds(2);  // longest
+
+ private:
+  void TickSoon();
+  void Round();
+  void RunLoop(std::vector<Event> events);
+  void RunOne(Event event);
+  void Deliver();
+  void Perform(Effect& effect);
+  std::vector<Tick::Heard> TakeHeard();
+
+  void Do(Reply& effect);
+  void Do(WatchBatch& effect);
+  void Do(EndWatch& effect);
+  void Do(SendToHost& effect);
+  void Do(EndSession& effect);
+  void Do(SendValues& effect);
+  void Do(EndValues& effect);
+  void Do(WriteLog& effect);
+  void Do(JobTold& effect);
+  template <typename Other>
+  void Do(Other&) {}  // metrics, output: nothing here
+
+  World& world_;
+  uint64_t life_ = 0;
+  uint64_t last_id_ = 0;
+  bool paused_ = false;
+  bool busy_ = false;  // a commit is under way
+  const Core* core_ = nullptr;
+  std::unique_ptr<EventQueue> queue_;
+  std::unique_ptr<CoreLoop> loop_;
+  std::deque<Event> waiting_;
+  std::map<SessionId, absl::Time> heard_;
+  std::vector<Effect> effects_;  // not released yet
+  std::map<CallId, Answer> calls_;
+  std::map<WatchId, Watcher> watchers_;
+};
+
+}  // namespace trainyard::sim

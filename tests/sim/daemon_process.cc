@@ -1,0 +1,317 @@
+#include "tests/sim/daemon_process.h"
+
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+#include "worker/agent/outbox_file.h"
+
+namespace trainyard::sim {
+namespace {
+
+constexpr absl::Duration kRetryPut = absl::Milliseconds(200);
+
+agent::CoreOptions MakeOptions(World& world, const Machine& machine, uint64_t incarnation) {
+  agent::CoreOptions options;
+  options.coordinator = "sim";
+  options.host = machine.name();
+  options.incarnation = Incarnation(incarnation);
+  options.slots = machine.plan().slots + (world.mutation == Mutation::kClaimSlots ? 2 : 0);
+  options.inventory.set_cores(8);
+  options.inventory.set_data_address("10.0.0.1");
+  options.cluster_id = machine.cluster;
+  if (auto contents = agent::ReadOutboxFile(machine.outbox); contents.ok()) options.outbox = *std::move(contents);
+  options.make_outbox_id = [&world] { return absl::StrCat("outbox-", world.random.Next()); };
+  options.make_token = [&world] { return absl::StrCat("token-", world.random.Next()); };
+  options.random = [&world] { return world.random.Unit(); };
+  options.interface_address = [](const std::string&) -> absl::StatusOr<std::string> { return "10.0.0.1"; };
+  return options;
+}
+
+}  // namespace
+
+void DaemonProcess::Start() {
+  if (alive() || !machine_.up()) return;
+  ++life_;
+  incarnation_ = world_.random.Next() | 1;
+  core_ = std::make_unique<agent::Core>(MakeOptions(world_, machine_, incarnation_));
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon, life ", life_));
+  const uint64_t life = life_;
+  std::vector<agent::Event> found;
+  for (const auto& [id, folder] : machine_.folders) {
+    found.push_back(agent::ProcessFound{.id = id, .token = folder.token, .pid = folder.pid, .told = folder.told});
+    if (!folder.told && folder.exited.has_value()) found.push_back(agent::ProcessEnded{id, *folder.exited});
+  }
+  found.push_back(agent::AllFound{});
+  for (agent::Event& event : found) Post(life, std::move(event));
+}
+
+void DaemonProcess::Crash() {
+  if (!alive()) return;
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon crashes"));
+  Detach();
+  core_.reset();
+  values_.clear();
+  if (storing_.has_value()) WriteOutbox(*std::exchange(storing_, std::nullopt), world_.random.Unit());
+
+  for (auto& [link, pipe] : std::exchange(pipes_, {})) {
+    pipe->up->Clear();
+    pipe->over = true;
+    if (Trainer* trainer = machine_.Find(pipe->trainer)) trainer->PipeEnded(pipe, absl::UnavailableError("gone"));
+  }
+  world_.network.DaemonDied(machine_);
+}
+
+void DaemonProcess::Post(uint64_t life, agent::Event event) {
+  if (!alive() || life != life_ || world_.judge.violation().has_value()) return;
+  bool welcomed = std::holds_alternative<agent::Welcomed>(event);
+  bool ended = std::holds_alternative<agent::SessionEnded>(event);
+  if (ended) Detach();
+  ++world_.daemon_events;
+  for (agent::Effect& effect : core_->Handle(std::move(event), world_.LocalTime(machine_))) {
+    if (!alive() || life != life_) return;
+    std::visit([this](auto& what) { Do(what); }, effect);
+  }
+  if (!alive() || life != life_) return;
+  if (ended && world_.mutation == Mutation::kKillOnLostContact) {
+    auto trainers = machine_.trainers();
+    for (auto& [id, trainer] : trainers) machine_.Signal(id, SIGKILL);
+  }
+  if (welcomed) {
+    attached_ = true;
+    for (auto& [group, values] : values_) {
+      OpenWatch(group);
+      for (auto& [name, request] : values.puts) SendPut(group, request);
+    }
+  }
+  WakeLater();
+}
+
+void DaemonProcess::WakeLater() {
+  absl::Time wake = core_->NextWake();
+  const uint64_t number = ++wake_;
+  if (wake == absl::InfiniteFuture()) return;
+  // A hair later, so that a wake never comes before its time by rounding.
+  absl::Time real = world_.RealTime(machine_, wake) + absl::Microseconds(1);
+  world_.engine.At(real, [this, number, life = life_] {
+    if (number == wake_) Post(life, agent::Tick{});
+  });
+}
+
+// ---- trainers ----
+
+PipePtr DaemonProcess::Connect(const v1::RegisterTrainer& registration) {
+  auto pipe = std::make_shared<Pipe>();
+  pipe->link = agent::LinkId(++last_link_);
+  pipe->life = life_;
+  pipe->trainer = agent::FromProto(registration.key());
+  pipe->up = std::make_shared<Channel>(world_.engine, [] { return false; });
+  pipe->down = std::make_shared<Channel>(world_.engine, [] { return false; });
+  pipes_[pipe->link] = pipe;
+  pipe->up->Send(absl::Microseconds(200), [this, pipe, registration] {
+    Post(pipe->life, agent::LinkOpened{pipe->link, registration});
+  });
+  return pipe;
+}
+
+void DaemonProcess::Do(agent::SendLink& effect) {
+  auto at = pipes_.find(effect.link);
+  if (at == pipes_.end()) return;
+  auto message = std::make_shared<v1::LinkMessage>(std::move(effect.message));
+  at->second->down->Send(absl::Microseconds(200), [this, pipe = at->second, message] {
+    Trainer* trainer = machine_.Find(pipe->trainer);
+    if (trainer != nullptr) trainer->Hear(pipe, *message);
+  });
+}
+
+void DaemonProcess::Do(agent::CloseLink& effect) {
+  auto at = pipes_.find(effect.link);
+  if (at == pipes_.end()) return;
+  PipePtr pipe = at->second;
+  pipes_.erase(at);
+  pipe->down->Send(absl::Microseconds(200), [this, pipe, status = effect.status] {
+    pipe->over = true;
+    Trainer* trainer = machine_.Find(pipe->trainer);
+    if (trainer != nullptr) trainer->PipeEnded(pipe, status);
+  });
+}
+
+void DaemonProcess::Do(agent::StartProcess& effect) {
+  auto launch = [this, life = life_, desired = effect.desired, token = effect.token] {
+    if (life == life_ && alive() && machine_.up()) machine_.Launch(life, desired, token);
+  };
+  world_.engine.After(world_.random.Between(absl::Microseconds(500), absl::Milliseconds(10)), launch);
+  if (world_.mutation == Mutation::kStartTwice && world_.random.Chance(0.05)) {
+    world_.engine.After(absl::Milliseconds(30), launch);
+  }
+}
+
+void DaemonProcess::Do(agent::SignalProcess& effect) {
+  world_.engine.After(world_.random.Between(absl::Microseconds(100), absl::Milliseconds(2)),
+                      [this, life = life_, id = effect.id, signal = effect.signal] {
+                        if (life == life_ && alive()) machine_.Signal(id, signal);
+                      });
+}
+
+// A part of it only where the daemon died meanwhile; a replacement is by rename, whole or not at all.
+void DaemonProcess::WriteOutbox(const agent::StoreFacts& store, double part) {
+  size_t count = static_cast<size_t>(static_cast<double>(store.bytes.size()) * part);
+  if (!store.replace) {
+    machine_.outbox.append(store.bytes, 0, count);
+  } else if (part >= 0.5) {
+    machine_.outbox = store.bytes;
+  }
+}
+
+void DaemonProcess::Do(agent::StoreFacts& effect) {
+  storing_ = std::move(effect);
+  absl::Duration takes = world_.random.Chance(0.95) ? world_.random.Between(absl::Microseconds(100), absl::Milliseconds(5))
+                                                    : absl::Milliseconds(400);
+  world_.engine.After(takes, [this, life = life_] {
+    if (life != life_ || !storing_.has_value()) return;
+    agent::StoreFacts store = *std::exchange(storing_, std::nullopt);
+    if (machine_.disk_full) {
+      return Post(life, agent::FactsStored{absl::ResourceExhaustedError("No space left on device")});
+    }
+    WriteOutbox(store, 1);
+    Post(life, agent::FactsStored{absl::OkStatus()});
+  });
+}
+
+void DaemonProcess::Do(agent::SampleProcesses& effect) {
+  agent::ProcessesSampled sampled;
+  for (const agent::SampleProcesses::Process& process : effect.processes) {
+    Trainer* trainer = machine_.Find(process.id);
+    if (trainer == nullptr) continue;
+    sampled.samples.push_back({.id = process.id, .state = trainer->frozen() ? "T" : "S", .cpu_s = trainer->cpu_s()});
+  }
+  world_.engine.After(absl::Milliseconds(1), [this, life = life_, sampled] { Post(life, sampled); });
+}
+
+void DaemonProcess::Do(agent::ExamineProcess& effect) {
+  world_.engine.After(absl::Milliseconds(400), [this, life = life_, effect] {
+    Trainer* trainer = machine_.Find(effect.id);
+    v1::Examination examination;
+    examination.set_request_id(effect.request_id);
+    if (trainer != nullptr) examination.set_state(trainer->frozen() ? "T" : "S");
+    Post(life, agent::ProcessExamined{effect.id, examination});
+  });
+}
+
+void DaemonProcess::Do(agent::MarkTold& effect) {
+  auto at = machine_.folders.find(effect.id);
+  if (at != machine_.folders.end() && !machine_.disk_full) at->second.told = true;
+}
+
+void DaemonProcess::Do(agent::RememberCluster& effect) {
+  if (!machine_.disk_full) machine_.cluster = effect.cluster_id;
+}
+
+void DaemonProcess::Do(agent::Say& effect) {
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text));
+}
+
+// A supervisor starts it again.
+void DaemonProcess::Do(agent::Leave&) {
+  world_.engine.After(absl::ZeroDuration(), [this, life = life_] {
+    if (life != life_) return;
+    Crash();
+    world_.engine.After(absl::Seconds(1), [this, life] {
+      if (life == life_) Start();
+    });
+  });
+}
+
+// ---- the coordinator ----
+
+void DaemonProcess::Do(agent::Dial& effect) { world_.network.Dial(machine_, effect.hello); }
+void DaemonProcess::Do(agent::HangUp& effect) { world_.network.HangUp(machine_, effect.reason); }
+void DaemonProcess::Do(agent::SendUp& effect) { world_.network.SendUp(machine_, std::move(effect.message)); }
+
+void DaemonProcess::Do(agent::AdmitTrainer& effect) { Follow(agent::GroupOf(effect.id)); }
+
+void DaemonProcess::Do(agent::EndGroup& effect) {
+  auto at = values_.find(effect.group);
+  if (at == values_.end()) return;
+  if (at->second.watch.value() != 0) world_.CloseWatch(at->second.watch, effect.group.first);
+  values_.erase(at);
+}
+
+void DaemonProcess::Detach() {
+  attached_ = false;
+  for (auto& [group, values] : values_) {
+    if (values.watch.value() != 0) world_.CloseWatch(std::exchange(values.watch, WatchId()), group.first);
+  }
+}
+
+void DaemonProcess::Follow(const GroupId& group) {
+  bool is_new = values_.try_emplace(group).second;
+  if (is_new && attached_) OpenWatch(group);
+}
+
+void DaemonProcess::OpenWatch(const GroupId& group) {
+  Values& values = values_[group];
+  if (!attached_ || values.sealed || values.watch.value() != 0 || !world_.coordinator.alive()) return;
+  auto again = [this, group, life = life_](const absl::Status& status) {
+    auto at = values_.find(group);
+    if (life != life_ || at == values_.end()) return;
+    at->second.watch = WatchId();
+    if (status.ok()) at->second.sealed = true;
+    if (!absl::IsUnavailable(status)) return;
+    world_.engine.After(kRetryPut, [this, group, life] {
+      if (life == life_ && alive() && values_.contains(group)) OpenWatch(group);
+    });
+  };
+  auto take = [this, group, life = life_](const std::vector<ValuePtr>& sent) {
+    world_.engine.After(world_.network.Delay(), [this, group, life, sent] {
+      auto at = values_.find(group);
+      if (life != life_ || at == values_.end()) return;
+      for (const ValuePtr& value : sent) at->second.known[value->name()] = value->value();
+      auto trainers = machine_.trainers();
+      for (auto& [id, trainer] : trainers) {
+        if (agent::GroupOf(id) == group) trainer->JoinWhenPossible();
+      }
+    });
+  };
+  values.watch = world_.coordinator.Watch({.batch = {}, .values = take, .ended = again});
+  v1::WatchValuesRequest request;
+  request.set_job_id(group.first.value());
+  request.set_generation(group.second.value());
+  request.set_host_incarnation(incarnation_);
+  world_.coordinator.Post(world_.coordinator.life(), trainyard::WatchValues{values.watch, request});
+}
+
+void DaemonProcess::PutValue(const TrainerId& id, const std::string& value) {
+  auto at = values_.find(agent::GroupOf(id));
+  if (at == values_.end()) return;
+  v1::PutValueRequest request;
+  *request.mutable_key() = agent::ToProto(id);
+  request.set_host_incarnation(incarnation_);
+  request.set_name(absl::StrCat("address/", id.rank));
+  request.set_value(value);
+  at->second.puts[request.name()] = request;
+  SendPut(at->first, request);
+}
+
+void DaemonProcess::SendPut(const GroupId& group, const v1::PutValueRequest& request) {
+  if (!attached_) return;  // with the next stream
+  auto retry = [this, group, request, life = life_] {
+    world_.engine.After(kRetryPut, [this, group, request, life] {
+      if (life == life_ && alive() && values_.contains(group)) SendPut(group, request);
+    });
+  };
+  if (machine_.control_cut()) return retry();
+  world_.coordinator.Call([&](CallId call) { return trainyard::PutValue{call, request}; },
+                          [retry](std::optional<Reply> reply) {
+                            if (!reply.has_value() || absl::IsUnavailable(reply->status)) retry();
+                          });
+}
+
+bool DaemonProcess::HasValues(const GroupId& group, uint32_t ranks) const {
+  auto at = values_.find(group);
+  return at != values_.end() && at->second.known.size() >= ranks;
+}
+
+}  // namespace trainyard::sim

@@ -1,0 +1,103 @@
+// A worker daemon's process: the production core, whose effects are carried out on the simulated host. It can crash at
+// any event; the next life finds the rank folders of the one before.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "coordinator/core/event.h"
+#include "tests/sim/engine.h"
+#include "tests/sim/judge.h"
+#include "worker/agent/core.h"
+
+namespace trainyard::sim {
+
+class World;
+class Machine;
+class Trainer;
+
+// A trainer's connection to one life of the daemon.
+struct Pipe {
+  agent::LinkId link;
+  uint64_t life = 0;
+  TrainerId trainer;
+  std::shared_ptr<Channel> up;
+  std::shared_ptr<Channel> down;
+  bool over = false;
+};
+using PipePtr = std::shared_ptr<Pipe>;
+
+class DaemonProcess {
+ public:
+  DaemonProcess(World& world, Machine& machine) : world_(world), machine_(machine) {}
+
+  void Start();
+  void Crash();
+  bool alive() const { return core_ != nullptr; }
+  uint64_t life() const { return life_; }
+  agent::CoreStats stats() const { return core_->stats(); }
+
+  // An event of this life; those of an earlier one are lost.
+  void Post(uint64_t life, agent::Event event);
+
+  // ---- of trainers ----
+  PipePtr Connect(const v1::RegisterTrainer& registration);
+  void PutValue(const TrainerId& id, const std::string& value);
+  // Values of all ranks are here.
+  bool HasValues(const GroupId& group, uint32_t ranks) const;
+
+ private:
+  // Rendezvous values of one group, as the relay keeps them.
+  struct Values {
+    WatchId watch;  // 0: none is open
+    bool sealed = false;
+    std::map<std::string, std::string> known;
+    std::map<std::string, v1::PutValueRequest> puts;
+  };
+
+  void WakeLater();
+  void Follow(const GroupId& group);
+  void OpenWatch(const GroupId& group);
+  void SendPut(const GroupId& group, const v1::PutValueRequest& request);
+  void Detach();
+  void WriteOutbox(const agent::StoreFacts& store, double part);
+
+  void Do(agent::Dial& effect);
+  void Do(agent::HangUp& effect);
+  void Do(agent::SendUp& effect);
+  void Do(agent::StoreFacts& effect);
+  void Do(agent::SampleProcesses& effect);
+  void Do(agent::ExamineProcess& effect);
+  void Do(agent::SendLink& effect);
+  void Do(agent::CloseLink& effect);
+  void Do(agent::StartProcess& effect);
+  void Do(agent::SignalProcess& effect);
+  void Do(agent::MarkTold& effect);
+  void Do(agent::AdmitTrainer& effect);
+  void Do(agent::EndGroup& effect);
+  void Do(agent::RememberCluster& effect);
+  void Do(agent::Say& effect);
+  void Do(agent::Leave& effect);
+  template <typename Other>
+  void Do(Other&) {}  // output: nothing here
+
+  World& world_;
+  Machine& machine_;
+  uint64_t life_ = 0;
+  uint64_t incarnation_ = 0;
+  uint64_t last_link_ = 0;
+  uint64_t wake_ = 0;
+  bool attached_ = false;
+  std::unique_ptr<agent::Core> core_;
+  std::map<agent::LinkId, PipePtr> pipes_;
+  std::map<GroupId, Values> values_;
+  std::optional<agent::StoreFacts> storing_;  // under way: a crash leaves some of it
+};
+
+}  // namespace trainyard::sim

@@ -1,0 +1,117 @@
+#include "tests/sim/group.h"
+
+#include <algorithm>
+
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+namespace {
+
+// TCP between ranks gives up after so long.
+constexpr absl::Duration kCutLimit = absl::Seconds(15);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+
+}  // namespace
+
+Group::Group(World& world, const GroupId& id, uint32_t ranks, const JobPlan& plan)
+    : world_(world), id_(id), ranks_(ranks), plan_(plan) {}
+
+void Group::Enter(Trainer* trainer) { trainers_[trainer->id().rank] = trainer; }
+
+Trainer* Group::First() {
+  auto at = trainers_.find(0);
+  return at == trainers_.end() ? nullptr : at->second;
+}
+
+bool Group::Connected() const {
+  if (trainers_.empty()) return true;
+  Machine* first = &trainers_.begin()->second->machine();
+  bool one_host = std::all_of(trainers_.begin(), trainers_.end(),
+                              [&](const auto& entry) { return &entry.second->machine() == first; });
+  return one_host || std::none_of(trainers_.begin(), trainers_.end(),
+                                  [](const auto& entry) { return entry.second->machine().data_cut(); });
+}
+
+bool Group::AnyFrozen() const {
+  return std::any_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second->frozen(); });
+}
+
+void Group::Leave(Trainer* trainer, bool in_order) {
+  bool was_in = trainers_.erase(trainer->id().rank) > 0;
+  if (!was_in || in_order || over_ || !trainer->joined()) return;
+  BreakAll();
+}
+
+void Group::BreakAll() {
+  over_ = true;
+  for (auto& [rank, trainer] : trainers_) {
+    if (!trainer->joined()) continue;
+    world_.engine.After(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(200)),
+                        [trainer = trainer->shared_from_this(), step = step_ + 1] { trainer->PeerGone(step); });
+  }
+}
+
+void Group::Go() {
+  bool all = Whole() && std::all_of(trainers_.begin(), trainers_.end(),
+                                    [](const auto& entry) { return entry.second->steps(); });
+  if (!all || stepping_ || over_) return;
+  stepping_ = true;
+  step_ = first_step_ - 1;
+  if (step_ >= plan_.steps) return EndAll(false);  // the last checkpoint is of the last step
+  StepLater();
+}
+
+void Group::StepLater() {
+  absl::Duration takes = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
+  world_.engine.After(takes, [self = shared_from_this()] { self->TryStep(); });
+}
+
+void Group::TryStep() {
+  if (over_ || world_.judge.violation().has_value()) return;
+  const bool connected = Connected();
+  if (connected) cut_since_ = absl::InfiniteFuture();
+  if (!connected) {
+    cut_since_ = std::min(cut_since_, world_.engine.now());
+    world_.judge.Harm(id_, "its ranks were cut from each other");
+    if (world_.engine.now() - cut_since_ >= kCutLimit) return BreakAll();
+  }
+  if (!connected || AnyFrozen()) {
+    world_.engine.After(kLookAgain, [self = shared_from_this()] { self->TryStep(); });
+    return;
+  }
+  ++step_;
+  for (auto& [rank, trainer] : trainers_) trainer->StepMade(step_, plan_.step_time);
+  AfterStep();
+}
+
+void Group::AfterStep() {
+  if (plan_.evaluate_every > 0 && step_ % plan_.evaluate_every == 0) First()->Evaluated(step_);
+  const bool last = step_ >= plan_.steps;
+  const bool stopped = First()->stop_asked() && !last;
+  const bool due = plan_.save_every > 0 && step_ % plan_.save_every == 0;
+  if (due || ((last || stopped) && plan_.save_every > 0)) return SaveThen(stopped, last);
+  if (last || stopped) return EndAll(stopped);
+  StepLater();
+}
+
+void Group::SaveThen(bool stopped, bool last) {
+  for (auto& [rank, trainer] : trainers_) trainer->SetPhase("save");
+  absl::Duration takes = world_.random.Between(absl::Milliseconds(20), absl::Milliseconds(200));
+  world_.engine.After(takes, [self = shared_from_this(), stopped, last] {
+    if (self->over_) return;
+    if (self->AnyFrozen() || !self->Connected()) return self->SaveThen(stopped, last);
+    self->First()->Saved(self->step_);
+    if (self->over_) return;  // a younger generation has the folder
+    for (auto& [rank, trainer] : self->trainers_) trainer->SetPhase("train");
+    if (stopped || last) return self->EndAll(stopped);
+    self->StepLater();
+  });
+}
+
+void Group::EndAll(bool stopped) {
+  over_ = true;
+  auto trainers = trainers_;
+  for (auto& [rank, trainer] : trainers) trainer->Finish(step_, stopped);
+}
+
+}  // namespace trainyard::sim

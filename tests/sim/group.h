@@ -1,0 +1,52 @@
+// The ranks of one generation and what couples them: a step is made by all of them or by none, over a network of their
+// own; when one is gone the others notice.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "tests/sim/judge.h"
+#include "tests/sim/scenario.h"
+
+namespace trainyard::sim {
+
+class World;
+class Trainer;
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  Group(World& world, const GroupId& id, uint32_t ranks, const JobPlan& plan);
+
+  void Enter(Trainer* trainer);
+  void Leave(Trainer* trainer, bool in_order);
+  // One more rank may step.
+  void Go();
+  void StartAt(uint64_t step) { first_step_ = step; }
+
+  bool Whole() const { return trainers_.size() == ranks_; }
+  bool Connected() const;  // every rank reaches every other
+  uint64_t first_step() const { return first_step_; }
+
+ private:
+  void StepLater();
+  void TryStep();
+  void AfterStep();
+  void SaveThen(bool stopped, bool last);
+  void EndAll(bool stopped);
+  void BreakAll();
+  bool AnyFrozen() const;
+  Trainer* First();
+
+  World& world_;
+  const GroupId id_;
+  const uint32_t ranks_;
+  const JobPlan plan_;
+  std::map<uint32_t, Trainer*> trainers_;  // alive
+  uint64_t first_step_ = 1;
+  uint64_t step_ = 0;
+  bool stepping_ = false;
+  bool over_ = false;
+  absl::Time cut_since_ = absl::InfiniteFuture();
+};
+
+}  // namespace trainyard::sim

@@ -1,0 +1,188 @@
+#include "tests/sim/judge.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/limits.h"
+#include "coordinator/policy/lifecycle.h"
+#include "tests/sim/storage.h"
+
+namespace trainyard::sim {
+namespace {
+
+constexpr size_t kTraceLines = 4'000;
+// More watchers of a job than a scenario has would be ones that have gone.
+constexpr size_t kWatchersMax = 8;
+// A host that can start nothing fails the job for good, by policy/recovery.
+constexpr char kNoSpace[] = "No space left";
+
+std::string Name(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
+
+}  // namespace
+
+void Judge::Break(const char* invariant, std::string text) {
+  Trace(absl::StrCat("BROKEN ", invariant, ": ", text));
+  if (!violation_.has_value()) violation_ = Violation{invariant, std::move(text), engine_.now()};
+}
+
+void Judge::Trace(absl::string_view text) {
+  if (!trace_) return;
+  double at = absl::ToDoubleSeconds(engine_.now() - ClockModel::kOrigin);
+  lines_.push_back(absl::StrFormat("%9.4f  %s", at, text));
+  if (lines_.size() > kTraceLines) lines_.pop_front();
+}
+
+void Judge::Started(const TrainerId& id, const std::string& host, int64_t pid) {
+  if (auto known = pids_.find(id); known != pids_.end()) {
+    Break(invariant::kRankOnce, absl::StrCat(agent::Describe(id), " is started on ", host, ", but was started on ",
+                                             processes_.at(known->second).host, " before"));
+  }
+  pids_[id] = pid;
+  processes_[pid] = {.id = id, .host = host};
+  newest_[id.job] = std::max(newest_[id.job], id.generation.value());
+  Trace(absl::StrCat(host, ": ", agent::Describe(id), " runs, pid ", pid));
+}
+
+void Judge::Harm(const GroupId& group, absl::string_view what) {
+  if (harmed_.try_emplace(group, what).second) {
+    Trace(absl::StrCat("(", group.first.value(), " generation ", group.second.value(), " is harmed: ", what, ")"));
+  }
+}
+
+void Judge::Told(const JobId& job, uint64_t generation, v1::JobState state) {
+  Fate& told = told_[job];
+  told.generation = std::max(told.generation, generation);
+  if (IsFinal(state)) told.state = state;
+}
+
+void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
+  if (event.has_state() && event.state().reason().empty()) {
+    Break(invariant::kReasons, absl::StrCat(job.value(), ": state ", StateName(event.state().state()), " has no reason"));
+  }
+  if (event.has_notice() && event.notice().text().empty()) {
+    Break(invariant::kReasons, absl::StrCat(job.value(), ": a notice says nothing"));
+  }
+  // Rank 0 writes its generation where the learning rate belongs.
+  if (event.has_step() && static_cast<uint64_t>(event.step().lr()) > event.generation()) {
+    Break(invariant::kOneGeneration, absl::StrCat(job.value(), ": step ", event.step().step(), " was made by generation ",
+                                                  event.step().lr(), ", told as of ", event.generation()));
+  }
+}
+
+void Judge::CheckRank(const Job& job, const Rank& rank) {
+  const v1::RankRecord& record = rank.record;
+  if (record.pid() == 0) return;
+  auto at = processes_.find(record.pid());
+  TrainerId id{job.id, job.generation(), record.rank()};
+  if (at == processes_.end() || at->second.id != id) {
+    return Break(invariant::kOneGeneration,
+                 absl::StrCat(Name(job), " rank ", record.rank(), " has pid ", record.pid(), ", which is ",
+                              at == processes_.end() ? "nobody" : agent::Describe(at->second.id)));
+  }
+  const TrainerTruth& truth = at->second;
+  if (record.ready() && !truth.ready) {
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as ready and never was"));
+  }
+  if (record.finished() && !truth.finished) {
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as finished and never was"));
+  }
+  if (record.has_exit() && !truth.ended && record.exit().cause() != v1::TrainerExited::CAUSE_LOST) {
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as exited and runs"));
+  }
+}
+
+// A generation of a job that runs ends for a cause that is one.
+void Judge::CheckFate(const Job& job) {
+  Fate& before = fates_[job.id];
+  Fate now{job.head().generation(), job.state()};
+  if (now.generation < before.generation) {
+    Break(invariant::kDurable, absl::StrCat(job.id.value(), " went back from generation ", before.generation, " to ",
+                                            now.generation));
+  }
+  bool ran = before.state == v1::JOB_STATE_RUNNING;
+  bool goes_on = now.generation == before.generation &&
+                 (now.state == v1::JOB_STATE_RUNNING || now.state == v1::JOB_STATE_SUCCEEDED);
+  GroupId group{job.id, Generation(before.generation)};
+  if (ran && !goes_on && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
+    Break(invariant::kContact, absl::StrCat(job.id.value(), " generation ", before.generation, " was RUNNING, nothing befell "
+                                            "it, and now it is ", StateName(now.state), " at generation ",
+                                            now.generation, ": ", job.head().reason()));
+  }
+  if (now.state == v1::JOB_STATE_CANCELLED && !cancelled_.contains(job.id)) {
+    Break(invariant::kOutcome, absl::StrCat(job.id.value(), " is CANCELLED and nobody asked"));
+  }
+  if (now.state == v1::JOB_STATE_FAILED && before.state != v1::JOB_STATE_FAILED &&
+      job.head().restarts() < job.head().spec().recovery().max_restarts() &&
+      !absl::StrContains(job.head().reason(), kNoSpace)) {
+    Break(invariant::kOutcome, absl::StrCat(job.id.value(), " FAILED after ", job.head().restarts(), " of ",
+                                            job.head().spec().recovery().max_restarts(),
+                                            " restarts: ", job.head().reason()));
+  }
+  before = now;
+}
+
+void Judge::CheckJob(const Job& job) {
+  if (job.head().reason().empty()) Break(invariant::kReasons, absl::StrCat(Name(job), " is where it is for no reason"));
+  if (auto newest = newest_.find(job.id); newest != newest_.end() && newest->second > job.head().generation()) {
+    Break(invariant::kOneGeneration, absl::StrCat(Name(job), " is current, but ranks of generation ", newest->second,
+                                                  " were started"));
+  }
+  for (const Rank& rank : job.ranks) CheckRank(job, rank);
+  for (const v1::CheckpointInfo& saved : job.head().checkpoints()) {
+    if (saved.manifest_hash() != HashOf(saved.step(), saved.generation())) {
+      Break(invariant::kOneGeneration, absl::StrCat(Name(job), ": checkpoint ", saved.manifest_hash(),
+                                                    " is recorded as of generation ", saved.generation()));
+    }
+  }
+  const History& history = job.history;
+  if (history.durable().size() > limits::kDurableEvents || history.reports().size() > limits::kJobEvents ||
+      job.waiting.size() > kWatchersMax) {
+    Break(invariant::kBounded, absl::StrCat(Name(job), " keeps ", history.durable().size(), " events, ",
+                                            history.reports().size(), " reports and ", job.waiting.size(), " watchers"));
+  }
+  CheckFate(job);
+}
+
+void Judge::AfterRound(const Core& core, bool whole) {
+  if (whole) {
+    if (absl::Status status = core.Check(); !status.ok()) Break(invariant::kConsistent, std::string(status.message()));
+  }
+  for (const auto& [id, job] : core.state().jobs) CheckJob(job);
+}
+
+void Judge::AfterLoad(const Core& core) {
+  for (const JobId& job : submitted_) {
+    if (core.state().jobs.contains(job)) continue;
+    Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, and it is gone"));
+  }
+  for (const auto& [job, told] : told_) {
+    auto at = core.state().jobs.find(job);
+    if (at == core.state().jobs.end()) continue;
+    bool behind = at->second.head().generation() < told.generation;
+    bool other_end = told.state != v1::JOB_STATE_UNSPECIFIED && at->second.state() != told.state;
+    if (!behind && !other_end) continue;
+    Break(invariant::kDurable, absl::StrCat("watchers of ", job.value(), " were told of generation ", told.generation,
+                                            " and ", StateName(told.state), ", the store has ", Name(at->second), ", ",
+                                            StateName(at->second.state())));
+  }
+  for (const JobId& job : cancelled_) {
+    auto at = core.state().jobs.find(job);
+    if (at == core.state().jobs.end() || IsFinal(at->second.state()) || at->second.record.cancelled()) continue;
+    if (cancel_answered_.contains(job)) {
+      Break(invariant::kDurable, absl::StrCat("the cancelling of ", job.value(), " was answered, and is forgotten"));
+    }
+  }
+}
+
+void Judge::AtEnd(const Core& core) {
+  AfterLoad(core);
+  for (const JobId& id : submitted_) {
+    auto at = core.state().jobs.find(id);
+    if (at == core.state().jobs.end()) continue;
+    const Job& job = at->second;
+    if (IsFinal(job.state())) continue;
+    Break(invariant::kProgress, absl::StrCat(Name(job), " is still ", StateName(job.state()), ": ", job.head().reason()));
+  }
+}
+
+}  // namespace trainyard::sim

@@ -1,0 +1,119 @@
+// What is true in the simulated world, beside what the coordinator believes; and the invariants, each with its name. The
+// first one that is broken ends the run.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/core.h"
+#include "tests/sim/engine.h"
+#include "worker/agent/trainer_id.h"
+
+namespace trainyard::sim {
+
+using agent::GroupId;
+using agent::TrainerId;
+
+// The names of the invariants, as violations carry them.
+namespace invariant {
+inline constexpr char kOneGeneration[] = "one-generation";        // nothing of g counts once g + 1 is recorded
+inline constexpr char kRankOnce[] = "rank-once";                  // no rank of one generation runs twice
+inline constexpr char kDurable[] = "acknowledged-is-durable";     // what was answered survives every crash
+inline constexpr char kFenced[] = "fenced-changes-nothing";       // an old stream's or generation's message
+inline constexpr char kToldOnce[] = "steps-told-once";            // in order, none missing where the job succeeded
+inline constexpr char kContact[] = "lost-contact-ends-nothing";   // no trainer is killed for lost contact alone
+inline constexpr char kProgress[] = "progress-after-healing";     // every job ends where there is room for it
+inline constexpr char kReasons[] = "decisions-have-reasons";
+inline constexpr char kBounded[] = "memory-is-bounded";
+inline constexpr char kConsistent[] = "core-is-consistent";       // Core::Check
+inline constexpr char kTrueFacts[] = "records-are-true";          // what is recorded of a rank did happen
+inline constexpr char kRestartPoint[] = "restart-point-is-there"; // a recorded checkpoint exists
+inline constexpr char kSlots[] = "slots-hold";                    // no host runs more trainers than it has slots
+inline constexpr char kOutcome[] = "outcome-is-deserved";         // a job fails or is cancelled for a true cause only
+}  // namespace invariant
+
+struct Violation {
+  std::string invariant;
+  std::string text;
+  absl::Time at;
+};
+
+// One trainer process, as it truly was.
+struct TrainerTruth {
+  TrainerId id;
+  std::string host;
+  bool ended = false;
+  bool ready = false;
+  bool finished = false;
+};
+
+class Judge {
+ public:
+  Judge(Engine& engine, bool trace) : engine_(engine), trace_(trace) {}
+
+  void Break(const char* invariant, std::string text);
+  const std::optional<Violation>& violation() const { return violation_; }
+
+  // A line of the trace, of which the newest are kept.
+  bool tracing() const { return trace_; }
+  void Trace(absl::string_view text);
+  const std::deque<std::string>& trace() const { return lines_; }
+
+  // ---- what truly happens ----
+  void Started(const TrainerId& id, const std::string& host, int64_t pid);
+  TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
+  // Something other than lost contact befell this generation, or somebody asked for its end.
+  void Harm(const GroupId& group, absl::string_view what);
+  // Any of its generations from here on: an operator asked for something.
+  void HarmJob(const JobId& job) { harmed_jobs_.insert(job); }
+  // A watcher was told that the job was in this state.
+  void Told(const JobId& job, uint64_t generation, v1::JobState state);
+  void Acknowledged(const JobId& job) { submitted_.insert(job); }  // its submission was answered
+  const std::set<JobId>& submitted() const { return submitted_; }
+  // A host died with reports that nobody else had.
+  void LoseReports(const JobId& job) { reports_lost_.insert(job); }
+  bool ReportsLost(const JobId& job) const { return reports_lost_.contains(job); }
+  void CancelAsked(const JobId& job) { cancelled_.insert(job); }
+  void CancelAnswered(const JobId& job) { cancel_answered_.insert(job); }
+
+  // ---- what the coordinator holds ----
+  void AfterRound(const Core& core, bool whole);
+  void AfterLoad(const Core& core);
+  void AtEnd(const Core& core);
+  void CheckEvent(const JobId& job, const v1::Event& event);
+
+ private:
+  void CheckJob(const Job& job);
+  void CheckRank(const Job& job, const Rank& rank);
+  void CheckFate(const Job& job);
+
+  struct Fate {
+    uint64_t generation = 0;
+    v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  };
+
+  Engine& engine_;
+  const bool trace_;
+  std::optional<Violation> violation_;
+  std::deque<std::string> lines_;
+  std::map<int64_t, TrainerTruth> processes_;
+  std::map<TrainerId, int64_t> pids_;
+  std::map<GroupId, std::string> harmed_;
+  std::set<JobId> harmed_jobs_;
+  std::map<JobId, uint64_t> newest_;  // generations of which a rank was started
+  std::set<JobId> submitted_;
+  std::set<JobId> reports_lost_;
+  std::set<JobId> cancelled_;
+  std::set<JobId> cancel_answered_;
+  std::map<JobId, Fate> fates_;
+  std::map<JobId, Fate> told_;
+};
+
+}  // namespace trainyard::sim

@@ -1,0 +1,124 @@
+#include "tests/sim/machine.h"
+
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+
+Machine::Machine(World& world, std::string name, const HostPlan& plan)
+    : world_(world), name_(std::move(name)), plan_(plan), daemon_(std::make_unique<DaemonProcess>(world, *this)) {}
+
+Trainer* Machine::Find(const TrainerId& id) {
+  auto at = trainers_.find(id);
+  return at == trainers_.end() ? nullptr : at->second.get();
+}
+
+void Machine::StartFails(uint64_t life, const TrainerId& id, const std::string& why) {
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  exited.set_message(why);
+  daemon_->Post(life, agent::ProcessEnded{id, exited});
+}
+
+void Machine::Launch(uint64_t life, const v1::DesiredTrainer& desired, const std::string& token) {
+  TrainerId id = agent::FromProto(desired.key());
+  if (folders.contains(id)) {
+    if (world_.mutation != Mutation::kStartTwice) {
+      world_.judge.Break(invariant::kRankOnce, absl::StrCat(name_, " starts ", agent::Describe(id), " a second time"));
+    }
+  } else if (disk_full) {
+    world_.judge.Harm(agent::GroupOf(id), "disk full");
+    return StartFails(life, id, "No space left on device");
+  }
+  folders[id] = {.token = token, .pid = 0, .exited = std::nullopt, .told = false};
+  world_.engine.After(world_.random.Between(absl::Milliseconds(1), absl::Milliseconds(8)), [this, id, desired, token] {
+    if (!up_) return;
+    int64_t pid = world_.NewPid();
+    folders[id].pid = pid;
+    world_.judge.Started(id, name_, pid);
+    auto trainer = std::make_shared<Trainer>(world_, *this, id, token, pid, desired.world_size());
+    trainers_[id] = trainer;
+    if (trainers_.size() > plan_.slots) {
+      world_.judge.Break(invariant::kSlots, absl::StrCat(name_, " has ", plan_.slots, " slots and runs ",
+                                                         trainers_.size(), " trainers"));
+    }
+    daemon_->Post(daemon_->life(), agent::ProcessStarted{id, pid});
+    if (auto pending = pending_signals_.find(id); pending != pending_signals_.end()) {
+      return Signal(id, pending->second);
+    }
+    trainer->Boot();
+  });
+}
+
+void Machine::Signal(const TrainerId& id, int signal) {
+  auto at = trainers_.find(id);
+  if (at == trainers_.end()) {
+    auto folder = folders.find(id);
+    if (folder != folders.end() && folder->second.pid == 0) pending_signals_[id] = signal;
+    return;
+  }
+  world_.judge.Trace(absl::StrCat(name_, ": signal ", signal, " to ", agent::Describe(id)));
+  std::shared_ptr<Trainer> trainer = at->second;
+  trainer->Signal(signal);
+}
+
+void Machine::Ended(const TrainerId& id, const v1::TrainerExited& exited) {
+  trainers_.erase(id);
+  world_.engine.After(world_.random.Between(absl::Microseconds(200), absl::Milliseconds(5)), [this, id, exited] {
+    if (!up_) return;
+    folders[id].exited = exited;
+    daemon_->Post(daemon_->life(), agent::ProcessEnded{id, exited});
+  });
+}
+
+void Machine::Kill() {
+  if (!up_) return;
+  world_.judge.Trace(absl::StrCat(name_, ": the host dies"));
+  world_.network.Cut(*this);  // nobody is told
+  up_ = false;
+  daemon_->Crash();
+  for (auto& [id, trainer] : std::exchange(trainers_, {})) {
+    world_.judge.Harm(agent::GroupOf(id), "its host died");
+    world_.judge.LoseReports(id.job);
+    trainer->Vanish();
+  }
+}
+
+void Machine::Boot() {
+  if (up_) return;
+  world_.judge.Trace(absl::StrCat(name_, ": the host is back"));
+  up_ = true;
+  for (auto& [id, folder] : folders) {
+    if (folder.exited.has_value()) continue;
+    folder.exited.emplace();
+    folder.exited->set_cause(v1::TrainerExited::CAUSE_LOST);
+    folder.exited->set_message("its shim is gone without a record");
+  }
+  daemon_->Start();
+  world_.network.PumpAll();
+}
+
+void Machine::CutControl() {
+  ++cuts_control_;
+  world_.judge.Trace(absl::StrCat(name_, ": cut from the coordinator"));
+  world_.network.Cut(*this);
+}
+
+void Machine::CutData() {
+  ++cuts_data_;
+  for (auto& [id, trainer] : trainers_) world_.judge.Harm(agent::GroupOf(id), "its host was cut off");
+}
+
+void Machine::HealControl() {
+  if (--cuts_control_ > 0) return;
+  world_.judge.Trace(absl::StrCat(name_, ": reaches the coordinator again"));
+  world_.network.PumpAll();
+}
+
+void Machine::HealData() { --cuts_data_; }
+
+}  // namespace trainyard::sim

@@ -1,0 +1,72 @@
+// A host: its daemon, its trainers' processes with their shims, and its disk, which outlives them all.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tests/sim/daemon_process.h"
+#include "tests/sim/scenario.h"
+#include "tests/sim/trainer.h"
+
+namespace trainyard::sim {
+
+// What the shim and the daemon have written about one trainer.
+struct RankFolder {
+  std::string token;
+  int64_t pid = 0;
+  std::optional<v1::TrainerExited> exited;
+  bool told = false;
+};
+
+class Machine {
+ public:
+  Machine(World& world, std::string name, const HostPlan& plan);
+
+  const std::string& name() const { return name_; }
+  const HostPlan& plan() const { return plan_; }
+  DaemonProcess& daemon() { return *daemon_; }
+  bool up() const { return up_; }
+  bool control_cut() const { return !up_ || cuts_control_ > 0; }
+  bool data_cut() const { return !up_ || cuts_data_ > 0; }
+
+  // ---- of the daemon ----
+  void Launch(uint64_t life, const v1::DesiredTrainer& desired, const std::string& token);
+  void Signal(const TrainerId& id, int signal);
+  bool Runs(const TrainerId& id) const { return trainers_.contains(id); }
+  Trainer* Find(const TrainerId& id);
+
+  // ---- of a trainer's process: its shim writes down how it ended ----
+  void Ended(const TrainerId& id, const v1::TrainerExited& exited);
+
+  // ---- faults ----
+  void Kill();
+  void Boot();
+  void CutControl();
+  void CutData();
+  void HealControl();
+  void HealData();
+  std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
+
+  // On its disk.
+  std::map<TrainerId, RankFolder> folders;
+  std::string cluster;
+  std::string outbox;
+  bool disk_full = false;
+
+ private:
+  void StartFails(uint64_t life, const TrainerId& id, const std::string& why);
+
+  World& world_;
+  const std::string name_;
+  const HostPlan plan_;
+  bool up_ = true;
+  int cuts_control_ = 0;
+  int cuts_data_ = 0;
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // that run
+  std::map<TrainerId, int> pending_signals_;                // of shims that have no trainer yet
+};
+
+}  // namespace trainyard::sim

@@ -1,0 +1,36 @@
+#include "tests/sim/mutation.h"
+
+namespace trainyard::sim {
+namespace {
+
+struct Row {
+  const char* name;
+  const char* caught_by;
+};
+
+constexpr Row kRows[] = {
+    {"none", ""},
+    {"drop-record", "acknowledged-is-durable core-is-consistent one-generation"},
+    {"release-early", "acknowledged-is-durable"},
+    {"forge-reports", "one-generation"},
+    {"forge-exit", "records-are-true one-generation"},
+    {"take-stale", "fenced-changes-nothing"},
+    {"start-twice", "rank-once"},
+    {"repeat-step", "steps-told-once"},
+    {"drop-step", "steps-told-once"},
+    {"kill-on-lost-contact", "lost-contact-ends-nothing"},
+    {"lose-desired", "progress-after-healing"},
+    {"empty-reason", "decisions-have-reasons"},
+    {"leak-watches", "memory-is-bounded"},
+    {"forget-queued", "core-is-consistent"},
+    {"prune-early", "restart-point-is-there"},
+    {"claim-slots", "slots-hold"},
+    {"fail-early", "outcome-is-deserved"},
+};
+
+}  // namespace
+
+const char* NameOf(Mutation mutation) { return kRows[static_cast<int>(mutation)].name; }
+const char* CaughtBy(Mutation mutation) { return kRows[static_cast<int>(mutation)].caught_by; }
+
+}  // namespace trainyard::sim

@@ -1,0 +1,33 @@
+// Planted bugs, by which the simulation itself is tested: each perverts what goes into a core or comes out of one, and
+// must be found by the invariant that is there for it.
+#pragma once
+
+namespace trainyard::sim {
+
+enum class Mutation {
+  kNone,
+  kDropRecord,         // the store says "durable" and forgets a job's record
+  kReleaseEarly,       // effects are released before their records are synced
+  kForgeReports,       // a report of an old generation arrives as one of the current generation
+  kForgeExit,          // so does an exit
+  kTakeStale,          // a message of an old stream is taken as one of the current stream
+  kStartTwice,         // a daemon starts a rank of its own accord a second time
+  kRepeatStep,         // a watcher is told a step twice
+  kDropStep,           // a watcher is not told a step
+  kKillOnLostContact,  // a daemon ends its trainers when it loses the coordinator
+  kLoseDesired,        // one host never hears what it should do
+  kEmptyReason,        // a state change carries no reason
+  kLeakWatches,        // nobody tells the core that a watcher has gone
+  kForgetQueued,       // a job falls out of the queue
+  kPruneEarly,         // rank 0 removes checkpoints before newer ones are recorded
+  kClaimSlots,         // a host says it has more slots than it has
+  kFailEarly,          // a job's restarts are counted to its limit at once
+  kLast = kFailEarly,
+};
+
+// "drop-record"
+const char* NameOf(Mutation mutation);
+// The invariants of which one must be broken by it, separated by a space.
+const char* CaughtBy(Mutation mutation);
+
+}  // namespace trainyard::sim

@@ -1,0 +1,200 @@
+#include "tests/sim/network.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+
+absl::Duration Network::Delay() {
+  Random& random = world_.random;
+  // Mostly a local network; now and then something was in the way.
+  return random.Chance(0.97) ? random.Between(absl::Microseconds(100), absl::Milliseconds(2))
+                             : random.Between(absl::Milliseconds(2), absl::Milliseconds(300));
+}
+
+bool Network::Blocked(const Stream& stream) const {
+  return stream.silent || stream.machine->control_cut() || world_.coordinator.paused();
+}
+
+void Network::Dial(Machine& machine, const v1::Hello& hello) {
+  const uint64_t life = machine.daemon().life();
+  auto refuse = [&](absl::Duration wait) {
+    world_.engine.After(wait, [&machine, life] {
+      machine.daemon().Post(life, agent::SessionEnded{absl::UnavailableError("no connection")});
+    });
+  };
+  if (machine.control_cut()) return refuse(world_.random.Between(absl::Seconds(1), absl::Seconds(3)));
+  if (!world_.coordinator.alive()) return refuse(Delay());
+
+  auto stream = std::make_shared<Stream>();
+  stream->session = world_.coordinator.NewSession();
+  stream->machine = &machine;
+  stream->daemon_life = life;
+  stream->coordinator_life = world_.coordinator.life();
+  std::weak_ptr<Stream> weak = stream;
+  auto blocked = [this, weak] {
+    auto self = weak.lock();
+    return self != nullptr && Blocked(*self);
+  };
+  stream->up = std::make_shared<Channel>(world_.engine, blocked);
+  stream->down = std::make_shared<Channel>(world_.engine, blocked);
+  streams_[stream->session] = stream;
+  current_[&machine] = stream;
+  std::erase_if(all_, [](const StreamPtr& old) { return old->over_at_daemon && old->over_at_coordinator; });
+  all_.push_back(stream);
+  v1::AgentMessage message;
+  *message.mutable_hello() = hello;
+  SendUp(machine, std::move(message));
+}
+
+void Network::SendUp(Machine& machine, v1::AgentMessage message) {
+  StreamPtr stream = current_[&machine];
+  if (stream == nullptr || stream->over_at_daemon) return;
+  auto shared = std::make_shared<v1::AgentMessage>(std::move(message));
+  stream->up->Send(Delay(), [this, stream, shared] { Arrive(stream, std::move(*shared)); });
+}
+
+void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
+  if (stream->over_at_coordinator) return;
+  CoordinatorProcess& coordinator = world_.coordinator;
+  const uint64_t life = stream->coordinator_life;
+  coordinator.Heard(life, stream->session);
+  switch (message.kind_case()) {
+    case v1::AgentMessage::kHello:
+      return coordinator.Post(life, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
+    case v1::AgentMessage::kFacts:
+      if (world_.mutation == Mutation::kForgeExit) world_.ForgeExit(*message.mutable_facts());
+      return coordinator.Post(life, HostFactsTold{stream->session, std::move(*message.mutable_facts())});
+    case v1::AgentMessage::kReports:
+      if (world_.mutation == Mutation::kForgeReports) world_.ForgeReports(*message.mutable_reports());
+      return coordinator.Post(life, RankReportsTold{stream->session, std::move(*message.mutable_reports())});
+    case v1::AgentMessage::kHeartbeat:
+      return Beat(stream, message.heartbeat());
+    default:
+      return;
+  }
+}
+
+// As rpc/attach_stream does: only what has changed is an event.
+void Network::Beat(const StreamPtr& stream, const v1::Heartbeat& beat) {
+  if (beat.draining() != stream->draining) {
+    stream->draining = beat.draining();
+    world_.coordinator.Post(stream->coordinator_life, HostDraining{stream->session, beat.draining()});
+  }
+  if (beat.applied_revision() == stream->applied_revision) return;
+  stream->applied_revision = beat.applied_revision();
+  world_.coordinator.Post(stream->coordinator_life, RevisionApplied{stream->session, beat.applied_revision()});
+}
+
+void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
+  auto at = streams_.find(session);
+  if (at == streams_.end() || at->second->over_at_coordinator) return;
+  StreamPtr stream = at->second;
+  if (world_.mutation == Mutation::kLoseDesired && message.has_desired() && stream->machine->name() == "w0") return;
+  auto shared = std::make_shared<v1::CoordinatorMessage>(std::move(message));
+  stream->down->Send(Delay(), [stream, shared] {
+    if (stream->over_at_daemon) return;
+    DaemonProcess& daemon = stream->machine->daemon();
+    if (shared->has_welcome()) daemon.Post(stream->daemon_life, agent::Welcomed{std::move(*shared->mutable_welcome())});
+    if (shared->has_desired()) {
+      daemon.Post(stream->daemon_life, agent::DesiredStateReceived{std::move(*shared->mutable_desired())});
+    }
+    if (shared->has_ack()) daemon.Post(stream->daemon_life, agent::FactsAcknowledged{shared->ack().sequence()});
+  });
+}
+
+void Network::EndByCoordinator(SessionId session, const absl::Status& status) {
+  auto at = streams_.find(session);
+  if (at == streams_.end()) return;
+  StreamPtr stream = at->second;
+  stream->down->Send(Delay(), [this, stream, status] { EndAtDaemon(stream, status); });
+  world_.engine.After(Delay(), [this, stream] { EndAtCoordinator(stream); });
+}
+
+void Network::EndAtDaemon(const StreamPtr& stream, const absl::Status& status) {
+  if (std::exchange(stream->over_at_daemon, true)) return;
+  world_.judge.Trace(absl::StrCat(stream->machine->name(), ": its stream ", stream->session.value(), " ends: ",
+                                  status.ToString()));
+  // What was sent before is still on its way; so is the news of the end.
+  stream->up->Send(Delay(), [this, stream] { EndAtCoordinator(stream); });
+  if (stream->silent && world_.random.Chance(0.7)) {
+    stream->silent = false;
+    stream->up->Pump();
+  }
+  stream->machine->daemon().Post(stream->daemon_life, agent::SessionEnded{status});
+}
+
+void Network::EndAtCoordinator(const StreamPtr& stream) {
+  if (std::exchange(stream->over_at_coordinator, true)) return;
+  world_.coordinator.Post(stream->coordinator_life, DetachHost{stream->session});
+  stream->down->Send(Delay(), [this, stream] { EndAtDaemon(stream, absl::UnavailableError("the stream was ended")); });
+  streams_.erase(stream->session);
+}
+
+void Network::HangUp(Machine& machine, const std::string& reason) {
+  StreamPtr stream = current_[&machine];
+  const uint64_t life = machine.daemon().life();
+  if (stream == nullptr || stream->over_at_daemon || stream->daemon_life != life) return;  // its dial fails by itself
+  world_.engine.After(absl::Milliseconds(1), [this, stream, reason] { EndAtDaemon(stream, absl::CancelledError(reason)); });
+}
+
+void Network::DaemonDied(Machine& machine) {
+  StreamPtr stream = std::exchange(current_[&machine], nullptr);
+  if (stream != nullptr) EndAtDaemon(stream, absl::UnavailableError("the daemon has gone"));
+}
+
+void Network::CoordinatorDied() {
+  for (auto& [session, stream] : std::exchange(streams_, {})) {
+    stream->over_at_coordinator = true;
+    stream->down->Send(Delay(), [this, stream = stream] {
+      EndAtDaemon(stream, absl::UnavailableError("connection reset by the coordinator's host"));
+    });
+  }
+}
+
+void Network::Drop(Machine& machine) {
+  StreamPtr stream = current_[&machine];
+  if (stream != nullptr) EndAtDaemon(stream, absl::UnavailableError("connection reset"));
+}
+
+void Network::GiveUpLater(const StreamPtr& stream) {
+  Random& random = world_.random;
+  world_.engine.After(random.Between(absl::Seconds(2), absl::Seconds(12)), [this, stream] {
+    if (Blocked(*stream)) EndAtDaemon(stream, absl::UnavailableError("keepalive watchdog timeout"));
+  });
+  world_.engine.After(random.Between(absl::Seconds(4), absl::Seconds(40)), [this, stream] {
+    if (Blocked(*stream)) EndAtCoordinator(stream);
+  });
+}
+
+void Network::Silence(Machine& machine) {
+  StreamPtr stream = current_[&machine];
+  if (stream == nullptr || stream->over_at_daemon) return;
+  stream->silent = true;
+  GiveUpLater(stream);
+}
+
+void Network::Cut(Machine& machine) {
+  StreamPtr stream = current_[&machine];
+  if (stream != nullptr && !stream->over_at_daemon) GiveUpLater(stream);
+}
+
+void Network::PumpAll() {
+  std::vector<StreamPtr> streams = all_;
+  for (const StreamPtr& stream : streams) {
+    stream->up->Pump();
+    stream->down->Pump();
+  }
+}
+
+Network::~Network() {
+  // What is on its way holds its stream.
+  for (const StreamPtr& stream : all_) {
+    stream->up->Clear();
+    stream->down->Clear();
+  }
+}
+
+}  // namespace trainyard::sim

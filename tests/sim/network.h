@@ -1,0 +1,76 @@
+// The streams between daemons and the coordinator: in order, delayed, cut, half-open. What was on its way when a daemon
+// gave a stream up may still arrive, behind the first messages of its next one.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/core/event.h"
+#include "tests/sim/engine.h"
+#include "trainyard/v1/agent.pb.h"
+
+namespace trainyard::sim {
+
+class World;
+class Machine;
+
+struct Stream {
+  SessionId session;
+  Machine* machine = nullptr;
+  uint64_t daemon_life = 0;
+  uint64_t coordinator_life = 0;
+  std::shared_ptr<Channel> up;
+  std::shared_ptr<Channel> down;
+  bool silent = false;  // half-open
+  bool over_at_daemon = false;
+  bool over_at_coordinator = false;
+  uint64_t applied_revision = 0;
+  bool draining = false;
+};
+
+class Network {
+ public:
+  explicit Network(World& world) : world_(world) {}
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  // ---- of the daemon ----
+  void Dial(Machine& machine, const v1::Hello& hello);
+  void SendUp(Machine& machine, v1::AgentMessage message);
+  void HangUp(Machine& machine, const std::string& reason);
+  void DaemonDied(Machine& machine);
+
+  // ---- of the coordinator ----
+  void SendDown(SessionId session, v1::CoordinatorMessage message);
+  void EndByCoordinator(SessionId session, const absl::Status& status);
+  void CoordinatorDied();
+
+  // ---- faults ----
+  void Drop(Machine& machine);     // its connection breaks
+  void Silence(Machine& machine);  // nothing comes through, nobody is told
+  void Cut(Machine& machine);      // nothing comes through for as long as the machine says so
+  void PumpAll();                  // something has healed
+
+  absl::Duration Delay();
+
+ private:
+  using StreamPtr = std::shared_ptr<Stream>;
+  bool Blocked(const Stream& stream) const;
+  void EndAtDaemon(const StreamPtr& stream, const absl::Status& status);
+  void EndAtCoordinator(const StreamPtr& stream);
+  void GiveUpLater(const StreamPtr& stream);
+  void Arrive(const StreamPtr& stream, v1::AgentMessage message);
+  void Beat(const StreamPtr& stream, const v1::Heartbeat& beat);
+
+  World& world_;
+  std::vector<StreamPtr> all_;  // of which one end at least knows
+  std::map<SessionId, StreamPtr> streams_;
+  std::map<const Machine*, StreamPtr> current_;  // by the daemon's idea
+};
+
+}  // namespace trainyard::sim

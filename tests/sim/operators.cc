@@ -1,0 +1,247 @@
+#include "tests/sim/operators.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/policy/lifecycle.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Milliseconds(500);
+constexpr int kWatchersPerJob = 2;
+
+v1::SubmitRequest MakeRequest(const JobPlan& plan) {
+  v1::SubmitRequest request;
+  request.set_job_id(IdOf(plan).value());
+  request.set_default_run_root("/runs");
+  v1::JobSpec& spec = *request.mutable_spec();
+  spec.set_name("sim");
+  v1::Train& train = *spec.mutable_train();
+  train.mutable_model()->set_layers(1);
+  train.mutable_model()->set_heads(1);
+  train.mutable_model()->set_width(8);
+  train.mutable_model()->set_context(8);
+  train.mutable_data()->add_text("/data");
+  train.mutable_batch()->set_global(plan.ranks * 2);
+  train.set_steps(plan.steps);
+  spec.mutable_resources()->set_ranks(plan.ranks);
+  spec.mutable_resources()->set_device(v1::DEVICE_CPU);
+  spec.mutable_recovery()->set_max_restarts(plan.max_restarts);
+  spec.mutable_checkpoint()->set_keep(2);
+  return request;
+}
+
+}  // namespace
+
+JobId IdOf(const JobPlan& plan) { return JobId(absl::StrCat("job", 10'000 + plan.number)); }
+
+// ---- one watcher ----
+
+JobWatcher::JobWatcher(World& world, const JobPlan& plan) : world_(world), plan_(plan), job_(IdOf(plan)) {}
+
+void JobWatcher::Open() {
+  if (done_ || watch_.value() != 0) return;
+  // As a client does that names the last step it saw.
+  position_.step = last_step_;
+  position_.eval_step = last_eval_;
+  if (!world_.coordinator.alive()) return AgainLater();
+  std::weak_ptr<JobWatcher> weak = weak_from_this();
+  watch_ = world_.coordinator.Watch({.batch =
+                                         [weak](const WatchBatch& batch) {
+                                           if (auto self = weak.lock()) self->Take(batch);
+                                         },
+                                     .values = {},
+                                     .ended =
+                                         [weak](const absl::Status& status) {
+                                           auto self = weak.lock();
+                                           if (self == nullptr) return;
+                                           self->watch_ = WatchId();
+                                           if (absl::IsOutOfRange(status)) self->position_.sequence = 0;
+                                           self->AgainLater();
+                                         }});
+  Ask(true);
+}
+
+void JobWatcher::Ask(bool first) {
+  world_.coordinator.Post(world_.coordinator.life(), WatchJob{watch_, job_, position_, first});
+}
+
+void JobWatcher::AgainLater() {
+  world_.engine.After(kRetry, [self = shared_from_this()] { self->Open(); });
+}
+
+void JobWatcher::Close() {
+  WatchId watch = std::exchange(watch_, WatchId());
+  if (watch.value() == 0) return;
+  world_.coordinator.Unwatch(watch);
+  if (world_.mutation == Mutation::kLeakWatches) return;
+  world_.coordinator.Post(world_.coordinator.life(), WatchClosed{watch, job_});
+}
+
+void JobWatcher::Reopen() {
+  Close();
+  Open();
+}
+
+void JobWatcher::Take(const WatchBatch& batch) {
+  for (const EventPtr& event : batch.events) TakeEvent(*event);
+  position_ = batch.position;
+  if (batch.last) {
+    done_ = true;
+    if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.ReportsLost(job_)) {
+      world_.judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
+                                                            " steps, and a watcher was told ", steps_));
+    }
+    return Close();
+  }
+  // It writes what it got, then asks again.
+  world_.engine.After(world_.network.Delay(), [self = shared_from_this(), watch = watch_] {
+    if (watch == self->watch_ && watch.value() != 0) self->Ask(false);
+  });
+}
+
+void JobWatcher::TakeEvent(const v1::Event& event) {
+  Judge& judge = world_.judge;
+  judge.CheckEvent(job_, event);
+  if (event.has_state()) {
+    state_ = event.state().state();
+    judge.Told(job_, event.generation(), state_);
+  }
+  if (event.has_eval()) {
+    if (event.eval().step() <= last_eval_) {
+      judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
+                                                     " is told after that of step ", last_eval_));
+    }
+    last_eval_ = event.eval().step();
+  }
+  if (!event.has_step()) return;
+  uint64_t step = event.step().step();
+  bool skip = world_.mutation == Mutation::kDropStep && world_.random.Chance(0.01);
+  if (skip) return;
+  for (int times = world_.mutation == Mutation::kRepeatStep && world_.random.Chance(0.01) ? 2 : 1; times > 0; --times) {
+    if (step <= last_step_) {
+      judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": step ", step, " is told after step ", last_step_));
+    }
+    last_step_ = step;
+    ++steps_;
+  }
+  if (event.step().step() > plan_.steps || steps_ > plan_.steps) {
+    judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was told step ", step));
+  }
+}
+
+// ---- all of them ----
+
+void Operators::Begin(const Scenario& scenario) {
+  plans_ = scenario.jobs;
+  for (const JobPlan& plan : plans_) {
+    world_.engine.After(plan.at, [this, plan] { Submit(plan); });
+  }
+  for (const Operation& operation : scenario.operations) {
+    world_.engine.After(operation.at, [this, operation] { Ask(operation); });
+  }
+}
+
+void Operators::Submit(const JobPlan& plan) {
+  auto retry = [this, plan] { world_.engine.After(kRetry, [this, plan] { Submit(plan); }); };
+  world_.engine.After(world_.network.Delay(), [this, plan, retry] {
+    world_.coordinator.Call(
+        [&](CallId call) { return SubmitJob{call, MakeRequest(plan), JobId("fallback0001")}; },
+        [this, plan, retry](const std::optional<Reply>& reply) {
+          if (!reply.has_value() || absl::IsUnavailable(reply->status)) return retry();
+          if (!reply->status.ok()) {
+            return world_.judge.Break(invariant::kOutcome, absl::StrCat(IdOf(plan).value(), " was refused: ",
+                                                                        reply->status.ToString()));
+          }
+          world_.judge.Acknowledged(IdOf(plan));
+          world_.judge.Trace(absl::StrCat("operator: ", IdOf(plan).value(), " is accepted"));
+          for (int i = 0; i < kWatchersPerJob; ++i) {
+            watchers_.push_back(std::make_shared<JobWatcher>(world_, plan));
+            watchers_.back()->Open();
+          }
+        });
+  });
+}
+
+void Operators::Ask(const Operation& operation) {
+  Judge& judge = world_.judge;
+  judge.Trace(absl::StrCat("operator: ", NameOf(operation.kind)));
+  const std::string host = absl::StrCat("w", operation.host);
+  auto set_host = [&](v1::SetHostRequest::Action action) { SetHostTo(host, action, operation.now); };
+  if (operation.kind == OperationKind::kCordon) return set_host(v1::SetHostRequest::ACTION_CORDON);
+  if (operation.kind == OperationKind::kUncordon) return set_host(v1::SetHostRequest::ACTION_UNCORDON);
+  if (operation.kind == OperationKind::kDrain) {
+    for (const JobPlan& plan : plans_) judge.HarmJob(IdOf(plan));
+    return set_host(v1::SetHostRequest::ACTION_DRAIN);
+  }
+  JobId job(absl::StrCat("job", 10'001 + operation.job));
+  judge.HarmJob(job);
+  if (operation.kind == OperationKind::kResume) return Resume(job);
+  if (operation.kind == OperationKind::kCancel) judge.CancelAsked(job);
+  auto make = [&](CallId call) -> Event {
+    if (operation.kind == OperationKind::kCancel) return CancelJob{call, job, "enough"};
+    if (operation.kind == OperationKind::kPause) {
+      PauseJob pause{call, {}};
+      pause.request.set_job_id(job.value());
+      pause.request.set_now(operation.now);
+      return pause;
+    }
+    RestartJob restart{call, {}};
+    restart.request.set_job_id(job.value());
+    restart.request.set_now(operation.now);
+    return restart;
+  };
+  world_.coordinator.Call(make, [this, operation, job](const std::optional<Reply>& reply) {
+    if (!reply.has_value() || !reply->status.ok()) return;
+    if (operation.kind == OperationKind::kCancel) world_.judge.CancelAnswered(job);
+  });
+}
+
+void Operators::Resume(const JobId& job) {
+  world_.coordinator.Call(
+      [&](CallId call) {
+        ResumeJob resume{call, {}};
+        resume.request.set_job_id(job.value());
+        resume.request.set_from_start(true);
+        return resume;
+      },
+      [](const std::optional<Reply>&) {});
+}
+
+void Operators::SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now) {
+  world_.coordinator.Call(
+      [&](CallId call) {
+        SetHost set{call, {}};
+        set.request.set_name(host);
+        set.request.set_action(action);
+        set.request.set_reason("maintenance");
+        set.request.set_now(now);
+        return set;
+      },
+      [](const std::optional<Reply>&) {});
+}
+
+void Operators::SetRight() {
+  if (!world_.coordinator.alive()) return;
+  const State& state = world_.coordinator.core().state();
+  std::vector<JobId> paused;
+  std::vector<std::string> cordoned;
+  for (const auto& [id, job] : state.jobs) {
+    if (job.state() == v1::JOB_STATE_PAUSED) paused.push_back(id);
+  }
+  for (const auto& [name, host] : state.hosts) {
+    if (host.record.cordoned()) cordoned.push_back(name.value());
+  }
+  for (const JobId& job : paused) Resume(job);
+  for (const std::string& host : cordoned) SetHostTo(host, v1::SetHostRequest::ACTION_UNCORDON, false);
+}
+
+bool Operators::AllDone() const {
+  return watchers_.size() == plans_.size() * kWatchersPerJob &&
+         std::all_of(watchers_.begin(), watchers_.end(), [](const auto& watcher) { return watcher->told_end(); });
+}
+
+}  // namespace trainyard::sim

@@ -1,0 +1,70 @@
+// The people: they submit, watch, ask for operations, try again when the coordinator is away, and check what they are
+// told.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/coordinator_process.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/scenario.h"
+
+namespace trainyard::sim {
+
+class World;
+
+// Follows one job until its end, over all lives of the coordinator.
+class JobWatcher : public std::enable_shared_from_this<JobWatcher> {
+ public:
+  JobWatcher(World& world, const JobPlan& plan);
+
+  void Open();
+  // Gives its stream up, as a client whose connection broke, and comes again.
+  void Reopen();
+  bool told_end() const { return done_; }
+
+ private:
+  void Ask(bool first);
+  void Take(const WatchBatch& batch);
+  void TakeEvent(const v1::Event& event);
+  void Close();
+  void AgainLater();
+
+  World& world_;
+  const JobPlan plan_;
+  const JobId job_;
+  WatchId watch_;
+  WatchPosition position_;
+  uint64_t last_step_ = 0;
+  uint64_t last_eval_ = 0;
+  uint64_t steps_ = 0;
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  bool done_ = false;
+};
+
+class Operators {
+ public:
+  explicit Operators(World& world) : world_(world) {}
+
+  void Begin(const Scenario& scenario);
+  // What was paused or cordoned is to end well too.
+  void SetRight();
+  // Every job was answered for and has ended, and every watcher knows.
+  bool AllDone() const;
+
+ private:
+  void Submit(const JobPlan& plan);
+  void Ask(const Operation& operation);
+  void Resume(const JobId& job);
+  void SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now);
+
+  World& world_;
+  std::vector<JobPlan> plans_;
+  std::vector<std::shared_ptr<JobWatcher>> watchers_;
+};
+
+JobId IdOf(const JobPlan& plan);
+
+}  // namespace trainyard::sim

@@ -1,0 +1,87 @@
+#include "tests/sim/shrink.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace trainyard::sim {
+namespace {
+
+class Shrinker {
+ public:
+  Shrinker(Scenario scenario, const WorldOptions& options, int runs_max)
+      : best_(std::move(scenario)), options_(options), runs_max_(runs_max) {
+    options_.trace = false;
+    invariant_ = World(best_, options_).Run().violation->invariant;
+  }
+
+  void Work() {
+    bool smaller = true;
+    while (smaller && runs_ < runs_max_) {
+      smaller = LeaveOut(&Scenario::faults) | LeaveOut(&Scenario::operations) | LeaveOut(&Scenario::jobs);
+      smaller |= Shorten();
+    }
+  }
+  const Scenario& best() const { return best_; }
+  int runs() const { return runs_; }
+
+ private:
+  bool StillBreaks(const Scenario& scenario) {
+    ++runs_;
+    Result result = World(scenario, options_).Run();
+    return result.violation.has_value() && result.violation->invariant == invariant_;
+  }
+
+  bool Try(Scenario scenario) {
+    if (runs_ >= runs_max_ || !StillBreaks(scenario)) return false;
+    best_ = std::move(scenario);
+    return true;
+  }
+
+  // Halves first, then single ones.
+  template <typename List>
+  bool LeaveOut(List Scenario::*list) {
+    bool any = false;
+    for (size_t size = std::max<size_t>((best_.*list).size() / 2, 1); size >= 1; size /= 2) {
+      for (size_t begin = 0; begin < (best_.*list).size();) {
+        Scenario smaller = best_;
+        auto from = (smaller.*list).begin() + static_cast<ptrdiff_t>(begin);
+        auto to = (smaller.*list).begin() + static_cast<ptrdiff_t>(std::min(begin + size, (smaller.*list).size()));
+        (smaller.*list).erase(from, to);
+        bool taken = Try(std::move(smaller));
+        any |= taken;
+        if (!taken) begin += size;
+      }
+    }
+    return any;
+  }
+
+  bool Shorten() {
+    bool any = false;
+    for (size_t i = 0; i < best_.jobs.size(); ++i) {
+      Scenario fewer_ranks = best_;
+      if (fewer_ranks.jobs[i].ranks > 1) {
+        --fewer_ranks.jobs[i].ranks;
+        any |= Try(std::move(fewer_ranks));
+      }
+    }
+    return any;
+  }
+
+  Scenario best_;
+  WorldOptions options_;
+  const int runs_max_;
+  std::string invariant_;
+  int runs_ = 0;
+};
+
+}  // namespace
+
+Shrunk Shrink(Scenario scenario, WorldOptions options, int runs_max) {
+  Shrinker shrinker(std::move(scenario), options, runs_max);
+  shrinker.Work();
+  options.trace = true;
+  return {.scenario = shrinker.best(), .result = World(shrinker.best(), options).Run(), .runs = shrinker.runs()};
+}
+
+}  // namespace trainyard::sim

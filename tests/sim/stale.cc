@@ -1,0 +1,76 @@
+#include "tests/sim/stale.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/policy/lifecycle.h"
+
+namespace trainyard::sim {
+namespace {
+
+std::string Print(const State& state, const JobId& id) {
+  auto at = state.jobs.find(id);
+  if (at == state.jobs.end()) return "";
+  const Job& job = at->second;
+  std::string print = absl::StrCat(job.record.SerializeAsString(), job.told.SerializeAsString(), job.history.last_sequence());
+  for (const Rank& rank : job.ranks) absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase, rank.last_step);
+  return print;
+}
+
+bool IsOver(const State& state, const v1::TrainerKey& key) {
+  auto at = state.jobs.find(JobId(key.job_id()));
+  return at == state.jobs.end() || at->second.head().generation() != key.generation() || IsFinal(at->second.state());
+}
+
+}  // namespace
+
+std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state) {
+  StaleCheck check;
+  if (const auto* facts = std::get_if<HostFactsTold>(&event)) {
+    bool old_stream = !state.sessions.contains(facts->session);
+    check.what_ = old_stream ? "facts of an old stream" : "facts of an old generation";
+    for (const v1::Fact& fact : facts->batch.facts()) {
+      // An exit frees a slot, also that of a generation that is over, and so may let this very job be placed.
+      if (!old_stream && (fact.has_exited() || !IsOver(state, fact.key()))) return std::nullopt;
+      JobId job(fact.key().job_id());
+      check.before_[job] = Print(state, job);
+    }
+  } else if (const auto* told = std::get_if<RankReportsTold>(&event)) {
+    bool old_stream = !state.sessions.contains(told->session);
+    check.what_ = old_stream ? "reports of an old stream" : "reports of an old generation";
+    for (const v1::RankReport& report : told->reports.reports()) {
+      if (!old_stream && !IsOver(state, report.key())) return std::nullopt;
+      JobId job(report.key().job_id());
+      check.before_[job] = Print(state, job);
+    }
+  }
+  if (check.before_.empty()) return std::nullopt;
+  return check;
+}
+
+std::string StaleCheck::WhatChanged(const State& state) const {
+  for (const auto& [job, print] : before_) {
+    if (Print(state, job) != print) return absl::StrCat(what_, " changed ", job.value());
+  }
+  return "";
+}
+
+void ForgeCurrent(Event& event, const State& state) {
+  auto forge = [&state](v1::TrainerKey* key, SessionId& session) {
+    auto job = state.jobs.find(JobId(key->job_id()));
+    if (job == state.jobs.end() || key->rank() >= job->second.ranks.size()) return;
+    key->set_generation(job->second.head().generation());
+    auto host = state.hosts.find(job->second.ranks[key->rank()].host());
+    if (host != state.hosts.end()) session = host->second.session;
+  };
+  if (auto* facts = std::get_if<HostFactsTold>(&event)) {
+    for (v1::Fact& fact : *facts->batch.mutable_facts()) {
+      forge(fact.mutable_key(), facts->session);
+      fact.set_sequence(1'000'000 + fact.sequence());
+    }
+  } else if (auto* told = std::get_if<RankReportsTold>(&event)) {
+    for (v1::RankReport& report : *told->reports.mutable_reports()) forge(report.mutable_key(), told->session);
+  }
+}
+
+}  // namespace trainyard::sim

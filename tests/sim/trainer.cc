@@ -1,0 +1,360 @@
+#include "tests/sim/trainer.h"
+
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/policy/recovery.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+namespace {
+
+constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
+constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as worker/trainer/main
+
+}  // namespace
+
+Trainer::Trainer(World& world, Machine& machine, const TrainerId& id, std::string token, int64_t pid,
+                 uint32_t world_size)
+    : world_(world),
+      machine_(machine),
+      id_(id),
+      token_(std::move(token)),
+      pid_(pid),
+      world_size_(world_size),
+      group_(world.GroupFor(agent::GroupOf(id), world_size)),
+      phase_since_(world.engine.now()) {}
+
+void Trainer::Do(std::function<void()> action) {
+  if (ended_) return;
+  if (frozen_) {
+    deferred_.push_back(std::move(action));
+  } else {
+    action();
+  }
+}
+
+void Trainer::Boot() {
+  group_->Enter(this);
+  world_.engine.After(world_.random.Between(absl::Milliseconds(5), absl::Milliseconds(60)),
+                      [self = shared_from_this()] { self->Do([self] { self->Connect(); }); });
+}
+
+// ---- its daemon ----
+
+void Trainer::Connect() {
+  if (ended_ || pipe_ != nullptr) return;
+  if (!machine_.daemon().alive()) {
+    world_.engine.After(world_.random.Between(absl::Milliseconds(50), absl::Seconds(1)),
+                        [self = shared_from_this()] { self->Do([self] { self->Connect(); }); });
+    return;
+  }
+  v1::RegisterTrainer registration;
+  *registration.mutable_key() = agent::ToProto(id_);
+  registration.set_token(token_);
+  registration.set_pid(pid_);
+  registration.set_reconnect(order_.has_value());
+  pipe_ = machine_.daemon().Connect(registration);
+  steps_sent_ = evals_sent_ = 0;
+  if (order_.has_value()) {
+    if (stage_ == Stage::kJoining) machine_.daemon().PutValue(id_, absl::StrCat(machine_.name(), ":", pid_));
+    SendReport(true);
+    for (const v1::Fact& fact : facts_) SendFact(fact);
+  }
+}
+
+void Trainer::PipeEnded(const PipePtr& pipe, const absl::Status& status) {
+  if (ended_ || pipe != pipe_) return;
+  pipe_ = nullptr;
+  bool over = absl::IsAborted(status) || absl::IsNotFound(status) || absl::IsPermissionDenied(status);
+  if (over) return Do([self = shared_from_this()] { self->Exit(kExitAborted); });
+  world_.engine.After(world_.random.Between(absl::Milliseconds(50), absl::Milliseconds(600)),
+                      [self = shared_from_this()] { self->Do([self] { self->Connect(); }); });
+}
+
+void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
+  if (pipe != pipe_) return;
+  Do([self = shared_from_this(), message] {
+    if (message.has_start() && !self->order_.has_value()) self->Register(message.start().trainer());
+    if (message.has_ack()) self->Acknowledged(message.ack().sequence());
+    if (message.has_stop()) self->stop_ = true;
+    if (message.has_abort()) return self->Exit(kExitAborted);
+    if (message.has_go() && !self->go_) {
+      self->go_ = true;
+      self->SetPhase("train");
+      self->ReportOften();
+      self->group_->Go();
+    }
+  });
+}
+
+void Trainer::Acknowledged(uint64_t sequence) {
+  while (!facts_.empty() && facts_.front().sequence() <= sequence) {
+    world_.CheckDurable(facts_.front());
+    if (facts_.front().has_saved()) {
+      world_.storage.Prune(id_.job, id_.generation.value(), facts_.front().saved().step(), 2);
+    }
+    facts_.pop_front();
+  }
+}
+
+uint64_t Trainer::Tell(v1::Fact fact) {
+  *fact.mutable_key() = agent::ToProto(id_);
+  fact.set_sequence(++last_fact_);
+  fact.set_time_unix_ms(absl::ToUnixMillis(world_.LocalTime(machine_)));
+  facts_.push_back(fact);
+  SendReport(false);
+  SendFact(fact);
+  return last_fact_;
+}
+
+void Trainer::SendFact(const v1::Fact& fact) {
+  if (pipe_ == nullptr) return;
+  pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, fact] {
+    daemon.Post(pipe->life, agent::LinkFact{pipe->link, fact});
+  });
+}
+
+void Trainer::SendReport(bool) {
+  if (pipe_ == nullptr) return;
+  v1::RankReport report;
+  *report.mutable_key() = agent::ToProto(id_);
+  report.set_phase(phase_);
+  report.set_last_step(last_step_);
+  report.set_phase_s(absl::ToDoubleSeconds(world_.engine.now() - phase_since_));
+  for (auto& [phase, seconds] : std::exchange(phase_times_, {})) {
+    v1::PhaseTime& time = *report.add_phase_times();
+    time.set_phase(phase);
+    time.set_longest_s(seconds);
+  }
+  report.set_steps_made(last_step_ >= first_step_ ? last_step_ - first_step_ + 1 : 0);
+  v1::CommunicatorReport& communicator = *report.add_communicators();
+  communicator.set_name("world");
+  communicator.set_started(last_step_ + (go_ ? 1 : 0));
+  communicator.set_completed(last_step_);
+  if (go_) {
+    communicator.set_waits_in(absl::StrCat("all-reduce ", last_step_ + 1));
+    communicator.set_last_started(communicator.waits_in());
+  }
+  for (; steps_sent_ < steps_.size(); ++steps_sent_) *report.add_steps() = steps_[steps_sent_];
+  for (; evals_sent_ < evals_.size(); ++evals_sent_) *report.add_evals() = evals_[evals_sent_];
+  pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, report] {
+    daemon.Post(pipe->life, agent::LinkReport{pipe->link, report});
+  });
+}
+
+void Trainer::ReportOften() {
+  Do([self = shared_from_this()] {
+    self->SendReport(false);
+    self->world_.engine.After(kReportInterval, [self] { self->ReportOften(); });
+  });
+}
+
+// ---- forming ----
+
+void Trainer::Register(const v1::DesiredTrainer& order) {
+  order_ = order;
+  stage_ = Stage::kJoining;
+  SetPhase("joining");
+  v1::Fact fact;
+  fact.mutable_registered()->set_spec_digest(order.spec_digest());
+  Tell(std::move(fact));
+  machine_.daemon().PutValue(id_, absl::StrCat(machine_.name(), ":", pid_));
+  JoinWhenPossible();
+}
+
+void Trainer::JoinWhenPossible() {
+  if (stage_ != Stage::kJoining || !machine_.daemon().HasValues(agent::GroupOf(id_), world_size_)) return;
+  stage_ = Stage::kMeeting;
+  world_.engine.After(world_.random.Between(absl::Milliseconds(20), absl::Milliseconds(150)),
+                      [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
+}
+
+void Trainer::Meet() {
+  if (!group_->Whole() || !group_->Connected()) {
+    world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
+    return;
+  }
+  if (id_.rank == 0) Restore();
+  if (ended_) return;
+  first_step_ = group_->first_step();
+  last_step_ = first_step_ - 1;
+  stage_ = Stage::kReady;
+  SetPhase("ready");
+  world_.judge.Truth(pid_).ready = true;
+  v1::Fact fact;
+  fact.mutable_ready()->set_first_step(first_step_);
+  Tell(std::move(fact));
+}
+
+// Rank 0 takes the folder and chooses.
+void Trainer::Restore() {
+  if (!world_.storage.Take(id_.job, id_.generation.value())) return Exit(kExitAborted);
+  const auto& checkpoints = world_.storage.FolderOf(id_.job).checkpoints;
+  uint64_t step = 0;
+  if (order_->has_restart_from()) {
+    step = order_->restart_from().step();
+    auto at = checkpoints.find(step);
+    if (at == checkpoints.end() || at->second != order_->restart_from().manifest_hash()) {
+      world_.judge.Break(invariant::kRestartPoint,
+                         absl::StrCat(agent::Describe(id_), " is to go on from step ", step, ", ",
+                                      order_->restart_from().manifest_hash(), ", which is ",
+                                      at == checkpoints.end() ? "not there" : at->second));
+    }
+  } else if (order_->resume() && !checkpoints.empty()) {
+    step = checkpoints.rbegin()->first;
+  }
+  group_->StartAt(step + 1);
+  if (step == 0) return;
+  v1::Fact fact;
+  fact.mutable_restored()->set_step(step);
+  fact.mutable_restored()->set_path(absl::StrCat("/runs/", step));
+  Tell(std::move(fact));
+}
+
+// ---- stepping ----
+
+void Trainer::SetPhase(const std::string& phase) {
+  if (phase_ == phase) return;
+  double took = absl::ToDoubleSeconds(world_.engine.now() - phase_since_);
+  if (phase_ == "save") phase_times_[phase_] = std::max(phase_times_[phase_], took);
+  phase_ = phase;
+  phase_since_ = world_.engine.now();
+  if (order_.has_value()) SendReport(false);
+}
+
+void Trainer::StepMade(uint64_t step, absl::Duration took) {
+  last_step_ = step;
+  double seconds = absl::ToDoubleSeconds(world_.engine.now() - phase_since_);
+  phase_times_["train"] = std::max(phase_times_["train"], seconds);
+  phase_since_ = world_.engine.now();
+  if (id_.rank != 0) return;
+  v1::StepReport& report = steps_.emplace_back();
+  report.set_step(step);
+  report.set_loss(10.0 / static_cast<double>(step));
+  report.set_tokens(64);
+  report.set_step_s(absl::ToDoubleSeconds(took));
+  report.set_compute_s(report.step_s() / 2);
+  report.set_lr(static_cast<double>(id_.generation.value()));  // the judge reads it
+  SendReport(false);
+}
+
+void Trainer::Evaluated(uint64_t step) {
+  v1::EvalReport& report = evals_.emplace_back();
+  report.set_step(step);
+  report.set_loss(1);
+  report.set_tokens(64);
+  report.set_seconds(0.1);
+  SendReport(false);
+}
+
+void Trainer::Saved(uint64_t step) {
+  if (!world_.storage.Save(id_.job, id_.generation.value(), step)) return Exit(kExitAborted);
+  if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, id_.generation.value(), step, 1);
+  v1::Fact fact;
+  fact.mutable_saved()->set_step(step);
+  fact.mutable_saved()->set_path(absl::StrCat("/runs/", step));
+  fact.mutable_saved()->set_manifest_hash(HashOf(step, id_.generation.value()));
+  fact.mutable_saved()->set_size_bytes(1'000);
+  fact.mutable_saved()->set_seconds(0.1);
+  Tell(std::move(fact));
+}
+
+void Trainer::PeerGone(uint64_t step) {
+  Do([self = shared_from_this(), step] {
+    if (self->stage_ == Stage::kEnding) return;
+    v1::Fact fact;
+    fact.mutable_broken()->set_step(step);
+    fact.mutable_broken()->set_message("connection closed by peer");
+    self->Tell(std::move(fact));
+    self->CloseThen(kExitAborted);
+  });
+}
+
+void Trainer::Finish(uint64_t step, bool stopped) {
+  world_.judge.Truth(pid_).finished = true;
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(step);
+  fact.mutable_finished()->set_stopped(stopped);
+  Tell(std::move(fact));
+  CloseThen(kExitDone);
+}
+
+// ---- its end ----
+
+void Trainer::CloseThen(int code) {
+  stage_ = Stage::kEnding;
+  SetPhase("ended");
+  ExitWhenClosed(code, world_.engine.now() + kCloseLimit);
+}
+
+void Trainer::ExitWhenClosed(int code, absl::Time give_up) {
+  Do([self = shared_from_this(), code, give_up] {
+    bool all_sent = self->pipe_ != nullptr && self->steps_sent_ == self->steps_.size();
+    bool closed = self->facts_.empty() && all_sent;
+    if (!closed && self->world_.engine.now() >= give_up) {
+      self->world_.judge.Harm(agent::GroupOf(self->id_), "a rank left with its last words untold");
+      closed = true;
+    }
+    if (closed) return self->Exit(code);
+    self->world_.engine.After(absl::Milliseconds(20), [self, code, give_up] { self->ExitWhenClosed(code, give_up); });
+  });
+}
+
+void Trainer::Exit(int code) {
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
+  exited.set_code(code);
+  End(std::move(exited));
+}
+
+void Trainer::Signal(int signal) {
+  v1::TrainerExited exited;
+  exited.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
+  exited.set_signal(signal);
+  exited.add_last_lines("the last line");
+  End(std::move(exited));
+}
+
+void Trainer::End(v1::TrainerExited exited) {
+  if (ended_) return;
+  auto self = shared_from_this();
+  ended_ = true;
+  deferred_.clear();
+  world_.judge.Truth(pid_).ended = true;
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " ends, code ", exited.code(),
+                                  " signal ", exited.signal()));
+  if (pipe_ != nullptr) {
+    pipe_->up->Send(absl::Microseconds(300), [&daemon = machine_.daemon(), pipe = pipe_] {
+      daemon.Post(pipe->life, agent::LinkClosed{pipe->link});
+    });
+  }
+  pipe_ = nullptr;
+  group_->Leave(this, stage_ == Stage::kEnding);
+  machine_.Ended(id_, exited);
+}
+
+void Trainer::Vanish() {
+  ended_ = true;
+  deferred_.clear();
+  pipe_ = nullptr;
+  world_.judge.Truth(pid_).ended = true;
+  group_->Leave(this, false);
+}
+
+void Trainer::Freeze() {
+  if (ended_) return;
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " is stopped"));
+  world_.judge.Harm(agent::GroupOf(id_), "a rank was stopped");
+  frozen_ = true;
+}
+
+void Trainer::Thaw() {
+  if (ended_ || !frozen_) return;
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " goes on"));
+  frozen_ = false;
+  for (auto& action : std::exchange(deferred_, {})) Do(std::move(action));
+}
+
+}  // namespace trainyard::sim

@@ -1,0 +1,99 @@
+// One trainer process as the control plane sees it: it registers with its daemon, meets its peers by rendezvous values,
+// is ready, steps with its group, tells and reports, saves, ends. What it tells is kept until it is acknowledged, over
+// all lives of its daemon.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/daemon_process.h"
+#include "trainyard/v1/trainer.pb.h"
+
+namespace trainyard::sim {
+
+class Group;
+
+class Trainer : public std::enable_shared_from_this<Trainer> {
+ public:
+  Trainer(World& world, Machine& machine, const TrainerId& id, std::string token, int64_t pid, uint32_t world_size);
+
+  void Boot();
+  void Signal(int signal);
+  void Freeze();
+  void Thaw();
+  void Vanish();  // with its host: nobody writes down how it ended
+
+  // ---- of its daemon ----
+  void Hear(const PipePtr& pipe, const v1::LinkMessage& message);
+  void PipeEnded(const PipePtr& pipe, const absl::Status& status);
+  void JoinWhenPossible();
+
+  // ---- of its group ----
+  bool alive() const { return !ended_; }
+  bool frozen() const { return frozen_; }
+  bool steps() const { return go_; }
+  bool joined() const { return stage_ >= Stage::kReady; }
+  double cpu_s() const { return static_cast<double>(last_step_); }
+  bool stop_asked() const { return stop_; }
+  Machine& machine() { return machine_; }
+  const TrainerId& id() const { return id_; }
+  uint64_t first_step() const { return first_step_; }
+  void StepMade(uint64_t step, absl::Duration took);
+  void Evaluated(uint64_t step);
+  void SetPhase(const std::string& phase);
+  void Saved(uint64_t step);
+  void PeerGone(uint64_t step);
+  void Finish(uint64_t step, bool stopped);
+  void Exit(int code);
+
+ private:
+  enum class Stage { kBooting, kJoining, kMeeting, kReady, kEnding };
+
+  // Once it is not frozen; not at all where it has ended.
+  void Do(std::function<void()> action);
+  void Connect();
+  void Register(const v1::DesiredTrainer& order);
+  void Meet();
+  void Restore();
+  uint64_t Tell(v1::Fact fact);
+  void SendFact(const v1::Fact& fact);
+  void SendReport(bool again);
+  void ReportOften();
+  void CloseThen(int code);
+  void ExitWhenClosed(int code, absl::Time give_up);
+  void End(v1::TrainerExited exited);
+  void Acknowledged(uint64_t sequence);
+
+  World& world_;
+  Machine& machine_;
+  const TrainerId id_;
+  const std::string token_;
+  const int64_t pid_;
+  const uint32_t world_size_;
+  std::shared_ptr<Group> group_;
+
+  Stage stage_ = Stage::kBooting;
+  bool ended_ = false;
+  bool frozen_ = false;
+  bool go_ = false;
+  bool stop_ = false;
+  std::vector<std::function<void()>> deferred_;
+  PipePtr pipe_;
+  std::optional<v1::DesiredTrainer> order_;
+  uint64_t first_step_ = 1;
+  uint64_t last_step_ = 0;
+  std::string phase_ = "starting";
+  absl::Time phase_since_;
+  std::map<std::string, double> phase_times_;  // that ended since the report before
+  std::deque<v1::Fact> facts_;  // not acknowledged
+  uint64_t last_fact_ = 0;
+  std::deque<v1::StepReport> steps_;
+  std::deque<v1::EvalReport> evals_;
+  size_t steps_sent_ = 0;
+  size_t evals_sent_ = 0;
+};
+
+}  // namespace trainyard::sim

@@ -1,0 +1,104 @@
+// One simulated cluster: the production cores of coordinator and daemons, everything else a model, all of it driven by
+// one scenario in one thread. The same scenario gives the same run, event by event.
+//
+//   Result result = World(DrawScenario(42)).Run();
+//   if (result.violation.has_value()) ...
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/sim/coordinator_process.h"
+#include "tests/sim/engine.h"
+#include "tests/sim/group.h"
+#include "tests/sim/judge.h"
+#include "tests/sim/machine.h"
+#include "tests/sim/mutation.h"
+#include "tests/sim/network.h"
+#include "tests/sim/operators.h"
+#include "tests/sim/scenario.h"
+#include "tests/sim/stale.h"
+#include "tests/sim/storage.h"
+
+namespace trainyard::sim {
+
+struct WorldOptions {
+  Mutation mutation = Mutation::kNone;
+  bool trace = false;
+  uint64_t check_every = 1;  // rounds of the coordinator between two looks at its whole state
+};
+
+struct Result {
+  std::optional<Violation> violation;
+  std::deque<std::string> trace;
+  uint64_t events = 0;  // of the coordinator's core
+  uint64_t daemon_events = 0;
+  absl::Duration virtual_time;
+  uint64_t print = 0;  // of everything that happened: equal where two runs were
+};
+
+class World {
+ public:
+  explicit World(const Scenario& scenario, const WorldOptions& options = {});
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  Result Run();
+
+  // ---- for the parts ----
+  absl::Time LocalTime(const Machine& machine) const;
+  absl::Time RealTime(const Machine& machine, absl::Time local) const;
+  int64_t NewPid() { return ++last_pid_; }
+  std::shared_ptr<Group> GroupFor(const GroupId& id, uint32_t ranks);
+  void CloseWatch(WatchId watch, const JobId& job);
+  void CountRound(size_t events) {
+    ++rounds_;
+    events_ += events;
+  }
+  bool CheckWhole() const { return rounds_ % options_.check_every == 0; }
+  // The coordinator has acknowledged this fact: it is in the synced records, or its generation is over there.
+  void CheckDurable(const v1::Fact& fact);
+  // Planted bugs: what is of an old generation says that it is of the current one.
+  void ForgeExit(v1::FactBatch& batch);
+  void ForgeReports(v1::RankReports& reports);
+  void PervertOutcome(State& state);
+
+  const Scenario scenario;
+  const Mutation mutation;
+  Engine engine;
+  Random random;
+  Judge judge;
+  Storage storage;
+  Network network;
+  CoordinatorProcess coordinator;
+  Operators operators;
+  uint64_t daemon_events = 0;
+
+ private:
+  // faults.cc
+  void Begin(const Fault& fault);
+  void End(const Fault& fault);
+  void CrashTrainer(const Fault& fault);
+  void FreezeTrainer(const Fault& fault);
+  void Heal();
+  void KeepRight();
+  bool Settled() const;
+  void CheckBounds();
+
+  const WorldOptions options_;
+  std::vector<std::unique_ptr<Machine>> machines_;
+  std::map<GroupId, std::shared_ptr<Group>> groups_;
+  std::vector<std::weak_ptr<Trainer>> frozen_;
+  int64_t last_pid_ = 100;
+  uint64_t rounds_ = 0;
+  uint64_t events_ = 0;
+  bool healed_ = false;
+};
+
+}  // namespace trainyard::sim
