@@ -223,11 +223,11 @@ TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesWhatWasNeverTold) {
   std::vector<EventPtr> rest = harness.WatchFrom(kJob, all[all.size() - 3]->sequence());
   ASSERT_EQ(rest.size(), 2u);
   EXPECT_EQ(rest.back()->step().step(), 6u);
-  harness.Handle(WatchJob{WatchId(1), JobId(kJob), all.back()->sequence() + 1, true});
+  harness.Handle(WatchJob{WatchId(1), JobId(kJob), {.sequence = all.back()->sequence() + 1}, true});
   EXPECT_TRUE(absl::IsOutOfRange(harness.ended_watches.at(WatchId(1))));
 
   // A watcher that has seen all waits, and is told what comes next.
-  harness.Handle(WatchJob{WatchId(2), JobId(kJob), all.back()->sequence(), true});
+  harness.Handle(WatchJob{WatchId(2), JobId(kJob), {.sequence = all.back()->sequence()}, true});
   EXPECT_FALSE(harness.watched.contains(WatchId(2)));
   host.Report(Key(kJob, 1, 0), 7, 8);
   ASSERT_TRUE(harness.watched.contains(WatchId(2)));

@@ -271,6 +271,72 @@ TEST_F(RpcTest, GoingDown_EndsStreamsWithUnavailable_AndTheNextLifeKnowsTheJob) 
   EXPECT_TRUE(job.unconfirmed());
 }
 
+TEST_F(RpcTest, AWatcherThatReconnects_IsToldOnlyLaterSteps_AlsoByTheNextLife) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(Submit().ok());
+  BringToRunning(host);
+  host.Report(5);
+  grpc::ClientContext first_context;
+  v1::WatchRequest request;
+  request.set_job_id(kJob);
+  auto first = jobs_->Watch(&first_context, request);
+  v1::Event event;
+  while (request.after_step() < 3) {
+    ASSERT_TRUE(first->Read(&event));
+    request.set_after_sequence(event.sequence());
+    if (event.has_step()) request.set_after_step(event.step().step());
+  }
+  first_context.TryCancel();
+  coordinator_.reset();
+  Start();
+
+  StreamHost again(channel_);
+  ASSERT_TRUE(again.AwaitDesired([](const v1::DesiredState&) { return true; }));
+  again.Report(6);
+  grpc::ClientContext context;
+  auto second = jobs_->Watch(&context, request);
+  std::vector<uint64_t> steps;
+  while (steps.size() < 3) {
+    ASSERT_TRUE(second->Read(&event));
+    if (event.has_step()) steps.push_back(event.step().step());
+  }
+  EXPECT_THAT(steps, ::testing::ElementsAre(4, 5, 6));
+}
+
+TEST_F(RpcTest, HostsAndEvents_AreListed) {
+  StreamHost host(channel_);
+  ASSERT_TRUE(Submit().ok());
+  BringToRunning(host);
+  grpc::ClientContext hosts_context;
+  v1::ListHostsResponse hosts;
+  ASSERT_TRUE(jobs_->ListHosts(&hosts_context, v1::ListHostsRequest(), &hosts).ok());
+  ASSERT_EQ(hosts.hosts_size(), 1);
+  EXPECT_EQ(hosts.hosts(0).name(), "w1");
+  EXPECT_TRUE(hosts.hosts(0).attached());
+
+  v1::ListEventsRequest request;
+  request.set_job_id(kJob);
+  grpc::ClientContext events_context;
+  v1::ListEventsResponse events;
+  ASSERT_TRUE(jobs_->ListEvents(&events_context, request, &events).ok());
+  EXPECT_EQ(events.events().rbegin()->state().state(), v1::JOB_STATE_RUNNING);
+  request.set_job_id("nosuchjob");
+  grpc::ClientContext unknown_context;
+  EXPECT_EQ(jobs_->ListEvents(&unknown_context, request, &events).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(RpcTest, ASecondCoordinatorOnTheFolder_Refuses_AndTheFirstGoesOn) {
+  CoordinatorOptions options;
+  options.listen = "127.0.0.1:0";
+  options.state = state_;
+
+  auto second = Coordinator::Start(options, Clock::GetRealClock(), [](const absl::Status&) { std::abort(); });
+
+  EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another coordinator uses this state folder"));
+  EXPECT_TRUE(Submit().ok());
+}
+
 TEST_F(RpcTest, WrongRequests_GetTheirCode) {
   grpc::ClientContext context;
   v1::GetRequest request;
