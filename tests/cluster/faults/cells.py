@@ -27,12 +27,12 @@ CELLS_IN_CI = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what one of the lines that the operator reads has to match. Not here: nothing need be told.
+# (fault, target) -> what `trainctl why` has to say. Not here: nothing need be told.
 CAUSES = {
-    ("kill", "coordinator"): r"coordinator .*(start|restart|new life|came back)",
-    ("kill", "daemon"): r"host b.*(daemon|attached)",
+    ("kill", "coordinator"): r"a new coordinator took the job up",
+    ("kill", "daemon"): r"a new daemon of host b took up rank \d",
     ("kill", "shim"): r"rank \d on b.*(SIGKILL|shim)",
-    ("kill", "all"): r"coordinator .*(start|restart|new life|came back)",
+    ("kill", "all"): r"a new coordinator took the job up(.|\n)*a new daemon of host b took up rank \d",
     ("stop", "daemon"): r"host b .*unreachable",
     ("control_cut", "coordinator"): r"host [ab] .*unreachable",
     ("control_cut", "daemon"): r"host b .*unreachable",
@@ -40,6 +40,10 @@ CAUSES = {
     ("host_cut", "daemon"): r"host b .*(unreachable|lost)",
     ("host_cut", "all"): r"host [ab] .*(unreachable|lost)",
 }
+# So long after the fault began the job must have gone on for its cause to be told to it: what is killed is seen at
+# once, a silence after the lease.
+TOLD_AFTER_S = {"kill": 0.5}
+TOLD_AFTER_LEASE_S = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +61,10 @@ class Cell:
         """A trainer dies of it, or ranks cannot reach each other; a restart of the group is right then."""
         return (self.fault, self.target) in {("kill", "shim"), ("host_cut", "daemon"), ("host_cut", "all")}
 
-    @property
-    def cause(self):
-        return CAUSES.get((self.fault, self.target), "")
+    def cause(self, lasted_s):
+        """What has to be told of a job that went on for so long after the fault began; empty: nothing need be."""
+        due = TOLD_AFTER_S.get(self.fault, TOLD_AFTER_LEASE_S)
+        return CAUSES.get((self.fault, self.target), "") if lasted_s > due else ""
 
     @property
     def small_disks(self):

@@ -8,6 +8,7 @@ faults.py.
 import itertools
 import os
 import re
+import time
 
 import pytest
 
@@ -54,8 +55,11 @@ def run_cell(cell, folder, undisturbed):
             cluster.start()
             cluster.submit(job_document(folder))
             cluster.wait_for_phase(cell.phase)
+            began = time.time()
             faults.FAULTS[cell.fault](cluster, cell.target, cells.hold_s())
-            check(cell, cluster, cluster.watcher.wait_for_end(END_S), undisturbed)
+            done = cluster.watcher.wait_for_end(END_S)
+            check(cell, cluster, done, undisturbed)
+            check_cause(cell, cluster, began)
         except Exception as error:
             raise AssertionError(f"{cell.name}: {error}\n{cluster.story()}") from error
 
@@ -72,9 +76,15 @@ def check(cell, cluster, done, undisturbed):
     assert harness.metrics_steps(cluster.run_folder) == undisturbed
 
     harness.wait_until(lambda: not cluster.leftovers(), "nothing is left running", 15)
-    if cell.cause:
-        told = cluster.explanation()
-        assert re.search(cell.cause, told), f"no line of `why` matches {cell.cause!r}:\n{told}"
+
+
+def check_cause(cell, cluster, began):
+    cause = cell.cause(cluster.watcher.of("state")[-1]["time_s"] - began)
+    told = cluster.explanation()
+    assert re.search(cause, told), f"no line of `why` matches {cause!r}:\n{told}"
+    if not cell.hurts_training:
+        blamed = re.search(r"\[(hang|host_lost|abandon|restart|give_up)\].*", told)
+        assert not blamed, f"`why` blames a rank or a host that was not hurt: {blamed[0]}"
 
 
 @pytest.mark.slow

@@ -236,11 +236,7 @@ class NetCluster:
 
     def explanation(self):
         """What the operator is told about the job's course."""
-        why = self.trainctl("why", self.job, expect=None)
-        if why.returncode == 2:
-            return "\n".join(line["text"] for line in self.watcher.of("notice"))
-        assert why.returncode == 0, why
-        return why.stdout
+        return self.trainctl("why", self.job).stdout
 
     def story(self):
         """All the logs, for a test that failed."""
