@@ -2,9 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/store.h"
@@ -104,6 +109,122 @@ TEST(SqliteStore, AFileThatIsNoStore_IsRefusedWithASentence) {
   ASSERT_FALSE(store.ok());
   EXPECT_TRUE(absl::IsDataLoss(store.status())) << store.status();
   EXPECT_THAT(std::string(store.status().message()), HasSubstr(folder.File()));
+}
+
+void RunSql(const std::string& file, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(file.c_str(), &db), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+  sqlite3_close(db);
+}
+
+int UserVersion(const std::string& file) {
+  int version = -1;
+  sqlite3* db = nullptr;
+  EXPECT_EQ(sqlite3_open(file.c_str(), &db), SQLITE_OK);
+  sqlite3_exec(
+      db, "PRAGMA user_version",
+      [](void* to, int, char** values, char**) {
+        *static_cast<int*>(to) = std::atoi(values[0]);
+        return 0;
+      },
+      &version, nullptr);
+  sqlite3_close(db);
+  return version;
+}
+
+std::string BytesOf(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(SqliteStore, AFileOfANewerVersion_IsRefused_AndStaysAsItIs) {
+  Folder folder;
+  {
+    auto store = OpenSqliteStore(folder.File());
+    ASSERT_TRUE(store.ok() && (*store)->Commit({{"job/a", "1"}}, 0).ok());
+  }
+  RunSql(folder.File(), "PRAGMA user_version=3");
+  std::string before = BytesOf(folder.File());
+
+  auto store = OpenSqliteStore(folder.File());
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(store.status())) << store.status();
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("install the version that wrote it"));
+  EXPECT_EQ(BytesOf(folder.File()), before);
+}
+
+TEST(SqliteStore, AFileOfAnOlderVersion_IsReadAsItIs_AndIsOursFromThenOn) {
+  Folder folder;
+  {
+    auto store = OpenSqliteStore(folder.File());
+    ASSERT_TRUE(store.ok() && (*store)->Commit({{"job/a", "1"}}, 0).ok());
+  }
+  RunSql(folder.File(), "PRAGMA user_version=1");
+
+  auto store = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_THAT((*store)->Load("")->records, ElementsAre(Pair("job/a", "1")));
+  store->reset();
+  EXPECT_EQ(UserVersion(folder.File()), 2);
+}
+
+TEST(SqliteStore, ADamagedFile_IsRefusedWhole_AndTheBackupBringsItBack) {
+  Folder folder;
+  {
+    auto store = OpenSqliteStore(folder.File());
+    ASSERT_TRUE(store.ok());
+    uint64_t revision = 0;
+    for (int i = 0; i < 50; ++i) {
+      std::vector<StoreEntry> entries;
+      for (int j = 0; j < 50; ++j) entries.push_back({absl::StrCat("job/", i, "-", j), std::string(500, 'x')});
+      auto committed = (*store)->Commit(entries, revision);
+      ASSERT_TRUE(committed.ok());
+      revision = *committed;
+    }
+  }
+  ASSERT_TRUE(BackUpSqliteStore(folder.File()).ok());
+  {
+    std::fstream file(folder.File(), std::ios::in | std::ios::out | std::ios::binary);
+    for (int page = 10; page < 20; ++page) {
+      file.seekp(page * 4'096);
+      file << std::string(200, '\xff');
+    }
+  }
+
+  auto damaged = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
+  std::string message(damaged.status().message());
+  EXPECT_THAT(message, HasSubstr("nothing of it was used"));
+
+  // As the message says.
+  std::string command = message.substr(message.find("rm -f"));
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  auto store = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->Load("job/")->records.size(), 2'500u);
+  EXPECT_EQ((*store)->Load("")->revision, 50u);
+}
+
+TEST(SqliteStore, ADiskThatIsFull_IsToldAsSuch_AndTheStoreStaysWhole) {
+  Folder folder;
+  auto store = OpenSqliteStore(folder.File());
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE((*store)->Commit({{"a", "1"}}, 0).ok());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  auto handler = signal(SIGXFSZ, SIG_IGN);
+  rlimit small = {64 << 10, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+
+  absl::Status refused = (*store)->Commit({{"b", std::string(200'000, 'x')}}, 1).status();
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+
+  EXPECT_TRUE(absl::IsResourceExhausted(refused) || absl::IsUnavailable(refused)) << refused;
+  auto again = (*store)->Commit({{"b", "2"}}, 1);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_THAT((*store)->Load("")->records, ElementsAre(Pair("a", "1"), Pair("b", "2")));
 }
 
 TEST(SqliteStore, AFolderThatIsNotThere_IsRefused) {
