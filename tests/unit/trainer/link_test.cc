@@ -63,8 +63,6 @@ class FakeDaemon final : public v1::TrainerLink::Service {
       absl::MutexLock lock(&mu_);
       registrations_.push_back(message.register_());
       if (!refusal_.ok()) return refusal_;
-      stream_ = stream;
-      context_ = context;
     }
     v1::LinkMessage start;
     v1::DesiredTrainer& trainer = *start.mutable_start()->mutable_trainer();
@@ -75,12 +73,19 @@ class FakeDaemon final : public v1::TrainerLink::Service {
     trainer.mutable_restart_from()->set_step(40);
     start.mutable_start()->set_host("w1");
     stream->Write(start);
+    {
+      // Only now may the test write: a stream takes one message at a time.
+      absl::MutexLock lock(&mu_);
+      stream_ = stream;
+      context_ = context;
+    }
     while (stream->Read(&message)) {
       absl::MutexLock lock(&mu_);
       if (message.has_fact()) facts_.push_back(message.fact());
       if (message.has_report()) {
         for (const auto& step : message.report().steps()) steps_.push_back(step.step());
         phase_ = message.report().phase();
+        reports_.push_back(message.report());
       }
     }
     absl::MutexLock lock(&mu_);
@@ -130,6 +135,7 @@ class FakeDaemon final : public v1::TrainerLink::Service {
   std::vector<v1::Fact> facts_;
   std::vector<uint64_t> steps_;
   std::string phase_;
+  std::vector<v1::RankReport> reports_;
   std::map<std::string, std::string> values_;
   int unavailable_ = 0;
   int ended_ = 0;
@@ -287,6 +293,35 @@ TEST_F(LinkTest, NoDaemon_EndsWithinTheLimit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(socket_));
 }
 
+TEST_F(LinkTest, Reports_TellWhereTheRankStands_WhileItsLoopSaysNothing) {
+  auto daemon = NewDaemon();
+  auto link = Connect();
+  ASSERT_TRUE(link->AwaitStart(kLimit).ok());
+  link->ReportProgress(Phase::kFirstStep, 0);
+  link->ReportWork({.compute_s = 1.5, .wait_s = 0.5, .steps = 3, .micro_batches = 6});
+  link->PollCommunicators([] {
+    return std::vector<CommunicatorProgress>{{"world", 9, 8, "all-reduce 9 (8 x fp64)", "all-reduce 9 (8 x fp64)"}};
+  });
+
+  // The loop is inside a collective from here on.
+  link->ReportProgress(Phase::kTrain, 1);
+
+  auto learned = [](const v1::RankReport& report) {
+    return report.phase_times_size() == 1 && report.phase_times(0).phase() == "first_step";
+  };
+  EXPECT_TRUE(daemon->Await([&] { return std::any_of(daemon->reports_.begin(), daemon->reports_.end(), learned); }));
+  EXPECT_TRUE(daemon->Await([&] { return !daemon->reports_.empty() && daemon->reports_.back().phase_s() > 0.4; }));
+  absl::MutexLock lock(&daemon->mu_);
+  const v1::RankReport& last = daemon->reports_.back();
+  EXPECT_EQ(last.phase(), "train");
+  ASSERT_EQ(last.communicators_size(), 1);
+  EXPECT_EQ(last.communicators(0).started(), 9u);
+  EXPECT_EQ(last.communicators(0).waits_in(), "all-reduce 9 (8 x fp64)");
+  EXPECT_EQ(last.compute_total_s(), 1.5);
+  EXPECT_EQ(last.micro_batches_made(), 6u);
+  EXPECT_EQ(last.phase_times_size(), 0);
+}
+
 TEST_F(LinkTest, Close_LetsTheDaemonReadEverything) {
   auto daemon = NewDaemon();
   auto link = Connect();
@@ -337,6 +372,34 @@ TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
   EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOff);
   EXPECT_EQ(config->checkpoint_keep, 0u);
   EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
+}
+
+TEST(SpecConfigTest, Probe_NeedsNothingOfTraining) {
+  v1::JobSpec spec;
+  spec.set_name("probe");
+  spec.mutable_probe()->set_matmul_size(64);
+  spec.mutable_probe()->set_matmul_repeats(3);
+  spec.mutable_probe()->set_all_reduce_bytes(8192);
+  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_ON);
+
+  auto config = ConfigFromSpec(spec.SerializeAsString());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->probe.has_value());
+  EXPECT_EQ(config->probe->matmul_size, 64);
+  EXPECT_EQ(config->probe->matmul_repeats, 3);
+  EXPECT_EQ(config->probe->all_reduce_bytes, 8192);
+  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOn);
+  EXPECT_FALSE(ConfigFromSpec(SmallSpec().SerializeAsString())->probe.has_value());
+}
+
+TEST(LinkMessagesTest, WhatAProbeMeasuredIsCarriedOver) {
+  v1::Fact fact =
+      ToMessage(ProbeFact{.matmul_gflops = 50, .all_reduce_latency_s = 2e-5, .all_reduce_bytes_per_s = 3e9});
+
+  EXPECT_EQ(fact.probe().matmul_gflops(), 50);
+  EXPECT_EQ(fact.probe().all_reduce_latency_s(), 2e-5);
+  EXPECT_EQ(fact.probe().all_reduce_bytes_per_s(), 3e9);
 }
 
 TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
