@@ -51,7 +51,7 @@ TEST(Metrics, SeriesOfAJob_AreDroppedWhenItIsFinal) {
   event->mutable_step()->set_tokens(64);
   event->mutable_step()->set_step_s(0.5);
   metrics.ObserveEffect(JobTold{JobId("job00000001"), event});
-  EXPECT_EQ(CountSeriesOfJobs(metrics), 3);
+  EXPECT_EQ(CountSeriesOfJobs(metrics), 3 + 8) << "step, loss, speed, and the eight parts of its time";
 
   metrics.ObserveEffect(JobEnded{JobId("job00000001")});
   EXPECT_EQ(CountSeriesOfJobs(metrics), 0);
