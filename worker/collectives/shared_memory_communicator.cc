@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "worker/collectives/single_communicator.h"
+#include "worker/collectives/type_word.h"
 
 namespace trainyard {
 namespace {
@@ -22,7 +23,7 @@ enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier }
 // One operation, from its start until it was carried out.
 struct Operation {
   Kind kind;
-  std::string name = {};  // "all-reduce 17 (6553600 x Float)"
+  std::string name = {};  // "all-reduce 17 (6553600 x fp32)"
   at::Tensor out = {};    // in-place operations have only this one
   at::Tensor in = {};
   int root = 0;
@@ -46,7 +47,10 @@ class SharedMemoryCollective final : public Collective {
 class SharedMemoryCommunicator final : public Communicator {
  public:
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
-      : rank_(options.rank), world_size_(options.world_size), segment_(std::move(segment)) {}
+      : rank_(options.rank),
+        world_size_(options.world_size),
+        timeout_(options.timeout),
+        segment_(std::move(segment)) {}
 
   // Peers that still wait for an operation nobody here waited for must not wait for ever.
   ~SharedMemoryCommunicator() override {
@@ -69,6 +73,12 @@ class SharedMemoryCommunicator final : public Communicator {
     return Start({.kind = Kind::kReduceScatter, .out = out.detach(), .in = in.detach()}, "reduce-scatter", in);
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
+  absl::Status Meet(absl::Duration limit) override {
+    segment_->set_timeout(limit);
+    absl::Status status = Barrier()->Wait();
+    segment_->set_timeout(timeout_);
+    return status;
+  }
 
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
@@ -103,7 +113,7 @@ class SharedMemoryCommunicator final : public Communicator {
       shared->name = absl::StrCat(kind, " ", ++progress_.num_started);
     }
     if (tensor.defined()) {
-      absl::StrAppend(&shared->name, " (", tensor.numel(), " x ", c10::toString(tensor.scalar_type()), ")");
+      absl::StrAppend(&shared->name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
     }
     {
       absl::MutexLock lock(&mu_);
@@ -276,6 +286,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
   const int rank_;
   const int world_size_;
+  const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
   uint32_t ticket_ = 2;                           // of the newest piece; the first two were the ranks' meeting

@@ -16,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/files.h"
@@ -216,13 +217,22 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
     uint32_t seen = counter.value.load(std::memory_order_seq_cst);
     if (HasReached(counter, ticket)) return absl::OkStatus();
     RETURN_IF_ERROR(CheckPeers(rank));
-    if (absl::Now() - start > options_.timeout) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", rank, " did not come within ",
-                                                      absl::FormatDuration(options_.timeout)));
+    const absl::Duration left = timeout_ - (absl::Now() - start);
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(Missing(stage, ticket), " did not come within ", absl::FormatDuration(timeout_)));
     }
-    Sleep(counter, seen, kLook);
+    Sleep(counter, seen, std::min(left, kLook));
     if (HasReached(counter, ticket)) return absl::OkStatus();
   }
+}
+
+std::string SharedSegment::Missing(Stage stage, uint32_t ticket) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (!HasReached(member(rank).stages[stage], ticket)) missing.push_back(rank);
+  }
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "));
 }
 
 absl::Status SharedSegment::CheckPeers(int rank) const {

@@ -50,6 +50,7 @@ class SharedSegment {
   std::byte* part(int rank, uint32_t ticket) const;
   std::byte* result(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
+  void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // of waits from here on
 
   // What this rank takes part in; the others compare it with their own once it has arrived.
   void SetOperation(uint32_t ticket, absl::string_view operation);
@@ -58,6 +59,7 @@ class SharedSegment {
   void Tell(Stage stage, uint32_t ticket);
   // Waits until every rank has told at least `ticket` (or `rank` alone has). Possible errors: Unavailable when a rank
   // has ended or has broken the segment; Aborted when this rank has; DeadlineExceeded after `timeout`.
+  // A deadline's message names all ranks that are missing.
   absl::Status AwaitAll(Stage stage, uint32_t ticket);
   absl::Status Await(int rank, Stage stage, uint32_t ticket);
 
@@ -68,7 +70,8 @@ class SharedSegment {
   struct Board;
   struct Member;
 
-  explicit SharedSegment(const SharedSegmentOptions& options) : options_(options) {}
+  explicit SharedSegment(const SharedSegmentOptions& options) : options_(options), timeout_(options.timeout) {}
+  std::string Missing(Stage stage, uint32_t ticket) const;
   absl::Status Make();
   absl::Status Open();
   absl::Status Map(int fd);
@@ -78,6 +81,7 @@ class SharedSegment {
   size_t size_bytes() const;
 
   const SharedSegmentOptions options_;
+  absl::Duration timeout_;
   int fd_ = -1;
   Board* board_ = nullptr;
   std::vector<int> pidfds_;  // by rank; -1: this rank

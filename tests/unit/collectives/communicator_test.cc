@@ -11,6 +11,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -142,6 +143,13 @@ absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   return status.ToString();
 }
 
+// The last rank does not come, until the others have said so.
+absl::StatusOr<std::string> MeetingMain(Communicator& comm, const std::string&) {
+  RETURN_IF_ERROR(comm.Meet(absl::Minutes(1)));
+  if (comm.rank() == comm.world_size() - 1) raise(SIGSTOP);
+  return comm.Meet(absl::Milliseconds(300)).ToString();
+}
+
 class CommunicatorOfWorld : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorOfWorld,
                          testing::Values(Group{Transport::kGloo, 1}, Group{Transport::kGloo, 2},
@@ -202,6 +210,17 @@ TEST_P(BrokenCommunicator, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
   }
 }
 
+TEST_P(BrokenCommunicator, AMeetingNamesTheRankThatIsMissing) {
+  World world(GetParam().size, "meeting", "", GetParam().transport);
+
+  absl::StatusOr<std::string> status = world.ResultOf(0);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_TRUE(absl::StrContains(*status, "DEADLINE_EXCEEDED")) << *status;
+  EXPECT_TRUE(absl::StrContains(absl::AsciiStrToLower(*status), absl::StrCat("rank ", GetParam().size - 1)) ||
+              absl::StrContains(absl::AsciiStrToLower(*status), absl::StrCat("ranks ", GetParam().size - 1)))
+      << *status;
+}
+
 TEST_P(BrokenCommunicator, ADeadPeerBreaksTheOperationOfAllOthers) {
   World world(GetParam().size, "death", "", GetParam().transport);
 
@@ -258,7 +277,7 @@ TEST(SingleCommunicator, FailsAfterAbortAsAnyOther) {
 
 int main(int argc, char** argv) {
   using namespace trainyard;
-  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}, {"large", LargeMain}, {"mixed", MixedMain}});
+  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}, {"large", LargeMain}, {"mixed", MixedMain}, {"meeting", MeetingMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
