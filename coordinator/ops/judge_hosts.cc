@@ -132,13 +132,31 @@ void JudgeHosts(Turn& turn) {
   }
 }
 
+namespace {
+
+// The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream may
+// outlive the loss, and then no Hello says what runs there.
+void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
+  auto ranks = job.ranks_on.find(host.name);
+  if (ranks == job.ranks_on.end()) return;
+  for (uint32_t index : ranks->second) {
+    Rank& rank = job.ranks[index];
+    if (!rank.ended() && rank.record.started() && host.attached()) {
+      v1::TrainerKey& key = host.strays.emplace_back();
+      key.set_job_id(job.id.value());
+      key.set_generation(job.head().generation());
+      key.set_rank(index);
+    }
+    MarkGone(turn, job, rank, reason);
+  }
+}
+
+}  // namespace
+
 void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
   turn.Decide(job, rule, "warning", reason);
   job.unconfirmed.erase(name);
-  auto ranks = job.ranks_on.find(name);
-  if (ranks != job.ranks_on.end()) {
-    for (uint32_t rank : ranks->second) MarkGone(turn, job, job.ranks[rank], reason);
-  }
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) LoseRanks(turn, job, host->second, reason);
   v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
   bool known = job.record.has_failure() && !IsBetterCause(failure, job.record.failure());
   if (!known) FailGeneration(turn, job, failure);

@@ -61,16 +61,6 @@ void Lose(Turn& turn, Host& host, const std::string& reason) {
   turn.DecideCluster(host.name, "operator", "warning", text);
   for (const JobId& id : JobsOn(turn.state, host)) {
     Job& job = turn.state.jobs.at(id);
-    // What it may still run holds its slot until its exit is told.
-    for (uint32_t index : job.ranks_on[host.name]) {
-      const Rank& rank = job.ranks[index];
-      if (rank.ended() || !rank.record.started() || !host.attached()) continue;
-      v1::TrainerKey key;
-      key.set_job_id(id.value());
-      key.set_generation(job.head().generation());
-      key.set_rank(index);
-      host.strays.push_back(std::move(key));
-    }
     LoseHost(turn, job, host.name, "operator", text);
   }
 }
