@@ -121,6 +121,7 @@ class Core {
   void DialWhenDue();
   v1::Hello MakeHello() const;
   void Acknowledge(uint64_t sequence);
+  void TellEndsAgain(uint64_t acked);
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
   void StoreFactsWhenDue();

@@ -75,6 +75,7 @@ void Core::On(Welcomed event) {
   heartbeat_at_ = now_ + heartbeat_interval_;
   JoinCluster(welcome.cluster_id());
   SayInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
+  TellEndsAgain(welcome.acked_fact());
   Acknowledge(welcome.acked_fact());
   // Steps go before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
@@ -132,6 +133,21 @@ void Core::On(FactsStored event) {
                           absl::FormatDuration(kDiskRetry), "; trainers keep what they told until the coordinator has it"));
   // A hello tells the id under which they are sent from here on.
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
+}
+
+// An end that the coordinator had, though we were never told so, was still named in our hello as a trainer that runs:
+// told once more, or the coordinator would keep its slot for it.
+void Core::TellEndsAgain(uint64_t acked) {
+  std::vector<const Trainer*> ended;
+  for (const auto& [id, trainer] : trainers_) {
+    if (trainer.exited.has_value() && trainer.exit_in_outbox && !trainer.exit_told) ended.push_back(&trainer);
+  }
+  for (const Trainer* trainer : ended) {
+    if (!outbox_.HasExit(trainer->id, acked)) continue;
+    v1::Fact fact;
+    *fact.mutable_exited() = *trainer->exited;
+    AddFact(*trainer, std::move(fact), {.trainer = trainer->id, .is_exit = true});
+  }
 }
 
 void Core::On(FactsAcknowledged event) { Acknowledge(event.sequence); }

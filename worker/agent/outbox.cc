@@ -50,6 +50,12 @@ void Outbox::Add(v1::Fact fact, const Origin& origin) {
   Push({.fact = std::move(fact), .origin = origin});
 }
 
+bool Outbox::HasExit(const TrainerId& id, uint64_t sequence) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.fact.sequence() <= sequence && entry.origin.is_exit && entry.origin.trainer == id;
+  });
+}
+
 bool Outbox::full() const {
   return entries_.size() >= limits::kFactsUnacknowledged || bytes_ >= limits::kOutboxBytes;
 }

@@ -77,6 +77,8 @@ class Outbox {
   size_t BelongTo(const std::string& cluster_id);
 
   Mark MarkOf(const TrainerId& id) const;
+  // The end of this trainer waits under a number up to `sequence`.
+  bool HasExit(const TrainerId& id, uint64_t sequence) const;
   // Forgets what it knows of trainers that are no more, but for the facts that wait.
   template <typename IsThere>
   void ForgetOthers(const IsThere& is_there) {
