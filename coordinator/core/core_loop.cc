@@ -197,7 +197,9 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
 }
 
 absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
-  absl::Duration wait = std::min(until, retry_at_) - options_.clock->TimeNow();
+  // `until` may be a tick that is overdue; none is made before the store takes records again.
+  const absl::Time now = options_.clock->TimeNow();
+  absl::Duration wait = (until > now ? std::min(until, retry_at_) : retry_at_) - now;
   std::vector<Event> batch;
   if (deferred_.size() < limits::kCoreQueueEvents) {
     batch = options_.queue->Take(wait, kBatchEvents);

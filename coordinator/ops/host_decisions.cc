@@ -49,16 +49,20 @@ void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::Hos
     if (!IsHostsKey(decision.key())) continue;
     auto& by_host = job.host_decisions[decision.key()];
     // Hosts of earlier generations have no say any more.
-    std::erase_if(by_host, [&](const auto& entry) { return !job.ranks_on.contains(entry.first); });
+    if (!by_host.contains(host) && by_host.size() >= job.ranks_on.size()) {
+      std::erase_if(by_host, [&](const auto& entry) { return !job.ranks_on.contains(entry.first); });
+    }
     v1::ResolvedKey& kept = by_host[host];
     if (kept.value() == decision.value() && kept.reason() == decision.reason()) continue;
     kept = decision;
     kept.set_value(decision.value().substr(0, kValueBytes));
     kept.set_reason(decision.reason().substr(0, kReasonBytes));
-    v1::ResolvedKey merged = Merge(decision.key(), by_host);
     auto* decisions = job.head().mutable_decisions();
     auto at = std::find_if(decisions->begin(), decisions->end(),
                            [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
+    // One more of the same changes nothing: a thousand hosts must not cost a million comparisons.
+    if (at != decisions->end() && at->value() == kept.value() && at->reason() == kept.reason()) continue;
+    v1::ResolvedKey merged = Merge(decision.key(), by_host);
     if (at != decisions->end()) {
       *at = std::move(merged);
     } else {
