@@ -44,8 +44,8 @@ class FileLock {
   // Tries until `wait` has passed. Possible errors: Unavailable when another process holds it (the message names its
   // pid where the file tells it).
   static absl::StatusOr<std::unique_ptr<FileLock>> Acquire(const std::string& path, absl::Duration wait);
-  // Takes the lock whoever holds it, by putting a file of its own in the other's place. The holder is not told: only for
-  // locks of which something else says that the holder's time is over.
+  // Takes the lock whoever holds it, by putting a file of its own in the other's place. The holder is not told: only
+  // for locks of which something else says that the holder's time is over.
   static absl::StatusOr<std::unique_ptr<FileLock>> Seize(const std::string& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -1,5 +1,6 @@
 // The hash of everything that must prove itself: job specs on their way to the ranks, files and pieces of checkpoints.
-// XXH3, 128 bits, written as 32 hex digits in the order of `xxhsum -H2`. It finds damage; it is no defence against forgery.
+// XXH3, 128 bits, written as 32 hex digits in the order of `xxhsum -H2`. It finds damage; it is no defence against
+// forgery.
 //
 //   std::string digest = HashHex(spec_bytes);
 #pragma once

@@ -1,13 +1,15 @@
-// The lifeline: a pipe by which one process (trainctl run) takes all that it started with it. It alone holds the writing
-// end; the private coordinator, the private worker daemon and every shim hold the reading end, all of the same pipe.
+// The lifeline: a pipe by which one process (trainctl run) takes all that it started with it. It alone holds the
+// writing end; the private coordinator, the private worker daemon and every shim hold the reading end, all of the same
+// pipe.
 //
 //   the writing end closes, nothing was written     its holder is gone, however that came: everybody ends at once
-//   one byte, 'L', was written (LetGo below)        everybody goes on without: a daemon becomes an ordinary one, and the
+//   one byte, 'L', was written (LetGo below)        everybody goes on without: a daemon becomes an ordinary one, and
+//   the
 //                                                   end of the pipe, now or later, means nothing any more
 //
-// Nobody reads the byte: a reader would take it from the others. It stays in the pipe, where each of them sees that it is
-// there, also a shim that is started later. So the order is: write the byte, then close or exit; nothing more to wait
-// for.
+// Nobody reads the byte: a reader would take it from the others. It stays in the pipe, where each of them sees that it
+// is there, also a shim that is started later. So the order is: write the byte, then close or exit; nothing more to
+// wait for.
 //
 //   poll({lifeline, POLLIN}) ... revents != 0:
 //   switch (LookAtLifeline(lifeline)) { kLetGo: lifeline = -1; ... kEnded: leave ...}

@@ -10,7 +10,8 @@ namespace trainyard::limits {
 
 // The daemon's stream carries control only; what is larger has an RPC or a file of its own.
 inline constexpr size_t kControlMessageBytes = 64 << 10;
-// gRPC's own limit. A desired state names every trainer of a host with its spec, so it may be larger than one message of ours.
+// gRPC's own limit. A desired state names every trainer of a host with its spec, so it may be larger than one message
+// of ours.
 inline constexpr size_t kGrpcMessageBytes = 16 << 20;
 
 inline constexpr size_t kStoreValueBytes = 64 << 10;
@@ -22,8 +23,8 @@ inline constexpr size_t kCoreQueueEvents = 65'536;
 inline constexpr size_t kJobsUnfinished = 10'000;
 inline constexpr size_t kHosts = 8'192;
 
-// Step reports: kept by a trainer while its daemon is away, by a daemon while the coordinator is, by the coordinator for
-// watchers that join late or fall behind.
+// Step reports: kept by a trainer while its daemon is away, by a daemon while the coordinator is, by the coordinator
+// for watchers that join late or fall behind.
 inline constexpr size_t kTrainerReports = 4'096;
 inline constexpr size_t kDaemonReports = 4'096;
 inline constexpr size_t kJobEvents = 65'536;
@@ -31,8 +32,8 @@ inline constexpr size_t kReportsPerMessage = 256;
 // Reports waiting for the core; beyond it those of other ranks than 0 are thinned.
 inline constexpr size_t kReportBytesQueued = 32 << 20;
 
-// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; of a finished job that is not
-// among the newest; their text; and all jobs' together, of which finished jobs give theirs up first.
+// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; of a finished job that is
+// not among the newest; their text; and all jobs' together, of which finished jobs give theirs up first.
 inline constexpr size_t kDurableEvents = 1'000;
 inline constexpr size_t kDurableEventsFirst = 100;
 static_assert(kDurableEventsFirst < kDurableEvents);

@@ -1,4 +1,5 @@
-// RETURN_IF_ERROR and ASSIGN_OR_RETURN, with the semantics of Abseil's macros of 2026, which this Abseil does not have yet.
+// RETURN_IF_ERROR and ASSIGN_OR_RETURN, with the semantics of Abseil's macros of 2026, which this Abseil does not have
+// yet.
 //
 //   RETURN_IF_ERROR(store.Put(job)) << "while accepting job " << id;
 //   ASSIGN_OR_RETURN(Job job, store.Get(id));
@@ -53,24 +54,23 @@ absl::Status ToStatus(const absl::StatusOr<T>& result) {
 
 }  // namespace trainyard
 
-#define RETURN_IF_ERROR(expression)                                                              \
-  if (absl::Status _status_of_expression = ::trainyard::internal::ToStatus(expression);         \
-      _status_of_expression.ok()) {                                                              \
-  } else /* NOLINT */                                                                            \
+#define RETURN_IF_ERROR(expression)                                                                                   \
+  if (absl::Status _status_of_expression = ::trainyard::internal::ToStatus(expression); _status_of_expression.ok()) { \
+  } else /* NOLINT */                                                                                                 \
     return ::trainyard::StatusBuilder(std::move(_status_of_expression))
 
 #define TRAINYARD_CONCAT_INNER(a, b) a##b
 #define TRAINYARD_CONCAT(a, b) TRAINYARD_CONCAT_INNER(a, b)
-#define TRAINYARD_ASSIGN_OR_RETURN_3(result, left, expression, error)        \
-  auto result = (expression);                                               \
-  if (!result.ok()) {                                                       \
-    ::trainyard::StatusBuilder _(std::move(result).status());               \
-    return std::move(_) error;                                              \
-  }                                                                         \
+#define TRAINYARD_ASSIGN_OR_RETURN_3(result, left, expression, error) \
+  auto result = (expression);                                         \
+  if (!result.ok()) {                                                 \
+    ::trainyard::StatusBuilder _(std::move(result).status());         \
+    return std::move(_) error;                                        \
+  }                                                                   \
   left = std::move(result).value()
-#define TRAINYARD_ASSIGN_OR_RETURN_2(result, left, expression)              \
-  auto result = (expression);                                               \
-  if (!result.ok()) return std::move(result).status();                      \
+#define TRAINYARD_ASSIGN_OR_RETURN_2(result, left, expression) \
+  auto result = (expression);                                  \
+  if (!result.ok()) return std::move(result).status();         \
   left = std::move(result).value()
 #define TRAINYARD_PICK(_1, _2, _3, NAME, ...) NAME
 #define ASSIGN_OR_RETURN(...)                                                                       \

@@ -22,17 +22,18 @@ constexpr MetricSpec kJobs = {"trainyard_jobs", MetricKind::kGauge,
                               "Jobs known, by state; finished ones until they are forgotten.", "state"};
 constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge,
                                "Hosts by state: attached (stream open), unreachable (lease ran out).", "state"};
-constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge,
-                               "Slots of reachable hosts by state: free, used.", "state"};
+constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge, "Slots of reachable hosts by state: free, used.",
+                               "state"};
 constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.", "job"};
 constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of the newest step of an unfinished job.",
                               "job"};
 constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
                                          "Tokens of the newest step over its wall time, all ranks.", "job"};
-constexpr MetricSpec kGoodput = {"trainyard_job_goodput_seconds", MetricKind::kGauge,
-                                 "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
-                                 "save, lost, detect, recover, pause.",
-                                 "job, part"};
+constexpr MetricSpec kGoodput = {
+    "trainyard_job_goodput_seconds", MetricKind::kGauge,
+    "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
+    "save, lost, detect, recover, pause.",
+    "job, part"};
 constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
                                 "Tokens trained on, all jobs; a step counts once, also over restarts."};
 constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
@@ -80,10 +81,10 @@ std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); 
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,       kJobs,        kHosts,       kSlots,         kStep,          kLoss,    kTokensPerSecond,
-      kTokens,      kStepSeconds, kFailures,    kTransitions,   kSaves,         kSavedBytes, kSaveSeconds,
-      kFailedSaves, kEvents,      kQueue,       kHandleSeconds, kCommitSeconds, kRecords, kCommitFailures, kStalled,
-      kGoodput,     kShed,        kEventsDropped, kDurableBytes, kForgotten, kRpcs};
+      kBuild,       kJobs,        kHosts,    kSlots,         kStep,          kLoss,       kTokensPerSecond,
+      kTokens,      kStepSeconds, kFailures, kTransitions,   kSaves,         kSavedBytes, kSaveSeconds,
+      kFailedSaves, kEvents,      kQueue,    kHandleSeconds, kCommitSeconds, kRecords,    kCommitFailures,
+      kStalled,     kGoodput,     kShed,     kEventsDropped, kDurableBytes,  kForgotten,  kRpcs};
   return *specs;
 }
 
@@ -112,10 +113,11 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
   auto it = jobs_.find(job);
   if (it == jobs_.end()) {
     prometheus::Labels labels = {{"job", job.value()}};
-    it = jobs_.emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
-                                      .loss = &gauges_[kLoss.name]->Add(labels),
-                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
-                                      .goodput = {}})
+    it = jobs_
+             .emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
+                                     .loss = &gauges_[kLoss.name]->Add(labels),
+                                     .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
+                                     .goodput = {}})
              .first;
     for (GoodputPart part : kGoodputParts) {
       it->second.goodput.push_back(

@@ -63,8 +63,7 @@ void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   if (config.state().empty()) {
     problems.AddError({}, "", "no state folder: give --state DIR, or `state` in the --config file");
   }
-  absl::Status listen =
-      CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
+  absl::Status listen = CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
   if (!listen.ok()) problems.AddError({}, "", std::string(listen.message()));
 }
 

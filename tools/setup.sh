@@ -7,6 +7,10 @@ DEPS="$ROOT/.deps"
 PYTHON="$DEPS/python/bin/python"
 SETUP_LOG="$DEPS/setup.log"
 
+# What apt-get and pip say when nobody answers.
+NO_NETWORK='resolv|could not connect|unable to connect|connection (timed out|refused|broken)|network is unreachable'
+NO_NETWORK+='|NewConnectionError|failed to fetch|read timed out|No matching distribution'
+
 # Measured on Debian 12, with room for pip's downloads beside what it unpacks, in MiB.
 BUILD_MIB=3072
 FULL_MIB=9216
@@ -62,8 +66,7 @@ die_from_log() {
   tail_text=$(tail -n 40 "$SETUP_LOG")
   if grep -qiE 'No space left|not enough free space' <<<"$tail_text"; then
     die "$tried failed: the disk is full. Free some space (see 'df -h'), then run ./dev setup again."
-  elif grep -qiE 'resolv|could not connect|unable to connect|connection (timed out|refused|broken)|network is unreachable|NewConnectionError|failed to fetch|read timed out|No matching distribution' \
-    <<<"$tail_text"; then
+  elif grep -qiE "$NO_NETWORK" <<<"$tail_text"; then
     die "$tried failed: $source did not answer. Check the network and proxy settings, then run ./dev setup again." \
       "(The full output is in .deps/setup.log.)"
   fi

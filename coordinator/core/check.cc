@@ -111,8 +111,8 @@ absl::Status CheckSlots(const State& state, const Host& host) {
     for (uint32_t rank : on->second) used += job.ranks[rank].ended() ? 0 : 1;
   }
   if (used <= host.most_slots || host.most_slots == 0) return absl::OkStatus();  // 0: not attached yet
-  return absl::InternalError(absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.most_slots,
-                                          " slots"));
+  return absl::InternalError(
+      absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.most_slots, " slots"));
 }
 
 // Watchers: sequences rise, stay below what was reserved, and a job that is over keeps nobody waiting.

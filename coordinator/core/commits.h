@@ -1,7 +1,7 @@
-// How the records of a batch of turns become commits of the store, which takes so many entries at once: each commit holds
-// whole turns, in their order, so that a crash between two leaves a state that was. A turn that is too large for one is
-// split between its groups, and a group that is too large anywhere; the loader (records.h) then drops what lacks its end.
-// Pure.
+// How the records of a batch of turns become commits of the store, which takes so many entries at once: each commit
+// holds whole turns, in their order, so that a crash between two leaves a state that was. A turn that is too large for
+// one is split between its groups, and a group that is too large anywhere; the loader (records.h) then drops what lacks
+// its end. Pure.
 #pragma once
 
 #include <cstddef>

@@ -65,9 +65,7 @@ std::optional<CallId> CallOf(const Event& event) {
       event);
 }
 
-bool IsForNow(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-}
+bool IsForNow(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsResourceExhausted(status); }
 
 }  // namespace
 
@@ -75,7 +73,9 @@ CoreLoop::CoreLoop(Options options) : options_(std::move(options)), revision_(op
 
 CoreLoop::~CoreLoop() { Stop(); }
 
-void CoreLoop::Start() { thread_ = std::thread([this] { Loop(); }); }
+void CoreLoop::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
 
 void CoreLoop::Stop() {
   options_.queue->Close();
@@ -215,9 +215,8 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
   if (stalled_.has_value()) return taken;
   retry_wait_ = absl::ZeroDuration();
   options_.sink->Release(
-      WriteLog{WriteLog::Level::kInfo,
-               absl::StrCat("the store takes records again, after ",
-                            absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});
+      WriteLog{WriteLog::Level::kInfo, absl::StrCat("the store takes records again, after ",
+                                                    absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});
   return taken + 1;  // there is more to do, also for a loop that is ending
 }
 

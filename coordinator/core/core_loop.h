@@ -2,8 +2,8 @@
 // releases their effects. So nothing is told that a crash could take back, and a thousand facts cost one disk write.
 //
 // While the store takes nothing (the disk is full), everything that would change something waits, in order: nothing is
-// acknowledged, calls are refused with the reason, and reads are answered from memory. The store is tried again until it
-// takes what it refused; no time passes for the core meanwhile.
+// acknowledged, calls are refused with the reason, and reads are answered from memory. The store is tried again until
+// it takes what it refused; no time passes for the core meanwhile.
 //
 // What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
 // from any other thread; effects are released on the loop's thread.
@@ -30,8 +30,8 @@ class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void Release(Effect effect) = 0;
-  // The round's effects have all been released: what was held back, to go out together, may be due. Returns in what time
-  // it wants to be called again.
+  // The round's effects have all been released: what was held back, to go out together, may be due. Returns in what
+  // time it wants to be called again.
   virtual absl::Duration Flush() { return absl::InfiniteDuration(); }
 };
 
@@ -39,12 +39,12 @@ class EffectSink {
 struct LoopRound {
   std::vector<const char*> events;  // their names
   absl::Duration handle_time;
-  absl::Duration commit_time;       // zero: there was nothing to commit
+  absl::Duration commit_time;  // zero: there was nothing to commit
   size_t records = 0;
-  size_t queue_length = 0;          // left after the batch was taken
-  size_t commit_failures = 0;       // commits that the store refused for now
-  bool stalled = false;             // and it has not taken them since
-  uint64_t reports_shed = 0;        // thinned out of the queue since the round before
+  size_t queue_length = 0;     // left after the batch was taken
+  size_t commit_failures = 0;  // commits that the store refused for now
+  bool stalled = false;        // and it has not taken them since
+  uint64_t reports_shed = 0;   // thinned out of the queue since the round before
 };
 
 class CoreLoop {

@@ -69,8 +69,8 @@ using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
 using WatchList = std::shared_ptr<const std::vector<WatchId>>;
 
-// The values of one generation, in the order they were put. It grows while effects that name it are on their way: all of
-// that is on the loop's thread.
+// The values of one generation, in the order they were put. It grows while effects that name it are on their way: all
+// of that is on the loop's thread.
 struct ValueLog {
   std::vector<ValuePtr> values;
 };
@@ -127,8 +127,9 @@ struct JobEnded {
   JobId job;
 };
 
-using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues,
-                            EndValues, WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
+using Effect =
+    std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues, EndValues,
+                 WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
 
 // A put, or a delete where there is no value.
 struct Record {

@@ -178,10 +178,9 @@ struct Tick {
 };
 
 using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob,
-                           ResumeJob, SetHost, GetServerInfo, WatchJob,
-                           WatchClosed, HostDraining, OpenLogs,
-                           LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold,
-                           RevisionApplied, PutValue, WatchValues, WatchValuesClosed, Tick>;
+                           ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed,
+                           LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied,
+                           PutValue, WatchValues, WatchValuesClosed, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

@@ -1,6 +1,6 @@
 // What happened to one job (or to the cluster), in memory, for watchers and for `events`: two lists with one count of
-// sequences. Durable events (states, notices, checkpoints, decisions, probes) also lie in the store; step and evaluation
-// reports come again from daemons. Both are bounded. Core thread only.
+// sequences. Durable events (states, notices, checkpoints, decisions, probes) also lie in the store; step and
+// evaluation reports come again from daemons. Both are bounded. Core thread only.
 //
 //   for (uint64_t gone : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`

@@ -21,7 +21,8 @@ constexpr char kEventPrefix[] = "event/";
 constexpr char kReportPrefix[] = "reports/";
 
 absl::Status Unreadable(absl::string_view key) {
-  return absl::DataLossError(absl::StrCat("record ", key, " of the store cannot be read; stop the coordinator and restore "
+  return absl::DataLossError(absl::StrCat("record ", key,
+                                          " of the store cannot be read; stop the coordinator and restore "
                                           "the state folder from a copy (store.db.bak is that of the last clean stop), "
                                           "or start with an empty one"));
 }
@@ -113,7 +114,8 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   job.longest_s = job.record.longest_s();
   job.head().set_unreachable(false);  // as far as this coordinator knows
   if (at == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());
-  if (at == v1::JOB_STATE_QUEUED) job.waiting_since = std::min(now, absl::FromUnixMillis(job.head().submitted_unix_ms()));
+  if (at == v1::JOB_STATE_QUEUED)
+    job.waiting_since = std::min(now, absl::FromUnixMillis(job.head().submitted_unix_ms()));
   if (IsFinal(at)) state.finished.push_back(job.id);
   if (IsFinal(at)) return absl::OkStatus();
   for (const auto& [name, ranks] : job.ranks_on) {

@@ -18,15 +18,15 @@
 #include "coordinator/core/event.h"
 #include "coordinator/core/history.h"
 #include "coordinator/policy/hang.h"
-#include "coordinator/policy/straggler.h"
 #include "coordinator/policy/health.h"
+#include "coordinator/policy/straggler.h"
 #include "trainyard/v1/store.pb.h"
 
 namespace trainyard {
 
 struct CoreOptions {
   std::string cluster_id;
-  Incarnation incarnation;        // of this life of the coordinator
+  Incarnation incarnation;  // of this life of the coordinator
   absl::Duration lease = absl::Seconds(3);
   uint32_t finished_jobs = 1000;  // kept
 };
@@ -48,15 +48,15 @@ struct Rank {
   std::string phase = "starting";
   uint64_t last_step = 0;
   absl::Time last_report = absl::InfinitePast();
-  bool seen_running = false;      // told by `started` or by its host's Hello in this life of the coordinator
-  bool broke = false;             // told that a collective broke
+  bool seen_running = false;  // told by `started` or by its host's Hello in this life of the coordinator
+  bool broke = false;         // told that a collective broke
   absl::Time missing_since = absl::InfiniteFuture();  // its host attached without it and has not told its exit
   uint64_t removed_at_revision = 0;  // the desired state that first lacked it; 0: still desired, or host away
   absl::Time dropped_at = absl::InfiniteFuture();  // its host is known to be ending it since
   // Of its steps, as far as this life of the coordinator saw: when the newest was completed.
   absl::Time step_at = absl::InfinitePast();
-  RankStand stand;                // what hangs are judged by
-  double cpu_s = 0;               // of its process, as told at `cpu_at`
+  RankStand stand;   // what hangs are judged by
+  double cpu_s = 0;  // of its process, as told at `cpu_at`
   absl::Time cpu_at = absl::InfinitePast();
   std::optional<Look> look;
   ComputeWindow computing;
@@ -89,7 +89,7 @@ struct HangWatch {
   std::set<uint32_t> suspects;                    // ranks that others wait for, while nothing moves
   std::string told;                               // of a stall that is going on; empty: none was told
   bool told_learned = false;
-  bool stalled = false;                           // as judged last
+  bool stalled = false;                               // as judged last
   absl::Time stalled_since = absl::InfiniteFuture();  // of the one told
   absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: a stall was in them
   absl::Time stragglers_judged_at = absl::InfinitePast();
@@ -108,16 +108,16 @@ struct Job {
   bool told_changed = false;
 
   // Soft: the current generation.
-  bool nothing_desired = true;     // its trainers are not in any desired state
-  bool stop = false;               // stop at the next step, as cancelled
+  bool nothing_desired = true;                      // its trainers are not in any desired state
+  bool stop = false;                                // stop at the next step, as cancelled
   absl::Time drop_at = absl::InfiniteFuture();      // when desired trainers are dropped (grace of a stop or of a cause)
   absl::Time drop_by = absl::InfiniteFuture();      // however long an evaluation or a save goes on
   absl::Time finished_at = absl::InfiniteFuture();  // every rank has told that all steps are made
   absl::Time unreachable_since = absl::InfiniteFuture();  // no host of it can be reached
-  absl::Time progress_at = absl::InfinitePast();    // last progress in forming the group
-  absl::Time restart_at = absl::InfinitePast();     // not placed again before
-  absl::Time reports_until = absl::InfiniteFuture();  // waits for step reports that are on their way
-  double longest_s = 0;            // step, evaluation or save seen: a stop must be given that time
+  absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
+  absl::Time restart_at = absl::InfinitePast();           // not placed again before
+  absl::Time reports_until = absl::InfiniteFuture();      // waits for step reports that are on their way
+  double longest_s = 0;  // step, evaluation or save seen: a stop must be given that time
   ValueStore store;
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
 
@@ -164,7 +164,7 @@ struct Host {
   v1::HostRecord record;  // durable
 
   // Soft.
-  SessionId session;      // value 0: not attached
+  SessionId session;  // value 0: not attached
   std::string peer;
   uint32_t slots = 0;
   uint32_t most_slots = 0;  // that it has told in this life of the coordinator
@@ -177,12 +177,12 @@ struct Host {
   uint64_t applied_revision = 0;
   uint64_t applied_fact = 0;  // its facts up to here have been taken; `record.acked_fact` may stay behind
   std::map<JobId, HeldAck> held_acks;
-  bool draining = false;      // its daemon is about to leave
+  bool draining = false;  // its daemon is about to leave
   absl::Duration clock_offset;
   uint64_t disk_free_bytes = 0;
-  std::set<JobId> jobs;    // jobs whose current generation has ranks here
+  std::set<JobId> jobs;                  // jobs whose current generation has ranks here
   std::vector<v1::RunningTrainer> held;  // of jobs that are held; they are left alone
-  std::vector<v1::TrainerKey> strays;  // trainers of the past it still runs; they hold slots until they have exited
+  std::vector<v1::TrainerKey> strays;    // trainers of the past it still runs; they hold slots until they have exited
 
   bool attached() const { return session.value() != 0; }
   Incarnation incarnation() const { return Incarnation(record.incarnation()); }
@@ -192,8 +192,8 @@ struct Host {
 struct LogReader {
   ReaderId id;
   v1::LogsRequest request;
-  std::map<std::string, HostName> open;   // request id → host that pushes under it
-  std::set<HostName> asked;               // hosts that have been asked in the current generation
+  std::map<std::string, HostName> open;  // request id → host that pushes under it
+  std::set<HostName> asked;              // hosts that have been asked in the current generation
   uint32_t next_request = 1;
   absl::Time close_at = absl::InfiniteFuture();  // the job has ended: lines on their way may still come until then
 };
@@ -206,11 +206,11 @@ struct State {
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job
   uint64_t next_submit_index = 1;
-  std::set<uint64_t> queue;                 // submit indexes of jobs that wait for slots
-  std::set<uint64_t> overdue;               // those of them that later jobs may no longer overtake
-  std::set<JobId> active;                   // jobs with HasTrainers(state)
+  std::set<uint64_t> queue;    // submit indexes of jobs that wait for slots
+  std::set<uint64_t> overdue;  // those of them that later jobs may no longer overtake
+  std::set<JobId> active;      // jobs with HasTrainers(state)
   absl::Time told_saved_at = absl::InfinitePast();
-  std::deque<JobId> finished;               // oldest first
+  std::deque<JobId> finished;  // oldest first
 
   std::map<HostName, Host> hosts;
   absl::flat_hash_map<SessionId, HostName> sessions;
@@ -220,8 +220,8 @@ struct State {
   // Durable: hosts that came and went, states of jobs. Bounded by itself.
   History cluster{{.durable = limits::kClusterEvents, .first = 0, .reports = 0}};
   uint64_t cluster_sequence = 0;
-  uint64_t durable_bytes = 0;             // of all jobs' durable events
-  std::vector<std::string> orphans;       // keys the store held without a record they belong to
+  uint64_t durable_bytes = 0;        // of all jobs' durable events
+  std::vector<std::string> orphans;  // keys the store held without a record they belong to
 };
 
 }  // namespace trainyard

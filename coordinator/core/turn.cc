@@ -130,7 +130,8 @@ void Turn::KeepReports(Job& job) {
     first_part = (job.reported_step - limits::kDurableReports) / kStepsPerReportPart;
   }
   const auto& reports = job.history.reports();
-  for (auto report = reports.rbegin(); report != reports.rend() && (*report)->sequence() > job.kept_sequence; ++report) {
+  for (auto report = reports.rbegin(); report != reports.rend() && (*report)->sequence() > job.kept_sequence;
+       ++report) {
     std::optional<uint64_t> part = ReportPartOf(**report);
     if (!part.has_value() || *part < first_part) continue;
     changes.report_parts.insert(*part);

@@ -72,7 +72,8 @@ class Turn {
   // Moves the job by the lifecycle's table, with the reason an operator should see.
   // REQUIRES: the table has (state, event).
   void Move(Job& job, LifecycleEvent event, std::string reason);
-  // The state stays; why it stands there has changed. Watchers are told; durable where it is the first the job is told of.
+  // The state stays; why it stands there has changed. Watchers are told; durable where it is the first the job is told
+  // of.
   void SetReason(Job& job, std::string reason);
 
   // Runs what was touched and scheduled until nothing is left, then makes the records and messages.

@@ -30,8 +30,9 @@ int FirstAt(const v1::Job& head, uint64_t step) {
 void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
   if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kHashBytes) {
-    turn.Notice(job, "error", absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(),
-                                           " whose path or hash is longer than any; it is not recorded"));
+    turn.Notice(job, "error",
+                absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(),
+                             " whose path or hash is longer than any; it is not recorded"));
     return;
   }
   // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.

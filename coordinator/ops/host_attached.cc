@@ -17,23 +17,22 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kHostNameBytes = 253;    // as long as a DNS name may be
+constexpr size_t kHostNameBytes = 253;  // as long as a DNS name may be
 constexpr uint32_t kSlotsMax = 1'024;
 constexpr int kPastIncarnations = 8;
 
 bool IsHostName(absl::string_view name) {
-  return !name.empty() && name.size() <= kHostNameBytes &&
-         std::all_of(name.begin(), name.end(),
-                     [](char c) { return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_'; });
+  return !name.empty() && name.size() <= kHostNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+  });
 }
 
 absl::Status CheckHello(const v1::Hello& hello) {
   const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
   if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ",
-                     limits::kOldestProtocol, " to ", limits::kProtocol, "; install version ", kVersion,
-                     " of trainyard on the host"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
+        " to ", limits::kProtocol, "; install version ", kVersion, " of trainyard on the host"));
   }
   if (!IsHostName(hello.host())) {
     return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
@@ -53,7 +52,8 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "host ", hello.host(), " runs ", hello.trainers_size(), " trainers of cluster ", hello.cluster_id(), ", this is ",
-      ours, "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
+      ours,
+      "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
       "trainers and gives the host to this cluster"));
 }
 

@@ -134,8 +134,8 @@ void JudgeHosts(Turn& turn) {
 
 namespace {
 
-// The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream may
-// outlive the loss, and then no Hello says what runs there.
+// The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream
+// may outlive the loss, and then no Hello says what runs there.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;
@@ -156,7 +156,8 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
 void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
   turn.Decide(job, rule, "warning", reason);
   job.unconfirmed.erase(name);
-  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) LoseRanks(turn, job, host->second, reason);
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end())
+    LoseRanks(turn, job, host->second, reason);
   v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
   bool known = job.record.has_failure() && !IsBetterCause(failure, job.record.failure());
   if (!known) FailGeneration(turn, job, failure);

@@ -13,22 +13,22 @@
 namespace trainyard {
 
 // ---- people and services -------------------------------------------------------------------------------------------
-void Run(Turn& turn, SubmitJob& event);          // submit_job.cc
-void Run(Turn& turn, GetJob& event);             // read_jobs.cc
-void Run(Turn& turn, ListJobs& event);           // read_jobs.cc
-void Run(Turn& turn, GetServerInfo& event);      // read_jobs.cc
-void Run(Turn& turn, ListHosts& event);          // list_hosts.cc
-void Run(Turn& turn, ListEvents& event);         // list_events.cc
-void Run(Turn& turn, CancelJob& event);          // cancel_job.cc
-void Run(Turn& turn, RestartJob& event);         // restart_job.cc
-void Run(Turn& turn, PauseJob& event);           // pause_job.cc
-void Run(Turn& turn, ResumeJob& event);          // resume_job.cc
-void Run(Turn& turn, SetHost& event);            // set_host.cc
-void Run(Turn& turn, WatchJob& event);           // watch_job.cc
-void Run(Turn& turn, WatchClosed& event);        // watch_job.cc
-void Run(Turn& turn, OpenLogs& event);           // read_logs.cc
-void Run(Turn& turn, LogsClosed& event);         // read_logs.cc
-void Run(Turn& turn, LogPushEnded& event);       // read_logs.cc
+void Run(Turn& turn, SubmitJob& event);      // submit_job.cc
+void Run(Turn& turn, GetJob& event);         // read_jobs.cc
+void Run(Turn& turn, ListJobs& event);       // read_jobs.cc
+void Run(Turn& turn, GetServerInfo& event);  // read_jobs.cc
+void Run(Turn& turn, ListHosts& event);      // list_hosts.cc
+void Run(Turn& turn, ListEvents& event);     // list_events.cc
+void Run(Turn& turn, CancelJob& event);      // cancel_job.cc
+void Run(Turn& turn, RestartJob& event);     // restart_job.cc
+void Run(Turn& turn, PauseJob& event);       // pause_job.cc
+void Run(Turn& turn, ResumeJob& event);      // resume_job.cc
+void Run(Turn& turn, SetHost& event);        // set_host.cc
+void Run(Turn& turn, WatchJob& event);       // watch_job.cc
+void Run(Turn& turn, WatchClosed& event);    // watch_job.cc
+void Run(Turn& turn, OpenLogs& event);       // read_logs.cc
+void Run(Turn& turn, LogsClosed& event);     // read_logs.cc
+void Run(Turn& turn, LogPushEnded& event);   // read_logs.cc
 
 // ---- daemons -------------------------------------------------------------------------------------------------------
 void Run(Turn& turn, AttachHost& event);         // host_attached.cc
@@ -42,7 +42,7 @@ void Run(Turn& turn, WatchValues& event);        // watch_values.cc
 void Run(Turn& turn, WatchValuesClosed& event);  // watch_values.cc
 
 // ---- time ----------------------------------------------------------------------------------------------------------
-void Run(Turn& turn, Tick& event);               // tick_health.cc
+void Run(Turn& turn, Tick& event);  // tick_health.cc
 
 // ---- parts that several of the above share -------------------------------------------------------------------------
 
@@ -84,7 +84,8 @@ void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, cons
 // The same of every host of the job that cannot be reached, because an operator said so.
 void LoseUnreachable(Turn& turn, Job& job, const std::string& why);
 
-// account_goodput.cc: everything up to now goes to what the ranks spend their time with now. Called before that changes.
+// account_goodput.cc: everything up to now goes to what the ranks spend their time with now. Called before that
+// changes.
 void AccountGoodput(const Turn& turn, Job& job);
 // The ledger as it would be then; nothing is changed.
 v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady);

@@ -73,8 +73,9 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   TellInOrder(turn, job, report);
   if (rank.exited() || rank.record.finished()) turn.KeepReports(job);
   if (report.dropped_steps() > 0) {
-    turn.Notice(job, "warning", absl::StrCat(report.dropped_steps(), " step reports were dropped by the daemon on ",
-                                             rank.record.host(), " while it could not reach the coordinator"));
+    turn.Notice(job, "warning",
+                absl::StrCat(report.dropped_steps(), " step reports were dropped by the daemon on ", rank.record.host(),
+                             " while it could not reach the coordinator"));
   }
 }
 

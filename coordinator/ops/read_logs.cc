@@ -30,8 +30,8 @@ std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<
     if (reader.asked.contains(name)) continue;
     auto host = turn.state.hosts.find(name);
     if (host == turn.state.hosts.end() || !host->second.attached()) return name.value();
-    std::string request_id = absl::StrCat(turn.state.options.incarnation.value(), ".", reader.id.value(), ".",
-                                          reader.next_request++);
+    std::string request_id =
+        absl::StrCat(turn.state.options.incarnation.value(), ".", reader.id.value(), ".", reader.next_request++);
     reader.open[request_id] = name;
     reader.asked.insert(name);
     request_ids.push_back(std::move(request_id));

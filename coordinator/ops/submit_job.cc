@@ -30,8 +30,8 @@ absl::Status CheckRequest(const State& state, const v1::SubmitRequest& request, 
   }
   size_t unfinished = state.jobs.size() - state.finished.size();
   if (unfinished >= limits::kJobsUnfinished) {
-    return absl::ResourceExhaustedError(absl::StrCat(unfinished,
-                                                     " jobs are unfinished, the limit; wait, or cancel some"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(unfinished, " jobs are unfinished, the limit; wait, or cancel some"));
   }
   return absl::OkStatus();
 }
@@ -76,8 +76,8 @@ void Run(Turn& turn, SubmitJob& event) {
       turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(it->second)});
     } else {
       turn.Emit(Reply{event.call,
-                      absl::AlreadyExistsError(absl::StrCat("job_id ", id.value(),
-                                                            " names another job; choose another id, or none")),
+                      absl::AlreadyExistsError(
+                          absl::StrCat("job_id ", id.value(), " names another job; choose another id, or none")),
                       {}});
     }
     return;

@@ -35,8 +35,8 @@ void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& r
   }
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_DIGEST,
-                             absl::StrCat("has another configuration than the job: digest ", registered.spec_digest(),
-                                          ", expected ", job.head().spec_digest())));
+                           absl::StrCat("has another configuration than the job: digest ", registered.spec_digest(),
+                                        ", expected ", job.head().spec_digest())));
 }
 
 void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
@@ -52,8 +52,8 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
   rank.broke = true;
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_COLLECTIVE,
-                             absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
-                                          broken.message().substr(0, 1024))));
+                           absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
+                                        broken.message().substr(0, 1024))));
 }
 
 // Once a rank: what it measured is told to watchers, and the doctor judges it.
@@ -93,7 +93,7 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
     case v1::Fact::kRefused:
       FailGeneration(turn, job,
                      FailureOf(rank, v1::FailureRecord::KIND_REFUSED,
-                                 absl::StrCat("refused the job: ", fact.refused().message().substr(0, 4096))));
+                               absl::StrCat("refused the job: ", fact.refused().message().substr(0, 4096))));
       break;
     case v1::Fact::kBroken:
       Broken(turn, job, rank, fact.broken());

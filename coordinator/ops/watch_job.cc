@@ -13,9 +13,10 @@ void Run(Turn& turn, WatchJob& event) {
   }
   Job& job = it->second;
   if (event.first && event.position.sequence > job.last_sequence) {
-    turn.Emit(EndWatch{event.watch, absl::OutOfRangeError(absl::StrCat(
-                                        "after_sequence ", event.position.sequence, " is newer than ", job.last_sequence,
-                                        ", the last event of job ", job.id.value(), "; watch from 0"))});
+    turn.Emit(EndWatch{event.watch,
+                       absl::OutOfRangeError(absl::StrCat("after_sequence ", event.position.sequence, " is newer than ",
+                                                          job.last_sequence, ", the last event of job ", job.id.value(),
+                                                          "; watch from 0"))});
     return;
   }
   if (auto batch = MakeWatchBatch(job, event.watch, event.position)) {

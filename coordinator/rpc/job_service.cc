@@ -20,10 +20,12 @@ constexpr size_t kLogLinesWaiting = 1'024;
 class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
  public:
   WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, const v1::WatchRequest& request)
-      : context_(context), registry_(registry), id_(registry.NewId()), job_(request.job_id()),
-        position_{.sequence = request.after_sequence(),
-                  .step = request.after_step(),
-                  .eval_step = request.after_eval_step()},
+      : context_(context),
+        registry_(registry),
+        id_(registry.NewId()),
+        job_(request.job_id()),
+        position_{
+            .sequence = request.after_sequence(), .step = request.after_step(), .eval_step = request.after_eval_step()},
         writer_(this) {}
 
   void Start(std::shared_ptr<WatchStream> self) {
@@ -146,16 +148,18 @@ JobServiceImpl::JobServiceImpl(const RpcContext& context, CallTable& calls, LogB
     : context_(context), calls_(calls), bridge_(bridge) {}
 JobServiceImpl::~JobServiceImpl() = default;
 
-grpc::ServerUnaryReactor* JobServiceImpl::Submit(grpc::CallbackServerContext* context,
-                                                 const v1::SubmitRequest* request, v1::SubmitResponse* response) {
-  return calls_.Start("Submit", context, response,
-                      [request](CallId call) { return SubmitJob{call, *request, JobId(RandomId(kJobIdLength))}; });
+grpc::ServerUnaryReactor* JobServiceImpl::Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
+                                                 v1::SubmitResponse* response) {
+  return calls_.Start("Submit", context, response, [request](CallId call) {
+    return SubmitJob{call, *request, JobId(RandomId(kJobIdLength))};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                               v1::Job* response) {
-  return calls_.Start("Get", context, response,
-                      [request](CallId call) { return GetJob{call, JobId(request->job_id())}; });
+  return calls_.Start("Get", context, response, [request](CallId call) {
+    return GetJob{call, JobId(request->job_id())};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
@@ -163,8 +167,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* cont
   return calls_.Start("List", context, response, [request](CallId call) { return ListJobs{call, *request}; });
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context,
-                                                 const v1::CancelRequest* request, v1::Job* response) {
+grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
+                                                 v1::Job* response) {
   return calls_.Start("Cancel", context, response, [request](CallId call) {
     return CancelJob{call, JobId(request->job_id()), request->reason()};
   });
@@ -172,12 +176,11 @@ grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* co
 
 grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
                                                         const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
-  return calls_.Start("GetServerInfo", context, response,
-                      [](CallId call) { return trainyard::GetServerInfo{call}; });
+  return calls_.Start("GetServerInfo", context, response, [](CallId call) { return trainyard::GetServerInfo{call}; });
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context,
-                                                    const v1::ListHostsRequest*, v1::ListHostsResponse* response) {
+grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context, const v1::ListHostsRequest*,
+                                                    v1::ListHostsResponse* response) {
   return calls_.Start("ListHosts", context, response, [](CallId call) { return trainyard::ListHosts{call}; });
 }
 
@@ -191,22 +194,24 @@ grpc::ServerUnaryReactor* JobServiceImpl::Pause(grpc::CallbackServerContext* con
   return calls_.Start("Pause", context, response, [request](CallId call) { return PauseJob{call, *request}; });
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* context,
-                                                 const v1::ResumeRequest* request, v1::Job* response) {
+grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,
+                                                 v1::Job* response) {
   return calls_.Start("Resume", context, response, [request](CallId call) { return ResumeJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* context,
                                                   const v1::SetHostRequest* request, v1::HostStatus* response) {
-  return calls_.Start("SetHost", context, response,
-                      [request](CallId call) { return trainyard::SetHost{call, *request}; });
+  return calls_.Start("SetHost", context, response, [request](CallId call) {
+    return trainyard::SetHost{call, *request};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListEvents(grpc::CallbackServerContext* context,
                                                      const v1::ListEventsRequest* request,
                                                      v1::ListEventsResponse* response) {
-  return calls_.Start("ListEvents", context, response,
-                      [request](CallId call) { return trainyard::ListEvents{call, *request}; });
+  return calls_.Start("ListEvents", context, response, [request](CallId call) {
+    return trainyard::ListEvents{call, *request};
+  });
 }
 
 grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext*,

@@ -49,8 +49,8 @@ absl::Status CheckEntries(const std::vector<StoreEntry>& entries) {
   for (const StoreEntry& entry : entries) {
     size_t bytes = entry.key.size() + (entry.value.has_value() ? entry.value->size() : 0);
     if (bytes > Store::kEntryBytesMax) {
-      return absl::InvalidArgumentError(absl::StrCat("entry ", entry.key, " has ", bytes, " bytes; the limit is ",
-                                                     Store::kEntryBytesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("entry ", entry.key, " has ", bytes, " bytes; the limit is ", Store::kEntryBytesMax));
     }
   }
   return absl::OkStatus();

@@ -137,7 +137,8 @@ class SqliteStore final : public Store {
       return Execute(absl::StrCat("BEGIN;"
                                   "CREATE TABLE records(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
                                   "CREATE TABLE revision(revision INTEGER NOT NULL); INSERT INTO revision VALUES(0);"
-                                  "PRAGMA application_id=", kApplication, "; PRAGMA user_version=", kSchema, "; COMMIT")
+                                  "PRAGMA application_id=",
+                                  kApplication, "; PRAGMA user_version=", kSchema, "; COMMIT")
                          .c_str());
     }
     if (application != kApplication) {
@@ -226,8 +227,8 @@ absl::Status BackUpSqliteStore(const std::string& path) {
   std::string made = absl::StrCat(StoreBackupPath(path), ".new");
   unlink(made.c_str());  // of a backup that was cut short
   sqlite3* db = nullptr;
-  int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE,
-                             nullptr);
+  int code =
+      sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
   absl::Cleanup close_db = [&db] { sqlite3_close(db); };
   if (code == SQLITE_OK) {
     char* sql = sqlite3_mprintf("VACUUM INTO %Q", made.c_str());

@@ -59,8 +59,8 @@ absl::Status CheckEntries(const std::vector<StoreEntry>& entries);
 std::unique_ptr<Store> NewMemoryStore();
 
 // Opens or makes the file; write-ahead log, every commit synced to disk. The file is checked whole first.
-// Possible errors: FailedPrecondition: written by a newer version, or not a store of ours. DataLoss: damaged; the message
-// says how to restore it. PermissionDenied, Unavailable: the file cannot be opened.
+// Possible errors: FailedPrecondition: written by a newer version, or not a store of ours. DataLoss: damaged; the
+// message says how to restore it. PermissionDenied, Unavailable: the file cannot be opened.
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path);
 
 // Writes a whole copy beside the file, at once or not at all; made at every clean stop. Where it lies: StoreBackupPath.

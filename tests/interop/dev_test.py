@@ -101,6 +101,11 @@ def test_wrong_usage_is_exit_2_with_a_sentence(checkout, arguments):
     assert done.stdout + done.stderr
 
 
+def test_the_tree_keeps_the_rules_a_program_can_check():
+    done = subprocess.run([harness.ROOT / "dev", "tidy"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("verb", ["setup", "build", "test", "fmt", "tidy", "sim", "demo"])
 def test_every_verb_explains_itself(checkout, verb):
     done = subprocess.run(["./dev", verb, "--help"], cwd=checkout, capture_output=True, text=True)

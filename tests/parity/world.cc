@@ -68,9 +68,9 @@ World::World(int size, const std::string& main, const std::string& arguments, Tr
   folder_ = mkdtemp(pattern.data());
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size; ++rank) {
-    std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
-                                      folder_, main,      arguments,
-                                      transport == Transport::kGloo ? "gloo" : kSharedMemoryWord};
+    std::vector<std::string> words = {
+        program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
+        folder_, main,      arguments,          transport == Transport::kGloo ? "gloo" : kSharedMemoryWord};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

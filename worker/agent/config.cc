@@ -50,7 +50,8 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--state", flags.state,
                  "folder for trainers' output and records (default: keyed by user, coordinator and name)");
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7072); empty: none");
-  app.add_option("--health", flags.health, "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
+  app.add_option("--health", flags.health,
+                 "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
   app.add_option("--label", flags.labels, "rack=r1, switch=s1 or words of your own; once each")->take_all();
   app.add_option("--config", flags.file, "file of these settings in YAML; flags win");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
@@ -146,8 +147,8 @@ void CheckListen(const char* key, const std::string& address, bool allow_plainte
   if (address.empty()) return;
   absl::optional<HostPort> split = SplitHostPort(address, /*port_min=*/0);
   if (!split.has_value()) {
-    problems->push_back(absl::StrCat(key, ": expected host:port with a port from 0 to 65535, or nothing, found '",
-                                     address, "'"));
+    problems->push_back(
+        absl::StrCat(key, ": expected host:port with a port from 0 to 65535, or nothing, found '", address, "'"));
   } else if (!IsLoopbackHost(split->host) && !allow_plaintext) {
     problems->push_back(absl::StrCat(key, ": ", address, " is not on loopback and is served in plain text; give ",
                                      "--allow-plaintext if everybody on that network may read it"));

@@ -44,7 +44,7 @@ struct CoreOptions {
   uint32_t slots = 1;
   v1::Inventory inventory;
   std::string data_interface = {};  // that the inventory's data address is of; empty: not known
-  std::string cluster_id;  // of the coordinator this daemon last knew; empty: none
+  std::string cluster_id;           // of the coordinator this daemon last knew; empty: none
   bool adopt_cluster = false;  // let another cluster's coordinator have this host, and end the trainers that run here
   OutboxContents outbox = {};  // as the life before left it
   // Names an outbox; random.
@@ -98,8 +98,8 @@ class Core {
     bool told_to_abort = false;
     absl::Time kill_at = absl::InfiniteFuture();
 
-    LinkId link;  // 0: none
-    absl::Time spoke_at;             // by this link, or when it was opened
+    LinkId link;          // 0: none
+    absl::Time spoke_at;  // by this link, or when it was opened
     bool has_spec = false;
     bool go_sent = false;            // on this link
     bool stop_sent = false;          // on this link
@@ -180,7 +180,7 @@ class Core {
   const CoreOptions options_;
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
-  std::set<GroupId> groups_;                  // whose values are served
+  std::set<GroupId> groups_;  // whose values are served
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;            // requests that were taken up
   std::map<std::string, bool> log_requests_;  // whether it is followed, by its id

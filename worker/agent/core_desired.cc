@@ -47,8 +47,8 @@ void Core::Drop(Trainer& trainer) {
   trainer.told_to_abort = true;
   trainer.kill_at = std::min(trainer.kill_at, now_ + kAbortGrace);
   v1::LinkMessage message;
-  message.mutable_abort()->set_reason(absl::StrCat("generation ", trainer.id.generation.value(), " of job ",
-                                                   trainer.id.job.value(), " is over"));
+  message.mutable_abort()->set_reason(
+      absl::StrCat("generation ", trainer.id.generation.value(), " of job ", trainer.id.job.value(), " is over"));
   Emit(SendLink{trainer.link, std::move(message)});
 }
 

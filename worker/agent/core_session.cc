@@ -103,9 +103,9 @@ void Core::JoinCluster(const std::string& cluster_id) {
 absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
   uint32_t protocol = std::max(1u, welcome.protocol());
   if (protocol >= limits::kOldestProtocol && protocol <= limits::kProtocol) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the coordinator at ", options_.coordinator, " speaks protocol ", protocol, ", this daemon ",
-                   limits::kOldestProtocol, " to ", limits::kProtocol, "; install the coordinator's version here"));
+  return absl::FailedPreconditionError(absl::StrCat("the coordinator at ", options_.coordinator, " speaks protocol ",
+                                                    protocol, ", this daemon ", limits::kOldestProtocol, " to ",
+                                                    limits::kProtocol, "; install the coordinator's version here"));
 }
 
 void Core::StoreFactsWhenDue() {
@@ -129,8 +129,8 @@ void Core::On(FactsStored event) {
   try_disk_at_ = now_ + kDiskRetry;
   if (!outbox_.Failed(options_.make_outbox_id())) return;
   SayWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
-                          "): facts are kept in memory and the disk is tried every ",
-                          absl::FormatDuration(kDiskRetry), "; trainers keep what they told until the coordinator has it"));
+                          "): facts are kept in memory and the disk is tried every ", absl::FormatDuration(kDiskRetry),
+                          "; trainers keep what they told until the coordinator has it"));
   // A hello tells the id under which they are sent from here on.
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
 }

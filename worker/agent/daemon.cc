@@ -125,24 +125,21 @@ absl::Status Daemon::Start() {
   writer_ = std::make_unique<OutboxWriter>(*storage_, post);
   relay_ = std::make_unique<ValueRelay>(cache_, options.incarnation, wake);
   core_ = std::make_unique<Core>(std::move(options));
-  processes_ =
-      std::make_unique<ProcessTable>(ProcessTableOptions{.ranks = ranks_,
-                                                         .shim = JoinPath(config_.programs, "trainyard-shim"),
-                                                         .trainer = JoinPath(config_.programs, "trainyard-trainer"),
-                                                         .link = socket_,
-                                                         .lifeline_fd = config_.lifeline_fd,
-                                                         .log_bytes_per_rank = config_.log_bytes_per_rank,
-                                                         .on_kept =
-                                                             [this](const RankFolders& folders) {
-                                                               metrics_.CountRankFolders(folders);
-                                                             }},
-                                     post);
+  processes_ = std::make_unique<ProcessTable>(
+      ProcessTableOptions{.ranks = ranks_,
+                          .shim = JoinPath(config_.programs, "trainyard-shim"),
+                          .trainer = JoinPath(config_.programs, "trainyard-trainer"),
+                          .link = socket_,
+                          .lifeline_fd = config_.lifeline_fd,
+                          .log_bytes_per_rank = config_.log_bytes_per_rank,
+                          .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
+      post);
   examiner_ = std::make_unique<ProcessExaminer>(post);
   // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
   processes_->FindAll();
   ASSIGN_OR_RETURN(
-      links_,
-      LinkServer::Start({.socket = socket_, .clock = clock_, .cache = cache_, .relay = *relay_, .post = post, .wake = wake}));
+      links_, LinkServer::Start(
+                  {.socket = socket_, .clock = clock_, .cache = cache_, .relay = *relay_, .post = post, .wake = wake}));
   logs_ = std::make_unique<LogPusher>(ranks_, post);
   session_ = std::make_unique<Session>(config_.coordinator, post);
   thread_ = std::thread([this] { Run(); });

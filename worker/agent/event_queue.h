@@ -1,5 +1,5 @@
-// What waits for the daemon's event thread. Bounded by its senders: a session, a link and the outbox have one event here
-// each, links and shims are limited in number, and a wish to be woken is kept once however often it is said.
+// What waits for the daemon's event thread. Bounded by its senders: a session, a link and the outbox have one event
+// here each, links and shims are limited in number, and a wish to be woken is kept once however often it is said.
 //
 // Waits by the steady clock (absl::Mutex waits by the wall clock, whose step back would be slept through). Thread-safe.
 #pragma once

@@ -103,10 +103,9 @@ struct LeaveRequested {
 };
 struct Tick {};
 
-using Event =
-    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened, LinkFact, LinkReport,
-                 LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, ProcessesSampled,
-                 ProcessExamined, LogsEnded, LeaveRequested, Tick>;
+using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened,
+                           LinkFact, LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded,
+                           ProcessesSampled, ProcessExamined, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 
@@ -194,8 +193,8 @@ struct Leave {
   int exit_code;
 };
 
-using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess, SampleProcesses,
-                            ExamineProcess, MarkTold,
-                            AdmitTrainer, EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, Say, Leave>;
+using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
+                            SampleProcesses, ExamineProcess, MarkTold, AdmitTrainer, EndGroup, StartLogs, StopLogs,
+                            ForgetLogs, RememberCluster, Say, Leave>;
 
 }  // namespace trainyard::agent

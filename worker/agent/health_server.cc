@@ -33,13 +33,12 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   if (health->server_ == nullptr) health->TryListen(absl::StrCat(host, ":0"), &port);
   grpc::EnableDefaultHealthCheckService(false);  // the trainers' socket has none
   if (health->server_ == nullptr || port == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the health service cannot be served on ", address, ": '", host, "' is not an address of this host"));
+    return absl::InvalidArgumentError(absl::StrCat("the health service cannot be served on ", address, ": '", host,
+                                                   "' is not an address of this host"));
   }
   health->address_ = absl::StrCat(host, ":", port);
   if (health->address_ != address && !absl::EndsWith(address, ":0")) {
-    health->warning_ =
-        absl::StrCat("health port ", address, " is taken; serving on ", health->address_, " instead");
+    health->warning_ = absl::StrCat("health port ", address, " is taken; serving on ", health->address_, " instead");
   }
   health->SetAttached(false);
   return health;

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/limits.h"
-#include "trainyard/v1/trainer.grpc.pb.h"
 #include "common/rpc_status.h"
+#include "trainyard/v1/trainer.grpc.pb.h"
 
 namespace trainyard::agent {
 namespace {
@@ -90,7 +90,8 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
 class Refusal final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage> {
  public:
   Refusal() {
-    Finish(ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat("this daemon has ", limits::kLinks, " links, the limit"))));
+    Finish(ToGrpcStatus(
+        absl::ResourceExhaustedError(absl::StrCat("this daemon has ", limits::kLinks, " links, the limit"))));
   }
   void OnDone() override { delete this; }
 };

@@ -41,7 +41,8 @@ void TellReady(int fd, const Daemon& daemon) {
                                      {"pid", getpid()},
                                      {"metrics", daemon.metrics_address()},
                                      {"health", daemon.health_address()}})
-                         .dump() + "\n";
+                         .dump() +
+                     "\n";
   if (write(fd, line.data(), line.size()) < 0) spdlog::warn("--ready-fd {}: cannot be written", fd);
   close(fd);
 }
@@ -89,9 +90,9 @@ int Run(int argc, char** argv) {
     return 1;
   }
   if (config->ready_fd >= 0) TellReady(config->ready_fd, daemon);
-  PollThread watcher({{.fd = signals, .on_ready = [&] { return TakeSignal(signals, *config, daemon), true; }},
-                      {.fd = config->lifeline_fd,
-                       .on_ready = [&] { return TakeLifeline(config->lifeline_fd, daemon), false; }}});
+  PollThread watcher(
+      {{.fd = signals, .on_ready = [&] { return TakeSignal(signals, *config, daemon), true; }},
+       {.fd = config->lifeline_fd, .on_ready = [&] { return TakeLifeline(config->lifeline_fd, daemon), false; }}});
   return daemon.AwaitEnd();
 }
 

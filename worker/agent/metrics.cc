@@ -10,7 +10,8 @@ constexpr MetricKind kGauge = MetricKind::kGauge;
 
 constexpr MetricSpec kBuild = {"trainyard_worker_build_info", kGauge, "Always 1; the version is in the label.",
                                "version"};
-constexpr MetricSpec kAttached = {"trainyard_worker_attached", kGauge, "1 while the stream to the coordinator is open."};
+constexpr MetricSpec kAttached = {"trainyard_worker_attached", kGauge,
+                                  "1 while the stream to the coordinator is open."};
 constexpr MetricSpec kDials = {"trainyard_worker_dials_total", kCounter, "Attempts to reach the coordinator."};
 constexpr MetricSpec kTrainers = {"trainyard_worker_trainers", kGauge, "Trainers that run on this host."};
 constexpr MetricSpec kStarts = {"trainyard_worker_starts_total", kCounter, "Trainers started."};
@@ -41,9 +42,9 @@ constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limi
 
 const std::vector<MetricSpec>& WorkerMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,        kAttached,     kDials,        kTrainers, kStarts,   kExits,   kFacts,        kFactsWaiting, kFactsDropped,
-      kOutboxBytes,  kOutboxOnDisk, kOutboxErrors, kQueue,    kDiskFree, kFolders, kFoldersLimit, kFolderBytes,
-      kFolderBytesLimit, kLogBytesLimit};
+      kBuild,        kAttached,     kDials,       kTrainers,         kStarts,       kExits, kFacts,
+      kFactsWaiting, kFactsDropped, kOutboxBytes, kOutboxOnDisk,     kOutboxErrors, kQueue, kDiskFree,
+      kFolders,      kFoldersLimit, kFolderBytes, kFolderBytesLimit, kLogBytesLimit};
   return *specs;
 }
 

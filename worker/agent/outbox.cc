@@ -56,9 +56,7 @@ bool Outbox::HasExit(const TrainerId& id, uint64_t sequence) const {
   });
 }
 
-bool Outbox::full() const {
-  return entries_.size() >= limits::kFactsUnacknowledged || bytes_ >= limits::kOutboxBytes;
-}
+bool Outbox::full() const { return entries_.size() >= limits::kFactsUnacknowledged || bytes_ >= limits::kOutboxBytes; }
 
 void Outbox::NumberAbove(uint64_t sequence) {
   last_sequence_ = last_sent_ = sequence;

@@ -1,10 +1,10 @@
 // Facts on their way to the coordinator: numbered in order, written to disk, sent once they are there, kept until
 // acknowledged, sent again on the next stream and by the next life of the daemon.
 //
-// Its numbers belong to its id, which outlives the daemon: the coordinator keeps (host, id) → highest number it has, and
-// passes over what it has already. When the disk refuses, facts go on in memory, under a new id, since numbers that were
-// never written could be given twice. What a trainer told stays with the trainer until the coordinator has it, and how it
-// ended lies in its rank folder, so nothing is lost then either unless both die.
+// Its numbers belong to its id, which outlives the daemon: the coordinator keeps (host, id) → highest number it has,
+// and passes over what it has already. When the disk refuses, facts go on in memory, under a new id, since numbers that
+// were never written could be given twice. What a trainer told stays with the trainer until the coordinator has it, and
+// how it ended lies in its rank folder, so nothing is lost then either unless both die.
 //
 //   Add ──▶ waits ──TakeWrite──▶ being written ──Stored──▶ TakeUnsent ──▶ sent ──Acknowledge──▶ gone
 //
@@ -41,8 +41,8 @@ class Outbox {
   };
   // What is known of a trainer's own numbers, from this life and those before.
   struct Mark {
-    uint64_t last = 0;     // the highest it has told
-    uint64_t durable = 0;  // the highest the coordinator has
+    uint64_t last = 0;       // the highest it has told
+    uint64_t durable = 0;    // the highest the coordinator has
     bool exit_told = false;  // its end is among the facts that wait
   };
 

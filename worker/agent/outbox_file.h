@@ -2,7 +2,8 @@
 // file is only added to, or replaced as a whole. Pure functions from records to bytes and back, so that the disk may be
 // real, full, torn or a simulation's.
 //
-//   record:  length of the payload (4 bytes, little-endian), its checksum (8 bytes, XXH3), the payload (an OutboxRecord)
+//   record:  length of the payload (4 bytes, little-endian), its checksum (8 bytes, XXH3), the payload (an
+//   OutboxRecord)
 //
 // A crash may leave a torn record at the end: it is cut off, and nothing of it had been sent or acknowledged.
 #pragma once
@@ -24,7 +25,7 @@ inline constexpr uint32_t kOutboxVersion = 1;
 std::string EncodeOutboxRecord(const v1::OutboxRecord& record);
 
 struct OutboxContents {
-  v1::OutboxHeader header;  // an empty id: there was no file, or nothing in it could be read
+  v1::OutboxHeader header;            // an empty id: there was no file, or nothing in it could be read
   std::vector<v1::OutboxFact> facts;  // in order, acknowledged ones too
   uint64_t acked_fact = 0;
   size_t cut_bytes = 0;  // at the end, torn or damaged; they are gone with the next replacement

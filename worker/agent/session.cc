@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/limits.h"
-#include "trainyard/v1/agent.grpc.pb.h"
 #include "common/rpc_status.h"
+#include "trainyard/v1/agent.grpc.pb.h"
 
 namespace trainyard::agent {
 namespace {

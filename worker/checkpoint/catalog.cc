@@ -83,7 +83,8 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
       RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
       RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
       RETURN_IF_ERROR(file_system.RemoveAll(partial));
-      told.push_back(absl::StrCat(name, " was complete and has taken the place of ", final_path, ", which was damaged"));
+      told.push_back(
+          absl::StrCat(name, " was complete and has taken the place of ", final_path, ", which was damaged"));
     } else if (checkpoint.ok() && !FileExists(final_path)) {
       RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
       RETURN_IF_ERROR(file_system.SyncFolder(run_folder));

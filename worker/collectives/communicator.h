@@ -65,8 +65,8 @@ class Communicator {
   // Ends once every rank has started it.
   virtual std::unique_ptr<Collective> Barrier() = 0;
   // As Barrier, but waits here and says who is missing: returns once every rank has called it. Possible errors, besides
-  // those of a Wait: DeadlineExceeded after `limit`, which names the ranks that did not come (on rank 0; the others name
-  // rank 0, which did not let them go).
+  // those of a Wait: DeadlineExceeded after `limit`, which names the ranks that did not come (on rank 0; the others
+  // name rank 0, which did not let them go).
   virtual absl::Status Meet(absl::Duration limit) = 0;
 
   // Ends every operation, under way or to come, with Aborted: a thread that waits is out within 200 ms, whatever its

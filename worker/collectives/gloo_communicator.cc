@@ -42,7 +42,8 @@ absl::Status StatusOfException(const std::exception& error) {
   return absl::UnavailableError(text);
 }
 
-// LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not answer.
+// LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not
+// answer.
 absl::Status StatusOfMeeting(const std::exception& error) {
   std::string text = TextOf(error);
   bool late = absl::StrContains(text, "failed to pass") || absl::StrContains(text, "successfully reached");
@@ -189,8 +190,7 @@ class GlooCommunicator final : public Communicator {
     {
       absl::MutexLock lock(&mu_);
       name = absl::StrCat(kind, " ", ++progress_.num_started);
-      if (tensor.defined())
-        absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
+      if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
       progress_.last_started = name;
       if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, error_);
     }

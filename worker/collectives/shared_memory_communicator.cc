@@ -47,10 +47,7 @@ class SharedMemoryCollective final : public Collective {
 class SharedMemoryCommunicator final : public Communicator {
  public:
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
-      : rank_(options.rank),
-        world_size_(options.world_size),
-        timeout_(options.timeout),
-        segment_(std::move(segment)) {}
+      : rank_(options.rank), world_size_(options.world_size), timeout_(options.timeout), segment_(std::move(segment)) {}
 
   // Peers that still wait for an operation nobody here waited for must not wait for ever.
   ~SharedMemoryCommunicator() override {

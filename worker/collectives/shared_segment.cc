@@ -80,9 +80,7 @@ struct alignas(128) SharedSegment::Board {
   std::atomic<uint32_t> broken_by;  // rank + 1; 0: whole
 };
 
-SharedSegment::Member& SharedSegment::member(int rank) const {
-  return reinterpret_cast<Member*>(board_ + 1)[rank];
-}
+SharedSegment::Member& SharedSegment::member(int rank) const { return reinterpret_cast<Member*>(board_ + 1)[rank]; }
 
 size_t SharedSegment::size_bytes() const {
   size_t world = static_cast<size_t>(options_.world_size);

@@ -1,8 +1,9 @@
-// Notices that the other end of a connection is gone without a word: a host cut off or without power sends no FIN, and TCP
-// by itself would go on for a quarter of an hour with data under way, and for ever with none.
+// Notices that the other end of a connection is gone without a word: a host cut off or without power sends no FIN, and
+// TCP by itself would go on for a quarter of an hour with data under way, and for ever with none.
 //
-// [Note: silence] Slow is not silent. A peer that computes, saves or is stopped for minutes reads nothing, but its kernel
-// goes on answering, so the group's own timeout may be long (GlooOptions::timeout) and still a dead host is found soon:
+// [Note: silence] Slow is not silent. A peer that computes, saves or is stopped for minutes reads nothing, but its
+// kernel goes on answering, so the group's own timeout may be long (GlooOptions::timeout) and still a dead host is
+// found soon:
 //   - with nothing under way, by keepalive probes: 5 s, then 3 probes 2 s apart;
 //   - with data under way, by looking once a second: unacknowledged, sent again at least 5 times, and no answer of any
 //     kind for 12 s. A network that loses one packet in ten gets there once in a hundred thousand losses.

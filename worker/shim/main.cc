@@ -8,8 +8,8 @@
 // the shim dies.
 //
 // SIGTERM and SIGINT are handed on to the trainer. The end of the lifeline (a pipe whose other end the starter of
-// everything holds; common/lifeline.h) kills the trainer at once. Links nothing but libc, so that it starts in a millisecond and stays
-// small.
+// everything holds; common/lifeline.h) kills the trainer at once. Links nothing but libc, so that it starts in a
+// millisecond and stays small.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -29,8 +29,8 @@ namespace {
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
 // A rank is heard of this often even when it has nothing new.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
-// Between two attempts to reach a daemon that is being replaced: the socket is on this host, and while nobody hears this
-// rank nobody can tell that it is well.
+// Between two attempts to reach a daemon that is being replaced: the socket is on this host, and while nobody hears
+// this rank nobody can tell that it is well.
 constexpr absl::Duration kReconnectMax = absl::Milliseconds(250);
 // A daemon that is alive ends the stream at once when we do; another is not waited for longer.
 constexpr absl::Duration kPoliteEnd = absl::Seconds(1);

@@ -56,9 +56,9 @@ absl::StatusOr<bool> UseSharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
   const bool one_host = order.local_world_size == order.world_size;
   if (order.config.shared_memory == Switch::kOn && !one_host) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("network.shared_memory is on, but ", order.local_world_size, " of ", order.world_size,
-                     " ranks are on host ", order.host, "; say auto, or resources.hosts with a host that has room"));
+    return absl::FailedPreconditionError(absl::StrCat("network.shared_memory is on, but ", order.local_world_size,
+                                                      " of ", order.world_size, " ranks are on host ", order.host,
+                                                      "; say auto, or resources.hosts with a host that has room"));
   }
   return one_host && order.world_size > 1 && order.config.shared_memory != Switch::kOff;
 }
@@ -67,8 +67,8 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
   ASSIGN_OR_RETURN(bool shared, UseSharedMemory(order));
   if (shared) {
-    ASSIGN_OR_RETURN(rank.communicator, NewSharedMemoryCommunicator(
-                                            {.rank = order.rank, .world_size = order.world_size, .store = &link}));
+    ASSIGN_OR_RETURN(rank.communicator,
+                     NewSharedMemoryCommunicator({.rank = order.rank, .world_size = order.world_size, .store = &link}));
   } else {
     GlooOptions options{.rank = order.rank, .world_size = order.world_size, .store = &link};
     if (!order.data_address.empty()) options.address = order.data_address;

@@ -22,8 +22,8 @@
 
 namespace trainyard {
 
-// The link's way to the communicator, which the link's threads outlive: breaks it when the generation is over, and reads
-// how far it is. Does nothing once it is detached. Thread-safe.
+// The link's way to the communicator, which the link's threads outlive: breaks it when the generation is over, and
+// reads how far it is. Does nothing once it is detached. Thread-safe.
 class AbortSwitch {
  public:
   void Attach(Communicator* communicator);
@@ -42,7 +42,7 @@ struct Rank {
   ~Rank() { abort_switch->Detach(); }
 
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();  // the link's callback may outlive this
-  std::unique_ptr<RunFolder> folder;                                             // rank 0
+  std::unique_ptr<RunFolder> folder;                                            // rank 0
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates

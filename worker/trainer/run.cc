@@ -11,8 +11,8 @@ namespace {
 
 // For the last save to be confirmed, so that what is beyond `keep` can go before the end.
 constexpr absl::Duration kConfirmWait = absl::Seconds(2);
-// A rank that is done has nothing better to do than to see that this is known: its daemon or the coordinator may be away
-// just now, and an exit without the word that all steps are made would start the group again.
+// A rank that is done has nothing better to do than to see that this is known: its daemon or the coordinator may be
+// away just now, and an exit without the word that all steps are made would start the group again.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 

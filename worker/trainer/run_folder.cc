@@ -118,7 +118,8 @@ absl::Status CheckEmpty(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name != kPrivateFolder && name != kLockName && name != kFenceName && name != kWatchName) names.push_back(std::move(name));
+    if (name != kPrivateFolder && name != kLockName && name != kFenceName && name != kWatchName)
+      names.push_back(std::move(name));
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));
   if (names.empty()) return absl::OkStatus();

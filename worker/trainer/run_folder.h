@@ -33,8 +33,8 @@ class RunFolder {
   // for longer than `wait`. PermissionDenied and others of the file system.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Take(const Options& options);
 
-  // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at the
-  // file's age while nothing has changed.
+  // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at
+  // the file's age while nothing has changed.
   absl::Status CheckFence() const;
 
  private:
@@ -46,8 +46,8 @@ class RunFolder {
   int64_t fence_time_ns_ = 0;
 };
 
-// Possible errors: FailedPrecondition when the folder holds anything but what Take and trainctl leave; the message names
-// both ways out.
+// Possible errors: FailedPrecondition when the folder holds anything but what Take and trainctl leave; the message
+// names both ways out.
 absl::Status CheckEmpty(const std::string& folder);
 
 // How ranks prove that they see one folder: rank 0 leaves a token in it, whose name it tells the others over the

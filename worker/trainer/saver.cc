@@ -13,9 +13,8 @@ void Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_
   absl::Time began = absl::Now();
   Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
   StateView state = ViewState(parts_.model, parts_.strategy);
-  absl::StatusOr<SavedCheckpoint> saved =
-      WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest), state.tensors, parts_.file_system,
-                      parts_.check_fence);
+  absl::StatusOr<SavedCheckpoint> saved = WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest),
+                                                          state.tensors, parts_.file_system, parts_.check_fence);
   double seconds = absl::ToDoubleSeconds(absl::Now() - began);
   if (absl::IsAborted(saved.status())) return;
   if (!saved.ok()) {

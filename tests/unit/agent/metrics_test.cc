@@ -25,8 +25,8 @@ TEST(WorkerMetrics, DocumentedList_IsWhatTheCodeServes) {
   }
   std::set<std::string> served;
   for (const MetricSpec& spec : WorkerMetricSpecs()) {
-    served.insert(absl::StrCat("| `", spec.name, "` | ", MetricKindName(spec.kind), " | ", spec.labels, " | ",
-                               spec.help, " |"));
+    served.insert(
+        absl::StrCat("| `", spec.name, "` | ", MetricKindName(spec.kind), " | ", spec.labels, " | ", spec.help, " |"));
   }
   EXPECT_EQ(documented, served);
 }

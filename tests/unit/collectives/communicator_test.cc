@@ -277,7 +277,13 @@ TEST(SingleCommunicator, FailsAfterAbortAsAnyOther) {
 
 int main(int argc, char** argv) {
   using namespace trainyard;
-  BecomeRankIfAsked(argc, argv, {{"sums", SumsMain}, {"abort", AbortMain}, {"death", DeathMain}, {"large", LargeMain}, {"mixed", MixedMain}, {"meeting", MeetingMain}});
+  BecomeRankIfAsked(argc, argv,
+                    {{"sums", SumsMain},
+                     {"abort", AbortMain},
+                     {"death", DeathMain},
+                     {"large", LargeMain},
+                     {"mixed", MixedMain},
+                     {"meeting", MeetingMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

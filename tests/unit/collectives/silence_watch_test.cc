@@ -20,19 +20,18 @@ class IsSilentTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(IsSilentTest, Decides) { EXPECT_EQ(IsSilent(GetParam().state), GetParam().is_silent); }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, IsSilentTest,
-    ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13)}, true},
-                      Case{"JustCutOff", {12, 4, absl::Seconds(6)}, false},
-                      // Its kernel answers "not now": nothing is under way but probes.
-                      Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
-                      // Keepalive's to find.
-                      Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
-                      // Each answer counts, however much is lost on the way.
-                      Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
-                      // The process was stopped itself and has sent nothing again yet.
-                      Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, IsSilentTest,
+                         ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13)}, true},
+                                           Case{"JustCutOff", {12, 4, absl::Seconds(6)}, false},
+                                           // Its kernel answers "not now": nothing is under way but probes.
+                                           Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
+                                           // Keepalive's to find.
+                                           Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
+                                           // Each answer counts, however much is lost on the way.
+                                           Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
+                                           // The process was stopped itself and has sent nothing again yet.
+                                           Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SilenceWatch, TurnsKeepaliveOn_AndSaysNothingOfALivingConnection) {
   int listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -45,7 +44,9 @@ TEST(SilenceWatch, TurnsKeepaliveOn_AndSaysNothingOfALivingConnection) {
   ASSERT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), length), 0);
   bool silent = false;
 
-  { SilenceWatch watch({client, 0}, [&](const std::string&) { silent = true; }); }
+  {
+    SilenceWatch watch({client, 0}, [&](const std::string&) { silent = true; });
+  }
 
   int idle_s = 0, on = 0;
   length = sizeof on;

@@ -1,5 +1,5 @@
-// Durable events and what reads them, over the death of a coordinator: through the production core on a held clock, with
-// records that are kept commit by commit.
+// Durable events and what reads them, over the death of a coordinator: through the production core on a held clock,
+// with records that are kept commit by commit.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -368,8 +368,8 @@ TEST(CoreEvents, ASaveToldAgain_ChangesNothing_AndALaterGenerationMayGoBack) {
 
 // ---- a crash at each commit ----------------------------------------------------------------------------------------
 
-// One job over two generations, with a daemon that tells again what was not acknowledged, a client that submits until it
-// is answered, and a watcher that reconnects.
+// One job over two generations, with a daemon that tells again what was not acknowledged, a client that submits until
+// it is answered, and a watcher that reconnects.
 class Story {
  public:
   Story(int commits, size_t entries) : host_(harness_, "w1", 2, 11) {

@@ -196,8 +196,8 @@ class Harness {
   std::map<ReaderId, std::vector<std::string>> log_requests;
   std::map<ReaderId, absl::Status> ended_logs;
   std::vector<std::string> log;
-  // The coordinator is gone once it has made so many commits more, each of at most `commit_entries`, with whatever it had
-  // not released; it stays gone until Restart. -1: it stays.
+  // The coordinator is gone once it has made so many commits more, each of at most `commit_entries`, with whatever it
+  // had not released; it stays gone until Restart. -1: it stays.
   int commits_left = -1;
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;

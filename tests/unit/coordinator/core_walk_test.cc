@@ -1,6 +1,6 @@
 // A seeded random walk: jobs come and go, hosts attach, break, vanish and come back, trainers start, finish and die,
-// operators pause, restart, drain and give up; the coordinator is restarted from its records; after each event every invariant holds. In the end the faults stop,
-// and every job must reach a final state.
+// operators pause, restart, drain and give up; the coordinator is restarted from its records; after each event every
+// invariant holds. In the end the faults stop, and every job must reach a final state.
 //
 // A failing seed is told; TRAINYARD_WALK_SEED=N runs that one alone.
 #include <cstdlib>

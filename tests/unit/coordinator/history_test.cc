@@ -107,8 +107,8 @@ TEST(Commits, HoldWholeTurns_AndTheLastOfEachKey) {
 }
 
 TEST(Commits, ATurnTooLargeForOne_IsSplitBetweenItsGroups) {
-  std::vector<Record> turn = {{"rank/x", "1"}, {"event/x/1", "1", 1}, {"job/x", "1", 1},
-                              {"event/y/1", "1", 2}, {"job/y", "1", 2}, {"host/h", "1"}};
+  std::vector<Record> turn = {{"rank/x", "1"},       {"event/x/1", "1", 1}, {"job/x", "1", 1},
+                              {"event/y/1", "1", 2}, {"job/y", "1", 2},     {"host/h", "1"}};
 
   auto commits = MakeCommits({{{"before", "1"}}, turn}, 4);
 

@@ -28,8 +28,8 @@ TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
   }
   std::set<std::string> served;
   for (const MetricSpec& spec : CoordinatorMetricSpecs()) {
-    served.insert(absl::StrCat("| `", spec.name, "` | ", MetricKindName(spec.kind), " | ", spec.labels, " | ",
-                               spec.help, " |"));
+    served.insert(
+        absl::StrCat("| `", spec.name, "` | ", MetricKindName(spec.kind), " | ", spec.labels, " | ", spec.help, " |"));
   }
   EXPECT_EQ(documented, served);
 }

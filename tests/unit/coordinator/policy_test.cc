@@ -115,8 +115,8 @@ TEST(Recovery, RestartsUntilTheyAreUsedUp_FromTheNewestCheckpoint) {
   v1::FailureRecord failure;
   failure.set_kind(v1::FailureRecord::KIND_SIGNAL);
   failure.set_text("rank 1 died");
-  RecoveryFacts facts{.failure = &failure, .restarts = 0, .max_restarts = 2, .checkpoint_step = 100,
-                      .failures_without_progress = 0};
+  RecoveryFacts facts{
+      .failure = &failure, .restarts = 0, .max_restarts = 2, .checkpoint_step = 100, .failures_without_progress = 0};
   RecoveryDecision decision = DecideRecovery(facts);
   EXPECT_TRUE(decision.restart);
   EXPECT_EQ(decision.delay, absl::ZeroDuration());

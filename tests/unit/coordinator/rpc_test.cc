@@ -136,9 +136,8 @@ class RpcTest : public testing::Test {
     host.TellAll(fact);
     fact.mutable_ready()->set_first_step(1);
     host.TellAll(fact);
-    ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) {
-      return state.trainers_size() == 2 && state.trainers(0).go();
-    }));
+    ASSERT_TRUE(host.AwaitDesired(
+        [](const v1::DesiredState& state) { return state.trainers_size() == 2 && state.trainers(0).go(); }));
   }
 
   std::string state_;

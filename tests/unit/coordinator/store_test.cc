@@ -52,8 +52,7 @@ TEST_P(StoreContract, PutsAndDeletes_AreSeenByPrefix_InKeyOrder) {
   auto revision = store_->Commit({{"job/b", "2"}, {"job/a", std::string("1\0x", 3)}, {"jobs", "no"}, {"a", ""}}, 0);
   ASSERT_TRUE(revision.ok()) << revision.status();
 
-  EXPECT_THAT(store_->Load("job/")->records,
-              ElementsAre(Pair("job/a", std::string("1\0x", 3)), Pair("job/b", "2")));
+  EXPECT_THAT(store_->Load("job/")->records, ElementsAre(Pair("job/a", std::string("1\0x", 3)), Pair("job/b", "2")));
   EXPECT_THAT(store_->Load("a")->records, ElementsAre(Pair("a", "")));
   EXPECT_EQ(store_->Load("")->records.size(), 4u);
 
@@ -227,9 +226,7 @@ TEST(SqliteStore, ADiskThatIsFull_IsToldAsSuch_AndTheStoreStaysWhole) {
   EXPECT_THAT((*store)->Load("")->records, ElementsAre(Pair("a", "1"), Pair("b", "2")));
 }
 
-TEST(SqliteStore, AFolderThatIsNotThere_IsRefused) {
-  EXPECT_FALSE(OpenSqliteStore("/nonexistent/store.db").ok());
-}
+TEST(SqliteStore, AFolderThatIsNotThere_IsRefused) { EXPECT_FALSE(OpenSqliteStore("/nonexistent/store.db").ok()); }
 
 }  // namespace
 }  // namespace trainyard

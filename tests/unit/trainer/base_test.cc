@@ -12,8 +12,8 @@
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/options.h"
-#include "worker/trainer/phase_clock.h"
 #include "worker/trainer/outbox.h"
+#include "worker/trainer/phase_clock.h"
 #include "worker/trainer/run_folder.h"
 
 namespace trainyard {
@@ -254,8 +254,8 @@ TEST(PhaseClockTest, TellsTheLongestOfEachPhaseThatEnded_Once) {
 
   EXPECT_EQ(clock.phase(), Phase::kTrain);
   EXPECT_DOUBLE_EQ(clock.Seconds(now + milliseconds(250)), 0.25);
-  EXPECT_EQ(clock.TakeLongest(), (std::map<Phase, double>{
-                                     {Phase::kFirstStep, 0.7}, {Phase::kTrain, 0.05}, {Phase::kSave, 0.4}}));
+  EXPECT_EQ(clock.TakeLongest(),
+            (std::map<Phase, double>{{Phase::kFirstStep, 0.7}, {Phase::kTrain, 0.05}, {Phase::kSave, 0.4}}));
   // What is under way is not told before its end.
   EXPECT_TRUE(clock.TakeLongest().empty());
 }

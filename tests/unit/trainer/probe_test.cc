@@ -37,10 +37,9 @@ TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
   std::vector<std::thread> ranks;
   for (int r = 0; r < 2; ++r) {
     ranks.emplace_back([&, r] {
-      codes[r] = RunRank(Order(r, 2), {.link = links[r],
-                                       .file_system = FileSystem::Real(),
-                                       .log = logs[r],
-                                       .told_to_leave = [] { return false; }});
+      codes[r] = RunRank(
+          Order(r, 2),
+          {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] { return false; }});
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -67,9 +66,9 @@ TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
   link.set_go_status(absl::AbortedError("generation 1 is over"));
   std::ostringstream log;
 
-  ExitCode code = RunRank(Order(0, 1), {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] {
-                                          return false;
-                                        }});
+  ExitCode code =
+      RunRank(Order(0, 1),
+              {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitNoCause);
   EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());

@@ -362,9 +362,9 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {
   for (std::thread& rank : ranks) rank.join();
 
   // Rank 1 is in `save` until a collective of step 3 has ended; then it is in that step.
-  const std::vector<Phase> expected = {Phase::kJoining, Phase::kReady,    Phase::kFirstStep, Phase::kTrain,
-                                       Phase::kSave,    Phase::kTrain,    Phase::kEvaluate,  Phase::kTrain,
-                                       Phase::kEvaluate, Phase::kSave,    Phase::kEnded};
+  const std::vector<Phase> expected = {Phase::kJoining,  Phase::kReady, Phase::kFirstStep, Phase::kTrain,
+                                       Phase::kSave,     Phase::kTrain, Phase::kEvaluate,  Phase::kTrain,
+                                       Phase::kEvaluate, Phase::kSave,  Phase::kEnded};
   EXPECT_EQ(links[0].phases(), expected) << logs[0].str();
   EXPECT_EQ(links[1].phases(), expected) << logs[1].str();
   EXPECT_EQ(links[0].work().steps, 4u);
