@@ -136,9 +136,14 @@ void CoordinatorProcess::RunLoop(std::vector<Event> events) {
   if (world_.mutation == Mutation::kForgetQueued && !core_->state().queue.empty() && world_.random.Chance(0.1)) {
     const_cast<State&>(core_->state()).queue.clear();
   }
-  if (world_.mutation == Mutation::kFailEarly) world_.PervertOutcome(const_cast<State&>(core_->state()));
-  absl::StatusOr<size_t> handled = loop_->RunOnce(absl::InfinitePast());
-  if (!handled.ok()) world_.judge.Break(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
+  absl::StatusOr<size_t> handled = loop_->RunOnce(clock.TimeNow() + absl::Nanoseconds(1));  // waits for nothing
+  if (!handled.ok())
+    world_.judge.Break(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
+  if (auto stale = std::exchange(stale_, std::nullopt)) {
+    if (std::string changed = stale->WhatChanged(core_->state()); !changed.empty()) {
+      world_.judge.Break(invariant::kFenced, changed);
+    }
+  }
   world_.CountRound(count);
   world_.judge.AfterRound(*core_, world_.CheckWhole());
   if (!store.anything_under_way()) return Deliver();
@@ -166,11 +171,8 @@ void CoordinatorProcess::RunOne(Event event) {
   if (stale.has_value() && world_.mutation == Mutation::kTakeStale) ForgeCurrent(event, core_->state());
   std::vector<Event> one;
   one.push_back(std::move(event));
+  stale_ = std::move(stale);
   RunLoop(std::move(one));
-  if (!stale.has_value()) return;
-  if (std::string changed = stale->WhatChanged(core_->state()); !changed.empty()) {
-    world_.judge.Break(invariant::kFenced, changed);
-  }
 }
 
 void CoordinatorProcess::Release(Effect effect) { effects_.push_back(std::move(effect)); }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/clock.h"
 #include "coordinator/core/core_loop.h"
+#include "tests/sim/stale.h"
 #include "tests/sim/store_model.h"
 
 namespace trainyard::sim {
@@ -69,7 +70,7 @@ class CoordinatorProcess final : public EffectSink {
 
   StoreModel store;
   ProcessClock clock;
-  absl::Duration wall_offset;  // taken by the next life
+  absl::Duration wall_offset;                          // taken by the next life
   absl::Duration commit_time = absl::Milliseconds(2);  // longest
 
  private:
@@ -102,6 +103,7 @@ class CoordinatorProcess final : public EffectSink {
   std::unique_ptr<EventQueue> queue_;
   std::unique_ptr<CoreLoop> loop_;
   std::deque<Event> waiting_;
+  std::optional<StaleCheck> stale_;  // of the event that is handled alone now
   std::map<SessionId, absl::Time> heard_;
   std::vector<Effect> effects_;  // not released yet
   std::map<CallId, Answer> calls_;

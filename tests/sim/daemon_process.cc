@@ -52,6 +52,10 @@ void DaemonProcess::Crash() {
   if (!alive()) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon crashes"));
   Detach();
+  // The reports of ranks that have ended were its alone.
+  for (const auto& [id, folder] : machine_.folders) {
+    if (!folder.told && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
+  }
   core_.reset();
   values_.clear();
   if (storing_.has_value()) WriteOutbox(*std::exchange(storing_, std::nullopt), world_.random.Unit());
@@ -167,8 +171,9 @@ void DaemonProcess::WriteOutbox(const agent::StoreFacts& store, double part) {
 
 void DaemonProcess::Do(agent::StoreFacts& effect) {
   storing_ = std::move(effect);
-  absl::Duration takes = world_.random.Chance(0.95) ? world_.random.Between(absl::Microseconds(100), absl::Milliseconds(5))
-                                                    : absl::Milliseconds(400);
+  absl::Duration takes = world_.random.Chance(0.95)
+                             ? world_.random.Between(absl::Microseconds(100), absl::Milliseconds(5))
+                             : absl::Milliseconds(400);
   world_.engine.After(takes, [this, life = life_] {
     if (life != life_ || !storing_.has_value()) return;
     agent::StoreFacts store = *std::exchange(storing_, std::nullopt);
@@ -209,9 +214,7 @@ void DaemonProcess::Do(agent::RememberCluster& effect) {
   if (!machine_.disk_full) machine_.cluster = effect.cluster_id;
 }
 
-void DaemonProcess::Do(agent::Say& effect) {
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text));
-}
+void DaemonProcess::Do(agent::Say& effect) { world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text)); }
 
 // A supervisor starts it again.
 void DaemonProcess::Do(agent::Leave&) {
@@ -303,10 +306,13 @@ void DaemonProcess::SendPut(const GroupId& group, const v1::PutValueRequest& req
     });
   };
   if (machine_.control_cut()) return retry();
-  world_.coordinator.Call([&](CallId call) { return trainyard::PutValue{call, request}; },
-                          [retry](std::optional<Reply> reply) {
-                            if (!reply.has_value() || absl::IsUnavailable(reply->status)) retry();
-                          });
+  world_.coordinator.Call(
+      [&](CallId call) {
+        return trainyard::PutValue{call, request};
+      },
+      [retry](std::optional<Reply> reply) {
+        if (!reply.has_value() || absl::IsUnavailable(reply->status)) retry();
+      });
 }
 
 bool DaemonProcess::HasValues(const GroupId& group, uint32_t ranks) const {

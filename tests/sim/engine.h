@@ -74,9 +74,7 @@ class Engine {
     absl::Time when;
     uint64_t order;
     Action action;
-    bool operator<(const Entry& other) const {
-      return when != other.when ? when > other.when : order > other.order;
-    }
+    bool operator<(const Entry& other) const { return when != other.when ? when > other.when : order > other.order; }
   };
 
   absl::Time now_ = absl::FromUnixSeconds(1'700'000'000);

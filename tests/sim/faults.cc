@@ -16,7 +16,8 @@ constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
 void World::Begin(const Fault& fault) {
   if (healed_) return;
   Machine& machine = *machines_[fault.host % machines_.size()];
-  judge.Trace(absl::StrCat("fault: ", NameOf(fault.kind), " ", fault.kind >= FaultKind::kCrashDaemon ? machine.name() : ""));
+  judge.Trace(
+      absl::StrCat("fault: ", NameOf(fault.kind), " ", fault.kind >= FaultKind::kCrashDaemon ? machine.name() : ""));
   switch (fault.kind) {
     case FaultKind::kCrashCoordinator:
       coordinator.Crash();

@@ -52,8 +52,8 @@ void Group::BreakAll() {
 }
 
 void Group::Go() {
-  bool all = Whole() && std::all_of(trainers_.begin(), trainers_.end(),
-                                    [](const auto& entry) { return entry.second->steps(); });
+  bool all = Whole() &&
+             std::all_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second->steps(); });
   if (!all || stepping_ || over_) return;
   stepping_ = true;
   step_ = first_step_ - 1;

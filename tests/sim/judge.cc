@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kTraceLines = 4'000;
 // More watchers of a job than a scenario has would be ones that have gone.
-constexpr size_t kWatchersMax = 8;
+constexpr size_t kWatchersMax = 4;
 // A host that can start nothing fails the job for good, by policy/recovery.
 constexpr char kNoSpace[] = "No space left";
 
@@ -57,15 +57,17 @@ void Judge::Told(const JobId& job, uint64_t generation, v1::JobState state) {
 
 void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
   if (event.has_state() && event.state().reason().empty()) {
-    Break(invariant::kReasons, absl::StrCat(job.value(), ": state ", StateName(event.state().state()), " has no reason"));
+    Break(invariant::kReasons,
+          absl::StrCat(job.value(), ": state ", StateName(event.state().state()), " has no reason"));
   }
   if (event.has_notice() && event.notice().text().empty()) {
     Break(invariant::kReasons, absl::StrCat(job.value(), ": a notice says nothing"));
   }
   // Rank 0 writes its generation where the learning rate belongs.
   if (event.has_step() && static_cast<uint64_t>(event.step().lr()) > event.generation()) {
-    Break(invariant::kOneGeneration, absl::StrCat(job.value(), ": step ", event.step().step(), " was made by generation ",
-                                                  event.step().lr(), ", told as of ", event.generation()));
+    Break(invariant::kOneGeneration,
+          absl::StrCat(job.value(), ": step ", event.step().step(), " was made by generation ", event.step().lr(),
+                       ", told as of ", event.generation()));
   }
 }
 
@@ -96,17 +98,19 @@ void Judge::CheckFate(const Job& job) {
   Fate& before = fates_[job.id];
   Fate now{job.head().generation(), job.state()};
   if (now.generation < before.generation) {
-    Break(invariant::kDurable, absl::StrCat(job.id.value(), " went back from generation ", before.generation, " to ",
-                                            now.generation));
+    Break(invariant::kDurable,
+          absl::StrCat(job.id.value(), " went back from generation ", before.generation, " to ", now.generation));
   }
   bool ran = before.state == v1::JOB_STATE_RUNNING;
   bool goes_on = now.generation == before.generation &&
                  (now.state == v1::JOB_STATE_RUNNING || now.state == v1::JOB_STATE_SUCCEEDED);
   GroupId group{job.id, Generation(before.generation)};
   if (ran && !goes_on && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
-    Break(invariant::kContact, absl::StrCat(job.id.value(), " generation ", before.generation, " was RUNNING, nothing befell "
-                                            "it, and now it is ", StateName(now.state), " at generation ",
-                                            now.generation, ": ", job.head().reason()));
+    Break(invariant::kContact,
+          absl::StrCat(job.id.value(), " generation ", before.generation,
+                       " was RUNNING, nothing befell "
+                       "it, and now it is ",
+                       StateName(now.state), " at generation ", now.generation, ": ", job.head().reason()));
   }
   if (now.state == v1::JOB_STATE_CANCELLED && !cancelled_.contains(job.id)) {
     Break(invariant::kOutcome, absl::StrCat(job.id.value(), " is CANCELLED and nobody asked"));
@@ -114,9 +118,9 @@ void Judge::CheckFate(const Job& job) {
   if (now.state == v1::JOB_STATE_FAILED && before.state != v1::JOB_STATE_FAILED &&
       job.head().restarts() < job.head().spec().recovery().max_restarts() &&
       !absl::StrContains(job.head().reason(), kNoSpace)) {
-    Break(invariant::kOutcome, absl::StrCat(job.id.value(), " FAILED after ", job.head().restarts(), " of ",
-                                            job.head().spec().recovery().max_restarts(),
-                                            " restarts: ", job.head().reason()));
+    Break(invariant::kOutcome,
+          absl::StrCat(job.id.value(), " FAILED after ", job.head().restarts(), " of ",
+                       job.head().spec().recovery().max_restarts(), " restarts: ", job.head().reason()));
   }
   before = now;
 }
@@ -124,8 +128,8 @@ void Judge::CheckFate(const Job& job) {
 void Judge::CheckJob(const Job& job) {
   if (job.head().reason().empty()) Break(invariant::kReasons, absl::StrCat(Name(job), " is where it is for no reason"));
   if (auto newest = newest_.find(job.id); newest != newest_.end() && newest->second > job.head().generation()) {
-    Break(invariant::kOneGeneration, absl::StrCat(Name(job), " is current, but ranks of generation ", newest->second,
-                                                  " were started"));
+    Break(invariant::kOneGeneration,
+          absl::StrCat(Name(job), " is current, but ranks of generation ", newest->second, " were started"));
   }
   for (const Rank& rank : job.ranks) CheckRank(job, rank);
   for (const v1::CheckpointInfo& saved : job.head().checkpoints()) {
@@ -137,8 +141,9 @@ void Judge::CheckJob(const Job& job) {
   const History& history = job.history;
   if (history.durable().size() > limits::kDurableEvents || history.reports().size() > limits::kJobEvents ||
       job.waiting.size() > kWatchersMax) {
-    Break(invariant::kBounded, absl::StrCat(Name(job), " keeps ", history.durable().size(), " events, ",
-                                            history.reports().size(), " reports and ", job.waiting.size(), " watchers"));
+    Break(invariant::kBounded,
+          absl::StrCat(Name(job), " keeps ", history.durable().size(), " events, ", history.reports().size(),
+                       " reports and ", job.waiting.size(), " watchers"));
   }
   CheckFate(job);
 }
@@ -181,7 +186,8 @@ void Judge::AtEnd(const Core& core) {
     if (at == core.state().jobs.end()) continue;
     const Job& job = at->second;
     if (IsFinal(job.state())) continue;
-    Break(invariant::kProgress, absl::StrCat(Name(job), " is still ", StateName(job.state()), ": ", job.head().reason()));
+    Break(invariant::kProgress,
+          absl::StrCat(Name(job), " is still ", StateName(job.state()), ": ", job.head().reason()));
   }
 }
 

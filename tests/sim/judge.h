@@ -1,5 +1,5 @@
-// What is true in the simulated world, beside what the coordinator believes; and the invariants, each with its name. The
-// first one that is broken ends the run.
+// What is true in the simulated world, beside what the coordinator believes; and the invariants, each with its name.
+// The first one that is broken ends the run.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +23,20 @@ using agent::TrainerId;
 
 // The names of the invariants, as violations carry them.
 namespace invariant {
-inline constexpr char kOneGeneration[] = "one-generation";        // nothing of g counts once g + 1 is recorded
-inline constexpr char kRankOnce[] = "rank-once";                  // no rank of one generation runs twice
-inline constexpr char kDurable[] = "acknowledged-is-durable";     // what was answered survives every crash
-inline constexpr char kFenced[] = "fenced-changes-nothing";       // an old stream's or generation's message
-inline constexpr char kToldOnce[] = "steps-told-once";            // in order, none missing where the job succeeded
-inline constexpr char kContact[] = "lost-contact-ends-nothing";   // no trainer is killed for lost contact alone
-inline constexpr char kProgress[] = "progress-after-healing";     // every job ends where there is room for it
+inline constexpr char kOneGeneration[] = "one-generation";       // nothing of g counts once g + 1 is recorded
+inline constexpr char kRankOnce[] = "rank-once";                 // no rank of one generation runs twice
+inline constexpr char kDurable[] = "acknowledged-is-durable";    // what was answered survives every crash
+inline constexpr char kFenced[] = "fenced-changes-nothing";      // an old stream's or generation's message
+inline constexpr char kToldOnce[] = "steps-told-once";           // in order, none missing where the job succeeded
+inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed for lost contact alone
+inline constexpr char kProgress[] = "progress-after-healing";    // every job ends where there is room for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
 inline constexpr char kBounded[] = "memory-is-bounded";
-inline constexpr char kConsistent[] = "core-is-consistent";       // Core::Check
-inline constexpr char kTrueFacts[] = "records-are-true";          // what is recorded of a rank did happen
-inline constexpr char kRestartPoint[] = "restart-point-is-there"; // a recorded checkpoint exists
-inline constexpr char kSlots[] = "slots-hold";                    // no host runs more trainers than it has slots
-inline constexpr char kOutcome[] = "outcome-is-deserved";         // a job fails or is cancelled for a true cause only
+inline constexpr char kConsistent[] = "core-is-consistent";        // Core::Check
+inline constexpr char kTrueFacts[] = "records-are-true";           // what is recorded of a rank did happen
+inline constexpr char kRestartPoint[] = "restart-point-is-there";  // a recorded checkpoint exists
+inline constexpr char kSlots[] = "slots-hold";                     // no host runs more trainers than it has slots
+inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled for a true cause only
 }  // namespace invariant
 
 struct Violation {

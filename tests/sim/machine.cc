@@ -43,8 +43,8 @@ void Machine::Launch(uint64_t life, const v1::DesiredTrainer& desired, const std
     auto trainer = std::make_shared<Trainer>(world_, *this, id, token, pid, desired.world_size());
     trainers_[id] = trainer;
     if (trainers_.size() > plan_.slots) {
-      world_.judge.Break(invariant::kSlots, absl::StrCat(name_, " has ", plan_.slots, " slots and runs ",
-                                                         trainers_.size(), " trainers"));
+      world_.judge.Break(invariant::kSlots,
+                         absl::StrCat(name_, " has ", plan_.slots, " slots and runs ", trainers_.size(), " trainers"));
     }
     daemon_->Post(daemon_->life(), agent::ProcessStarted{id, pid});
     if (auto pending = pending_signals_.find(id); pending != pending_signals_.end()) {

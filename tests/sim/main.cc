@@ -1,5 +1,5 @@
-// trainyard-sim: runs simulated clusters by seed. Exit code 1: an invariant was broken; the seed, the command that repeats
-// it and a trace of a smaller scenario that breaks the same are printed.
+// trainyard-sim: runs simulated clusters by seed. Exit code 1: an invariant was broken; the seed, the command that
+// repeats it and a trace of a smaller scenario that breaks the same are printed.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace
@@ -48,8 +48,10 @@ std::optional<Options> ReadOptions(int argc, char** argv) {
       options.mutation = *MutationByName(value);
       ++i;
     } else {
-      std::fprintf(stderr, "trainyard-sim: '%s' is not understood; it takes --first SEED, --seeds N, --trace, --no-shrink, "
-                           "--mutation NAME\n", word.c_str());
+      std::fprintf(stderr,
+                   "trainyard-sim: '%s' is not understood; it takes --first SEED, --seeds N, --trace, --no-shrink, "
+                   "--mutation NAME\n",
+                   word.c_str());
       return std::nullopt;
     }
   }

@@ -21,11 +21,11 @@ constexpr Row kRows[] = {
     {"kill-on-lost-contact", "lost-contact-ends-nothing"},
     {"lose-desired", "progress-after-healing"},
     {"empty-reason", "decisions-have-reasons"},
-    {"leak-watches", "memory-is-bounded"},
+    {"lose-acks", "memory-is-bounded"},
     {"forget-queued", "core-is-consistent"},
     {"prune-early", "restart-point-is-there"},
     {"claim-slots", "slots-hold"},
-    {"fail-early", "outcome-is-deserved"},
+    {"cancel-unasked", "outcome-is-deserved"},
 };
 
 }  // namespace

@@ -8,8 +8,8 @@ enum class Mutation {
   kNone,
   kDropRecord,         // the store says "durable" and forgets a job's record
   kReleaseEarly,       // effects are released before their records are synced
-  kForgeReports,       // a report of an old generation arrives as one of the current generation
-  kForgeExit,          // so does an exit
+  kForgeReports,       // a report of another generation counts
+  kForgeExit,          // an exit is told that never was
   kTakeStale,          // a message of an old stream is taken as one of the current stream
   kStartTwice,         // a daemon starts a rank of its own accord a second time
   kRepeatStep,         // a watcher is told a step twice
@@ -17,12 +17,12 @@ enum class Mutation {
   kKillOnLostContact,  // a daemon ends its trainers when it loses the coordinator
   kLoseDesired,        // one host never hears what it should do
   kEmptyReason,        // a state change carries no reason
-  kLeakWatches,        // nobody tells the core that a watcher has gone
+  kLoseAcks,           // no daemon hears what it may forget
   kForgetQueued,       // a job falls out of the queue
   kPruneEarly,         // rank 0 removes checkpoints before newer ones are recorded
   kClaimSlots,         // a host says it has more slots than it has
-  kFailEarly,          // a job's restarts are counted to its limit at once
-  kLast = kFailEarly,
+  kCancelUnasked,      // a job is cancelled though nobody asked
+  kLast = kCancelUnasked,
 };
 
 // "drop-record"

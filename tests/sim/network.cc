@@ -93,6 +93,10 @@ void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
   if (at == streams_.end() || at->second->over_at_coordinator) return;
   StreamPtr stream = at->second;
   if (world_.mutation == Mutation::kLoseDesired && message.has_desired() && stream->machine->name() == "w0") return;
+  if (world_.mutation == Mutation::kLoseAcks) {
+    if (message.has_ack()) return;
+    if (message.has_welcome()) message.mutable_welcome()->clear_acked_fact();
+  }
   auto shared = std::make_shared<v1::CoordinatorMessage>(std::move(message));
   stream->down->Send(Delay(), [stream, shared] {
     if (stream->over_at_daemon) return;
@@ -115,8 +119,8 @@ void Network::EndByCoordinator(SessionId session, const absl::Status& status) {
 
 void Network::EndAtDaemon(const StreamPtr& stream, const absl::Status& status) {
   if (std::exchange(stream->over_at_daemon, true)) return;
-  world_.judge.Trace(absl::StrCat(stream->machine->name(), ": its stream ", stream->session.value(), " ends: ",
-                                  status.ToString()));
+  world_.judge.Trace(
+      absl::StrCat(stream->machine->name(), ": its stream ", stream->session.value(), " ends: ", status.ToString()));
   // What was sent before is still on its way; so is the news of the end.
   stream->up->Send(Delay(), [this, stream] { EndAtCoordinator(stream); });
   if (stream->silent && world_.random.Chance(0.7)) {
@@ -137,7 +141,8 @@ void Network::HangUp(Machine& machine, const std::string& reason) {
   StreamPtr stream = current_[&machine];
   const uint64_t life = machine.daemon().life();
   if (stream == nullptr || stream->over_at_daemon || stream->daemon_life != life) return;  // its dial fails by itself
-  world_.engine.After(absl::Milliseconds(1), [this, stream, reason] { EndAtDaemon(stream, absl::CancelledError(reason)); });
+  world_.engine.After(absl::Milliseconds(1),
+                      [this, stream, reason] { EndAtDaemon(stream, absl::CancelledError(reason)); });
 }
 
 void Network::DaemonDied(Machine& machine) {

@@ -77,7 +77,6 @@ void JobWatcher::Close() {
   WatchId watch = std::exchange(watch_, WatchId());
   if (watch.value() == 0) return;
   world_.coordinator.Unwatch(watch);
-  if (world_.mutation == Mutation::kLeakWatches) return;
   world_.coordinator.Post(world_.coordinator.life(), WatchClosed{watch, job_});
 }
 
@@ -96,6 +95,13 @@ void JobWatcher::Take(const WatchBatch& batch) {
                                                             " steps, and a watcher was told ", steps_));
     }
     return Close();
+  }
+  // Now and then its connection breaks.
+  if (world_.random.Chance(0.1)) {
+    world_.engine.After(world_.random.Between(absl::ZeroDuration(), absl::Seconds(1)),
+                        [self = shared_from_this(), watch = watch_] {
+                          if (watch == self->watch_ && watch.value() != 0) self->Reopen();
+                        });
   }
   // It writes what it got, then asks again.
   world_.engine.After(world_.network.Delay(), [self = shared_from_this(), watch = watch_] {
@@ -123,7 +129,8 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   if (skip) return;
   for (int times = world_.mutation == Mutation::kRepeatStep && world_.random.Chance(0.01) ? 2 : 1; times > 0; --times) {
     if (step <= last_step_) {
-      judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": step ", step, " is told after step ", last_step_));
+      judge.Break(invariant::kToldOnce,
+                  absl::StrCat(job_.value(), ": step ", step, " is told after step ", last_step_));
     }
     last_step_ = step;
     ++steps_;
@@ -149,15 +156,22 @@ void Operators::Submit(const JobPlan& plan) {
   auto retry = [this, plan] { world_.engine.After(kRetry, [this, plan] { Submit(plan); }); };
   world_.engine.After(world_.network.Delay(), [this, plan, retry] {
     world_.coordinator.Call(
-        [&](CallId call) { return SubmitJob{call, MakeRequest(plan), JobId("fallback0001")}; },
+        [&](CallId call) {
+          return SubmitJob{call, MakeRequest(plan), JobId("fallback0001")};
+        },
         [this, plan, retry](const std::optional<Reply>& reply) {
           if (!reply.has_value() || absl::IsUnavailable(reply->status)) return retry();
           if (!reply->status.ok()) {
-            return world_.judge.Break(invariant::kOutcome, absl::StrCat(IdOf(plan).value(), " was refused: ",
-                                                                        reply->status.ToString()));
+            return world_.judge.Break(invariant::kOutcome,
+                                      absl::StrCat(IdOf(plan).value(), " was refused: ", reply->status.ToString()));
           }
           world_.judge.Acknowledged(IdOf(plan));
           world_.judge.Trace(absl::StrCat("operator: ", IdOf(plan).value(), " is accepted"));
+          if (world_.mutation == Mutation::kCancelUnasked) {
+            world_.judge.HarmJob(IdOf(plan));
+            auto cancel = [&](CallId call) { return CancelJob{call, IdOf(plan), "nobody asked"}; };
+            world_.coordinator.Call(cancel, [](const std::optional<Reply>&) {});
+          }
           for (int i = 0; i < kWatchersPerJob; ++i) {
             watchers_.push_back(std::make_shared<JobWatcher>(world_, plan));
             watchers_.back()->Open();

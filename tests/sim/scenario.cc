@@ -56,9 +56,9 @@ JobPlan DrawJob(Random& random, uint32_t number, uint32_t slots) {
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
-  constexpr const char* kNames[] = {"crash coordinator", "pause coordinator", "slow store",     "full store",
-                                    "step clock",        "crash daemon",      "kill host",      "crash trainer",
-                                    "freeze trainer",    "cut control",       "cut host",       "drop stream",
+  constexpr const char* kNames[] = {"crash coordinator", "pause coordinator", "slow store", "full store",
+                                    "step clock",        "crash daemon",      "kill host",  "crash trainer",
+                                    "freeze trainer",    "cut control",       "cut host",   "drop stream",
                                     "silence stream",    "full disk"};
   return kNames[static_cast<int>(kind)];
 }

@@ -1,6 +1,6 @@
-// What happens to a world, as data: its hosts, the jobs that are submitted, what operators ask for, and what breaks when
-// for how long. Drawn from a seed; a failing one is made smaller by leaving things out (shrink.h), which changes nothing
-// of the rest.
+// What happens to a world, as data: its hosts, the jobs that are submitted, what operators ask for, and what breaks
+// when for how long. Drawn from a seed; a failing one is made smaller by leaving things out (shrink.h), which changes
+// nothing of the rest.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ enum class FaultKind {
   kFullStore,         // no commit is taken
   kStepClock,         // the coordinator's clock is set
   kCrashDaemon,
-  kKillHost,          // with all its processes; comes back with its disk
+  kKillHost,  // with all its processes; comes back with its disk
   kCrashTrainer,
-  kFreezeTrainer,     // SIGSTOP, then SIGCONT
-  kCutControl,        // between a host and the coordinator
-  kCutHost,           // from everything
-  kDropStream,        // the daemon's connection breaks
-  kSilenceStream,     // half-open: nothing comes through, and nobody is told
-  kFullDisk,          // of a host: its daemon can write nothing
+  kFreezeTrainer,  // SIGSTOP, then SIGCONT
+  kCutControl,     // between a host and the coordinator
+  kCutHost,        // from everything
+  kDropStream,     // the daemon's connection breaks
+  kSilenceStream,  // half-open: nothing comes through, and nobody is told
+  kFullDisk,       // of a host: its daemon can write nothing
   kLast = kFullDisk,
 };
 const char* NameOf(FaultKind kind);

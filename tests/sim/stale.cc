@@ -12,8 +12,10 @@ std::string Print(const State& state, const JobId& id) {
   auto at = state.jobs.find(id);
   if (at == state.jobs.end()) return "";
   const Job& job = at->second;
-  std::string print = absl::StrCat(job.record.SerializeAsString(), job.told.SerializeAsString(), job.history.last_sequence());
-  for (const Rank& rank : job.ranks) absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase, rank.last_step);
+  std::string print =
+      absl::StrCat(job.record.SerializeAsString(), job.told.SerializeAsString(), job.history.last_sequence());
+  for (const Rank& rank : job.ranks)
+    absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase, rank.last_step);
   return print;
 }
 

@@ -1,5 +1,5 @@
-// The shared file system where run folders lie: checkpoints by step, and the generation that may write. It fails nobody,
-// and every host of a running group sees it.
+// The shared file system where run folders lie: checkpoints by step, and the generation that may write. It fails
+// nobody, and every host of a running group sees it.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ inline std::string HashOf(uint64_t step, uint64_t generation) {
 }
 
 struct RunFolder {
-  uint64_t fence = 0;                          // a younger generation has taken the folder
-  std::map<uint64_t, std::string> checkpoints; // step → hash
+  uint64_t fence = 0;                           // a younger generation has taken the folder
+  std::map<uint64_t, std::string> checkpoints;  // step → hash
 };
 
 class Storage {

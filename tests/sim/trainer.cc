@@ -251,7 +251,7 @@ void Trainer::Evaluated(uint64_t step) {
 
 void Trainer::Saved(uint64_t step) {
   if (!world_.storage.Save(id_.job, id_.generation.value(), step)) return Exit(kExitAborted);
-  if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, id_.generation.value(), step, 1);
+  if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, id_.generation.value(), step, 0);
   v1::Fact fact;
   fact.mutable_saved()->set_step(step);
   fact.mutable_saved()->set_path(absl::StrCat("/runs/", step));

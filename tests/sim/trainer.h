@@ -88,7 +88,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   std::string phase_ = "starting";
   absl::Time phase_since_;
   std::map<std::string, double> phase_times_;  // that ended since the report before
-  std::deque<v1::Fact> facts_;  // not acknowledged
+  std::deque<v1::Fact> facts_;                 // not acknowledged
   uint64_t last_fact_ = 0;
   std::deque<v1::StepReport> steps_;
   std::deque<v1::EvalReport> evals_;

@@ -64,10 +64,9 @@ class World {
   bool CheckWhole() const { return rounds_ % options_.check_every == 0; }
   // The coordinator has acknowledged this fact: it is in the synced records, or its generation is over there.
   void CheckDurable(const v1::Fact& fact);
-  // Planted bugs: what is of an old generation says that it is of the current one.
+  // Planted bugs: an exit that never was, reports of another generation.
   void ForgeExit(v1::FactBatch& batch);
   void ForgeReports(v1::RankReports& reports);
-  void PervertOutcome(State& state);
 
   const Scenario scenario;
   const Mutation mutation;
