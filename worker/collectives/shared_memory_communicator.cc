@@ -18,6 +18,8 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
+
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
 
 // One operation, from its start until it was carried out.
@@ -71,7 +73,8 @@ class SharedMemoryCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
   absl::Status Meet(absl::Duration limit) override {
-    segment_->set_timeout(limit);
+    // Rank 0 is the one to say who is missing; the first to give up ends the wait of all.
+    segment_->set_timeout(rank_ == 0 ? limit : limit + kMeetingGrace);
     absl::Status status = Barrier()->Wait();
     segment_->set_timeout(timeout_);
     return status;

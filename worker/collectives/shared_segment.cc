@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstring>
 
@@ -18,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
@@ -204,8 +204,10 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
   Counter& counter = member(rank).stages[stage];
   if (HasReached(counter, ticket)) return absl::OkStatus();
   static const bool may_spin = EachHasACore(options_.world_size);
-  absl::Time start = absl::Now();
-  while (may_spin && absl::Now() - start < kSpin) {
+  // The steady clock: a step of the wall clock must break no collective.
+  const auto start = std::chrono::steady_clock::now();
+  const auto waited = [&] { return absl::FromChrono(std::chrono::steady_clock::now() - start); };
+  while (may_spin && waited() < kSpin) {
     for (int i = 0; i < 64; ++i) {
       if (HasReached(counter, ticket)) return absl::OkStatus();
       Pause();
@@ -214,8 +216,11 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
   while (true) {
     uint32_t seen = counter.value.load(std::memory_order_seq_cst);
     if (HasReached(counter, ticket)) return absl::OkStatus();
-    RETURN_IF_ERROR(CheckPeers(rank));
-    const absl::Duration left = timeout_ - (absl::Now() - start);
+    if (absl::Status peers = CheckPeers(rank); !peers.ok()) {
+      // What it told before it left counts.
+      return HasReached(counter, ticket) && !broken_here_ ? absl::OkStatus() : peers;
+    }
+    const absl::Duration left = timeout_ - waited();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
           absl::StrCat(Missing(stage, ticket), " did not come within ", absl::FormatDuration(timeout_)));
