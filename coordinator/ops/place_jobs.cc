@@ -16,6 +16,7 @@ namespace trainyard {
 namespace {
 
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
+constexpr char kSharedMemoryKey[] = "network.shared_memory";
 
 bool HoldsSlot(const Rank& rank) { return !rank.ended(); }
 
@@ -41,22 +42,36 @@ void SetRanks(Turn& turn, Job& job, const std::vector<RankPlace>& places) {
   for (const auto& [name, ranks] : job.ranks_on) turn.state.hosts.at(name).jobs.insert(job.id);
 }
 
+v1::ResolvedKey& DecisionOf(Job& job, absl::string_view key) {
+  for (v1::ResolvedKey& known : *job.head().mutable_decisions()) {
+    if (known.key() == key) return known;
+  }
+  v1::ResolvedKey& added = *job.head().add_decisions();
+  added.set_key(std::string(key));
+  return added;
+}
+
 // What only the chosen hosts could tell is added to the decisions of the job.
+void DecideSharedMemory(Job& job) {
+  if (job.ranks.size() == 1 || job.head().spec().network().has_shared_memory()) return;
+  const bool one_host = job.ranks_on.size() == 1;
+  v1::ResolvedKey& decision = DecisionOf(job, kSharedMemoryKey);
+  decision.set_value(one_host ? "on" : "off");
+  decision.set_reason(
+      one_host ? absl::StrCat("all ", job.ranks.size(), " ranks are on ", job.ranks_on.begin()->first.value())
+               : absl::StrCat("the ranks are on ", job.ranks_on.size(), " hosts"));
+}
+
 void DecideThreads(const State& state, Job& job) {
   if (job.head().spec().resources().has_threads_per_rank()) return;
   const auto& [name, ranks] = *job.ranks_on.begin();
   const Host& host = state.hosts.at(name);
   uint32_t threads = ThreadsPerRank(job, host, static_cast<uint32_t>(ranks.size()));
-  v1::ResolvedKey* decision = nullptr;
-  for (v1::ResolvedKey& key : *job.head().mutable_decisions()) {
-    if (key.key() == kThreadsKey) decision = &key;
-  }
-  if (decision == nullptr) decision = job.head().add_decisions();
-  decision->set_key(kThreadsKey);
-  decision->set_value(absl::StrCat(threads));
-  decision->set_reason(absl::StrCat(host.inventory.cores(), " cores of ", name.value(), " for ", ranks.size(),
-                                    ranks.size() == 1 ? " rank" : " ranks",
-                                    job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
+  v1::ResolvedKey& decision = DecisionOf(job, kThreadsKey);
+  decision.set_value(absl::StrCat(threads));
+  decision.set_reason(absl::StrCat(host.inventory.cores(), " cores of ", name.value(), " for ", ranks.size(),
+                                   ranks.size() == 1 ? " rank" : " ranks",
+                                   job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
 }
 
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
@@ -83,6 +98,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   job.unconfirmed.clear();
   SetRanks(turn, job, places);
   DecideThreads(turn.state, job);
+  DecideSharedMemory(job);
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
   uint64_t step = job.record.restored_step();
   if (job.head().checkpoints_size() > 0) step = job.head().checkpoints(job.head().checkpoints_size() - 1).step();

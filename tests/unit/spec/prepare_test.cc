@@ -51,6 +51,7 @@ TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
   EXPECT_EQ(Decisions(job), (std::map<std::string, std::string>{
                                 {"checkpoint.dir", "/runs/tiny-abcdefgh"},
                                 {"network.interface", "auto"},
+                                {"network.shared_memory", "auto"},
                                 {"resources.device", "cpu"},
                                 {"resources.mkl_avx512", "auto"},
                                 {"resources.threads_per_rank", "auto"},
@@ -64,11 +65,11 @@ TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
 }
 
 TEST(Prepare, WhatIsGivenIsNoDecision) {
-  PreparedJob job =
-      Prepared(absl::StrReplaceAll(kGoodJob, {{"context: 8", "context: 8\n    vocabulary: 300"},
-                                              {"  ranks: 2",
-                                               "  ranks: 2\n  device: cpu\n  threads_per_rank: 1\n  mkl_avx512: off\n"
-                                               "checkpoint: {dir: /data/run}\nnetwork: {interface: eth0}"}}));
+  PreparedJob job = Prepared(absl::StrReplaceAll(
+      kGoodJob, {{"context: 8", "context: 8\n    vocabulary: 300"},
+                 {"  ranks: 2",
+                  "  ranks: 2\n  device: cpu\n  threads_per_rank: 1\n  mkl_avx512: off\n"
+                  "checkpoint: {dir: /data/run}\nnetwork: {interface: eth0, shared_memory: off}"}}));
 
   EXPECT_TRUE(job.decisions.empty());
   EXPECT_EQ(job.spec.resources().mkl_avx512(), v1::SWITCH_OFF);
