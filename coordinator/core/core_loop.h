@@ -2,8 +2,8 @@
 // releases their effects. So nothing is told that a crash could take back, and a thousand facts cost one disk write.
 //
 // While the store takes nothing (the disk is full), everything that would change something waits, in order: nothing is
-// acknowledged, calls are refused with the reason, and reads are answered from memory. The store is tried again until
-// it takes what it refused; no time passes for the core meanwhile.
+// acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to the above).
+// The store is tried again until it takes what it refused; no time passes for the core meanwhile.
 //
 // What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
 // from any other thread; effects are released on the loop's thread.

@@ -8,14 +8,15 @@
 namespace trainyard {
 
 bool EventQueue::TryPost(Event event) {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   if (closed_ || events_.size() >= limit_) return false;
   events_.push_back(std::move(event));
+  changed_.notify_all();
   return true;
 }
 
 bool EventQueue::Post(Event event) {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   if (closed_) return true;
   if (auto* told = std::get_if<RankReportsTold>(&event)) {
     // Half full is crowded: facts and calls must find room.
@@ -24,6 +25,7 @@ bool EventQueue::Post(Event event) {
     report_bytes_ += told->bytes;
   }
   events_.push_back(std::move(event));
+  changed_.notify_all();
   return !IsFull();
 }
 
@@ -42,13 +44,13 @@ bool EventQueue::Thin(RankReportsTold& told) {
 }
 
 uint64_t EventQueue::TakeShed() {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   return std::exchange(shed_, 0);
 }
 
 void EventQueue::WhenDrained(std::function<void()> resume) {
   {
-    absl::MutexLock lock(&mu_);
+    std::lock_guard<std::mutex> lock(mu_);
     if (!closed_ && IsFull()) {
       paused_.push_back(std::move(resume));
       return;
@@ -61,9 +63,8 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
   std::vector<Event> taken;
   std::vector<std::function<void()>> resumed;
   {
-    absl::MutexLock lock(&mu_);
-    auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !events_.empty() || closed_; };
-    mu_.AwaitWithTimeout(absl::Condition(&ready), wait);
+    std::unique_lock<std::mutex> lock(mu_);
+    Await(lock, wait, [this] { return !events_.empty() || closed_; });
     size_t count = std::min(most, events_.size());
     taken.reserve(count + 1);
     std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
@@ -78,22 +79,32 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
 }
 
 void EventQueue::Close() {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   closed_ = true;
+  changed_.notify_all();
 }
 
 bool EventQueue::closed() const {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   return closed_;
 }
 
 bool EventQueue::AwaitClosed(absl::Duration wait) const {
-  absl::MutexLock lock(&mu_);
-  return mu_.AwaitWithTimeout(absl::Condition(&closed_), wait);
+  std::unique_lock<std::mutex> lock(mu_);
+  return Await(lock, wait, [this] { return closed_; });
+}
+
+template <typename Ready>
+bool EventQueue::Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const {
+  if (wait == absl::InfiniteDuration()) {
+    changed_.wait(lock, ready);
+    return true;
+  }
+  return changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), ready);
 }
 
 size_t EventQueue::size() const {
-  absl::MutexLock lock(&mu_);
+  std::lock_guard<std::mutex> lock(mu_);
   return events_.size();
 }
 

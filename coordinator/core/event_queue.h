@@ -6,14 +6,14 @@
 // Thread-safe.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/limits.h"
 #include "coordinator/core/event.h"
@@ -48,20 +48,22 @@ class EventQueue {
   size_t size() const;
 
  private:
+  template <typename Ready>
+  bool Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const;
   // Leaves out of `told` what need not wait. Returns whether anything is left.
-  bool Thin(RankReportsTold& told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return events_.size() >= limit_ || report_bytes_ >= report_bytes_limit_;
-  }
+  bool Thin(RankReportsTold& told);
+  bool IsFull() const { return events_.size() >= limit_ || report_bytes_ >= report_bytes_limit_; }
 
   const size_t limit_;
   const size_t report_bytes_limit_;
-  mutable absl::Mutex mu_;
-  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
-  size_t report_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of the reports among them
-  uint64_t shed_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::function<void()>> paused_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  // The standard ones: they wait by the steady clock, absl::Mutex by the wall clock, whose step back it sleeps through.
+  mutable std::mutex mu_;  // guards what follows
+  mutable std::condition_variable changed_;
+  std::deque<Event> events_;
+  size_t report_bytes_ = 0;  // of the reports among them
+  uint64_t shed_ = 0;
+  std::vector<std::function<void()>> paused_;
+  bool closed_ = false;
 };
 
 }  // namespace trainyard

@@ -181,9 +181,9 @@ Record MakeReportPart(const Job& job, uint64_t part) {
   return {ReportPartKey(job.id, part), message.SerializeAsString()};
 }
 
-Record MakeHostRecord(const Host& host) {
-  return {absl::StrCat(kHostPrefix, host.name.value()), host.record.SerializeAsString()};
-}
+std::string HostKey(const HostName& host) { return absl::StrCat(kHostPrefix, host.value()); }
+
+Record MakeHostRecord(const Host& host) { return {HostKey(host.name), host.record.SerializeAsString()}; }
 
 void IndexRanks(Job& job) {
   job.ranks_on.clear();

@@ -30,6 +30,7 @@ Record RankPartRecord(const Job& job, uint32_t part);
 Record MakeJobRecord(Job& job);
 Record MakeToldRecord(const Job& job);
 Record MakeHostRecord(const Host& host);
+std::string HostKey(const HostName& host);
 // The part of a job's reports that this one belongs to; none: it is neither a step nor an evaluation.
 std::optional<uint64_t> ReportPartOf(const v1::Event& event);
 // Reports of steps `part` * kStepsPerReportPart and on.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -13,7 +14,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   ReleaseHeld(turn, job);
   bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
-  job.record.set_cancel_reason(reason.substr(0, 1024));
+  job.record.set_cancel_reason(CutText(reason, 1024));
   std::string text = reason.empty() ? "cancelled" : absl::StrCat("cancelled: ", job.record.cancel_reason());
   turn.Decide(job, "operator", "info", text);
   if (job.state() == v1::JOB_STATE_STOPPING) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
@@ -66,9 +67,9 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
   turn.Notice(job, "error",
               absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " could not save step ",
-                           failed.step(), ": ", failed.message().substr(0, 4096), "; training goes on"));
+                           failed.step(), ": ", CutText(failed.message(), 4096), "; training goes on"));
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
-                         " failed: ", failed.message().substr(0, 1024)));
+                         " failed: ", CutText(failed.message(), 1024)));
   if (!job.stop || job.state() != v1::JOB_STATE_STOPPING) return;
   if (job.record.ending() != v1::JobRecord::ENDING_PAUSE) return;
   // The ranks leave all the same; what was made since the newest checkpoint is made again at once, not some day.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
@@ -16,8 +17,6 @@ namespace {
 // When peers report a broken collective before the rank that broke it has told why, the cause gets this long to arrive
 // before what is left is killed: dying ranks tell within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
-// However long a save goes on, a stop that was asked for ends with a kill.
-constexpr absl::Duration kStopGraceMost = absl::Minutes(10);
 
 absl::string_view RuleOf(v1::FailureRecord::Kind kind, bool restart) {
   if (!restart) return "give_up";
@@ -157,7 +156,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   if (rank.exited()) return;
   v1::TrainerExited kept = exit;
   kept.clear_last_lines();  // told below; the record stays small
-  kept.set_message(exit.message().substr(0, 1024));
+  kept.set_message(CutText(exit.message(), 1024));
   *rank.record.mutable_exit() = std::move(kept);
   rank.record.clear_gone();
   rank.phase = "ended";

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "common/version.h"
+#include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/health.h"
@@ -77,11 +78,14 @@ absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hell
 }
 
 // Makes room where the table of hosts is full: those that are long gone and have no ranks.
-absl::Status MakeRoom(State& state) {
+absl::Status MakeRoom(Turn& turn) {
+  State& state = turn.state;
   if (state.hosts.size() < limits::kHosts) return absl::OkStatus();
   for (auto it = state.hosts.begin(); it != state.hosts.end(); ++it) {
-    if (it->second.attached() || it->second.reachable || !it->second.jobs.empty()) continue;
-    state.incarnations.erase(it->second.incarnation());
+    const Host& host = it->second;
+    if (host.attached() || host.reachable || !host.jobs.empty() || host.record.cordoned()) continue;
+    state.incarnations.erase(host.incarnation());
+    turn.Delete(HostKey(it->first));
     state.hosts.erase(it);
     return absl::OkStatus();
   }
@@ -215,6 +219,7 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
       bool missing = rank.record.started() && !rank.ended() && !told.contains({id.value(), index});
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.removed_at_revision = 0;
+      rank.dropped_at = absl::InfiniteFuture();  // this life of the daemon has yet to try
     }
     bool was_unconfirmed = !job.unconfirmed.empty();
     job.unconfirmed.erase(host.name);
@@ -254,7 +259,7 @@ void Run(Turn& turn, AttachHost& event) {
   if (status.ok()) status = CheckCluster(state, event.hello);
   auto it = state.hosts.find(name);
   if (status.ok() && it != state.hosts.end()) status = CheckLife(turn, it->second, event.hello);
-  if (status.ok() && it == state.hosts.end()) status = MakeRoom(state);
+  if (status.ok() && it == state.hosts.end()) status = MakeRoom(turn);
   if (!status.ok()) {
     turn.Warn(absl::StrCat("a daemon at ", event.peer, " was refused: ", std::string(status.message())));
     turn.Emit(EndSession{event.session, std::move(status)});

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -38,7 +39,7 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
     told.push_back(same ? decision.reason()
                         : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
   }
-  merged.set_reason(absl::StrJoin(told, "; ").substr(0, kReasonBytes));
+  merged.set_reason(CutText(absl::StrJoin(told, "; "), kReasonBytes));
   return merged;
 }
 
@@ -55,8 +56,8 @@ void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::Hos
     v1::ResolvedKey& kept = by_host[host];
     if (kept.value() == decision.value() && kept.reason() == decision.reason()) continue;
     kept = decision;
-    kept.set_value(decision.value().substr(0, kValueBytes));
-    kept.set_reason(decision.reason().substr(0, kReasonBytes));
+    kept.set_value(CutText(decision.value(), kValueBytes));
+    kept.set_reason(CutText(decision.reason(), kReasonBytes));
     auto* decisions = job.head().mutable_decisions();
     auto at = std::find_if(decisions->begin(), decisions->end(),
                            [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -90,9 +91,9 @@ bool SameStand(const RankStand& stand, const v1::RankReport& report) {
 
 v1::CommunicatorReport Bounded(const v1::CommunicatorReport& told) {
   v1::CommunicatorReport kept = told;
-  kept.set_name(told.name().substr(0, kWordBytes));
-  kept.set_waits_in(told.waits_in().substr(0, kWordBytes));
-  kept.set_last_started(told.last_started().substr(0, kWordBytes));
+  kept.set_name(CutText(told.name(), kWordBytes));
+  kept.set_waits_in(CutText(told.waits_in(), kWordBytes));
+  kept.set_last_started(CutText(told.last_started(), kWordBytes));
   return kept;
 }
 
@@ -264,7 +265,7 @@ void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
     stand.progress_at = turn.now;
     job.hang.progress_at = turn.now;
   }
-  stand.phase = report.phase().substr(0, kPhaseBytes);
+  stand.phase = CutText(report.phase(), kPhaseBytes);
   stand.last_step = report.last_step();
   stand.communicators.clear();
   for (int i = 0; i < report.communicators_size() && i < static_cast<int>(kCommunicators); ++i) {
@@ -277,7 +278,7 @@ void NoteExamination(Turn& turn, Rank& rank, const v1::Examination& examination)
   constexpr int kFrames = 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
-  kept.set_system_call(examination.system_call().substr(0, kWordBytes));
+  kept.set_system_call(CutText(examination.system_call(), kWordBytes));
   while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
   for (std::string& frame : *kept.mutable_stack()) frame.resize(std::min(frame.size(), kWordBytes));
   bool first = !rank.look->answer.has_value();

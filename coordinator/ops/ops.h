@@ -65,6 +65,9 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
 void ReleaseHeld(Turn& turn, Job& job);
 // The trainers are asked to stop at a step they agree on, and killed after the grace.
 void StopAtStep(Turn& turn, Job& job);
+// However long a save goes on, a stop that was asked for ends with a kill.
+inline constexpr absl::Duration kStopGraceMost = absl::Minutes(10);
+
 // What a stop is given: it takes effect between two steps, and an evaluation or a save may be in between.
 absl::Duration StopGrace(const Job& job);
 // Nothing of the generation is desired any more: daemons kill what is left.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
@@ -60,7 +61,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase != report.phase()) job.progress_at = turn.now;
-    rank.phase = report.phase().substr(0, 32);
+    rank.phase = CutText(report.phase(), 32);
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();

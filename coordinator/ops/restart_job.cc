@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -39,7 +40,7 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
 }  // namespace
 
 std::string WithReason(absl::string_view what, const std::string& reason) {
-  return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", reason.substr(0, 1024));
+  return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", CutText(reason, 1024));
 }
 
 void Run(Turn& turn, RestartJob& event) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/strict_yaml.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -22,7 +23,7 @@ absl::Status UnknownHost(const State& state, const std::string& name) {
 
 void Cordon(Turn& turn, Host& host, const std::string& reason) {
   host.record.set_cordoned(true);
-  host.record.set_cordon_reason(reason.substr(0, 1024));
+  host.record.set_cordon_reason(CutText(reason, 1024));
   turn.Save(host);
 }
 

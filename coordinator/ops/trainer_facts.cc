@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/recovery.h"
@@ -53,7 +54,7 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_COLLECTIVE,
                            absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
-                                        broken.message().substr(0, 1024))));
+                                        CutText(broken.message(), 1024))));
 }
 
 // Once a rank: what it measured is told to watchers, and the doctor judges it.
@@ -93,7 +94,7 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
     case v1::Fact::kRefused:
       FailGeneration(turn, job,
                      FailureOf(rank, v1::FailureRecord::KIND_REFUSED,
-                               absl::StrCat("refused the job: ", fact.refused().message().substr(0, 4096))));
+                               absl::StrCat("refused the job: ", CutText(fact.refused().message(), 4096))));
       break;
     case v1::Fact::kBroken:
       Broken(turn, job, rank, fact.broken());

@@ -39,10 +39,6 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
 }  // namespace
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
-  if (!facts.told_lost.empty()) {
-    return {
-        .lost = true, .rule = "operator", .reason = absl::StrCat("host ", facts.host, " is lost: ", facts.told_lost)};
-  }
   if (facts.silent <= facts.lease) return Kept("its lease still runs");
   if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {
     return Lost(facts, "abandon",

@@ -1,12 +1,11 @@
 // Decides whether a host that is unreachable counts as lost for one job. Pure. Lost contact alone never does: trainers
-// step without daemon and coordinator. What does, once its lease has run out:
+// step without daemon and coordinator. What does, once its lease has run out (the operator's word needs no rule):
 //
 //   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
 //   over       the end of the group was asked for, and no reachable rank of it is left
 //   stall      (b) every reachable rank waits in the same operation, and no step was completed for the lease and two
 //                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time
 //   forming    the group forms, and nothing of it has moved for kFormingPatience
-//   operator   (c) somebody said so
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
 
@@ -35,7 +34,6 @@ struct HostLossFacts {
   absl::string_view host;
   absl::Duration silent;  // not heard of for
   absl::Duration lease;
-  std::string told_lost;       // by the operator, in their words; empty: not told
   bool forming = false;        // PLACED or STARTING
   bool over = false;           // the group is being ended
   size_t reachable_ranks = 0;  // on reachable hosts, ended or not
@@ -49,7 +47,7 @@ struct HostLossFacts {
 
 struct HostLossDecision {
   bool lost = false;
-  const char* rule = "host_lost";  // host_lost, operator or abandon
+  const char* rule = "host_lost";  // or abandon
   std::string reason;              // "host w2 is lost: not heard of for 3.2s, and ..."; not lost: what is missing
 };
 

@@ -58,6 +58,25 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeGoesOnFromTheSave
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: resumed"));
 }
 
+// protobuf writes text that was cut inside a character, and then refuses to read it: the whole store with it.
+TEST(CoreOperations, LongReasonInAnyScript_IsReadBackByTheNextCoordinator) {
+  std::string reason = "x";
+  for (int i = 0; i < 1'000; ++i) reason += "ж";
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  v1::SetHostRequest cordon;
+  cordon.set_name("w1");
+  cordon.set_action(v1::SetHostRequest::ACTION_CORDON);
+  cordon.set_reason(reason);
+  one.harness.Handle(SetHost{CallId(901), cordon});
+  one.harness.Handle(CancelJob{CallId(902), JobId(kJob), reason});
+  one.host.Vanish();
+
+  one.harness.Restart();
+
+  EXPECT_THAT(one.Get().reason(), HasSubstr("жжж"));
+}
+
 TEST(CoreOperations, PauseAndRestart_SurviveADeathOfTheCoordinator) {
   for (bool pause : {true, false}) {
     OneHost one;

@@ -127,7 +127,7 @@ TEST(HostLoss, FormingPausesForIt_UntilNothingHasMovedForLong) {
   EXPECT_TRUE(stalled.Decide().lost);
 }
 
-TEST(HostLoss, WithNoHostReachable_OnlyAbandonOrTheOperatorDecide) {
+TEST(HostLoss, WithNoHostReachable_OnlyAbandonDecides) {
   Stalled stalled;
   stalled.peers.clear();
   stalled.facts.reachable_ranks = 0;
@@ -136,12 +136,6 @@ TEST(HostLoss, WithNoHostReachable_OnlyAbandonOrTheOperatorDecide) {
   stalled.facts.none_reachable_for = absl::Seconds(600);
   EXPECT_TRUE(stalled.Decide().lost);
   EXPECT_STREQ(stalled.Decide().rule, "abandon");
-
-  stalled.facts.none_reachable_for = absl::ZeroDuration();
-  stalled.facts.silent = absl::ZeroDuration();
-  stalled.facts.told_lost = "the operator says so";
-  EXPECT_TRUE(stalled.Decide().lost);
-  EXPECT_STREQ(stalled.Decide().rule, "operator");
 }
 
 }  // namespace
