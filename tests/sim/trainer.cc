@@ -12,6 +12,7 @@ namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as worker/trainer/main
+constexpr absl::Duration kDoneWait = absl::Minutes(10);   // as worker/trainer/run: until it is known that all is done
 
 }  // namespace
 
@@ -286,7 +287,7 @@ void Trainer::Finish(uint64_t step, bool stopped) {
 void Trainer::CloseThen(int code) {
   stage_ = Stage::kEnding;
   SetPhase("ended");
-  ExitWhenClosed(code, world_.engine.now() + kCloseLimit);
+  ExitWhenClosed(code, world_.engine.now() + (code == 0 ? kDoneWait : kCloseLimit));
 }
 
 void Trainer::ExitWhenClosed(int code, absl::Time give_up) {
