@@ -79,8 +79,10 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
     loop = Loop(cluster, seed)
     loop.start()
     folders = [cluster.folder / "run-0", cluster.folder / "run-1"]
-    jobs = [cluster.submit(run_folder=folder, train__steps=10_000_000, checkpoint__every_steps=SAVE_EVERY)
-            for folder in folders]
+    # Steps long enough that the newest 4,096, which daemons keep for a coordinator that is away, outlast its deaths.
+    model = {"layers": 2, "heads": 4, "width": 128, "context": 64}
+    jobs = [cluster.submit(run_folder=folder, train__steps=10_000_000, train__model=model,
+                           checkpoint__every_steps=SAVE_EVERY) for folder in folders]
     watchers = [loop.watch(job) for job in jobs]
     for job in jobs:
         cluster.wait_for_step(job, 1)
