@@ -6,6 +6,8 @@
 #include <set>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "coordinator/core/event.h"
 #include "coordinator/core/state.h"
 #include "coordinator/core/turn.h"
@@ -95,6 +97,8 @@ v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady);
 
 // restart_job.cc: "paused: by night"; "paused" where no reason was given.
 std::string WithReason(absl::string_view what, const std::string& reason);
+// Answers with the job as `act` has left it, or with the error of `act`; NotFound where there is no such job.
+void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act);
 
 // place_jobs.cc: places those of the waiting jobs (by submit index) that fit, oldest first.
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);

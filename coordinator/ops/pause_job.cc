@@ -46,18 +46,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
 }  // namespace
 
 void Run(Turn& turn, PauseJob& event) {
-  auto it = turn.state.jobs.find(JobId(event.request.job_id()));
-  if (it == turn.state.jobs.end()) {
-    turn.Emit(
-        Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
-    return;
-  }
-  absl::Status status = Pause(turn, it->second, event.request);
-  if (status.ok()) {
-    turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});
-  } else {
-    turn.Emit(Reply{event.call, std::move(status), {}});
-  }
+  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Pause(turn, job, event.request); });
 }
 
 }  // namespace trainyard

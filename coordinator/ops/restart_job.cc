@@ -43,19 +43,22 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
   return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", CutText(reason, 1024));
 }
 
-void Run(Turn& turn, RestartJob& event) {
-  auto it = turn.state.jobs.find(JobId(event.request.job_id()));
+void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act) {
+  auto it = turn.state.jobs.find(JobId(job_id));
   if (it == turn.state.jobs.end()) {
-    turn.Emit(
-        Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.request.job_id().substr(0, 64))), {}});
+    turn.Emit(Reply{call, absl::NotFoundError(absl::StrCat("no job ", job_id.substr(0, 64))), {}});
     return;
   }
-  absl::Status status = Restart(turn, it->second, event.request);
+  absl::Status status = act(it->second);
   if (status.ok()) {
-    turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});
+    turn.Emit(Reply{call, absl::OkStatus(), MakeJob(turn, it->second)});
   } else {
-    turn.Emit(Reply{event.call, std::move(status), {}});
+    turn.Emit(Reply{call, std::move(status), {}});
   }
+}
+
+void Run(Turn& turn, RestartJob& event) {
+  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Restart(turn, job, event.request); });
 }
 
 }  // namespace trainyard
