@@ -297,8 +297,6 @@ TEST_F(RunTest, InitFrom_ACheckpointsShard_StartsFromItsWeights) {
 }
 
 TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
-  // LibTorch's flight recorder is one for the process and not made for two groups at once; it is read at the first use.
-  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   auto both = [&](const std::string& run, bool resume, uint64_t stop_after, std::vector<double>& losses) {
     FakeStore store;
     FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
@@ -339,7 +337,6 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 }
 
 TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {
-  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   std::ostringstream logs[2];
