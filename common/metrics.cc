@@ -80,7 +80,7 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
 }
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    absl::string_view address, std::shared_ptr<prometheus::Registry> registry) {
+    absl::string_view address, std::shared_ptr<prometheus::Collectable> source) {
   size_t colon = address.rfind(':');
   uint32_t port = 0;
   if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
@@ -102,8 +102,8 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     endpoint->warning_ =
         absl::StrCat("metrics port ", address, " is taken; serving on ", endpoint->address_, " instead");
   }
-  endpoint->registry_ = std::move(registry);
-  endpoint->exposer_->RegisterCollectable(endpoint->registry_);
+  endpoint->source_ = std::move(source);
+  endpoint->exposer_->RegisterCollectable(endpoint->source_);
   return endpoint;
 }
 

@@ -9,6 +9,7 @@
 // Thread-safe, as prometheus-cpp is. Names are trainyard_*, units are base units (seconds, bytes).
 #pragma once
 
+#include <prometheus/collectable.h>
 #include <prometheus/counter.h>
 #include <prometheus/exposer.h>
 #include <prometheus/family.h>
@@ -46,7 +47,7 @@ class MetricsEndpoint {
   // `address` is host:port; port 0: a free one. A port that is taken is no reason not to run: a free one is taken and
   // `warning()` says so. Possible errors: InvalidArgument: the address cannot be listened on at all.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(absl::string_view address,
-                                                                std::shared_ptr<prometheus::Registry> registry);
+                                                                std::shared_ptr<prometheus::Collectable> source);
 
   // Takes milliseconds, though the web server below looks at its stop flag only every second or two.
   ~MetricsEndpoint();
@@ -60,7 +61,7 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint() = default;
 
-  std::shared_ptr<prometheus::Registry> registry_;
+  std::shared_ptr<prometheus::Collectable> source_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::string address_;
   std::string warning_;

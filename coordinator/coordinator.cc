@@ -81,7 +81,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
   server_ = std::make_unique<RpcServer>(
       RpcServerOptions{.listen = options.listen, .allow_plaintext = options.allow_plaintext}, queue_.get(), &clock,
-      [this](const char* method, absl::StatusCode code) { metrics_.CountRpc(method, code); });
+      [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
   loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
       .core = std::move(core),
       .revision = snapshot.revision,
@@ -92,7 +92,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .sink = this,
       .heard = [this] { return server_->TakeHeard(); },
       .observe = [this, &clock](const LoopRound& round,
-                                const Core& core) { metrics_.ObserveRound(round, core, clock.TimeNow()); },
+                                const Core& core) { metrics_->ObserveRound(round, core, clock.TimeNow()); },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
             backed_up_ = true;  // what is not ours any more, or damaged, must not replace the backup there is
@@ -106,7 +106,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   RETURN_IF_ERROR(server_->Start());
   loop_->Start();
   if (!options.metrics.empty()) {
-    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(options.metrics, metrics_.registry()));
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(options.metrics, metrics_));
     if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
     spdlog::info("metrics on http://{}/metrics", endpoint_->address());
   }
@@ -127,7 +127,7 @@ void Coordinator::Stop() {
 
 void Coordinator::Release(Effect effect) {
   if (const auto* line = std::get_if<WriteLog>(&effect)) return Log(*line);
-  metrics_.ObserveEffect(effect);
+  metrics_->ObserveEffect(effect);
   server_->Release(std::move(effect));
 }
 

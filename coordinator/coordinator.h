@@ -54,7 +54,7 @@ class Coordinator final : private EffectSink {
   std::atomic<bool> backed_up_{false};  // or is not to be
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
-  CoordinatorMetrics metrics_;
+  std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();
   std::unique_ptr<EventQueue> queue_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<CoreLoop> loop_;

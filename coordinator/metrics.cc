@@ -1,5 +1,6 @@
 #include "coordinator/metrics.h"
 
+#include <chrono>
 #include <variant>
 
 #include "absl/strings/ascii.h"
@@ -13,8 +14,8 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// Gauges of totals are counted anew so often; a scrape is every few seconds.
-constexpr absl::Duration kTotalsInterval = absl::Milliseconds(500);
+// The loop has a round with every tick, ten times a second.
+constexpr std::chrono::seconds kPatience(1);
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
@@ -181,10 +182,26 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   counters_[kCommitFailures.name]->Add({}).Increment(static_cast<double>(round.commit_failures));
   counters_[kShed.name]->Add({}).Increment(static_cast<double>(round.reports_shed));
   gauges_[kStalled.name]->Add({}).Set(round.stalled ? 1 : 0);
-  if (now - totals_at_ < kTotalsInterval) return;
-  totals_at_ = now;
+  uint64_t asked = 0;
+  {
+    std::lock_guard lock(mutex_);
+    asked = asked_;
+    if (asked == answered_) return;
+  }
   ObserveTotals(core);
   ObserveGoodput(core, now);
+  std::lock_guard lock(mutex_);
+  answered_ = asked;
+  counted_.notify_all();
+}
+
+std::vector<prometheus::MetricFamily> CoordinatorMetrics::Collect() const {
+  {
+    std::unique_lock lock(mutex_);
+    uint64_t mine = ++asked_;
+    counted_.wait_for(lock, kPatience, [&] { return answered_ >= mine; });
+  }
+  return registry_->Collect();
 }
 
 void CoordinatorMetrics::ObserveTotals(const Core& core) {

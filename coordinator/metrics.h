@@ -2,11 +2,18 @@
 // Counted from effects and from rounds of the loop, so that no op carries a line for it. What carries a job's id is
 // dropped when the job is final, so that the number of series is that of unfinished jobs.
 //
-// Observe* on the loop's thread; CountRpc on any.
+// Gauges of totals are counted when they are asked for: a scrape waits for the loop's next round, which comes with the
+// next event or tick, so what it shows is not older than the scrape, and costs nothing when nobody looks.
+//
+// Observe* on the loop's thread; CountRpc and Collect on any.
 #pragma once
 
+#include <prometheus/collectable.h>
+
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,10 +26,13 @@ namespace trainyard {
 // Every metric there is.
 const std::vector<MetricSpec>& CoordinatorMetricSpecs();
 
-class CoordinatorMetrics {
+class CoordinatorMetrics final : public prometheus::Collectable {
  public:
   CoordinatorMetrics();
 
+  // A scrape. A loop that stands still is waited for a second; then totals are those of the scrape before.
+  std::vector<prometheus::MetricFamily> Collect() const override;
+  // All there is, as it was last counted.
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
   void ObserveEffect(const Effect& effect);
@@ -56,7 +66,11 @@ class CoordinatorMetrics {
   prometheus::Histogram* commit_seconds_;
   prometheus::Histogram* handle_seconds_;
   prometheus::Gauge* queue_length_;
-  absl::Time totals_at_ = absl::InfinitePast();
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable counted_;
+  mutable uint64_t asked_ = 0;  // scrapes that wanted totals
+  uint64_t answered_ = 0;       // of them, how many have been counted for
 };
 
 }  // namespace trainyard

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "tests/unit/coordinator/core_harness.h"
 
 namespace trainyard {
 namespace {
@@ -55,6 +57,35 @@ TEST(Metrics, SeriesOfAJob_AreDroppedWhenItIsFinal) {
 
   metrics.ObserveEffect(JobEnded{JobId("job00000001")});
   EXPECT_EQ(CountSeriesOfJobs(metrics), 0);
+}
+
+double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
+  for (const auto& family : families) {
+    if (family.name != "trainyard_hosts") continue;
+    for (const auto& metric : family.metric) {
+      if (metric.label.at(0).value == "attached") return metric.gauge.value;
+    }
+  }
+  return -1;
+}
+
+TEST(Metrics, Totals_AreCountedForTheScrapeThatWantsThem) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  CoordinatorMetrics metrics;
+  auto scrape = [&] {
+    std::future<std::vector<prometheus::MetricFamily>> scraped =
+        std::async(std::launch::async, [&] { return metrics.Collect(); });
+    while (scraped.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
+    }
+    return HostsAttached(scraped.get());
+  };
+  EXPECT_EQ(scrape(), 0);
+
+  host.Attach();
+
+  EXPECT_EQ(scrape(), 1) << "nothing that was counted before the scrape";
 }
 
 TEST(Metrics, TakenPort_IsAWarning_AndAFreeOneIsTaken) {
