@@ -75,6 +75,20 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
   return facts;
 }
 
+// Whether the host's ranks are known to have heard `go`: one of the group has made a step, which takes all of them, or
+// each of the host's own was heard in a phase that follows.
+bool HasBegun(const Job& job, const HostName& name) {
+  bool stepped = std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
+    return rank.last_step >= std::max<uint64_t>(1, rank.record.first_step());
+  });
+  if (stepped) return true;
+  const std::vector<uint32_t>& ranks = job.ranks_on.at(name);
+  return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t index) {
+    const std::string& phase = job.ranks[index].phase;
+    return phase != "starting" && phase != "joining" && phase != "ready";
+  });
+}
+
 // Of the hosts with ranks that have not ended: those that cannot be reached, and how many can.
 struct Reach {
   std::vector<HostName> silent;
@@ -185,6 +199,7 @@ void JudgeLosses(Turn& turn, Job& job) {
   for (const HostName& name : reach.silent) {
     auto host = turn.state.hosts.find(name);
     facts.host = name.value();
+    facts.begun = HasBegun(job, name);
     facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_heard;
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);

@@ -4,7 +4,9 @@
 //   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
 //   over       the end of the group was asked for, and no reachable rank of it is left
 //   stall      (b) every reachable rank waits in the same operation, and no step was completed for the lease and two
-//                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time
+//                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time.
+//                  Where the host may not have heard `go` (which tells that no step was made), its trainers may be
+//                  waiting for that word: then no sooner than by the rule for forming
 //   forming    the group forms, and nothing of it has moved for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
@@ -36,6 +38,7 @@ struct HostLossFacts {
   absl::Duration lease;
   bool forming = false;        // PLACED or STARTING
   bool over = false;           // the group is being ended
+  bool begun = true;           // the host's ranks are known to have heard `go`
   size_t reachable_ranks = 0;  // on reachable hosts, ended or not
   absl::string_view broken;    // what a rank told of a broken collective, or how it failed; empty: none did
   absl::Span<const PeerRank> peers;

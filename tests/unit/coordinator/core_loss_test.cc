@@ -120,6 +120,36 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_AfterLeaseAndTwoSteps) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("every reachable rank waits in all-reduce 17")));
 }
 
+// Generation 2 knows how long a step takes; its ranks are ready, and the word to go does not reach one host.
+TEST(CoreLoss, HostCutOffBeforeItHeardGo_IsNotTakenForLost_WhileItsPeersWait) {
+  Cluster cluster;
+  cluster.Learn();
+  cluster.first.Kill(Key(kJob, 1, 0), 9);
+  cluster.second.Apply();
+  cluster.Run();
+  ASSERT_EQ(cluster.Get().generation(), 2u);
+  ASSERT_GT(cluster.Get().learned_step_s(), 0);
+  cluster.step = 0;
+  cluster.second.Vanish();
+  cluster.Wait(absl::Seconds(25), kWaits);
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << cluster.Get().reason();
+  cluster.second.Attach();
+  EXPECT_TRUE(cluster.second.desired().trainers(0).go());
+  EXPECT_EQ(cluster.Get().restarts(), 1u);
+}
+
+TEST(CoreLoss, HostThatStaysAwayBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
+  Cluster cluster;
+  cluster.spare.Attach();
+  cluster.second.Vanish();
+  cluster.step = 0;
+  cluster.Wait(absl::Seconds(32), kWaits);
+  cluster.first.Apply();
+  EXPECT_EQ(cluster.Get().generation(), 2u);
+  EXPECT_EQ(cluster.Get().ranks(1).host(), "w3");
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("its ranks were not heard to have begun")));
+}
+
 TEST(CoreLoss, FormingGroup_WaitsForAHostThatIsCutOff) {
   Cluster cluster(/*running=*/false);
   cluster.first.Apply();

@@ -107,6 +107,26 @@ TEST(HostLoss, PhaseBeyondItsTime_NoLongerKeepsIt) {
   EXPECT_TRUE(stalled.Decide().lost);
 }
 
+TEST(HostLoss, HostThatMayNotHaveHeardGo_IsGivenTheTimeOfForming) {
+  Stalled stalled;
+  stalled.facts.begun = false;
+  stalled.facts.learned_step = absl::ZeroDuration();
+  stalled.peers[0].phase_limit = absl::InfiniteDuration();
+  stalled.facts.since_progress = kFormingPatience - absl::Milliseconds(1);
+  EXPECT_FALSE(stalled.Decide().lost);
+  EXPECT_THAT(stalled.Decide().reason, HasSubstr("waiting for the word to go"));
+  stalled.facts.since_progress = kFormingPatience;
+  EXPECT_TRUE(stalled.Decide().lost);
+  EXPECT_THAT(stalled.Decide().reason, HasSubstr("were not heard to have begun"));
+
+  stalled.peers[0].waits_in = "";
+  EXPECT_FALSE(stalled.Decide().lost) << "a peer computes its first step";
+  stalled.peers[0] = Waiting();
+  stalled.peers[0].phase_time = absl::Seconds(31);
+  stalled.peers[0].phase_limit = absl::Seconds(60);
+  EXPECT_FALSE(stalled.Decide().lost) << "a first step is known to take longer";
+}
+
 TEST(HostLoss, GroupThatIsOver_WaitsForReachableRanksFirst) {
   Stalled stalled;
   stalled.facts.over = true;
