@@ -1,5 +1,6 @@
 #include "worker/collectives/communicator.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -22,6 +23,8 @@ absl::Status Expect(const at::Tensor& tensor, double expected, absl::string_view
 }
 
 }  // namespace
+
+at::Tensor Communicator::NewBuffer(int64_t numel, at::ScalarType type) { return at::empty({numel}, type); }
 
 absl::Status WarmUp(Communicator& communicator) {
   int64_t world = communicator.world_size();

@@ -5,6 +5,14 @@
 //   ...                                             // computes
 //   RETURN_IF_ERROR(sum->Wait());                   // `bucket` holds the sum of all ranks' buckets
 //
+// What every implementation keeps:
+//   - Operations of one communicator are carried out in the order in which they were started, one after another. So an
+//     operation may be started into memory that one before it still reads or writes.
+//   - What two operations of different communicators touch must differ, unless the first was waited for.
+//   - Operations of all communicators of a process are started and waited for in one order on every rank: shared memory
+//     carries them out only then.
+//   - All ranks of an operation have the same bits of its result.
+//
 // Threads: operations are started and waited for by one thread. Abort() and progress() may be called from any other at
 // any time, also while that thread waits.
 //
@@ -16,6 +24,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <memory>
@@ -58,9 +67,11 @@ class Communicator {
   virtual std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) = 0;
   // In place: `tensor` becomes that of `root`.
   virtual std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) = 0;
-  // `out` becomes the ranks' `in` one after another. REQUIRES: out.numel() == in.numel() x world_size.
+  // `out` becomes the ranks' `in` one after another. `in` may be exactly this rank's part of `out`; no other overlap.
+  // REQUIRES: out.numel() == in.numel() x world_size.
   virtual std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) = 0;
-  // `out` becomes this rank's part of the sum over all ranks. REQUIRES: in.numel() == out.numel() x world_size.
+  // `out` becomes this rank's part of the sum over all ranks; `in` keeps its values. `out` may be exactly this rank's
+  // part of `in`; no other overlap. REQUIRES: in.numel() == out.numel() x world_size.
   virtual std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) = 0;
   // Ends once every rank has started it.
   virtual std::unique_ptr<Collective> Barrier() = 0;
@@ -72,6 +83,14 @@ class Communicator {
   // Ends every operation, under way or to come, with Aborted: a thread that waits is out within 200 ms, whatever its
   // peers do. Idempotent.
   virtual void Abort(absl::string_view reason) = 0;
+
+  // Memory that this communicator's operations are fastest on; what is in it is unspecified. Every rank asks for the
+  // same buffers in the same order. It may outlive the communicator.
+  virtual at::Tensor NewBuffer(int64_t numel, at::ScalarType type);
+
+  // Moves what was started along as far as the peers allow without waiting for them. Never needed for an operation to
+  // end; worth calling between two pieces of computation.
+  virtual void Progress() {}
 
   virtual CollectiveProgress progress() const = 0;
 };

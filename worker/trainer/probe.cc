@@ -80,7 +80,7 @@ absl::Status Probe(const StartOrder& order, const RunOptions& options) {
   if (!order.data_address.empty()) gloo.address = order.data_address;
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, NewGlooCommunicator(gloo));
   auto abort_switch = std::make_shared<AbortSwitch>();
-  abort_switch->Attach(communicator.get());
+  abort_switch->Attach("world", communicator.get());
   link.OnAbort([abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(WarmUp(*communicator)) << "while warming up";

@@ -63,6 +63,18 @@ absl::StatusOr<bool> UseSharedMemory(const StartOrder& order) {
   return one_host && order.world_size > 1 && order.config.shared_memory != Switch::kOff;
 }
 
+std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
+  std::vector<CommunicatorProgress> all;
+  for (NamedProgress& each : abort_switch.Progress()) {
+    all.push_back({.name = std::move(each.name),
+                   .started = each.progress.num_started,
+                   .completed = each.progress.num_completed,
+                   .waits_in = std::move(each.progress.waits_in),
+                   .last_started = std::move(each.progress.last_started)});
+  }
+  return all;
+}
+
 absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
   ASSIGN_OR_RETURN(bool shared, UseSharedMemory(order));
@@ -74,9 +86,9 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
     if (!order.data_address.empty()) options.address = order.data_address;
     ASSIGN_OR_RETURN(rank.communicator, NewGlooCommunicator(options));
   }
-  rank.abort_switch->Attach(rank.communicator.get());
+  rank.abort_switch->Attach("world", rank.communicator.get());
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
-  link.PollCommunicators([abort_switch = rank.abort_switch] { return abort_switch->Progress(); });
+  link.PollCommunicators([abort_switch = rank.abort_switch] { return ProgressOf(*abort_switch); });
   return absl::OkStatus();
 }
 
@@ -131,29 +143,6 @@ void LogModel(const StartOrder& order, const Model& model, std::ostream& log) {
 }
 
 }  // namespace
-
-void AbortSwitch::Attach(Communicator* communicator) {
-  absl::MutexLock lock(&mu_);
-  communicator_ = communicator;
-}
-
-void AbortSwitch::Detach() { Attach(nullptr); }
-
-void AbortSwitch::Abort(const std::string& reason) {
-  absl::MutexLock lock(&mu_);
-  if (communicator_ != nullptr) communicator_->Abort(reason);
-}
-
-std::vector<CommunicatorProgress> AbortSwitch::Progress() {
-  absl::MutexLock lock(&mu_);
-  if (communicator_ == nullptr) return {};
-  CollectiveProgress progress = communicator_->progress();
-  return {{.name = "world",
-           .started = progress.num_started,
-           .completed = progress.num_completed,
-           .waits_in = std::move(progress.waits_in),
-           .last_started = std::move(progress.last_started)}};
-}
 
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
   Gpt2Config gpt2{.layers = config.model.layers,

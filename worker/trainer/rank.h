@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "common/files.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/collectives/abort_switch.h"
 #include "worker/collectives/communicator.h"
 #include "worker/data/batches.h"
 #include "worker/data/corpus.h"
@@ -21,21 +21,6 @@
 #include "worker/trainer/run_folder.h"
 
 namespace trainyard {
-
-// The link's way to the communicator, which the link's threads outlive: breaks it when the generation is over, and
-// reads how far it is. Does nothing once it is detached. Thread-safe.
-class AbortSwitch {
- public:
-  void Attach(Communicator* communicator);
-  void Detach();
-  void Abort(const std::string& reason);
-  // Empty: none is attached.
-  std::vector<CommunicatorProgress> Progress();
-
- private:
-  absl::Mutex mu_;
-  Communicator* communicator_ ABSL_GUARDED_BY(mu_) = nullptr;
-};
 
 // Members are destroyed last to first: each uses only those above it.
 struct Rank {
