@@ -6,22 +6,21 @@
 #include <cmath>
 #include <map>
 
+#include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
-#include "tests/parity/world.h"
 
 namespace trainyard {
 namespace {
 
-absl::StatusOr<std::string> TrainMain(Communicator& communicator, const std::string& arguments) {
-  absl::StatusOr<TrainingOutcome> outcome = Train(communicator, TrainingCase::Parse(arguments));
-  if (!outcome.ok()) return outcome.status();
-  return outcome->ToString();
+RankPool& Pool() {
+  static RankPool pool(4);
+  return pool;
 }
 
 std::vector<TrainingOutcome> TrainWorld(int size, const TrainingCase& training,
-                                        Transport transport = Transport::kGloo) {
-  World world(size, "train", training.ToString(), transport);
-  absl::StatusOr<std::vector<std::string>> results = world.Results();
+                                        PoolTransport transport = PoolTransport::kGloo) {
+  absl::StatusOr<std::vector<std::string>> results = Pool().Run(
+      {.mesh = {.dp_replicate = size}, .transport = transport, .main = "train", .arguments = training.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
   std::vector<TrainingOutcome> outcomes;
   if (results.ok()) {
@@ -108,7 +107,7 @@ TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
 TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
   TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
 
-  std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, Transport::kSharedMemory);
+  std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, Transport::kShared);
 
   ASSERT_EQ(shared.size(), static_cast<size_t>(GetParam()));
   ExpectNear(shared[0].losses, Oracle(training).losses, 1e-10);
@@ -188,7 +187,7 @@ TEST(UnevenDeal, ARankWithoutAMicroBatchAddsNothing) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::BecomeRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
+  trainyard::BecomePoolRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

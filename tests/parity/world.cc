@@ -15,7 +15,6 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "tests/parity/stores.h"
-#include "worker/collectives/shared_memory_communicator.h"
 
 extern char** environ;
 
@@ -23,18 +22,19 @@ namespace trainyard {
 namespace {
 
 constexpr char kRankFlag[] = "--rank-of-a-world";
-constexpr char kSharedMemoryWord[] = "shared-memory";
 
 std::string ResultPath(const std::string& folder, int rank) { return absl::StrCat(folder, "/result-", rank); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Join(int rank, int world, KeyValueStore& store,
                                                    const std::string& transport) {
-  if (transport == kSharedMemoryWord) {
-    return NewSharedMemoryCommunicator(
-        {.rank = rank, .world_size = world, .store = &store, .timeout = absl::Minutes(2), .piece_bytes = 4096});
-  }
-  return NewGlooCommunicator(
-      {.rank = rank, .world_size = world, .store = &store, .prefix = "world/", .timeout = absl::Minutes(2)});
+  const bool hostwise = transport == TransportName(Transport::kHostwise);
+  return NewGroup({.world_size = world,
+                   .rank = rank,
+                   .store = &store,
+                   .place = absl::StrCat("place ", hostwise ? rank / 2 : 0),
+                   .shared_memory = transport != TransportName(Transport::kGloo),
+                   .timeout = absl::Minutes(2),
+                   .piece_bytes = 4096});
 }
 
 absl::StatusOr<std::string> RunRank(int rank, int world, const std::string& folder, const std::string& transport,
@@ -68,9 +68,8 @@ World::World(int size, const std::string& main, const std::string& arguments, Tr
   folder_ = mkdtemp(pattern.data());
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size; ++rank) {
-    std::vector<std::string> words = {
-        program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
-        folder_, main,      arguments,          transport == Transport::kGloo ? "gloo" : kSharedMemoryWord};
+    std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
+                                      folder_, main,      arguments,          TransportName(transport)};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);

@@ -9,19 +9,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/collectives/communicator.h"
+#include "worker/collectives/group.h"
 
 namespace trainyard {
 
 // What a rank does. `arguments` are the case's; what it returns is handed to the parent.
 using RankMain = std::function<absl::StatusOr<std::string>(Communicator& communicator, const std::string& arguments)>;
 
-// What the ranks meet by.
-enum class Transport { kGloo, kSharedMemory };
-
 // A program that may be a rank calls this first in main(). When it is one, runs it and ends the process.
 void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
 
-// One group of processes. Kills what is left of them when it goes.
+// One group of processes. kHostwise: two ranks a place. Kills what is left of them when it goes.
 class World {
  public:
   World(int size, const std::string& main, const std::string& arguments, Transport transport = Transport::kGloo);

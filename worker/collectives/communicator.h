@@ -6,8 +6,9 @@
 //   RETURN_IF_ERROR(sum->Wait());                   // `bucket` holds the sum of all ranks' buckets
 //
 // What every implementation keeps:
-//   - Operations of one communicator are carried out in the order in which they were started, one after another. So an
-//     operation may be started into memory that one before it still reads or writes.
+//   - Operations of one communicator are carried out in the order in which they were started, one after another. So one
+//     may be started into memory that another before it still reads. What an operation writes is there, for operations
+//     too, once it was waited for.
 //   - What two operations of different communicators touch must differ, unless the first was waited for.
 //   - Operations of all communicators of a process are started and waited for in one order on every rank: shared memory
 //     carries them out only then.

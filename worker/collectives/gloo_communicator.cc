@@ -1,11 +1,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
@@ -14,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "worker/collectives/communicator.h"
+#include "worker/collectives/rank_sum.h"
 #include "worker/collectives/rendezvous_store.h"
 #include "worker/collectives/silence_watch.h"
 #include "worker/collectives/single_communicator.h"
@@ -54,15 +57,22 @@ class GlooCommunicator;
 
 class GlooCollective final : public Collective {
  public:
-  // `work` may be null when the operation could not be started; `status` then says why.
-  GlooCollective(GlooCommunicator& owner, std::string name, c10::intrusive_ptr<c10d::Work> work, absl::Status status)
-      : owner_(owner), name_(std::move(name)), work_(std::move(work)), status_(std::move(status)) {}
+  // `work` may be null when the operation could not be started; `status` then says why. `finish` may be null; called by
+  // the wait, after `work`.
+  GlooCollective(GlooCommunicator& owner, std::string name, c10::intrusive_ptr<c10d::Work> work,
+                 std::function<void()> finish, absl::Status status)
+      : owner_(owner),
+        name_(std::move(name)),
+        work_(std::move(work)),
+        finish_(std::move(finish)),
+        status_(std::move(status)) {}
   absl::Status Wait() override;
 
  private:
   GlooCommunicator& owner_;
   std::string name_;
   c10::intrusive_ptr<c10d::Work> work_;  // null once it is over
+  std::function<void()> finish_;
   absl::Status status_;
 };
 
@@ -129,10 +139,30 @@ class GlooCommunicator final : public Communicator {
     });
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    return Start("reduce-scatter", in, [&] {
-      at::Tensor to = out.detach(), from = in.detach();
-      return group_->_reduce_scatter_base(to, from);
-    });
+    // Everyone sends everyone its part, and sums what it gets. LibTorch's own sends twice as much (it takes its part of
+    // an all-reduce), reads `in` when it is started instead of in its turn, and sums in the order of a ring.
+    at::Tensor parts;
+    auto sum = [this, &parts, to = out.detach()] {
+      return [world = world_size_, parts, to] {
+        const auto* from = static_cast<const std::byte*>(parts.const_data_ptr());
+        std::vector<const std::byte*> of_rank;
+        for (int rank = 0; rank < world; ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
+        SumInRankOrder(to.scalar_type(), of_rank.data(), world, static_cast<std::byte*>(to.data_ptr()), to.numel());
+      };
+    };
+    return Start(
+        "reduce-scatter", in,
+        [&] {
+          TORCH_CHECK(SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0), out.scalar_type(), " has no sum");
+          TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size_ &&
+                          in.is_contiguous() && out.is_contiguous(),
+                      "the parts do not make up the whole, densely");
+          at::Tensor from = in.detach().view(-1);
+          parts = at::empty_like(from);
+          std::vector<int64_t> equal;
+          return group_->alltoall_base(parts, from, equal, equal);
+        },
+        sum);
   }
   std::unique_ptr<Collective> Barrier() override {
     return Start("barrier", at::Tensor(), [&] { return group_->barrier(); });
@@ -184,22 +214,26 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
+  // `finish` is asked after `launch` what the wait has to do in the end.
   template <typename Launch>
-  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch) {
+  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch,
+                                    const std::function<std::function<void()>()>& finish = nullptr) {
     std::string name;
     {
       absl::MutexLock lock(&mu_);
       name = absl::StrCat(kind, " ", ++progress_.num_started);
       if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
       progress_.last_started = name;
-      if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, error_);
+      if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, error_);
     }
     c10::NoGradGuard no_grad;
     try {
-      return std::make_unique<GlooCollective>(*this, std::move(name), launch(), absl::OkStatus());
+      c10::intrusive_ptr<c10d::Work> work = launch();
+      return std::make_unique<GlooCollective>(*this, std::move(name), std::move(work),
+                                              finish == nullptr ? nullptr : finish(), absl::OkStatus());
     } catch (const std::exception& error) {
       absl::Status status = Break(StatusOfException(error));
-      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, std::move(status));
+      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, std::move(status));
     }
   }
 
@@ -224,8 +258,10 @@ absl::Status GlooCollective::Wait() {
         owner_.Break(absl::Status(status.code(), absl::StrCat(name_, " of rank ", owner_.rank(), " of ",
                                                               owner_.world_size(), " failed: ", status.message())));
   }
+  if (status_.ok() && finish_ != nullptr) finish_();
   owner_.WaitEnds(status_.ok());
   work_.reset();
+  finish_ = nullptr;
   return status_;
 }
 
@@ -257,6 +293,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOpti
   auto store = c10::make_intrusive<RendezvousStore>(*options.store, options.prefix, timeout);
   try {
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
+    gloo->threads = 1;  // what is started first is carried out first, which its two threads would not keep to
     Listener own{.address = options.address};
     ASSIGN_OR_RETURN(own.port, PortOpenedBy([&] {
                        gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));

@@ -47,13 +47,16 @@ struct GroupOptions {
   size_t piece_bytes = size_t{1} << 20;  // of shared memory
 };
 
+// Pure: how a group is called where people read it: "world", "shard of ranks 0-3", "replicate of ranks 0-6 by 2".
+std::string GroupLabel(absl::string_view name, const std::vector<int>& members, int world_size);
+
 // Returns when all members have come; ranks of the group are places in `members`. All members decide alike, by the
 // places they tell each other through the store. Possible errors: InvalidArgument for members that cannot be; those of
 // the store and of the communicators, with the group's name.
 absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options);
 
 // The groups of a data-parallel mesh. Equal groups are one communicator, so that their operations have one order; a
-// group of one is never on a wire.
+// group of one is never on a wire. Their names are labels.
 struct MeshGroups {
   // In the order in which they were made, the world first: warm up, attach to the AbortSwitch and meet in this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;

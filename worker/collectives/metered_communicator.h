@@ -37,7 +37,7 @@ struct CollectiveEvent {
   CollectiveKind kind = CollectiveKind::kBarrier;
   at::ScalarType type = at::kByte;
   int64_t elements = 0;
-  Clock::time_point started, wait_began, wait_ended;
+  Clock::time_point started = {}, wait_began = {}, wait_ended = {};
   bool ok = false;
 };
 

@@ -1,17 +1,15 @@
 #include "worker/collectives/shared_memory_communicator.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
+#include "worker/collectives/rank_sum.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/collectives/type_word.h"
 
@@ -22,13 +20,20 @@ constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
 
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
 
-// One operation, from its start until it was carried out.
+// One operation, from its start until it was carried out. It goes piece by piece: a piece is put where the peers read
+// it, taken from theirs, and, where each rank summed a share of it, collected.
 struct Operation {
+  enum Turn { kPut, kTake, kCollect };
+
   Kind kind;
   std::string name = {};  // "all-reduce 17 (6553600 x fp32)"
   at::Tensor out = {};    // in-place operations have only this one
   at::Tensor in = {};
   int root = 0;
+  int64_t num_elements = 0;  // that go in pieces; of an all-gather and a reduce-scatter, those of one rank
+  size_t width = 1;          // bytes of an element
+  int64_t start = 0;         // of the piece under way
+  Turn turn = kPut;
   bool over = false;
   absl::Status status = {};
 };
@@ -87,20 +92,15 @@ class SharedMemoryCommunicator final : public Communicator {
     return progress_;
   }
 
+  void Progress() override {
+    while (!queue_.empty() && Advance(/*wait=*/false)) {
+    }
+  }
+
   // Carries out what was started up to and including `last`.
   absl::Status CarryOut(const Operation& last) {
     SetWaitsIn(last.name);
-    while (!last.over) {
-      std::shared_ptr<Operation> next = std::move(queue_.front());
-      queue_.pop_front();
-      next->status = error();
-      if (next->status.ok()) next->status = Run(*next);
-      if (!next->status.ok()) next->status = Break(Describe(*next, next->status));
-      next->over = true;
-      next->out = next->in = at::Tensor();
-      absl::MutexLock lock(&mu_);
-      if (next->status.ok()) ++progress_.num_completed;
-    }
+    while (!last.over) Advance(/*wait=*/true);
     SetWaitsIn("");
     return last.status;
   }
@@ -111,152 +111,188 @@ class SharedMemoryCommunicator final : public Communicator {
     {
       absl::MutexLock lock(&mu_);
       shared->name = absl::StrCat(kind, " ", ++progress_.num_started);
-    }
-    if (tensor.defined()) {
-      absl::StrAppend(&shared->name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
-    }
-    {
-      absl::MutexLock lock(&mu_);
+      if (tensor.defined()) {
+        absl::StrAppend(&shared->name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
+      }
       progress_.last_started = shared->name;
     }
-    bool dense = (!shared->out.defined() || shared->out.is_contiguous()) &&
-                 (!shared->in.defined() || shared->in.is_contiguous());
-    if (!dense) {
+    if (absl::Status status = Check(*shared); !status.ok()) {
       shared->over = true;
-      shared->status = Break(absl::InvalidArgumentError(absl::StrCat(shared->name, ": the tensor is not dense")));
-    } else {
-      queue_.push_back(shared);
+      shared->status = Break(absl::InvalidArgumentError(absl::StrCat(shared->name, " cannot be: ", status.message())));
+      return std::make_unique<SharedMemoryCollective>(*this, std::move(shared));
     }
+    if (shared->out.defined()) {
+      shared->width = shared->out.element_size();
+      shared->num_elements = shared->kind == Kind::kAllGather ? shared->in.numel() : shared->out.numel();
+    }
+    queue_.push_back(shared);
     return std::make_unique<SharedMemoryCollective>(*this, std::move(shared));
   }
 
-  absl::Status Run(const Operation& operation) {
-    c10::NoGradGuard no_grad;
-    switch (operation.kind) {
-      case Kind::kAllReduce:
-        return AllReduce(operation);
-      case Kind::kBroadcast:
-        return BroadcastPieces(operation);
-      case Kind::kAllGather:
-        return Gather(operation);
-      case Kind::kReduceScatter:
-        return ReduceScatter(operation);
-      case Kind::kBarrier:
-        RETURN_IF_ERROR(Begin());
-        return Finish(Arrive(operation));
+  absl::Status Check(const Operation& operation) const {
+    const at::Tensor &out = operation.out, &in = operation.in;
+    if ((out.defined() && !out.is_contiguous()) || (in.defined() && !in.is_contiguous())) {
+      return absl::InvalidArgumentError("the tensor is not dense");
     }
-    return absl::InternalError("no such operation");
+    const bool sums = operation.kind == Kind::kAllReduce || operation.kind == Kind::kReduceScatter;
+    if (sums && !SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(TypeWord(out.scalar_type()), " has no sum"));
+    }
+    if (!in.defined()) return absl::OkStatus();
+    const bool gathers = operation.kind == Kind::kAllGather;
+    const at::Tensor &whole = gathers ? out : in, &part = gathers ? in : out;
+    if (in.scalar_type() == out.scalar_type() && whole.numel() == part.numel() * world_size_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("a part of ", part.numel(), " x ", TypeWord(part.scalar_type()),
+                                                   " of each of ", world_size_, " ranks does not make up ",
+                                                   whole.numel(), " x ", TypeWord(whole.scalar_type())));
   }
 
-  // Each piece goes through these: Begin, put one's part, Arrive, take, Finish. The room of a piece is used again two
-  // pieces later, when everyone is done with it.
-  absl::Status Begin() {
-    ++ticket_;
-    return segment_->AwaitAll(SharedSegment::kDone, ticket_ - 2);
+  // Takes the front operation one turn further. Where that needs a peer that is not so far yet, waits for it, or,
+  // without `wait`, does nothing and returns false.
+  bool Advance(bool wait) {
+    Operation& operation = *queue_.front();
+    absl::Status status = error();
+    if (status.ok()) {
+      const auto [stage, ticket] = GateOf(operation);
+      if (!wait && !segment_->HaveAll(stage, ticket)) return false;
+      status = segment_->AwaitAll(stage, ticket);
+    }
+    if (status.ok()) status = Run(operation);
+    if (status.ok() && !operation.over) return true;
+    if (!status.ok()) operation.status = Break(Describe(operation, status));
+    operation.over = true;
+    operation.out = operation.in = at::Tensor();
+    queue_.pop_front();
+    absl::MutexLock lock(&mu_);
+    if (status.ok()) ++progress_.num_completed;
+    return true;
   }
-  absl::Status Arrive(const Operation& operation) {
-    segment_->SetOperation(ticket_, operation.name);
-    segment_->Tell(SharedSegment::kArrived, ticket_);
-    RETURN_IF_ERROR(segment_->AwaitAll(SharedSegment::kArrived, ticket_));
+
+  // What all ranks must have told before the operation's next turn. The room of a piece is used again two pieces later,
+  // when everyone is done with it.
+  std::pair<SharedSegment::Stage, uint32_t> GateOf(const Operation& operation) const {
+    switch (operation.turn) {
+      case Operation::kPut:
+        return {SharedSegment::kDone, ticket_ - 1};  // the new piece will be ticket_ + 1
+      case Operation::kTake:
+        return {SharedSegment::kArrived, ticket_};
+      case Operation::kCollect:
+        return {SharedSegment::kReduced, ticket_};
+    }
+    return {SharedSegment::kDone, ticket_};
+  }
+
+  absl::Status Run(Operation& operation) {
+    const int64_t size = std::min(PieceElements(operation), operation.num_elements - operation.start);
+    const size_t bytes = static_cast<size_t>(size) * operation.width;
+    switch (operation.turn) {
+      case Operation::kPut:
+        ++ticket_;
+        Put(operation, bytes);
+        segment_->SetOperation(ticket_, operation.name);
+        segment_->Tell(SharedSegment::kArrived, ticket_);
+        operation.turn = Operation::kTake;
+        return absl::OkStatus();
+      case Operation::kTake:
+        RETURN_IF_ERROR(CompareWithPeers());
+        Take(operation, size);
+        if (operation.kind == Kind::kAllReduce) {
+          segment_->Tell(SharedSegment::kReduced, ticket_);
+          operation.turn = Operation::kCollect;
+          return absl::OkStatus();
+        }
+        break;
+      case Operation::kCollect:
+        std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
+        break;
+    }
+    segment_->Tell(SharedSegment::kDone, ticket_);
+    operation.turn = Operation::kPut;
+    operation.start += size;
+    operation.over = operation.start >= operation.num_elements;  // an empty tensor goes in one piece, too
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareWithPeers() {
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
-      std::string ours = segment_->OperationOf(rank_, ticket_);
-      if (theirs == ours) continue;
+      if (theirs == segment_->OperationOf(rank_, ticket_)) continue;
       return absl::InternalError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
     }
     return absl::OkStatus();
   }
-  absl::Status Finish(absl::Status status) {
-    RETURN_IF_ERROR(status);
-    segment_->Tell(SharedSegment::kDone, ticket_);
-    return absl::OkStatus();
-  }
 
-  // Calls piece(start, size), in elements; once also for an empty tensor, so that the ranks stay in step.
-  template <typename Piece>
-  absl::Status ForPieces(int64_t num_elements, size_t bytes_each, Piece piece) {
-    int64_t most = std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / bytes_each));
-    int64_t start = 0;
-    do {
-      RETURN_IF_ERROR(Begin());
-      int64_t size = std::min(most, num_elements - start);
-      RETURN_IF_ERROR(Finish(piece(start, size)));
-      start += size;
-    } while (start < num_elements);
-    return absl::OkStatus();
+  int64_t PieceElements(const Operation& operation) const {
+    const size_t parts = operation.kind == Kind::kReduceScatter ? static_cast<size_t>(world_size_) : 1;
+    return std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / (operation.width * parts)));
   }
 
   static std::byte* At(const at::Tensor& tensor, int64_t element) {
     return static_cast<std::byte*>(tensor.data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
   }
 
-  // out[i] = sum over the ranks, in their order, of the `size` elements at byte `offset` of their parts.
-  void Sum(std::byte* out, size_t offset, int64_t size, const at::Tensor& like) const {
-    if (size == 0) return;
-    auto part = [&](int rank) {
-      return at::from_blob(segment_->part(rank, ticket_) + offset, {size}, like.options().requires_grad(false));
-    };
-    at::Tensor sum = at::from_blob(out, {size}, like.options().requires_grad(false));
-    at::add_out(sum, part(0), part(1));
-    for (int rank = 2; rank < world_size_; ++rank) sum.add_(part(rank));
+  // Both of these read all that a piece needs of a tensor before they write any of it, so that the tensors of an
+  // operation may be parts of one another.
+  void Put(const Operation& operation, size_t bytes) {
+    std::byte* part = segment_->part(rank_, ticket_);
+    switch (operation.kind) {
+      case Kind::kAllReduce:
+        std::memcpy(part, At(operation.out, operation.start), bytes);
+        return;
+      case Kind::kBroadcast:
+        if (rank_ == operation.root) std::memcpy(segment_->result(ticket_), At(operation.out, operation.start), bytes);
+        return;
+      case Kind::kAllGather:
+        std::memcpy(part, At(operation.in, operation.start), bytes);
+        return;
+      case Kind::kReduceScatter:
+        for (int rank = 0; rank < world_size_; ++rank) {
+          if (rank == rank_) continue;  // its own part it has
+          std::memcpy(part + static_cast<size_t>(rank) * bytes,
+                      At(operation.in, rank * operation.num_elements + operation.start), bytes);
+        }
+        return;
+      case Kind::kBarrier:
+        return;
+    }
   }
 
-  absl::Status AllReduce(const Operation& operation) {
-    const at::Tensor& tensor = operation.out;
-    const size_t width = tensor.element_size();
-    return ForPieces(tensor.numel(), width, [&](int64_t start, int64_t size) -> absl::Status {
-      const size_t bytes = static_cast<size_t>(size) * width;
-      std::memcpy(segment_->part(rank_, ticket_), At(tensor, start), bytes);
-      RETURN_IF_ERROR(Arrive(operation));
-      const int64_t from = size * rank_ / world_size_, to = size * (rank_ + 1) / world_size_;
-      const size_t offset = static_cast<size_t>(from) * width;
-      Sum(segment_->result(ticket_) + offset, offset, to - from, tensor);
-      segment_->Tell(SharedSegment::kReduced, ticket_);
-      RETURN_IF_ERROR(segment_->AwaitAll(SharedSegment::kReduced, ticket_));
-      std::memcpy(At(tensor, start), segment_->result(ticket_), bytes);
-      return absl::OkStatus();
-    });
-  }
-
-  absl::Status BroadcastPieces(const Operation& operation) {
-    const at::Tensor& tensor = operation.out;
-    return ForPieces(tensor.numel(), tensor.element_size(), [&](int64_t start, int64_t size) -> absl::Status {
-      const size_t bytes = static_cast<size_t>(size) * tensor.element_size();
-      if (rank_ == operation.root) std::memcpy(segment_->result(ticket_), At(tensor, start), bytes);
-      RETURN_IF_ERROR(Arrive(operation));
-      if (rank_ != operation.root) std::memcpy(At(tensor, start), segment_->result(ticket_), bytes);
-      return absl::OkStatus();
-    });
-  }
-
-  absl::Status Gather(const Operation& operation) {
-    const at::Tensor& in = operation.in;
-    return ForPieces(in.numel(), in.element_size(), [&](int64_t start, int64_t size) -> absl::Status {
-      const size_t bytes = static_cast<size_t>(size) * in.element_size();
-      std::memcpy(segment_->part(rank_, ticket_), At(in, start), bytes);
-      RETURN_IF_ERROR(Arrive(operation));
-      for (int rank = 0; rank < world_size_; ++rank) {
-        std::memcpy(At(operation.out, rank * in.numel() + start), segment_->part(rank, ticket_), bytes);
+  void Take(const Operation& operation, int64_t size) {
+    const size_t bytes = static_cast<size_t>(size) * operation.width;
+    switch (operation.kind) {
+      case Kind::kAllReduce: {
+        const at::ScalarType type = operation.out.scalar_type();
+        const int64_t from = size * rank_ / world_size_, to = size * (rank_ + 1) / world_size_;
+        const size_t offset = static_cast<size_t>(from) * operation.width;
+        std::vector<const std::byte*> parts;
+        for (int rank = 0; rank < world_size_; ++rank) parts.push_back(segment_->part(rank, ticket_) + offset);
+        SumInRankOrder(type, parts.data(), world_size_, segment_->result(ticket_) + offset, to - from);
+        return;
       }
-      return absl::OkStatus();
-    });
-  }
-
-  absl::Status ReduceScatter(const Operation& operation) {
-    const at::Tensor& in = operation.in;
-    const at::Tensor& out = operation.out;
-    const size_t width = in.element_size();
-    return ForPieces(out.numel(), width * static_cast<size_t>(world_size_), [&](int64_t start, int64_t size) {
-      const size_t bytes = static_cast<size_t>(size) * width;
-      for (int rank = 0; rank < world_size_; ++rank) {
-        std::memcpy(segment_->part(rank_, ticket_) + static_cast<size_t>(rank) * bytes,
-                    At(in, rank * out.numel() + start), bytes);
+      case Kind::kBroadcast:
+        if (rank_ != operation.root) std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
+        return;
+      case Kind::kAllGather:
+        for (int rank = 0; rank < world_size_; ++rank) {
+          std::byte* to = At(operation.out, rank * operation.num_elements + operation.start);
+          const std::byte* from = rank == rank_ ? At(operation.in, operation.start) : segment_->part(rank, ticket_);
+          if (to != from) std::memcpy(to, from, bytes);
+        }
+        return;
+      case Kind::kReduceScatter: {
+        const at::ScalarType type = operation.out.scalar_type();
+        std::vector<const std::byte*> parts;
+        for (int rank = 0; rank < world_size_; ++rank) {
+          parts.push_back(rank == rank_ ? At(operation.in, rank * operation.num_elements + operation.start)
+                                        : segment_->part(rank, ticket_) + static_cast<size_t>(rank_) * bytes);
+        }
+        SumInRankOrder(type, parts.data(), world_size_, At(operation.out, operation.start), size);
+        return;
       }
-      absl::Status status = Arrive(operation);
-      if (status.ok()) Sum(At(out, start), static_cast<size_t>(rank_) * bytes, size, in);
-      return status;
-    });
+      case Kind::kBarrier:
+        return;
+    }
   }
 
   absl::Status Describe(const Operation& operation, const absl::Status& status) const {

@@ -200,6 +200,13 @@ absl::Status SharedSegment::AwaitAll(Stage stage, uint32_t ticket) {
   return absl::OkStatus();
 }
 
+bool SharedSegment::HaveAll(Stage stage, uint32_t ticket) const {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (rank != options_.rank && !HasReached(member(rank).stages[stage], ticket)) return false;
+  }
+  return true;
+}
+
 absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
   Counter& counter = member(rank).stages[stage];
   if (HasReached(counter, ticket)) return absl::OkStatus();

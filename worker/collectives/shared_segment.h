@@ -61,6 +61,8 @@ class SharedSegment {
   // has ended or has broken the segment; Aborted when this rank has; DeadlineExceeded after `timeout`.
   // A deadline's message names all ranks that are missing.
   absl::Status AwaitAll(Stage stage, uint32_t ticket);
+  // Whether they have, without waiting.
+  bool HaveAll(Stage stage, uint32_t ticket) const;
   absl::Status Await(int rank, Stage stage, uint32_t ticket);
 
   // Ends every wait, here and in the other ranks, now and for ever. Idempotent.

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
@@ -115,7 +116,7 @@ struct Group {
 };
 
 std::string NameOf(const testing::TestParamInfo<Group>& info) {
-  return absl::StrCat(info.param.transport == Transport::kGloo ? "gloo" : "shared_memory", "_", info.param.size);
+  return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}), "_", info.param.size);
 }
 
 // More than a piece of shared memory, not a multiple of anything, and nothing at all.
@@ -154,8 +155,9 @@ class CommunicatorOfWorld : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorOfWorld,
                          testing::Values(Group{Transport::kGloo, 1}, Group{Transport::kGloo, 2},
                                          Group{Transport::kGloo, 3}, Group{Transport::kGloo, 4},
-                                         Group{Transport::kSharedMemory, 1}, Group{Transport::kSharedMemory, 2},
-                                         Group{Transport::kSharedMemory, 3}, Group{Transport::kSharedMemory, 4}),
+                                         Group{Transport::kShared, 1}, Group{Transport::kShared, 2},
+                                         Group{Transport::kShared, 3}, Group{Transport::kShared, 4},
+                                         Group{Transport::kHostwise, 4}),
                          NameOf);
 
 TEST_P(CommunicatorOfWorld, ComputesEveryKindOfOperation) {
@@ -169,7 +171,7 @@ TEST_P(CommunicatorOfWorld, TakesTensorsOfAnySize) {
 }
 
 TEST(SharedMemory, RanksInDifferentOperationsAreToldSo) {
-  World world(2, "mixed", "", Transport::kSharedMemory);
+  World world(2, "mixed", "", Transport::kShared);
   std::string first = *world.ResultOf(0), second = *world.ResultOf(1);
   EXPECT_TRUE(absl::StrContains(first + second, "takes part in all-")) << first << "; " << second;
   EXPECT_FALSE(absl::StrContains(first, "OK"));
@@ -195,8 +197,8 @@ TEST(SharedMemory, TheEndOfTheGenerationEndsTheMeeting) {
 class BrokenCommunicator : public testing::TestWithParam<Group> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, BrokenCommunicator,
                          testing::Values(Group{Transport::kGloo, 2}, Group{Transport::kGloo, 3},
-                                         Group{Transport::kGloo, 4}, Group{Transport::kSharedMemory, 2},
-                                         Group{Transport::kSharedMemory, 3}, Group{Transport::kSharedMemory, 4}),
+                                         Group{Transport::kGloo, 4}, Group{Transport::kShared, 2},
+                                         Group{Transport::kShared, 3}, Group{Transport::kShared, 4}),
                          NameOf);
 
 TEST_P(BrokenCommunicator, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
@@ -230,6 +232,18 @@ TEST_P(BrokenCommunicator, ADeadPeerBreaksTheOperationOfAllOthers) {
     ASSERT_TRUE(status.ok()) << status.status();
     EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
     EXPECT_TRUE(absl::StrContains(*status, "all-reduce")) << *status;
+  }
+}
+
+// One of a place dies, and all ranks of both places hear of it.
+TEST(Hostwise, ADeadPeerBreaksTheOperationOfAllOthers) {
+  World world(4, "death", "", Transport::kHostwise);
+
+  EXPECT_FALSE(world.ResultOf(0).ok());
+  for (int rank = 1; rank < 4; ++rank) {
+    absl::StatusOr<std::string> status = world.ResultOf(rank);
+    ASSERT_TRUE(status.ok()) << status.status();
+    EXPECT_TRUE(absl::StrContains(*status, "UNAVAILABLE")) << *status;
   }
 }
 

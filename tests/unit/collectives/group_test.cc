@@ -1,0 +1,418 @@
+// Groups of ranks, each a thread of this process: which transport they choose, that every transport keeps the promises
+// of communicator.h for every type, and that an abort frees a rank whichever of its groups it waits in.
+#include "worker/collectives/group.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+#include "worker/collectives/abort_switch.h"
+#include "worker/collectives/rank_sum.h"
+
+namespace trainyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ChooseTransport, IsByWhereTheRanksAre) {
+  EXPECT_EQ(ChooseTransport({"a"}), Transport::kSingle);
+  EXPECT_EQ(ChooseTransport({"a", "a", "a"}), Transport::kShared);
+  EXPECT_EQ(ChooseTransport({"a", "b"}), Transport::kGloo);
+  EXPECT_EQ(ChooseTransport({"a", "a", "b", "b"}), Transport::kHostwise);
+  EXPECT_EQ(ChooseTransport({"a", "a", "a", "b", "b", "b"}), Transport::kHostwise);
+}
+
+TEST(ChooseTransport, IsGlooWherePlacesHaveNotAsManyRanksSideBySide) {
+  EXPECT_EQ(ChooseTransport({"a", "a", "b"}), Transport::kGloo);
+  EXPECT_EQ(ChooseTransport({"a", "b", "a", "b"}), Transport::kGloo);
+  EXPECT_EQ(ChooseTransport({"a", "a", "b", "b", "b", "a"}), Transport::kGloo);
+  EXPECT_EQ(ChooseTransport({"a", "a", "b", "b", "a", "a"}), Transport::kGloo);
+  EXPECT_EQ(ChooseTransport({"a", "a", "b", "b", "b", "b"}), Transport::kGloo);
+}
+
+TEST(Place, IsTheSameForAHostAndDiffersBetweenTwo) {
+  EXPECT_EQ(PlaceOfThisProcess("a"), PlaceOfThisProcess("a"));
+  EXPECT_NE(PlaceOfThisProcess("a"), PlaceOfThisProcess("b"));
+  EXPECT_THAT(PlaceOfThisProcess("a"), HasSubstr("pid:["));
+}
+
+TEST(GroupLabel, SaysWhichRanks) {
+  EXPECT_EQ(GroupLabel("world", {0, 1, 2, 3}, 4), "world");
+  EXPECT_EQ(GroupLabel("shard", {4, 5, 6, 7}, 8), "shard of ranks 4-7");
+  EXPECT_EQ(GroupLabel("replicate", {1, 3, 5, 7}, 8), "replicate of ranks 1-7 by 2");
+  EXPECT_EQ(GroupLabel("shard", {3}, 4), "shard of rank 3");
+  EXPECT_EQ(GroupLabel("odd", {0, 1, 5}, 8), "odd of ranks 0, 1, 5");
+}
+
+TEST(ReshardPeers, AreNeighboursOfTheShardGroup) {
+  EXPECT_THAT(ReshardPeers({4, 5, 6, 7}, 4, 2), ElementsAre(4, 5));
+  EXPECT_THAT(ReshardPeers({4, 5, 6, 7}, 7, 2), ElementsAre(6, 7));
+  EXPECT_THAT(ReshardPeers({1, 3, 5, 7}, 5, 2), ElementsAre(5, 7));
+  EXPECT_THAT(ReshardPeers({1, 3}, 3, 1), ElementsAre(3));
+}
+
+// 1'003 sums of one element each in every order of rounding: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
+TEST(SumInRankOrder, Rounds16BitSumsOnce) {
+  const int64_t size = 1'003;
+  at::Tensor a = at::full({size}, 256, at::kBFloat16), b = at::full({size}, 1, at::kBFloat16), c = b.clone();
+  auto bytes = [](const at::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); };
+  const std::byte* parts[] = {bytes(a), bytes(b), bytes(c)};
+  ASSERT_TRUE(SumInRankOrder(at::kBFloat16, parts, 3, bytes(a), size));  // over one of its parts
+  EXPECT_TRUE(a.eq(258).all().item<bool>());
+  EXPECT_FALSE(SumInRankOrder(at::kBool, parts, 3, bytes(a), 0));
+}
+
+// Runs `main` as every rank of a world, and returns the first error.
+absl::Status OnRanks(int world, const std::function<absl::Status(int rank)>& main) {
+  std::vector<absl::Status> statuses(static_cast<size_t>(world));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = main(rank); });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (int rank = 0; rank < world; ++rank) {
+    RETURN_IF_ERROR(statuses[static_cast<size_t>(rank)]) << "on rank " << rank;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Expect(bool so, absl::string_view what) {
+  return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
+}
+
+struct Wire {
+  Transport transport;
+  int world;
+};
+
+GroupOptions OptionsOf(const Wire& wire, int rank, MemoryStore& store) {
+  const bool hostwise = wire.transport == Transport::kHostwise;
+  return {.world_size = wire.world,
+          .rank = rank,
+          .store = &store,
+          .place = absl::StrCat("place ", hostwise ? rank / 2 : 0),
+          .shared_memory = wire.transport != Transport::kGloo,
+          .timeout = absl::Minutes(1),
+          .piece_bytes = 4096};
+}
+
+class Wires : public testing::TestWithParam<Wire> {
+ protected:
+  // Runs `main` on every rank with its groups.
+  absl::Status Run(const MeshShape& shape, int reshard_to,
+                   const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {
+    ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shape, GetParam().world));
+    MemoryStore store;
+    return OnRanks(GetParam().world, [&](int rank) -> absl::Status {
+      ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, reshard_to, OptionsOf(GetParam(), rank, store)));
+      for (auto& group : groups->owned) RETURN_IF_ERROR(WarmUp(*group)) << group->name();
+      absl::Status status = main(rank, *groups);
+      RETURN_IF_ERROR(status);
+      return groups->world->Meet(absl::Minutes(1));  // nobody leaves while a peer is still at it
+    });
+  }
+  absl::Status RunSharded(const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {
+    return Run({.dp_shard = GetParam().world}, 0, main);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, Wires,
+                         testing::Values(Wire{Transport::kSingle, 1}, Wire{Transport::kShared, 2},
+                                         Wire{Transport::kShared, 3}, Wire{Transport::kShared, 4},
+                                         Wire{Transport::kGloo, 2}, Wire{Transport::kGloo, 3},
+                                         Wire{Transport::kGloo, 4}, Wire{Transport::kHostwise, 4},
+                                         Wire{Transport::kHostwise, 6}),
+                         [](const testing::TestParamInfo<Wire>& info) {
+                           return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}),
+                                               "_", info.param.world);
+                         });
+
+// Numbers that every type holds, their sums too.
+at::Tensor Numbers(int64_t size, int64_t rank, at::ScalarType type) {
+  return at::arange(size, at::kLong).remainder(5).mul(rank + 1).to(type);
+}
+
+absl::Status SumAndGather(Communicator& comm, at::ScalarType type, int64_t part) {
+  const int64_t world = comm.world_size(), rank = comm.rank(), sum = world * (world + 1) / 2;
+  const std::string what = absl::StrCat(c10::toString(type), " of ", part);
+  at::Tensor expected = Numbers(part * world, sum - 1, type);
+
+  at::Tensor reduced = Numbers(part * world, rank, type);
+  RETURN_IF_ERROR(comm.AllReduceSum(reduced)->Wait()) << what;
+  RETURN_IF_ERROR(Expect(reduced.equal(expected), absl::StrCat("all-reduce ", what)));
+
+  at::Tensor in = Numbers(part * world, rank, type), out = at::full({part}, 77, type);
+  RETURN_IF_ERROR(comm.ReduceScatterSum(out, in)->Wait()) << what;
+  RETURN_IF_ERROR(Expect(out.equal(expected.narrow(0, rank * part, part)), absl::StrCat("reduce-scatter ", what)));
+  RETURN_IF_ERROR(Expect(in.equal(Numbers(part * world, rank, type)), absl::StrCat("input is kept ", what)));
+
+  at::Tensor mine = in.narrow(0, rank * part, part);  // in place
+  RETURN_IF_ERROR(comm.ReduceScatterSum(mine, in)->Wait()) << what;
+  RETURN_IF_ERROR(Expect(mine.equal(out), absl::StrCat("reduce-scatter in place ", what)));
+
+  at::Tensor gathered = at::full({part * world}, 77, type);
+  RETURN_IF_ERROR(comm.AllGather(gathered, out)->Wait()) << what;
+  RETURN_IF_ERROR(Expect(gathered.equal(expected), absl::StrCat("all-gather ", what)));
+
+  at::Tensor whole = at::full({part * world}, 77, type);
+  whole.narrow(0, rank * part, part).copy_(out);
+  RETURN_IF_ERROR(comm.AllGather(whole, whole.narrow(0, rank * part, part))->Wait()) << what;
+  RETURN_IF_ERROR(Expect(whole.equal(expected), absl::StrCat("all-gather in place ", what)));
+
+  for (int root = 0; root < world; ++root) {
+    at::Tensor sent = Numbers(part, rank, type);
+    RETURN_IF_ERROR(comm.Broadcast(sent, root)->Wait()) << what;
+    RETURN_IF_ERROR(Expect(sent.equal(Numbers(part, root, type)), absl::StrCat("broadcast ", what)));
+  }
+  return absl::OkStatus();
+}
+
+TEST_P(Wires, CarryEveryTypeAndSizeAlsoInPlace) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              for (at::ScalarType type :
+                   {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
+                // Nothing, smaller than the ring, not a multiple of it, and several pieces of shared memory.
+                for (int64_t part : {0, 1, 7, 16, 5'003}) RETURN_IF_ERROR(SumAndGather(*groups.shard, type, part));
+              }
+              return absl::OkStatus();
+            }),
+            absl::OkStatus());
+}
+
+// The order in which the slots of a strategy count on: a gather into the memory that a reduction started before still
+// reads, by way of two names of one group.
+TEST_P(Wires, CarryOutWhatIsStartedFirstFirst) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              Communicator &reduces = *groups.world, &gathers = *groups.shard;
+              const int64_t world = reduces.world_size(), rank = reduces.rank();
+              const int64_t part = 100'003, sum = world * (world + 1) / 2;
+              at::Tensor slot = reduces.NewBuffer(part * world, at::kFloat), shard = at::full({part}, 0.0f);
+              for (int round = 0; round < 5; ++round) {
+                slot.fill_(static_cast<double>(rank + 1));
+                at::Tensor mine = at::full({part}, static_cast<double>(100 * round + rank), at::kFloat);
+                auto reduction = reduces.ReduceScatterSum(shard, slot);
+                auto gather = gathers.AllGather(slot, mine);
+                RETURN_IF_ERROR(reduction->Wait());
+                RETURN_IF_ERROR(gather->Wait());
+                RETURN_IF_ERROR(Expect(shard.eq(static_cast<double>(sum)).all().item<bool>(), "the reduction"));
+                for (int64_t r = 0; r < world; ++r) {
+                  RETURN_IF_ERROR(
+                      Expect(slot.narrow(0, r * part, part).eq(static_cast<double>(100 * round + r)).all().item<bool>(),
+                             "the gather"));
+                }
+              }
+              return absl::OkStatus();
+            }),
+            absl::OkStatus());
+}
+
+TEST_P(Wires, AreOneWhereTheGroupsAreOne) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world, "aliases"));
+              const bool single = groups.world->world_size() == 1;
+              RETURN_IF_ERROR(Expect(groups.replicate->world_size() == 1, "replicate is alone"));
+              return Expect(groups.owned.size() == (single ? 1 : 2), "as many as differ");
+            }),
+            absl::OkStatus());
+}
+
+TEST_P(Wires, CountWhatGoesThroughThemByKindAndType) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              MeteredCommunicator& comm = *groups.shard;
+              const int64_t world = comm.world_size();
+              std::vector<CollectiveEvent> events;
+              comm.set_observer([&](const CollectiveEvent& event) { events.push_back(event); });
+              const CollectiveCounts before = comm.counts();
+              at::Tensor whole = at::full({8 * world}, 1, at::kBFloat16), part = at::full({8}, 1, at::kBFloat16);
+              RETURN_IF_ERROR(comm.AllGather(whole, part)->Wait());
+              RETURN_IF_ERROR(comm.AllGather(whole, part)->Wait());
+              RETURN_IF_ERROR(comm.ReduceScatterSum(part, whole)->Wait());
+              comm.set_observer(nullptr);
+              CollectiveCounts after = comm.counts();
+              CollectiveCount& gathers = after[{CollectiveKind::kAllGather, at::kBFloat16}];
+              RETURN_IF_ERROR(Expect(gathers.operations == 2, "two gathers"));
+              RETURN_IF_ERROR(Expect(gathers.elements == static_cast<uint64_t>(16 * world), "elements"));
+              RETURN_IF_ERROR(Expect(gathers.bytes == static_cast<uint64_t>(32 * world), "bytes"));
+              const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // of the warm-up
+              RETURN_IF_ERROR(Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 apart"));
+              RETURN_IF_ERROR(Expect(events.size() == 3 && events[2].kind == CollectiveKind::kReduceScatter, "events"));
+              RETURN_IF_ERROR(
+                  Expect(events[1].started <= events[1].wait_began && events[1].wait_began <= events[1].wait_ended,
+                         "times in order"));
+              return Expect(comm.waited_s() > 0, "waits are timed");
+            }),
+            absl::OkStatus());
+}
+
+// Rank r of 4: shard group {0,1} or {2,3}, replicate group {0,2} or {1,3}.
+class MeshOfFour : public Wires {};
+INSTANTIATE_TEST_SUITE_P(Transports, MeshOfFour,
+                         testing::Values(Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 4},
+                                         Wire{Transport::kHostwise, 4}),
+                         [](const testing::TestParamInfo<Wire>& info) {
+                           return absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}});
+                         });
+
+TEST_P(MeshOfFour, SumsAlongEachAxisApart) {
+  EXPECT_EQ(Run({.dp_replicate = 2, .dp_shard = 2}, 0,
+                [](int rank, MeshGroups& groups) -> absl::Status {
+                  at::Tensor along = at::full({3}, 1 << rank, at::kFloat), across = along.clone(), all = along.clone();
+                  RETURN_IF_ERROR(groups.shard->AllReduceSum(along)->Wait());
+                  RETURN_IF_ERROR(groups.replicate->AllReduceSum(across)->Wait());
+                  RETURN_IF_ERROR(groups.world->AllReduceSum(all)->Wait());
+                  RETURN_IF_ERROR(Expect(along[0].item<float>() == (rank < 2 ? 3 : 12), "along the shards"));
+                  RETURN_IF_ERROR(Expect(across[0].item<float>() == (rank % 2 == 0 ? 5 : 10), "across the replicas"));
+                  return Expect(all[0].item<float>() == 15, "over the world");
+                }),
+            absl::OkStatus());
+}
+
+TEST_P(MeshOfFour, HasSmallerGroupsToGatherInAgain) {
+  EXPECT_EQ(Run({.dp_shard = 4}, 2,
+                [](int rank, MeshGroups& groups) -> absl::Status {
+                  at::Tensor sum = at::full({3}, 1 << rank, at::kFloat);
+                  RETURN_IF_ERROR(groups.reshard->AllReduceSum(sum)->Wait());
+                  RETURN_IF_ERROR(Expect(groups.shard == groups.world, "the shard group is the world"));
+                  return Expect(sum[0].item<float>() == (rank < 2 ? 3 : 12), "among neighbours");
+                }),
+            absl::OkStatus());
+}
+
+// Rank 3 comes to none of the operations; the others wait in groups that differ.
+TEST_P(MeshOfFour, AnAbortFreesTheRanksOfAllGroupsWithin200Ms) {
+  absl::StatusOr<Mesh> mesh = Mesh::Create({.dp_replicate = 2, .dp_shard = 2}, 4);
+  MemoryStore store;
+  std::vector<AbortSwitch> switches(4);
+  std::atomic<int> num_joined = 0, num_left = 0;
+  std::vector<absl::Time> left(4);
+  absl::Time aborted;
+  std::atomic<bool> over = false;
+  std::thread control([&] {
+    auto waits = [&](int rank) {
+      for (const NamedProgress& each : switches[static_cast<size_t>(rank)].Progress()) {
+        if (!each.progress.waits_in.empty()) return true;
+      }
+      return false;
+    };
+    // By then ranks 0 and 1 are through the first operation with each other.
+    while (num_left == 0 && (num_joined < 4 || !waits(0) || !waits(1) || !waits(2))) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    absl::SleepFor(absl::Milliseconds(100));
+    aborted = absl::Now();
+    for (AbortSwitch& each : switches) each.Abort("generation 7 is over");
+    over = true;
+  });
+  absl::Status all = OnRanks(4, [&](int rank) -> absl::Status {
+    ASSIGN_OR_RETURN(auto groups, JoinMesh(*mesh, 0, OptionsOf(GetParam(), rank, store)));
+    for (auto& group : groups->owned) switches[static_cast<size_t>(rank)].Attach(group->name(), group.get());
+    ++num_joined;
+    absl::Status status;
+    if (rank != 3) {
+      at::Tensor t = at::full({100'000}, 1.0f);
+      status = groups->shard->AllReduceSum(t)->Wait();
+      if (status.ok()) status = groups->replicate->AllReduceSum(t)->Wait();
+      if (status.ok()) status = groups->world->AllReduceSum(t)->Wait();
+    }
+    left[static_cast<size_t>(rank)] = absl::Now();
+    ++num_left;
+    while (num_left < 4 || !over) absl::SleepFor(absl::Milliseconds(1));
+    RETURN_IF_ERROR(Expect(groups->world->Barrier()->Wait().code() == absl::StatusCode::kAborted || rank != 3,
+                           "what comes later is aborted, too"));
+    switches[static_cast<size_t>(rank)].Detach();
+    return rank == 3 ? absl::OkStatus()
+                     : Expect(absl::IsAborted(status) || absl::IsUnavailable(status), status.ToString());
+  });
+  control.join();
+
+  EXPECT_EQ(all, absl::OkStatus());
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_LT(left[static_cast<size_t>(rank)] - aborted, absl::Milliseconds(200)) << "rank " << rank;
+  }
+}
+
+TEST(AbortSwitch, BreaksWhatIsAttachedAfterwards) {
+  AbortSwitch abort_switch;
+  abort_switch.Abort("over");
+  auto communicator = *NewGroup({});
+
+  abort_switch.Attach("world", communicator.get());
+
+  EXPECT_TRUE(absl::IsAborted(communicator->Barrier()->Wait()));
+  EXPECT_EQ(abort_switch.Progress().at(0).name, "world");
+  abort_switch.Detach();
+  EXPECT_TRUE(abort_switch.Progress().empty());
+}
+
+// One thread plays both ranks, which is possible only as neither call waits.
+TEST(SharedMemory, ProgressCarriesOnWithoutWaiting) {
+  MemoryStore store;
+  std::vector<std::unique_ptr<Communicator>> ranks(2);
+  ASSERT_EQ(OnRanks(2,
+                    [&](int rank) -> absl::Status {
+                      ASSIGN_OR_RETURN(ranks[static_cast<size_t>(rank)],
+                                       NewGroup(OptionsOf({Transport::kShared, 2}, rank, store)));
+                      return absl::OkStatus();
+                    }),
+            absl::OkStatus());
+  at::Tensor a = at::full({10'000}, 1.0f), b = at::full({10'000}, 2.0f);
+  auto first = ranks[0]->AllReduceSum(a);
+  ranks[0]->Progress();
+  EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "its peer has not come";
+  auto second = ranks[1]->AllReduceSum(b);
+  for (int i = 0; i < 100 && ranks[0]->progress().num_completed + ranks[1]->progress().num_completed < 2; ++i) {
+    ranks[0]->Progress();
+    ranks[1]->Progress();
+  }
+  EXPECT_EQ(ranks[0]->progress().num_completed, 1u);
+  EXPECT_EQ(ranks[1]->progress().num_completed, 1u);
+  EXPECT_EQ(first->Wait(), absl::OkStatus());
+  EXPECT_EQ(second->Wait(), absl::OkStatus());
+  EXPECT_TRUE(a.eq(3).all().item<bool>() && b.eq(3).all().item<bool>());
+}
+
+TEST(NewGroup, RefusesMembersThatCannotBe) {
+  MemoryStore store;
+  auto refused = [&](std::vector<int> members) {
+    return NewGroup({.members = std::move(members), .world_size = 4, .rank = 2, .store = &store}).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, 1}))) << "it is not one of them";
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({2, 2})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({2, 4})));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({-1, 2})));
+  EXPECT_TRUE(absl::IsInvalidArgument(NewGroup({.world_size = 2}).status())) << "no store";
+}
+
+TEST(NewGroup, NamesTheGroupAndTheRankThatDoesNotCome) {
+  MemoryStore store;
+  absl::Status status = NewGroup({.name = "shard",
+                                  .members = {1, 3},
+                                  .world_size = 4,
+                                  .rank = 1,
+                                  .store = &store,
+                                  .timeout = absl::Milliseconds(20)})
+                            .status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("shard of ranks 1-3 by 2"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 3"));
+}
+
+TEST(JoinMesh, RefusesASmallerGroupThatDoesNotDivide) {
+  MemoryStore store;
+  Mesh mesh = *Mesh::Create({.dp_shard = 4}, 4);
+  absl::Status status = JoinMesh(mesh, 3, {.world_size = 4, .store = &store}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,218 @@
+#include "worker/collectives/group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "worker/collectives/hostwise_communicator.h"
+#include "worker/collectives/shared_memory_communicator.h"
+#include "worker/collectives/single_communicator.h"
+
+namespace trainyard {
+namespace {
+
+// How many ranks of the group the place of its first rank has, if every place has as many side by side; else 1.
+int RanksOfAPlace(const std::vector<std::string>& places) {
+  size_t locals = 1;
+  while (locals < places.size() && places[locals] == places[0]) ++locals;
+  if (places.size() % locals != 0) return 1;
+  std::set<std::string> seen;
+  for (size_t first = 0; first < places.size(); first += locals) {
+    if (!seen.insert(places[first]).second) return 1;
+    for (size_t i = first; i < first + locals; ++i) {
+      if (places[i] != places[first]) return 1;
+    }
+  }
+  return static_cast<int>(locals);
+}
+
+// What NewGroup works with: `options` with nothing left to be filled in, and this rank's number in the group.
+struct Member {
+  const GroupOptions& options;
+  std::vector<int> members;
+  int rank = 0;
+  std::string prefix = {};  // of the group's names in the store
+
+  int size() const { return static_cast<int>(members.size()); }
+};
+
+absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
+  Member member{.options = options, .members = options.members};
+  if (member.members.empty()) {
+    for (int rank = 0; rank < options.world_size; ++rank) member.members.push_back(rank);
+  }
+  std::set<int> distinct(member.members.begin(), member.members.end());
+  const auto self = std::find(member.members.begin(), member.members.end(), options.rank);
+  if (distinct.size() != member.members.size() || distinct.empty() || *distinct.begin() < 0 ||
+      *distinct.rbegin() >= options.world_size || self == member.members.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks ", absl::StrJoin(member.members, ", "),
+                                                   " cannot be a group of rank ", options.rank, " in a world of ",
+                                                   options.world_size));
+  }
+  member.rank = static_cast<int>(self - member.members.begin());
+  member.prefix = absl::StrCat(options.name, "/", member.members.front(), "/");
+  if (member.size() > 1 && options.store == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("a group of ", member.size(), " needs a key-value store"));
+  }
+  return member;
+}
+
+// Where each member runs, by rank of the group. Every member hears the same.
+absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
+  const GroupOptions& options = member.options;
+  auto name = [&](int rank) { return absl::StrCat(member.prefix, "place/", rank); };
+  RETURN_IF_ERROR(
+      options.store->Put(name(member.rank), options.place.empty() ? PlaceOfThisProcess(options.host) : options.place));
+  std::vector<std::string> places;
+  for (int rank = 0; rank < member.size(); ++rank) {
+    ASSIGN_OR_RETURN(places.emplace_back(), options.store->Get(name(rank), options.timeout),
+                     << "while waiting for the place of rank " << member.members[rank]);
+  }
+  return places;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinGloo(const Member& member, int rank, int size,
+                                                       absl::string_view prefix) {
+  return NewGlooCommunicator({.rank = rank,
+                              .world_size = size,
+                              .address = member.options.address,
+                              .store = member.options.store,
+                              .prefix = std::string(prefix),
+                              .timeout = member.options.timeout});
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinShared(const Member& member, int rank, int size,
+                                                         absl::string_view prefix) {
+  return NewSharedMemoryCommunicator({.rank = rank,
+                                      .world_size = size,
+                                      .store = member.options.store,
+                                      .prefix = std::string(prefix),
+                                      .timeout = member.options.timeout,
+                                      .piece_bytes = member.options.piece_bytes});
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member, int locals) {
+  const int place = member.rank / locals, local = member.rank % locals;
+  ASSIGN_OR_RETURN(auto inside, JoinShared(member, local, locals, absl::StrCat(member.prefix, "inside/", place, "/")));
+  ASSIGN_OR_RETURN(auto across,
+                   JoinGloo(member, place, member.size() / locals, absl::StrCat(member.prefix, "across/", local, "/")));
+  return NewHostwiseCommunicator(std::move(inside), std::move(across));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
+  if (member.size() == 1) return NewSingleCommunicator();
+  if (!member.options.shared_memory) return JoinGloo(member, member.rank, member.size(), member.prefix);
+  ASSIGN_OR_RETURN(std::vector<std::string> places, ExchangePlaces(member));
+  switch (ChooseTransport(places)) {
+    case Transport::kSingle:
+      return NewSingleCommunicator();
+    case Transport::kShared:
+      return JoinShared(member, member.rank, member.size(), member.prefix);
+    case Transport::kHostwise:
+      return JoinHostwise(member, RanksOfAPlace(places));
+    case Transport::kGloo:
+      return JoinGloo(member, member.rank, member.size(), member.prefix);
+  }
+  return absl::InternalError("no such transport");
+}
+
+}  // namespace
+
+const char* TransportName(Transport transport) {
+  switch (transport) {
+    case Transport::kSingle:
+      return "one rank";
+    case Transport::kShared:
+      return "shared memory";
+    case Transport::kGloo:
+      return "gloo";
+    case Transport::kHostwise:
+      return "shared memory and gloo";
+  }
+  return "";
+}
+
+Transport ChooseTransport(const std::vector<std::string>& places) {
+  if (places.size() <= 1) return Transport::kSingle;
+  const int locals = RanksOfAPlace(places);
+  if (locals == static_cast<int>(places.size())) return Transport::kShared;
+  return locals > 1 ? Transport::kHostwise : Transport::kGloo;
+}
+
+std::string PlaceOfThisProcess(absl::string_view host) {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, 64> pid_namespace{};
+  const ssize_t size = readlink("/proc/self/ns/pid", pid_namespace.data(), pid_namespace.size());
+  return absl::StrCat(host, " ", boot, " ", absl::string_view(pid_namespace.data(), std::max<ssize_t>(size, 0)));
+}
+
+std::string GroupLabel(absl::string_view name, const std::vector<int>& members, int world_size) {
+  if (members.empty() || static_cast<int>(members.size()) == world_size) return std::string(name);
+  if (members.size() == 1) return absl::StrCat(name, " of rank ", members[0]);
+  const int step = members[1] - members[0];
+  for (size_t i = 1; i < members.size(); ++i) {
+    if (members[i] - members[i - 1] != step) return absl::StrCat(name, " of ranks ", absl::StrJoin(members, ", "));
+  }
+  return absl::StrCat(name, " of ranks ", members.front(), "-", members.back(),
+                      step == 1 ? "" : absl::StrCat(" by ", step));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options) {
+  ASSIGN_OR_RETURN(Member member, MemberOf(options));
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator = JoinMember(member);
+  if (communicator.ok()) return communicator;
+  const absl::Status& status = communicator.status();
+  return absl::Status(
+      status.code(),
+      absl::StrCat("group '", GroupLabel(options.name, options.members, options.world_size), "': ", status.message()));
+}
+
+std::vector<int> ReshardPeers(const std::vector<int>& shard_peers, int rank, int reshard_to) {
+  const auto place = std::find(shard_peers.begin(), shard_peers.end(), rank) - shard_peers.begin();
+  const auto first = shard_peers.begin() + place / reshard_to * reshard_to;
+  return std::vector<int>(first, first + reshard_to);
+}
+
+absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int reshard_to, const GroupOptions& options) {
+  const int shard_size = mesh.Size(Axis::kShard);
+  if (reshard_to < 0 || (reshard_to > 0 && shard_size % reshard_to != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("groups of ", reshard_to, " do not divide the ", shard_size, " ranks of the shard axis"));
+  }
+  auto groups = std::make_unique<MeshGroups>();
+  std::map<std::vector<int>, MeteredCommunicator*> made;
+  auto group = [&](absl::string_view name, const std::vector<int>& members) -> absl::StatusOr<MeteredCommunicator*> {
+    MeteredCommunicator*& place = made[members];
+    if (place != nullptr) return place;
+    GroupOptions of_group = options;
+    of_group.name = std::string(name);
+    of_group.members = members;
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, NewGroup(of_group));
+    place = groups->owned
+                .emplace_back(std::make_unique<MeteredCommunicator>(GroupLabel(name, members, options.world_size),
+                                                                    std::move(communicator)))
+                .get();
+    return place;
+  };
+  std::vector<int> all(static_cast<size_t>(options.world_size));
+  for (int rank = 0; rank < options.world_size; ++rank) all[static_cast<size_t>(rank)] = rank;
+  const std::vector<int> shard = mesh.Peers(options.rank, Axis::kShard);
+  ASSIGN_OR_RETURN(groups->world, group("world", all));
+  ASSIGN_OR_RETURN(groups->shard, group("shard", shard));
+  ASSIGN_OR_RETURN(groups->replicate, group("replicate", mesh.Peers(options.rank, Axis::kReplicate)));
+  groups->reshard = groups->shard;
+  if (reshard_to > 0) {
+    ASSIGN_OR_RETURN(groups->reshard, group("reshard", ReshardPeers(shard, options.rank, reshard_to)));
+  }
+  return groups;
+}
+
+}  // namespace trainyard

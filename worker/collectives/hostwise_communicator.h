@@ -1,0 +1,20 @@
+// A group of several places with as many ranks each: shared memory inside each place, and between places a group of
+// those with the same number there. Every element leaves a place once, by one of its ranks, instead of going round all
+// ranks.
+//
+// An operation is a few operations of the two groups, one after another, carried out when it is waited for. Sums are
+// made inside each place first, so a place's ranks may be any whole number of the group's.
+#pragma once
+
+#include <memory>
+
+#include "worker/collectives/communicator.h"
+
+namespace trainyard {
+
+// `inside`: the ranks of this place; `across`: those with this rank's number in each place. The group's ranks are
+// place by place: rank = across->rank() x inside->world_size() + inside->rank().
+std::unique_ptr<Communicator> NewHostwiseCommunicator(std::unique_ptr<Communicator> inside,
+                                                      std::unique_ptr<Communicator> across);
+
+}  // namespace trainyard

@@ -1,0 +1,61 @@
+#include "worker/collectives/rank_sum.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+
+namespace trainyard {
+namespace {
+
+// What is added up at a time stays in the nearest cache.
+constexpr int64_t kBlock = 2048;
+
+template <typename T, typename Sum>
+void SumOf(const std::byte* const* parts, int num_parts, std::byte* out, int64_t size) {
+  T* to = reinterpret_cast<T*>(out);
+  Sum sums[kBlock];
+  for (int64_t start = 0; start < size; start += kBlock) {
+    const int64_t count = std::min(kBlock, size - start);
+    const T* first = reinterpret_cast<const T*>(parts[0]) + start;
+    for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(first[i]);
+    for (int part = 1; part < num_parts; ++part) {
+      const T* more = reinterpret_cast<const T*>(parts[part]) + start;
+      for (int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(sums[i] + static_cast<Sum>(more[i]));
+    }
+    for (int64_t i = 0; i < count; ++i) to[start + i] = static_cast<T>(sums[i]);
+  }
+}
+
+}  // namespace
+
+bool SumInRankOrder(at::ScalarType type, const std::byte* const* parts, int num_parts, std::byte* out, int64_t size) {
+  switch (type) {
+    case at::kFloat:
+      SumOf<float, float>(parts, num_parts, out, size);
+      return true;
+    case at::kDouble:
+      SumOf<double, double>(parts, num_parts, out, size);
+      return true;
+    case at::kBFloat16:
+      SumOf<c10::BFloat16, float>(parts, num_parts, out, size);
+      return true;
+    case at::kHalf:
+      SumOf<c10::Half, float>(parts, num_parts, out, size);
+      return true;
+    case at::kLong:  // unsigned: what overflows goes round
+      SumOf<uint64_t, uint64_t>(parts, num_parts, out, size);
+      return true;
+    case at::kInt:
+      SumOf<uint32_t, uint32_t>(parts, num_parts, out, size);
+      return true;
+    case at::kByte:
+    case at::kChar:
+      SumOf<uint8_t, uint8_t>(parts, num_parts, out, size);
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace trainyard
