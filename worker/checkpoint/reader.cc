@@ -81,6 +81,48 @@ void CopyCommon(const ManifestPiece& piece, const char* source, const Box& box, 
   }
 }
 
+// The boxes that elements [first, first + count) of `shape` make up, in row-major order: at most a part of a row, whole
+// rows and a part of a row, on every level. `at` is where on the levels above.
+void AddBoxes(const std::vector<int64_t>& shape, std::vector<int64_t> at, int64_t first, int64_t count,
+              std::vector<Box>& boxes) {
+  if (count == 0) return;
+  const size_t d = at.size();
+  if (d == shape.size()) {
+    boxes.push_back({.start = at, .size = std::vector<int64_t>(d, 1)});
+    return;
+  }
+  int64_t row = 1;
+  for (size_t i = d + 1; i < shape.size(); ++i) row *= shape[i];
+  auto part = [&](int64_t index, int64_t from, int64_t number) {
+    std::vector<int64_t> inner = at;
+    inner.push_back(index);
+    AddBoxes(shape, std::move(inner), from, number, boxes);
+  };
+  if (first % row != 0) {
+    const int64_t head = std::min(count, row - first % row);
+    part(first / row, first % row, head);
+    first += head;
+    count -= head;
+  }
+  if (const int64_t rows = count / row; rows > 0) {
+    Box box{.start = at, .size = std::vector<int64_t>(d, 1)};
+    box.start.push_back(first / row);
+    box.start.resize(shape.size(), 0);
+    box.size.push_back(rows);
+    box.size.insert(box.size.end(), shape.begin() + static_cast<long>(d) + 1, shape.end());
+    boxes.push_back(std::move(box));
+    first += rows * row;
+    count -= rows * row;
+  }
+  if (count > 0) part(first / row, 0, count);
+}
+
+uint64_t CountOf(const Box& box) {
+  uint64_t count = 1;
+  for (int64_t side : box.size) count *= static_cast<uint64_t>(side);
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
@@ -125,15 +167,53 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::Find(absl::string_view role, a
   return absl::NotFoundError(absl::StrCat(path_, " holds no ", role, " '", name, "'"));
 }
 
+absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view role, absl::string_view name,
+                                                           absl::string_view dtype,
+                                                           const std::vector<int64_t>& shape) const {
+  ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
+  if (tensor->dtype == dtype && tensor->shape == shape) return tensor;
+  return absl::FailedPreconditionError(absl::StrCat(path_, ": ", role, " '", name, "' is ", tensor->dtype, " ",
+                                                    ShapeText(tensor->shape), ", this job needs ", dtype, " ",
+                                                    ShapeText(shape)));
+}
+
+absl::StatusOr<absl::string_view> Checkpoint::BytesOf(const ManifestTensor& tensor, const ManifestPiece& piece) const {
+  absl::string_view bytes =
+      shards_.at(piece.file)->whole().substr(piece.first_byte, piece.last_byte - piece.first_byte);
+  if (HashHex(bytes) == piece.hash) return bytes;
+  return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", tensor.role, " '", tensor.name, "' in ", piece.file,
+                                          " do not have the hash in the manifest"));
+}
+
 absl::Status Checkpoint::ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
                                     const std::vector<int64_t>& shape, absl::Span<char> out) const {
-  ASSIGN_OR_RETURN(const ManifestTensor* tensor, Find(role, name));
-  if (tensor->dtype != dtype || tensor->shape != shape) {
-    return absl::FailedPreconditionError(absl::StrCat(path_, ": ", role, " '", name, "' is ", tensor->dtype, " ",
-                                                      ShapeText(tensor->shape), ", this job needs ", dtype, " ",
-                                                      ShapeText(shape)));
-  }
+  RETURN_IF_ERROR(FindLike(role, name, dtype, shape));
   return ReadBox(role, name, {.start = std::vector<int64_t>(shape.size(), 0), .size = shape}, out);
+}
+
+absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                                   const std::vector<int64_t>& shape, int64_t first, int64_t count,
+                                   absl::Span<char> out) const {
+  ASSIGN_OR_RETURN(const ManifestTensor* tensor, FindLike(role, name, dtype, shape));
+  const uint64_t element_bytes = DtypeBytes(dtype);
+  ASSIGN_OR_RETURN(uint64_t elements, CountElements(shape));
+  if (first < 0 || count < 0 || static_cast<uint64_t>(first) > elements ||
+      static_cast<uint64_t>(count) > elements - static_cast<uint64_t>(first) ||
+      out.size() != static_cast<uint64_t>(count) * element_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("elements ", first, " + ", count, " of '", name, "' ",
+                                                   ShapeText(shape), " into ", out.size(), " bytes"));
+  }
+  std::vector<Box> boxes;
+  AddBoxes(shape, {}, first, count, boxes);
+  for (const ManifestPiece& piece : tensor->pieces) {
+    ASSIGN_OR_RETURN(absl::string_view bytes, BytesOf(*tensor, piece));
+    char* to = out.data();
+    for (const Box& box : boxes) {
+      CopyCommon(piece, bytes.data(), box, element_bytes, to);
+      to += CountOf(box) * element_bytes;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name, const Box& box,
@@ -145,20 +225,14 @@ absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name,
            box.size[d] <= tensor->shape[d] - box.start[d];
   }
   uint64_t element_bytes = DtypeBytes(tensor->dtype);
-  uint64_t elements = 1;
-  for (size_t d = 0; fits && d < box.size.size(); ++d) elements *= static_cast<uint64_t>(box.size[d]);
+  const uint64_t elements = fits ? CountOf(box) : 0;
   if (!fits || out.size() != elements * element_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("box ", ShapeText(box.start), " + ", ShapeText(box.size), " of '",
                                                    name, "' ", ShapeText(tensor->shape), " into ", out.size(),
                                                    " bytes"));
   }
   for (const ManifestPiece& piece : tensor->pieces) {
-    absl::string_view bytes =
-        shards_.at(piece.file)->whole().substr(piece.first_byte, piece.last_byte - piece.first_byte);
-    if (HashHex(bytes) != piece.hash) {
-      return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", role, " '", name, "' in ", piece.file,
-                                              " do not have the hash in the manifest"));
-    }
+    ASSIGN_OR_RETURN(absl::string_view bytes, BytesOf(*tensor, piece));
     CopyCommon(piece, bytes.data(), box, element_bytes, out.data());
   }
   return absl::OkStatus();

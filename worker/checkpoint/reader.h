@@ -41,6 +41,11 @@ class Checkpoint {
   absl::Status ReadTensor(absl::string_view role, absl::string_view name, absl::string_view dtype,
                           const std::vector<int64_t>& shape, absl::Span<char> out) const;
 
+  // Copies elements [first, first + count) of a tensor, in row-major order, into `out`. `dtype` and `shape` are those
+  // of the whole tensor. Possible errors: those of ReadTensor and ReadBox.
+  absl::Status ReadRange(absl::string_view role, absl::string_view name, absl::string_view dtype,
+                         const std::vector<int64_t>& shape, int64_t first, int64_t count, absl::Span<char> out) const;
+
   // Copies a box of a tensor, row-major, into `out`, whose size is that of the box. Possible errors: NotFound;
   // InvalidArgument when the box is not within the tensor or `out` has another size; DataLoss when a piece's hash
   // differs.
@@ -50,6 +55,9 @@ class Checkpoint {
   Checkpoint() = default;
   absl::Status OpenFiles();
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
+  absl::StatusOr<const ManifestTensor*> FindLike(absl::string_view role, absl::string_view name,
+                                                 absl::string_view dtype, const std::vector<int64_t>& shape) const;
+  absl::StatusOr<absl::string_view> BytesOf(const ManifestTensor& tensor, const ManifestPiece& piece) const;
 
   std::string path_;
   std::string manifest_hash_;

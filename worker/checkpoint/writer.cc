@@ -50,41 +50,52 @@ class HashedFile {
 };
 
 // The whole tensor as one piece: a box as large as the tensor, all of its elements.
-ManifestTensor WholePiece(const TensorBytes& tensor, uint64_t first_byte) {
+ManifestTensor WholePiece(const TensorHeader& tensor, const TensorInfo& info, uint64_t data_begins) {
   ManifestPiece piece;
   piece.file = kShardName;
   piece.start.assign(tensor.shape.size(), 0);
   piece.size = tensor.shape;
-  piece.last_element = tensor.bytes.size() / DtypeBytes(tensor.dtype);
-  piece.first_byte = first_byte;
-  piece.last_byte = first_byte + tensor.bytes.size();
+  piece.last_element = (info.end - info.begin) / DtypeBytes(tensor.dtype);
+  piece.first_byte = data_begins + info.begin;
+  piece.last_byte = data_begins + info.end;
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {piece}};
 }
 
-absl::Status WriteShard(const std::string& folder, const std::vector<TensorBytes>& tensors, Manifest& manifest,
-                        FileSystem& file_system) {
+absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
+  return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
+                                          " was given with ", bytes, " bytes"));
+}
+
+absl::StatusOr<std::vector<TensorInfo>> InfosOf(const std::vector<TensorHeader>& tensors) {
   std::vector<TensorInfo> infos;
-  for (const TensorBytes& tensor : tensors) {
-    ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
-    if (DtypeBytes(tensor.dtype) == 0 || elements * DtypeBytes(tensor.dtype) != tensor.bytes.size()) {
-      return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ",
-                                              ShapeText(tensor.shape), " was given with ", tensor.bytes.size(),
-                                              " bytes"));
-    }
+  for (const TensorHeader& tensor : tensors) {
+    RETURN_IF_ERROR(CountElements(tensor.shape));
+    if (DtypeBytes(tensor.dtype) == 0) return WrongSize(tensor, 0);
     TensorInfo& info = infos.emplace_back();
     info.name = ShardTensorName(tensor.role, tensor.name);
     info.dtype = tensor.dtype;
     info.shape = tensor.shape;
   }
+  return infos;
+}
+
+absl::Status WriteShard(const std::string& folder, const std::vector<TensorHeader>& tensors, TensorStream stream,
+                        Manifest& manifest, FileSystem& file_system) {
+  ASSIGN_OR_RETURN(std::vector<TensorInfo> infos, InfosOf(tensors));
   std::string header = SafetensorsHeader(infos, {{"format", "pt"}});
   ASSIGN_OR_RETURN(auto raw, file_system.Create(JoinPath(folder, kShardName)));
   HashedFile file(std::move(raw), kShardName);
   RETURN_IF_ERROR(file.Append(header));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    ManifestTensor entry = WholePiece(tensors[i], header.size() + infos[i].begin);
-    RETURN_IF_ERROR(file.Append(tensors[i].bytes, &entry.pieces[0].hash));
+  RETURN_IF_ERROR(stream([&](absl::string_view bytes) -> absl::Status {
+    const size_t i = manifest.tensors.size();
+    if (i == tensors.size()) return absl::InternalError("more tensors were given than announced");
+    ManifestTensor entry = WholePiece(tensors[i], infos[i], header.size());
+    if (bytes.size() != infos[i].end - infos[i].begin) return WrongSize(tensors[i], bytes.size());
+    RETURN_IF_ERROR(file.Append(bytes, &entry.pieces[0].hash));
     manifest.tensors.push_back(std::move(entry));
-  }
+    return absl::OkStatus();
+  }));
+  if (manifest.tensors.size() < tensors.size()) return WrongSize(tensors[manifest.tensors.size()], 0);
   ASSIGN_OR_RETURN(ManifestFile written, file.Finish());
   manifest.files.push_back(std::move(written));
   return absl::OkStatus();
@@ -104,7 +115,8 @@ std::string ShardTensorName(absl::string_view role, absl::string_view name) {
 }
 
 absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
-                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system,
+                                                const std::vector<TensorHeader>& tensors, TensorStream stream,
+                                                FileSystem& file_system,
                                                 const std::function<absl::Status()>& may_commit) {
   const std::string path = JoinPath(run_folder, StepFolderName(manifest.step));
   const std::string partial = absl::StrCat(path, ".g", manifest.generation, kPartialSuffix);
@@ -115,7 +127,7 @@ absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, M
   // After the rename this removes the checkpoint that was replaced, if there was one.
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
 
-  RETURN_IF_ERROR(WriteShard(partial, tensors, manifest, file_system));
+  RETURN_IF_ERROR(WriteShard(partial, tensors, stream, manifest, file_system));
   std::string text = ManifestText(manifest);
   RETURN_IF_ERROR(WriteManifest(partial, text, file_system));
   if (may_commit != nullptr) {
@@ -127,6 +139,22 @@ absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, M
   SavedCheckpoint saved{.path = path, .manifest_hash = ManifestHash(text), .size_bytes = text.size()};
   for (const ManifestFile& file : manifest.files) saved.size_bytes += file.bytes;
   return saved;
+}
+
+absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
+                                                const std::vector<TensorBytes>& tensors, FileSystem& file_system,
+                                                const std::function<absl::Status()>& may_commit) {
+  std::vector<TensorHeader> headers;
+  for (const TensorBytes& tensor : tensors) {
+    headers.push_back({.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  auto stream = [&](TensorSink sink) -> absl::Status {
+    for (const TensorBytes& tensor : tensors) {
+      RETURN_IF_ERROR(sink(tensor.bytes));
+    }
+    return absl::OkStatus();
+  };
+  return WriteCheckpoint(run_folder, std::move(manifest), headers, stream, file_system, may_commit);
 }
 
 }  // namespace trainyard

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/checkpoint/file_system.h"
@@ -19,10 +20,22 @@
 
 namespace trainyard {
 
+// What a tensor of a checkpoint is. Its bytes come later, so that not all of them need be in memory at once.
+struct TensorHeader {
+  std::string name;
+  std::string role;  // see ManifestTensor
+  std::string dtype;
+  std::vector<int64_t> shape;
+};
+// Takes all bytes of the next tensor, dense and row-major. After an error nothing more is taken.
+using TensorSink = absl::FunctionRef<absl::Status(absl::string_view bytes)>;
+// Hands the tensors to the sink, in the order in which they were announced; returns the sink's error, if any.
+using TensorStream = absl::FunctionRef<absl::Status(TensorSink sink)>;
+
 // A whole tensor in memory, dense and row-major. `bytes` is borrowed for the time of the call.
 struct TensorBytes {
   std::string name;
-  std::string role;  // see ManifestTensor
+  std::string role;
   std::string dtype;
   std::vector<int64_t> shape;
   absl::string_view bytes;
@@ -37,10 +50,16 @@ struct SavedCheckpoint {
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
-// Writes `tensors` and `manifest` (whose `files` and `tensors` are filled in here) below `run_folder`. A checkpoint of
-// the same step that is there already is replaced at once. `may_commit` is asked right before the checkpoint gets its
-// name: an error ends the save, and the folder is as it was. Possible errors: ResourceExhausted when the disk is full;
-// PermissionDenied, NotFound and others of the file system; those of `may_commit`.
+// Writes the tensors and `manifest` (whose `files` and `tensors` are filled in here) below `run_folder`. A checkpoint
+// of the same step that is there already is replaced at once. `may_commit` is asked right before the checkpoint gets
+// its name: an error ends the save, and the folder is as it was. Possible errors: ResourceExhausted when the disk is
+// full; PermissionDenied, NotFound and others of the file system; those of `stream`, which is not called where the
+// folder cannot be made; those of `may_commit`.
+absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
+                                                const std::vector<TensorHeader>& tensors, TensorStream stream,
+                                                FileSystem& file_system,
+                                                const std::function<absl::Status()>& may_commit = nullptr);
+// The same with tensors that are all there.
 absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
                                                 const std::vector<TensorBytes>& tensors, FileSystem& file_system,
                                                 const std::function<absl::Status()>& may_commit = nullptr);

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include <filesystem>
 #include <set>
 
@@ -196,6 +199,66 @@ TEST(CheckpointTest, ReadBox_FromColumnSlicesAndFlatRanges_PutsThemTogether) {
 
   EXPECT_THAT(whole, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
   EXPECT_THAT(part, testing::ElementsAre(4, 5, 8, 9));
+  for (int64_t first = 0; first <= 12; ++first) {
+    for (int64_t count = 0; first + count <= 12; ++count) {
+      std::vector<float> range(static_cast<size_t>(count));
+      absl::Status status = (*checkpoint)->ReadRange("parameter", "w", "F32", {3, 4}, first, count, bytes(range));
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(std::equal(range.begin(), range.end(), whole.begin() + first)) << first << " + " << count;
+    }
+  }
+  EXPECT_EQ((*checkpoint)->ReadRange("parameter", "w", "F32", {3, 4}, 9, 4, bytes(part)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*checkpoint)->ReadRange("parameter", "w", "F64", {3, 4}, 0, 4, bytes(part)).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CheckpointTest, ReadRange_OfATensorOfThreeDimensions_IsItsStretchOfElements) {
+  TemporaryFolder folder;
+  std::vector<float> values(2 * 3 * 5);
+  std::iota(values.begin(), values.end(), 0.0f);
+  absl::string_view all(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+  auto saved = WriteCheckpoint(folder.path(), SmallManifest(1),
+                               {{.name = "w", .role = "parameter", .dtype = "F32", .shape = {2, 3, 5}, .bytes = all}},
+                               FileSystem::Real());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  auto checkpoint = Checkpoint::Open(saved->path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+
+  for (int64_t first = 0; first < 30; ++first) {
+    for (int64_t count = 1; first + count <= 30; ++count) {
+      std::vector<float> range(static_cast<size_t>(count));
+      absl::Span<char> out(reinterpret_cast<char*>(range.data()), range.size() * 4);
+      ASSERT_TRUE((*checkpoint)->ReadRange("parameter", "w", "F32", {2, 3, 5}, first, count, out).ok());
+      ASSERT_TRUE(std::equal(range.begin(), range.end(), values.begin() + first)) << first << " + " << count;
+    }
+  }
+}
+
+TEST(CheckpointTest, Write_FromAStream_TakesWhatWasAnnouncedAndNothingElse) {
+  TemporaryFolder folder;
+  const std::string four(4, 'x'), eight(8, 'y');
+  const std::vector<TensorHeader> headers = {{.name = "a", .role = "parameter", .dtype = "F32", .shape = {2}},
+                                             {.name = "b", .role = "parameter", .dtype = "F32", .shape = {1}}};
+  auto write = [&](const std::vector<std::string>& given) {
+    return WriteCheckpoint(
+        folder.path(), SmallManifest(1), headers,
+        [&](TensorSink sink) {
+          for (const std::string& bytes : given) {
+            if (absl::Status status = sink(bytes); !status.ok()) return status;
+          }
+          return absl::OkStatus();
+        },
+        FileSystem::Real());
+  };
+
+  EXPECT_TRUE(absl::IsInternal(write({four}).status())) << "a is twice as long";
+  EXPECT_TRUE(absl::IsInternal(write({eight}).status())) << "b is missing";
+  EXPECT_TRUE(absl::IsInternal(write({eight, four, four}).status())) << "one too many";
+  EXPECT_TRUE(Names(folder.path()).empty());
+  auto saved = write({eight, four});
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_TRUE(Checkpoint::Open(saved->path).ok());
 }
 
 TEST(CheckpointTest, Write_ToAFullDisk_IsRefusedAtAnyByteAndLeavesNothing) {
