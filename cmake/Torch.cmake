@@ -17,6 +17,10 @@ endfunction()
 trainyard_torch_library(c10 libc10.so)
 trainyard_torch_library(torch_cpu libtorch_cpu.so)
 target_link_libraries(trainyard::torch_cpu INTERFACE trainyard::c10)
+# The wheel's OpenMP runtime, which LibTorch needs under the same name; for what is compiled with -fopenmp.
+if(EXISTS ${TRAINYARD_TORCH_ROOT}/lib/libgomp.so.1)
+  trainyard_torch_library(gomp libgomp.so.1)
+endif()
 target_compile_definitions(trainyard::torch_cpu INTERFACE
   USE_DISTRIBUTED USE_C10D_GLOO AT_PER_OPERATOR_HEADERS FMT_HEADER_ONLY=1)
 # The wheel's c10d headers name gloo's, which it does not ship; nothing of gloo is called through them.

@@ -5,40 +5,81 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
-namespace trainyard {
+#include <cmath>
 
-AdamW::AdamW(const AdamWConfig& config, std::vector<Range> ranges) : config_(config), groups_(2) {
-  groups_[1].weight_decay = config.weight_decay;
-  for (Range& range : ranges) {
-    exp_avg_.push_back(at::zeros_like(range.parameters));
-    exp_avg_sq_.push_back(at::zeros_like(range.parameters));
-    Group& group = groups_[range.decays ? 1 : 0];
-    group.parameters.push_back(range.parameters);
-    group.gradients.push_back(range.gradients);
-    group.exp_avg.push_back(exp_avg_.back());
-    group.exp_avg_sq.push_back(exp_avg_sq_.back());
+#include "worker/numerics/adamw_kernel.h"
+
+namespace trainyard {
+namespace {
+
+std::byte* BytesOf(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+}  // namespace
+
+AdamW::AdamW(const AdamWConfig& config, std::vector<Range> ranges) : config_(config), ranges_(std::move(ranges)) {
+  for (Range& range : ranges_) {
+    const auto of_state = range.parameters.options().dtype(config.state_type.value_or(range.parameters.scalar_type()));
+    for (at::Tensor* moment : {&range.exp_avg, &range.exp_avg_sq}) {
+      if (!moment->defined()) *moment = at::zeros_like(range.parameters, of_state);
+    }
+    exp_avg_.push_back(range.exp_avg);
+    exp_avg_sq_.push_back(range.exp_avg_sq);
   }
 }
 
 void AdamW::Step(double lr, double gradient_scale) {
   c10::NoGradGuard no_grad;
   ++num_steps_;
-  // The kernel divides gradients by an fp32 `grad_scale` on its way, which saves a pass; fp64 would lose its digits by
-  // it.
-  at::Tensor steps = at::full({}, static_cast<double>(num_steps_), at::kFloat);
-  std::optional<at::Tensor> divisor;
-  for (Group& group : groups_) {
-    if (group.parameters.empty()) continue;
-    if (group.parameters[0].scalar_type() == at::kFloat) {
-      divisor = at::full({}, 1 / gradient_scale, at::kFloat);
-    } else {
-      for (at::Tensor& gradient : group.gradients) gradient.mul_(gradient_scale);
-    }
-    group.steps.assign(group.parameters.size(), steps);
-    at::_fused_adamw_(group.parameters, group.gradients, group.exp_avg, group.exp_avg_sq, /*max_exp_avg_sqs=*/{},
-                      group.steps, lr, config_.beta1, config_.beta2, group.weight_decay, config_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false, divisor);
+  for (const Range& range : ranges_) {
+    range.parameters.is_cpu() ? StepOnCpu(range, lr, gradient_scale) : StepOnGpu(range, lr, gradient_scale);
   }
+}
+
+void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) const {
+  const double t = static_cast<double>(num_steps_);
+  const AdamWPass::Constants constants{.scale = gradient_scale,
+                                       .clip_value = config_.clip_value,
+                                       .keep = range.decays ? 1 - lr * config_.weight_decay : 1,
+                                       .beta1 = config_.beta1,
+                                       .beta2 = config_.beta2,
+                                       .eps = config_.eps,
+                                       .step_size = lr / (1 - std::pow(config_.beta1, t)),
+                                       .root_scale = 1 / std::sqrt(1 - std::pow(config_.beta2, t))};
+  auto run = [&](const Stretch& stretch) {
+    auto at = [&](const at::Tensor& tensor) {
+      return BytesOf(tensor) + stretch.offset * static_cast<int64_t>(tensor.element_size());
+    };
+    RunAdamW({.size = stretch.count,
+              .master_type = range.parameters.scalar_type(),
+              .state_type = range.exp_avg.scalar_type(),
+              .gradient_type = range.gradients.scalar_type(),
+              .master = at(range.parameters),
+              .exp_avg = at(range.exp_avg),
+              .exp_avg_sq = at(range.exp_avg_sq),
+              .gradient = at(range.gradients),
+              .weight_type = range.weights.defined() ? range.weights.scalar_type() : at::kFloat,
+              .weight = range.weights.defined() ? at(range.weights) : nullptr,
+              .constants = constants,
+              .rounding_key = RoundingKey(config_.seed, num_steps_, stretch.parameter),
+              .first_element = stretch.first_element});
+  };
+  const bool rounds = range.parameters.scalar_type() == at::kBFloat16 || range.exp_avg.scalar_type() == at::kBFloat16;
+  if (!rounds || range.stretches.empty()) {
+    run({.offset = 0, .count = range.parameters.numel(), .parameter = 0, .first_element = 0});
+    return;
+  }
+  for (const Stretch& stretch : range.stretches) run(stretch);
+}
+
+void AdamW::StepOnGpu(const Range& range, double lr, double gradient_scale) const {
+  at::Tensor gradients = range.gradients.to(range.parameters.scalar_type()).mul(gradient_scale);
+  if (config_.clip_value > 0) gradients.clamp_(-config_.clip_value, config_.clip_value);
+  at::Tensor steps = at::full({}, static_cast<double>(num_steps_), range.parameters.options().dtype(at::kFloat));
+  std::vector<at::Tensor> parameters{range.parameters}, exp_avg{range.exp_avg}, exp_avg_sq{range.exp_avg_sq};
+  at::_fused_adamw_(parameters, {gradients}, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, {steps}, lr, config_.beta1,
+                    config_.beta2, range.decays ? config_.weight_decay : 0, config_.eps, /*amsgrad=*/false,
+                    /*maximize=*/false);
+  if (range.weights.defined()) range.weights.copy_(range.parameters);
 }
 
 }  // namespace trainyard

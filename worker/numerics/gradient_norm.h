@@ -8,8 +8,9 @@
 
 namespace trainyard {
 
-// Sum of the squares of a flat, contiguous fp32 or fp64 tensor, added up in fp64 in an order that depends on its length
-// alone. NaN and infinities come through.
+// Sum of the squares of a flat, contiguous tensor of fp32, fp64, bf16 or fp16: squared and added up in fp64, in an
+// order that depends on its length alone, not on the CPU or the number of threads. Two layouts of the same gradients
+// differ by fp64's rounding. NaN and infinities come through.
 double SumOfSquares(const at::Tensor& flat);
 
 struct GradientScale {
@@ -18,7 +19,7 @@ struct GradientScale {
 };
 
 // The one place that divides: gradients are sums over all tokens of the step, `num_tokens` counts them over all ranks.
-// `clip_norm` 0: no clipping.
-GradientScale ScaleOf(double sum_of_squares, uint64_t num_tokens, double clip_norm);
+// `clip_norm` 0: no clipping. `seed`: what backward was seeded with (loss_scaler.h), which the gradients carry.
+GradientScale ScaleOf(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed = 1);
 
 }  // namespace trainyard

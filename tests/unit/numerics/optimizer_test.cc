@@ -1,14 +1,19 @@
-// AdamW over flat ranges against its formula, and the norm and scale of gradients.
+// AdamW over flat ranges against its formula, in every type and layout, and the norm and scale of gradients.
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "worker/numerics/adamw.h"
+#include "worker/numerics/adamw_kernel.h"
 #include "worker/numerics/gradient_norm.h"
+#include "worker/numerics/sixteen_bit.h"
 
 namespace trainyard {
 namespace {
@@ -69,6 +74,157 @@ TEST(AdamW, RestoredStateGoesOnBitForBit) {
   EXPECT_TRUE(resumed_flat.equal(flat));
 }
 
+// What is left of `size` elements after three updates, made in one piece or cut at `cuts`.
+struct Outcome {
+  at::Tensor w, m, v, weights;
+  bool operator==(const Outcome& other) const {
+    return w.equal(other.w) && m.equal(other.m) && v.equal(other.v) && weights.equal(other.weights);
+  }
+};
+
+struct Types {
+  at::ScalarType master = at::kFloat, state = at::kFloat, gradient = at::kFloat, weight = at::kFloat;
+};
+
+Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uint64_t seed = 7) {
+  Outcome outcome{.w = at::linspace(-2, 3, size, at::kDouble).to(types.master),
+                  .m = at::full({size}, 0.0, types.state),
+                  .v = at::full({size}, 0.0, types.state),
+                  .weights = at::full({size}, 0.0, types.weight)};
+  at::Tensor gradients = at::linspace(3, -2, size, at::kDouble).to(types.gradient);
+  std::vector<AdamW::Range> ranges;
+  cuts.push_back(size);
+  int64_t first = 0;
+  for (int64_t cut : cuts) {
+    auto part = [&](const at::Tensor& t) { return t.narrow(0, first, cut - first); };
+    ranges.push_back({.parameters = part(outcome.w),
+                      .gradients = part(gradients),
+                      .decays = true,
+                      .exp_avg = part(outcome.m),
+                      .exp_avg_sq = part(outcome.v),
+                      .weights = part(outcome.weights),
+                      .stretches = {{.offset = 0, .count = cut - first, .parameter = 5, .first_element = first}}});
+    first = cut;
+  }
+  AdamW optimizer({.seed = seed}, std::move(ranges));
+  for (int step = 0; step < 3; ++step) optimizer.Step(0.01, 0.25);
+  return outcome;
+}
+
+constexpr int64_t kOddSize = 100'003;
+
+TEST(AdamW, ShardsHaveTheBitsOfTheWholeInEveryType) {
+  for (const Types& types :
+       {Types{}, Types{.master = at::kDouble, .state = at::kDouble, .gradient = at::kDouble, .weight = at::kDouble},
+        Types{.gradient = at::kBFloat16, .weight = at::kBFloat16}, Types{.gradient = at::kHalf, .weight = at::kHalf},
+        Types{.master = at::kBFloat16, .weight = at::kBFloat16},
+        Types{.master = at::kBFloat16, .state = at::kBFloat16, .weight = at::kBFloat16}}) {
+    Outcome whole = Updated(kOddSize, {}, types);
+    EXPECT_TRUE(whole == Updated(kOddSize, {1, 18, 513, 70'001}, types)) << types.master << " " << types.gradient;
+  }
+}
+
+TEST(AdamW, ThreadsChangeNoBit) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  Outcome one = Updated(kOddSize, {}, {.weight = at::kBFloat16});
+  at::set_num_threads(3);
+  Outcome three = Updated(kOddSize, {}, {.weight = at::kBFloat16});
+  at::set_num_threads(before);
+  EXPECT_TRUE(one == three);
+}
+
+TEST(AdamW, EveryKindOfVectorCodeGivesTheSameBits) {
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    std::vector<Outcome> outcomes;
+    for (VectorCode most : {VectorCode::kAny, VectorCode::kAvx2, VectorCode::kAvx512}) {
+      Outcome& o = outcomes.emplace_back(Outcome{.w = at::linspace(-2, 3, kOddSize, at::kDouble).to(type),
+                                                 .m = at::full({kOddSize}, 0.01, type),
+                                                 .v = at::full({kOddSize}, 0.02, type),
+                                                 .weights = at::full({kOddSize}, 0.0, type)});
+      at::Tensor g = at::linspace(3, -2, kOddSize, at::kDouble).to(type == at::kDouble ? type : at::kHalf);
+      auto bytes = [](const at::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); };
+      RunAdamW({.size = kOddSize,
+                .master_type = type,
+                .state_type = type,
+                .gradient_type = g.scalar_type(),
+                .master = bytes(o.w),
+                .exp_avg = bytes(o.m),
+                .exp_avg_sq = bytes(o.v),
+                .gradient = bytes(g),
+                .constants = {.scale = 0.3, .clip_value = 0.5, .keep = 0.999, .step_size = 0.01, .root_scale = 1.1},
+                .rounding_key = 3},
+               most);
+    }
+    EXPECT_TRUE(outcomes[0] == outcomes[1] && outcomes[0] == outcomes[2]) << type;
+  }
+}
+
+TEST(AdamW, WritesTheWeightsRoundedToTheNearest) {
+  for (at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    Outcome outcome = Updated(kOddSize, {}, {.weight = type});
+    EXPECT_TRUE(outcome.weights.equal(outcome.w.to(type))) << type;
+    EXPECT_TRUE(outcome.w.equal(Updated(kOddSize, {}, {}).w)) << "and the masters are as ever";
+  }
+}
+
+TEST(AdamW, TakesGradientsOf16BitsAsTheNumbersTheyAre) {
+  at::Tensor start = at::linspace(-2, 3, 1000), gradients = at::linspace(3, -2, 1000);
+  for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    at::Tensor narrow = start.clone(), wide = start.clone();
+    AdamW({}, {{.parameters = narrow, .gradients = gradients.to(type)}}).Step(0.01, 1);
+    AdamW({}, {{.parameters = wide, .gradients = gradients.to(type).to(at::kFloat)}}).Step(0.01, 1);
+    EXPECT_TRUE(narrow.equal(wide)) << type;
+  }
+}
+
+TEST(AdamW, ClipsEachScaledGradient) {
+  at::Tensor gradients = at::linspace(-8, 8, 1001), clipped = gradients.mul(0.25).clamp(-1, 1);
+  at::Tensor a = at::full({1001}, 1.0f), b = a.clone();
+  AdamW({.clip_value = 1}, {{.parameters = a, .gradients = gradients}}).Step(0.01, 0.25);
+  AdamW({}, {{.parameters = b, .gradients = clipped}}).Step(0.01, 1);
+  EXPECT_TRUE(a.equal(b));
+}
+
+// An update of a sixteenth of what bf16 can tell is made one time in sixteen.
+TEST(AdamW, RoundingByChanceKeepsTheMean) {
+  const int64_t size = 1 << 20;
+  const double step = 1.0 / 256 / 16;  // below 1.0 the numbers of bf16 are 1/256 apart
+  at::Tensor w = at::full({size}, 1.0, at::kBFloat16), g = at::full({size}, 1.0f);
+  AdamW optimizer({.weight_decay = 0, .state_type = at::kFloat, .seed = 3}, {{.parameters = w, .gradients = g}});
+  for (int i = 0; i < 4; ++i) optimizer.Step(step, 1);
+  const double moved = 1 - w.to(at::kDouble).mean().item<double>();
+  EXPECT_NEAR(moved, 4 * step, 0.02 * 4 * step);
+  EXPECT_GT(w.eq(1).sum().item<int64_t>(), size / 2) << "most have not moved at all";
+}
+
+TEST(AdamW, RoundingByChanceDependsOnTheSeedAndLeavesZeroAlone) {
+  const Types types{.master = at::kBFloat16, .state = at::kBFloat16, .weight = at::kBFloat16};
+  EXPECT_FALSE(Updated(kOddSize, {}, types, 1) == Updated(kOddSize, {}, types, 2));
+  at::Tensor w = at::full({1000}, 0.0, at::kBFloat16), g = at::full({1000}, 0.0f);
+  AdamW optimizer({}, {{.parameters = w, .gradients = g, .decays = true}});
+  for (int i = 0; i < 10; ++i) optimizer.Step(0.1, 1);
+  EXPECT_TRUE(w.eq(0).all().item<bool>());
+  EXPECT_TRUE(optimizer.exp_avg_sq()[0].eq(0).all().item<bool>());
+}
+
+TEST(SixteenBit, RoundsAsLibTorchDoes) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    const uint32_t bits = random();
+    const float value = std::bit_cast<float>(bits);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(FloatOfBfloat16(NearestBfloat16(value))));
+      EXPECT_TRUE(std::isnan(FloatOfBfloat16(StochasticBfloat16(value, random()))));
+      continue;
+    }
+    ASSERT_EQ(NearestBfloat16(value), c10::BFloat16(value).x) << value;
+    ASSERT_EQ(NearestHalf(value), c10::Half(value).x) << value;
+    const uint16_t down = static_cast<uint16_t>(bits >> 16), drawn = StochasticBfloat16(value, random());
+    ASSERT_TRUE(drawn == down || (drawn == down + 1 && (bits & 0xffffu) != 0 && std::isfinite(value))) << value;
+  }
+}
+
 TEST(SumOfSquares, IsExactToFp64sRoundingForEveryLength) {
   for (int64_t size : {0, 1, 31, 32, 33, 4095, 4096, 4097, 10'000}) {
     at::Tensor x = at::linspace(-3, 5, size, at::kDouble);
@@ -83,6 +239,23 @@ TEST(SumOfSquares, OfAMillionFp32KeepsSixDigits) {
   EXPECT_NEAR(SumOfSquares(x), expected, 1e-6 * expected);
 }
 
+TEST(SumOfSquares, IsTheSameInEveryTypeOnAnyNumberOfThreadsAndInParts) {
+  const int before = at::get_num_threads();
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    at::Tensor x = at::linspace(-3, 5, 300'007, at::kDouble).to(type);
+    const double expected = x.to(at::kDouble).square().sum().item<double>();
+    at::set_num_threads(1);
+    const double one = SumOfSquares(x);
+    at::set_num_threads(3);
+    EXPECT_EQ(SumOfSquares(x), one) << type;
+    EXPECT_NEAR(one, expected, 1e-13 * expected) << type;
+    EXPECT_NEAR(SumOfSquares(x.narrow(0, 0, 1001)) + SumOfSquares(x.narrow(0, 1001, 299'006)), expected,
+                1e-13 * expected)
+        << type;
+  }
+  at::set_num_threads(before);
+}
+
 TEST(SumOfSquares, PassesOnWhatIsNotFinite) {
   at::Tensor x = at::full({100}, 1.0f);
   x[50] = std::numeric_limits<float>::quiet_NaN();
@@ -95,6 +268,12 @@ TEST(GradientScale, DividesByTheTokensOnce) {
   GradientScale scale = ScaleOf(/*sum_of_squares=*/400, /*num_tokens=*/10, /*clip_norm=*/0);
   EXPECT_DOUBLE_EQ(scale.norm, 2);
   EXPECT_DOUBLE_EQ(scale.scale, 0.1);
+}
+
+TEST(GradientScale, TakesOutWhatBackwardWasSeededWith) {
+  GradientScale scale = ScaleOf(/*sum_of_squares=*/400 * 64, /*num_tokens=*/10, /*clip_norm=*/1.0, /*seed=*/8);
+  EXPECT_DOUBLE_EQ(scale.norm, 2);
+  EXPECT_NEAR(scale.scale, 0.05 / 8, 1e-8);
 }
 
 TEST(GradientScale, ClipsOnlyAboveTheLimit) {

@@ -1,0 +1,100 @@
+#include "worker/numerics/precision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/numerics/loss_scaler.h"
+
+namespace trainyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Precision, WordsOf16BitsLeaveTheRestInFp32) {
+  Precision bf16 = *PrecisionOf("bf16"), fp16 = *PrecisionOf("fp16");
+  EXPECT_EQ(bf16, (Precision{.param = at::kBFloat16}));
+  EXPECT_EQ(fp16, (Precision{.param = at::kHalf, .scaled = true}));
+  EXPECT_TRUE(bf16.keeps_masters());
+  EXPECT_FALSE(bf16.rounds_stochastically());
+  EXPECT_FALSE(PrecisionOf("fp32")->keeps_masters());
+  EXPECT_EQ(PrecisionOf("fp64")->state, at::kDouble);
+}
+
+TEST(Precision, AMapReducesInTheTypeThatComputes) {
+  Precision precision = *PrecisionOf(PrecisionWords{.param = "bf16"});
+  EXPECT_EQ(precision, (Precision{.param = at::kBFloat16, .reduce = at::kBFloat16}));
+  EXPECT_EQ(PrecisionOf(PrecisionWords{.param = "bf16", .reduce = "fp32"})->reduce, at::kFloat);
+  EXPECT_EQ(*PrecisionOf(PrecisionWords{.param = "fp64"}), *PrecisionOf("fp64"));
+  EXPECT_EQ(*PrecisionOf(PrecisionWords{}), *PrecisionOf("fp32"));
+  EXPECT_TRUE(PrecisionOf(PrecisionWords{.reduce = "fp16"})->scaled);
+}
+
+TEST(Precision, WithoutMastersRoundsByChance) {
+  Precision precision = *PrecisionOf(PrecisionWords{.param = "bf16", .master = "bf16"});
+  EXPECT_FALSE(precision.keeps_masters());
+  EXPECT_TRUE(precision.rounds_stochastically());
+}
+
+TEST(Precision, RefusesAllThatCannotBeAtOnce) {
+  auto refused = [](const PrecisionWords& words) { return PrecisionOf(words).status(); };
+  EXPECT_THAT(refused({.param = "fp8"}).message(), HasSubstr("'fp8' is no precision"));
+  absl::Status two = refused({.param = "fp16", .master = "fp16", .state = "fp16"});
+  EXPECT_TRUE(absl::IsInvalidArgument(two));
+  EXPECT_THAT(two.message(), HasSubstr("master fp16"));
+  EXPECT_THAT(two.message(), HasSubstr("state fp16"));
+  EXPECT_THAT(refused({.param = "fp64", .reduce = "fp32"}).message(), HasSubstr("fp64 is for all"));
+  EXPECT_THAT(refused({.param = "fp16", .master = "bf16"}).message(), HasSubstr("fewer digits"));
+  EXPECT_THAT(refused({.param = "bf16", .reduce = "fp16"}).message(), HasSubstr("reduce fp16"));
+}
+
+TEST(Precision, IsToldInFewWords) {
+  EXPECT_EQ(PrecisionOf("fp32")->ToString(), "fp32");
+  EXPECT_EQ(PrecisionOf("bf16")->ToString(), "bf16 (reduce fp32, output fp32, master fp32, state fp32)");
+}
+
+TEST(LossScale, DoublesAfterAWindowOfGoodSteps) {
+  LossScaleConfig config{.initial = 8, .window = 3};
+  LossScale scale = InitialLossScale(config);
+  for (int i = 0; i < 2; ++i) scale = NextLossScale(scale, config, false);
+  EXPECT_EQ(scale.scale, 8);
+  scale = NextLossScale(scale, config, false);
+  EXPECT_EQ(scale, (LossScale{.scale = 16, .good_steps = 0, .hysteresis_left = 2}));
+}
+
+TEST(LossScale, AnOverflowStartsTheWindowAnew) {
+  LossScaleConfig config{.initial = 8, .window = 3, .hysteresis = 1};
+  LossScale scale = InitialLossScale(config);
+  for (bool overflow : {false, false, true, false, false}) scale = NextLossScale(scale, config, overflow);
+  EXPECT_EQ(scale, (LossScale{.scale = 4, .good_steps = 2, .hysteresis_left = 0}));
+}
+
+TEST(LossScale, TheSecondOverflowHalvesItAndThenEachOne) {
+  LossScaleConfig config{.initial = 8, .window = 100, .hysteresis = 2};
+  LossScale scale = InitialLossScale(config);
+  scale = NextLossScale(scale, config, true);
+  EXPECT_EQ(scale.scale, 8);
+  scale = NextLossScale(scale, config, false);  // a good step between gives nothing back
+  scale = NextLossScale(scale, config, true);
+  EXPECT_EQ(scale.scale, 4);
+  scale = NextLossScale(scale, config, true);
+  EXPECT_EQ(scale.scale, 2);
+  for (int i = 0; i < 10; ++i) scale = NextLossScale(scale, config, true);
+  EXPECT_EQ(scale.scale, 1) << "never below min";
+}
+
+TEST(LossScale, AStaticOneNeverMoves) {
+  LossScaleConfig config{.initial = 128, .window = 1, .dynamic = false};
+  LossScale scale = InitialLossScale(config);
+  for (bool overflow : {false, true, true, false}) scale = NextLossScale(scale, config, overflow);
+  EXPECT_EQ(scale, InitialLossScale(config));
+}
+
+TEST(LossSeed, DividesByAPowerOfTwoThatIsNoLessThanTheTokens) {
+  EXPECT_EQ(LossSeed(65536, 1), 65536);
+  EXPECT_EQ(LossSeed(65536, 2), 32768);
+  EXPECT_EQ(LossSeed(65536, 1024), 64);
+  EXPECT_EQ(LossSeed(65536, 1025), 32);
+}
+
+}  // namespace
+}  // namespace trainyard

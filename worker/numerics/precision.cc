@@ -1,0 +1,86 @@
+#include "worker/numerics/precision.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+struct Word {
+  const char* word;
+  at::ScalarType type;
+};
+constexpr Word kWords[] = {{"fp32", at::kFloat}, {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+
+const char* WordOf(at::ScalarType type) {
+  for (const Word& each : kWords) {
+    if (each.type == type) return each.word;
+  }
+  return "?";
+}
+
+bool Is16Bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
+
+absl::Status Check(const Precision& precision) {
+  std::vector<std::string> problems;
+  const at::ScalarType all[] = {precision.param, precision.reduce, precision.output, precision.master, precision.state};
+  int num_fp64 = 0;
+  for (at::ScalarType type : all) num_fp64 += type == at::kDouble ? 1 : 0;
+  if (num_fp64 != 0 && num_fp64 != 5)
+    problems.push_back("fp64 is for all of param, reduce, output, master, state, or none");
+  if (precision.master == at::kHalf) problems.push_back("master fp16 loses most updates; say fp32 or bf16");
+  if (precision.state == at::kHalf) problems.push_back("state fp16 cannot hold squares of gradients; say fp32 or bf16");
+  if (precision.master == at::kBFloat16 && precision.param != at::kBFloat16) {
+    problems.push_back(absl::StrCat("master bf16 has fewer digits than param ", WordOf(precision.param),
+                                    "; say param bf16, or master fp32"));
+  }
+  if (Is16Bit(precision.reduce) && precision.reduce != precision.param && precision.param != at::kFloat) {
+    problems.push_back(absl::StrCat("reduce ", WordOf(precision.reduce), " does not go with param ",
+                                    WordOf(precision.param), "; say ", WordOf(precision.param), " or fp32"));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("precision: ", absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace
+
+std::string Precision::ToString() const {
+  if (param == reduce && param == output && param == master && param == state) return WordOf(param);
+  return absl::StrCat(WordOf(param), " (reduce ", WordOf(reduce), ", output ", WordOf(output), ", master ",
+                      WordOf(master), ", state ", WordOf(state), ")");
+}
+
+absl::StatusOr<at::ScalarType> TypeOfWord(absl::string_view word) {
+  for (const Word& each : kWords) {
+    if (word == each.word) return each.type;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no precision; say fp32, fp64, bf16 or fp16"));
+}
+
+absl::StatusOr<Precision> PrecisionOf(absl::string_view word) {
+  ASSIGN_OR_RETURN(const at::ScalarType type, TypeOfWord(word));
+  if (!Is16Bit(type)) return Precision{.param = type, .reduce = type, .output = type, .master = type, .state = type};
+  return Precision{.param = type, .scaled = type == at::kHalf};
+}
+
+absl::StatusOr<Precision> PrecisionOf(const PrecisionWords& words) {
+  auto type_of = [](const std::string& word, at::ScalarType left_out) -> absl::StatusOr<at::ScalarType> {
+    if (word.empty()) return left_out;
+    return TypeOfWord(word);
+  };
+  Precision precision;
+  ASSIGN_OR_RETURN(precision.param, type_of(words.param, at::kFloat), << "at param");
+  const at::ScalarType rest = precision.param == at::kDouble ? at::kDouble : at::kFloat;
+  ASSIGN_OR_RETURN(precision.reduce, type_of(words.reduce, precision.param), << "at reduce");
+  ASSIGN_OR_RETURN(precision.output, type_of(words.output, rest), << "at output");
+  ASSIGN_OR_RETURN(precision.master, type_of(words.master, rest), << "at master");
+  ASSIGN_OR_RETURN(precision.state, type_of(words.state, rest), << "at state");
+  precision.scaled = precision.param == at::kHalf || precision.reduce == at::kHalf;
+  RETURN_IF_ERROR(Check(precision));
+  return precision;
+}
+
+}  // namespace trainyard
