@@ -24,6 +24,7 @@ namespace {
 
 constexpr double kInitDeviation = 0.02;
 constexpr double kLayerNormEps = 1e-5;
+constexpr int64_t kIgnored = -1;  // a target that counts for nothing
 
 // splitmix64's finisher: spreads every bit of its input over the output.
 uint64_t Mix(uint64_t x) {
@@ -71,35 +72,33 @@ class Gpt2 final : public Model {
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                      std::optional<DropoutKey> dropout) override {
-    double drop = dropout.has_value() ? config_.dropout : 0;
-    if (drop > 0) SeedDropout(*dropout);
+    Dropping drop = config_.dropout > 0 ? dropout : std::nullopt;
     at::Tensor scores = Scores(inputs, hooks, drop);
-    at::Tensor loss = at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum);
-    hooks.AfterUnit(0);
-    return loss;
+    return hooks.AfterRoot(at::cross_entropy_loss(scores, targets.reshape({-1}), {}, at::Reduction::Sum, kIgnored));
   }
 
   at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override {
-    at::Tensor scores = Scores(inputs, hooks, /*drop=*/0).view({inputs.size(0), inputs.size(1), -1});
-    hooks.AfterUnit(0);
-    return scores;
+    at::Tensor scores = Scores(inputs, hooks, std::nullopt);
+    return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
   int64_t context() const override { return config_.context; }
   int64_t vocabulary() const override { return config_.vocabulary; }
 
  private:
-  // The scores of all positions, [sequences x tokens, vocabulary]. Leaves the root unit open: the loss belongs to it.
-  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, double drop) {
-    hooks.BeforeUnit(0);
+  using Dropping = std::optional<DropoutKey>;  // unset: nothing is dropped
+
+  // The scores of all positions, [sequences x tokens, vocabulary]. Leaves the root open: the loss belongs to it.
+  at::Tensor Scores(const at::Tensor& inputs, UnitHooks& hooks, const Dropping& drop) {
+    hooks.BeforeRoot();
     int64_t tokens = inputs.size(1);
-    at::Tensor x = at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens);
-    x = Drop(x, drop);
+    double p = StartDropout(drop, /*unit=*/0);
+    at::Tensor x = Drop(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), p);
     for (size_t i = 0; i < blocks_.size(); ++i) {
-      int unit = static_cast<int>(i) + 1;
-      hooks.BeforeUnit(unit);
-      x = Forward(blocks_[i], x, drop);
-      hooks.AfterUnit(unit);
+      const int unit = static_cast<int>(i) + 1;
+      x = hooks.RunUnit(unit, x, [this, i, unit, drop](const at::Tensor& in) {
+        return Forward(blocks_[i], in, StartDropout(drop, unit));
+      });
     }
     return at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
   }
@@ -131,11 +130,16 @@ class Gpt2 final : public Model {
     return drop > 0 ? at::dropout(x, drop, /*train=*/true) : x;
   }
 
-  // Attention draws from the process' default generator and cannot be given another, so it is that one that is set.
-  static void SeedDropout(const DropoutKey& key) {
+  // The share to drop in `unit`. Each unit draws from a start of its own, so that it draws the same when it is run
+  // again. Attention draws from the process' default generator and cannot be given another, so it is that one that is
+  // set.
+  double StartDropout(const Dropping& drop, int unit) const {
+    if (!drop.has_value()) return 0;
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_current_seed(Combine(Combine(key.seed, key.step), key.micro_batch));
+    generator.set_current_seed(
+        Combine(Combine(Combine(drop->seed, drop->step), drop->micro_batch), static_cast<uint64_t>(unit)));
+    return config_.dropout;
   }
 
   void BeginUnit(std::string name) {

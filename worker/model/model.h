@@ -1,12 +1,11 @@
 // A model is a list of units and a forward pass that walks it. A unit is what a data-parallel strategy communicates
 // together: a block of the network, and the root for what is left (embeddings, last norm). LibTorch's C++ modules have
-// no forward hooks, so the forward pass calls the strategy before and after each unit itself, in a for-loop anyone can
-// read.
+// no forward hooks, so the forward pass hands each unit to the strategy itself, in a for-loop anyone can read.
 //
 //   model->LossSum(inputs, targets, strategy, key)
-//      root:    BeforeUnit(0)  embeddings
-//      block i: BeforeUnit(i + 1)  block  AfterUnit(i + 1)
-//      root:    last norm, head, loss  AfterUnit(0)
+//      BeforeRoot()                     embeddings
+//      x = RunUnit(1, x, body of 1)     and so on, in the order of units()
+//      return AfterRoot(loss)           last norm, head, loss
 //
 // Parameters have stable names and shapes; checkpoints use them as they stand. Their order is that of `parameters()`.
 // Not thread-safe: a model belongs to the thread that trains it.
@@ -15,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,19 +37,26 @@ struct Unit {
   int num_parameters = 0;
 };
 
-// What a strategy does around a unit's forward pass. `unit` is an index into Model::units().
+// The computation of a unit: its output from `x`. It gives the same again when called again, and owns what it captures.
+using UnitBody = std::function<at::Tensor(const at::Tensor& x)>;
+
+// What a strategy does around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use from
+// BeforeRoot until the pass (backward included) is over. No operation may change a unit's output in place.
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
-  virtual void BeforeUnit(int unit) = 0;
-  virtual void AfterUnit(int unit) = 0;
+  virtual void BeforeRoot() = 0;
+  // Returns `y`, the result of the pass, or a view of it.
+  virtual at::Tensor AfterRoot(const at::Tensor& y) = 0;
+  virtual at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) = 0;
 };
 
 // For passes that no strategy takes part in: sampling, a single process.
 class NoUnitHooks final : public UnitHooks {
  public:
-  void BeforeUnit(int) override {}
-  void AfterUnit(int) override {}
+  void BeforeRoot() override {}
+  at::Tensor AfterRoot(const at::Tensor& y) override { return y; }
+  at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x); }
 };
 
 // All that randomness in a forward pass may depend on: never the rank, so that numbers do not change with the layout.
@@ -69,8 +76,8 @@ class Model {
 
   // Sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of the
   // model's type; under gradient mode it can be run backward. The sum, not the mean: whoever adds up micro-batches and
-  // ranks divides once. With `dropout` unset nothing is dropped (evaluation).
-  // REQUIRES: tokens <= context; 0 <= inputs, targets < vocabulary.
+  // ranks divides once. A target of -1 counts for nothing. With `dropout` unset nothing is dropped (evaluation).
+  // REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                              std::optional<DropoutKey> dropout) = 0;
 

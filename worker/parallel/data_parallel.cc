@@ -1,220 +1,357 @@
 #include "worker/parallel/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
-#include <xxhash.h>
 
-#include <chrono>
-#include <cmath>
-#include <functional>
-#include <limits>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "worker/numerics/gradient_norm.h"
+#include "worker/parallel/autograd_hooks.h"
 #include "worker/parallel/buckets.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/gatherer.h"
+#include "worker/parallel/reducer.h"
+#include "worker/parallel/schedule.h"
+#include "worker/parallel/slot_pool.h"
+#include "worker/parallel/state_io.h"
+#include "worker/parallel/updater.h"
 
 namespace trainyard {
 namespace {
 
-// Autograd calls it once a parameter's gradient of this backward pass has been added up.
-class GradReadyHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  GradReadyHook(DataParallel& strategy, int parameter) : strategy_(strategy), parameter_(parameter) {}
-  void operator()(const torch::autograd::Variable&) override { strategy_.OnGradReady(parameter_); }
+constexpr Placement kShard = Placement::kShard;
+constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
 
- private:
-  DataParallel& strategy_;
-  int parameter_;
-};
-
-class Ddp final : public DataParallel {
- public:
-  Ddp(Model& model, Communicator& communicator, const DataParallelOptions& options)
-      : model_(model), communicator_(communicator), options_(options) {
-    MakePlan();
-    MoveIntoFlatBuffers();
-    std::vector<AdamW::Range> ranges;
-    for (const BucketPlan::Bucket& bucket : plan_.buckets) {
-      AddRange(bucket.start, bucket.num_decayed, /*decays=*/true, ranges);
-      AddRange(bucket.start + bucket.num_decayed, bucket.num_elements - bucket.num_decayed, /*decays=*/false, ranges);
+FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParallelOptions& options) {
+  const Placements placements = PlacementsOf(options.strategy);
+  FlatGroups groups;
+  if (placements.parameters == kShard) {
+    for (const Unit& unit : model.units()) {
+      std::vector<int> parameters;
+      for (int i = 0; i < unit.num_parameters; ++i) parameters.push_back(unit.first_parameter + i);
+      groups.push_back(std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, shard));
     }
-    optimizer_ = std::make_unique<AdamW>(options.optimizer, std::move(ranges));
-    StartStep();
+    return groups;
   }
+  std::vector<int64_t> sizes;
+  for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
+  for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
+    groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
+                                                 placements, shard));
+  }
+  return groups;
+}
 
-  ~Ddp() override {
+// Slots as long as the longest group that uses one; none where nothing comes and goes.
+SlotPool MakePool(const Model& model, const FlatGroups& groups, const Communicator& shard,
+                  const DataParallelOptions& options, const std::vector<Action>& plan) {
+  const Placements placements = PlacementsOf(options.strategy);
+  const bool units = placements.parameters == kShard;
+  int64_t elements = 0;
+  for (size_t g = units ? 1 : 0; g < groups.size(); ++g) elements = std::max(elements, groups[g]->layout().total);
+  int slots = 0;
+  if (shard.world_size() > 1 && placements.gradients == kShard) {
+    slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true) : std::min<int>(kBucketSlots, groups.size());
+  }
+  return SlotPool(elements, slots, model.parameters()[0].tensor.options().requires_grad(false));
+}
+
+class FlatDataParallel final : public DataParallel, private BackwardEvents {
+ public:
+  FlatDataParallel(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options)
+      : model_(model),
+        communicators_(communicators),
+        options_(options),
+        units_(PlacementsOf(options.strategy).parameters == kShard),
+        groups_(MakeGroups(model, *communicators.shard, options)),
+        evaluation_plan_(Plan(/*with_backward=*/false, /*reduce=*/false)),
+        inner_plan_(Plan(/*with_backward=*/true, /*reduce=*/false)),
+        reducing_plan_(Plan(/*with_backward=*/true, /*reduce=*/true)),
+        pool_(MakePool(model, groups_, *communicators.shard, options, reducing_plan_)),
+        gatherer_(groups_, *communicators.shard, pool_),
+        reducer_(model, groups_, communicators, options, &pool_, /*own_root=*/units_),
+        updater_(groups_, communicators, options, reducer_.scatters()) {}
+
+  ~FlatDataParallel() override {
     // The model may outlive this object; its hooks may not.
-    for (const NamedTensor& parameter : model_.parameters()) {
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+    for (const NamedTensor& parameter : model_.parameters()) WatchGradient(parameter.tensor, nullptr, 0);
+  }
+
+  absl::Status Begin() {
+    for (const auto& group : groups_) RETURN_IF_ERROR(group->TakeRankZeros(*communicators_.world));
+    for (size_t i = 0; i < model_.parameters().size(); ++i) {
+      WatchGradient(model_.parameters()[i].tensor, this, static_cast<int>(i));
     }
+    return absl::OkStatus();
   }
 
-  absl::Status TakeRankZerosParameters() { return communicator_.Broadcast(flat_parameters_, /*root=*/0)->Wait(); }
+  // --- What the model calls. ---
 
-  void BeforeUnit(int) override {}  // Parameters are whole on every rank.
-  void AfterUnit(int) override {}
-
-  void OnGradReady(int parameter) override {
-    if (!last_micro_batch_) return;
-    --num_missing_[plan_.bucket_of[parameter]];
-    if (options_.overlap) LaunchReadyBuckets();
+  void BeforeRoot() override {
+    if (units_) ThrowUnlessOk(Advance({Act::kForward, 0}));
   }
 
-  void Backward(const at::Tensor& loss, bool last) override {
-    last_micro_batch_ = last;
-    loss.backward();
+  at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
+    if (!units_) return body(x);
+    ThrowUnlessOk(Advance({Act::kForward, unit}));
+    const bool with_backward = plan_ != &evaluation_plan_;
+    at::Tensor in = x;
+    if (with_backward) {
+      // Something must lead autograd to the gate, even if all below is frozen.
+      if (!in.requires_grad()) in = in.detach().requires_grad_(true);
+      in = Gate(in, *this, unit);
+    }
+    at::Tensor y = body(in);
+    ThrowUnlessOk(RunUpToComputation());
+    if (with_backward) WatchOutput(y, *this, unit);
+    return y;
   }
 
-  void RejectStep() override { rejected_ = true; }
+  at::Tensor AfterRoot(const at::Tensor& y) override {
+    if (units_ && plan_ == &evaluation_plan_) ThrowUnlessOk(RunToEnd());
+    return y;
+  }
+
+  // --- What the loop calls. ---
+
+  absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) override {
+    RETURN_IF_ERROR(BeginPass(c10::GradMode::is_enabled()));
+    return Framed(loss_sum);
+  }
+
+  absl::Status Backward(const at::Tensor& loss, bool last) override {
+    RETURN_IF_ERROR(error_);
+    BeginRound(last);
+    RETURN_IF_ERROR(Framed([&] {
+      loss.backward();
+      return at::Tensor();
+    }));
+    return EndRound(last);
+  }
+
+  absl::Status Shadow(bool with_backward, bool last) override {
+    RETURN_IF_ERROR(BeginPass(with_backward));
+    if (with_backward) BeginRound(last);
+    return with_backward ? EndRound(last) : Keep(RunToEnd());
+  }
+
+  void RejectStep() override {
+    rejected_ = true;
+    reducer_.Reject();
+  }
 
   absl::Status FinishBackward() override {
-    // A rank that was dealt nothing, or a parameter that took no part, adds zeros.
-    num_missing_.assign(num_missing_.size(), 0);
-    LaunchReadyBuckets();
-    auto start = std::chrono::steady_clock::now();
-    absl::Status status;
-    for (const std::unique_ptr<Collective>& reduction : reductions_) status.Update(reduction->Wait());
-    exposed_comm_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    reductions_.clear();
-    return status;
+    RETURN_IF_ERROR(error_);
+    if (!units_) {
+      // Without a round of its own: a rank that was dealt nothing, or a strategy that launches nothing early.
+      if (!in_last_round_) BeginRound(/*last=*/true);
+      RETURN_IF_ERROR(Keep(reducer_.StartAll()));
+    }
+    return Keep(reducer_.Finish());
   }
 
-  StepOutput Step(const StepInput& input) override {
-    GradientScale scale = ScaleOf(SumOfSquares(flat_gradients_), input.num_tokens, options_.clip_norm);
-    // The sums are the same bits on every rank, so all of them decide alike.
-    const bool finite = std::isfinite(scale.norm);
-    if (finite) optimizer_->Step(input.lr, scale.scale);
-    flat_gradients_.zero_();
-    StartStep();
-    return {.gradient_norm = scale.norm, .exposed_comm_s = exposed_comm_s_, .skipped = !finite};
+  absl::StatusOr<StepOutput> Step(const StepInput& input) override {
+    RETURN_IF_ERROR(error_);
+    absl::StatusOr<StepOutput> output = updater_.Step(input, rejected_ && AgreesByFlag());
+    RETURN_IF_ERROR(Keep(output.status()));
+    reducer_.BeginStep();
+    rejected_ = in_last_round_ = false;
+    const double waited_s = gatherer_.waited_s() + reducer_.waited_s();
+    output->exposed_comm_s += waited_s - waited_before_s_;
+    waited_before_s_ = waited_s;
+    return output;
   }
 
-  std::vector<NamedTensor> FirstMoments() override { return MomentViews(optimizer_->exp_avg()); }
-  std::vector<NamedTensor> SecondMoments() override { return MomentViews(optimizer_->exp_avg_sq()); }
-  uint64_t num_updates() const override { return optimizer_->num_steps(); }
-  void set_num_updates(uint64_t num_updates) override { optimizer_->set_num_steps(num_updates); }
+  std::vector<StateEntry> StateEntries() const override { return StateEntriesOf(model_, groups_); }
+
+  absl::Status VisitState(StateVisitor visit) override {
+    RETURN_IF_ERROR(error_);
+    return VisitStateOf(model_, groups_, communicators_, visit);
+  }
+
+  absl::Status LoadState(RangeSource source) override {
+    RETURN_IF_ERROR(error_);
+    c10::NoGradGuard no_grad;
+    return LoadStateInto(model_, groups_, source);
+  }
+
+  uint64_t num_updates() const override { return updater_.num_updates(); }
+  void set_num_updates(uint64_t num_updates) override { updater_.set_num_updates(num_updates); }
+
+  absl::StatusOr<std::vector<NamedHash>> HashParameters() override {
+    RETURN_IF_ERROR(error_);
+    return HashParametersOf(model_, groups_, communicators_);
+  }
 
   std::vector<std::vector<std::string>> BucketOrder() const override {
     std::vector<std::vector<std::string>> order;
-    for (const BucketPlan::Bucket& bucket : plan_.buckets) {
+    for (const auto& group : groups_) {
       order.emplace_back();
-      for (int parameter : bucket.parameters) order.back().push_back(model_.parameters()[parameter].name);
+      for (int i : group->layout().order) order.back().push_back(model_.parameters()[group->parameters()[i]].name);
     }
+    if (units_) std::reverse(order.begin(), order.end());
     return order;
   }
 
-  std::string ParametersHash() const override {
-    XXH3_state_t* state = XXH3_createState();
-    XXH3_128bits_reset(state);
-    for (const NamedTensor& parameter : model_.parameters()) {
-      XXH3_128bits_update(state, parameter.tensor.const_data_ptr(), parameter.tensor.nbytes());
-    }
-    XXH128_hash_t hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
-    return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
-  }
-
  private:
-  void MakePlan() {
-    std::vector<int64_t> sizes;
-    std::vector<bool> decays;
-    for (const NamedTensor& parameter : model_.parameters()) {
-      sizes.push_back(parameter.tensor.numel());
-      decays.push_back(parameter.tensor.dim() >= 2);  // Gains and biases are not pulled towards 0.
+  // --- What autograd calls. ---
+
+  absl::Status OnGradient(int parameter) override { return reducer_.OnGradient(parameter); }
+  absl::Status BeforeBackward(int unit) override { return Advance({Act::kBackward, unit}); }
+  absl::Status AfterBackward(int unit) override {
+    // A unit whose output led nowhere was passed over, or is still to come.
+    if (cursor_ == 0 || (*plan_)[cursor_ - 1] != Action{Act::kBackward, unit}) return absl::OkStatus();
+    return RunUpToComputation();
+  }
+
+  // --- Carrying out the plan. ---
+
+  std::vector<Action> Plan(bool with_backward, bool reduce) const {
+    if (!units_) return {};
+    std::vector<int64_t> elements;
+    for (const auto& group : groups_) elements.push_back(group->layout().total);
+    return PlanPass(elements, with_backward,
+                    {.overlap = options_.overlap,
+                     .reshard_after_forward = options_.reshard_after_forward,
+                     .reduce = reduce,
+                     .prefetch_elements = options_.prefetch_elements,
+                     .reuse_elements = options_.reuse_elements,
+                     .max_live_elements = options_.max_live_elements});
+  }
+
+  static bool Computes(const Action& action) { return action.act == Act::kForward || action.act == Act::kBackward; }
+
+  absl::Status CarryOut(const Action& action) {
+    switch (action.act) {
+      case Act::kGather:
+        return gatherer_.Start(action.unit);
+      case Act::kWaitGather:
+        return gatherer_.Wait(action.unit);
+      case Act::kFree:
+        gatherer_.Free(action.unit);
+        return absl::OkStatus();
+      case Act::kReduce:
+        return reducer_.Start(action.unit);
+      case Act::kWaitReduce:
+        return reducer_.Settle(action.unit);
+      case Act::kForward:
+      case Act::kBackward:
+        return absl::OkStatus();
     }
-    plan_ = PlanBuckets(sizes, decays, options_.bucket_elements);
+    return absl::OkStatus();
   }
 
-  void MoveIntoFlatBuffers() {
-    c10::NoGradGuard no_grad;
-    at::TensorOptions type = model_.parameters()[0].tensor.options().requires_grad(false);
-    flat_parameters_ = at::empty({plan_.num_elements}, type);
-    flat_gradients_ = at::zeros({plan_.num_elements}, type);
-    for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      at::Tensor parameter = model_.parameters()[i].tensor;
-      at::Tensor home = View(flat_parameters_, i);
-      home.copy_(parameter);
-      parameter.set_data(home);
-      parameter.mutable_grad() = View(flat_gradients_, i);
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter,
-                                                     std::make_unique<GradReadyHook>(*this, static_cast<int>(i)));
+  // Up to the next computation, which is `computation`. Backward may pass over units that no gradient has reached; they
+  // are closed in their turn.
+  absl::Status Advance(const Action& computation) {
+    RETURN_IF_ERROR(error_);
+    while (cursor_ < plan_->size()) {
+      const Action action = (*plan_)[cursor_++];
+      if (action == computation) return absl::OkStatus();
+      if (action.act == Act::kForward) {
+        return absl::FailedPreconditionError(absl::StrCat("unit ", model_.units()[computation.unit].name,
+                                                          " runs where ", model_.units()[action.unit].name,
+                                                          " is due: a model runs its units in the order of units()"));
+      }
+      RETURN_IF_ERROR(CarryOut(action));
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("unit ", model_.units()[computation.unit].name, " runs out of the order of units()"));
+  }
+
+  absl::Status RunUpToComputation() {
+    RETURN_IF_ERROR(error_);
+    while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_])) RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
+    return absl::OkStatus();
+  }
+
+  // Without `waits` the wait for the last reduction is left to FinishBackward.
+  absl::Status RunToEnd(bool waits = true) {
+    while (cursor_ < plan_->size()) {
+      const Action action = (*plan_)[cursor_++];
+      if (waits || cursor_ < plan_->size() || action.act != Act::kWaitReduce) {
+        RETURN_IF_ERROR(CarryOut(action));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status BeginPass(bool with_backward) {
+    RETURN_IF_ERROR(error_);
+    if (!units_) return absl::OkStatus();
+    if (cursor_ < plan_->size()) {  // the pass before was left
+      RETURN_IF_ERROR(Keep(gatherer_.FreeAll()));
+    }
+    plan_ = with_backward ? &reducing_plan_ : &evaluation_plan_;
+    cursor_ = 0;
+    return absl::OkStatus();
+  }
+
+  // Forward's part of the two plans with backward is the same.
+  void BeginRound(bool last) {
+    const bool reduce =
+        last || (options_.reduce_every_micro_batch && PlacementsOf(options_.strategy).gradients == kShard);
+    in_last_round_ = last;
+    reduces_ = reduce;
+    plan_ = reduce ? &reducing_plan_ : &inner_plan_;
+    reducer_.BeginRound(reduce, last);
+  }
+
+  absl::Status EndRound(bool last) {
+    if (units_) {
+      RETURN_IF_ERROR(Keep(RunToEnd(/*waits=*/!last)));
+    }
+    if (!reduces_) return absl::OkStatus();
+    if (!units_ && (options_.overlap || !last)) {
+      RETURN_IF_ERROR(Keep(reducer_.StartAll()));
+    }
+    return last ? absl::OkStatus() : Keep(reducer_.Finish());
+  }
+
+  // With the whole sum on every rank one that is spoilt says all.
+  bool AgreesByFlag() const { return reducer_.scatters(); }
+
+  absl::StatusOr<at::Tensor> Framed(absl::FunctionRef<at::Tensor()> run) {
+    try {
+      return run();
+    } catch (const UnitError& error) {
+      return Keep(error.status());
     }
   }
-
-  // Parameter i's part of a flat buffer, in its own shape.
-  at::Tensor View(const at::Tensor& flat, size_t i) const {
-    at::Tensor parameter = model_.parameters()[i].tensor;
-    return flat.narrow(0, plan_.offsets[i], parameter.numel()).view(parameter.sizes());
+  static void ThrowUnlessOk(const absl::Status& status) {
+    if (!status.ok()) throw UnitError(status);
   }
-
-  void AddRange(int64_t start, int64_t size, bool decays, std::vector<AdamW::Range>& ranges) {
-    if (size == 0) return;
-    range_starts_.push_back(start);
-    ranges.push_back({.parameters = flat_parameters_.narrow(0, start, size),
-                      .gradients = flat_gradients_.narrow(0, start, size),
-                      .decays = decays});
-  }
-
-  std::vector<NamedTensor> MomentViews(const std::vector<at::Tensor>& moments) const {
-    std::vector<NamedTensor> views;
-    for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      const NamedTensor& parameter = model_.parameters()[i];
-      size_t range =
-          std::upper_bound(range_starts_.begin(), range_starts_.end(), plan_.offsets[i]) - range_starts_.begin() - 1;
-      at::Tensor view = moments[range].narrow(0, plan_.offsets[i] - range_starts_[range], parameter.tensor.numel());
-      views.push_back({.name = parameter.name, .tensor = view.view(parameter.tensor.sizes())});
-    }
-    return views;
-  }
-
-  void StartStep() {
-    num_missing_.clear();
-    for (const BucketPlan::Bucket& bucket : plan_.buckets)
-      num_missing_.push_back(static_cast<int>(bucket.parameters.size()));
-    next_bucket_ = 0;
-    last_micro_batch_ = false;
-    rejected_ = false;
-  }
-
-  // In launch order: a bucket that is ready early waits for those before it.
-  void LaunchReadyBuckets() {
-    // One element that is not a number makes the sum of all ranks none.
-    if (rejected_ && next_bucket_ == 0) flat_gradients_.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
-    while (next_bucket_ < plan_.buckets.size() && num_missing_[next_bucket_] == 0) {
-      const BucketPlan::Bucket& bucket = plan_.buckets[next_bucket_++];
-      reductions_.push_back(communicator_.AllReduceSum(flat_gradients_.narrow(0, bucket.start, bucket.num_elements)));
-    }
+  absl::Status Keep(absl::Status status) {
+    if (error_.ok()) error_ = status;
+    return status;
   }
 
   Model& model_;
-  Communicator& communicator_;
+  const MeshCommunicators communicators_;
   const DataParallelOptions options_;
-  BucketPlan plan_;
-  at::Tensor flat_parameters_, flat_gradients_;
-  std::vector<int64_t> range_starts_;  // of the optimizer's ranges in the flat buffers, rising
-  std::unique_ptr<AdamW> optimizer_;
+  const bool units_;  // parameters are sharded: groups are units, and passes follow a plan
+  const FlatGroups groups_;
+  const std::vector<Action> evaluation_plan_, inner_plan_, reducing_plan_;
+  SlotPool pool_;
+  Gatherer gatherer_;
+  Reducer reducer_;
+  Updater updater_;
 
-  // Of the step under way.
-  bool last_micro_batch_ = false;
+  const std::vector<Action>* plan_ = &evaluation_plan_;
+  size_t cursor_ = 0;  // next action of the plan
+  bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
-  std::vector<int> num_missing_;  // gradients a bucket still waits for
-  size_t next_bucket_ = 0;
-  std::vector<std::unique_ptr<Collective>> reductions_;
-  double exposed_comm_s_ = 0;
+  double waited_before_s_ = 0;  // up to the step before
+  absl::Status error_;          // the first
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DataParallel>> NewDdp(Model& model, Communicator& communicator,
-                                                     const DataParallelOptions& options) {
-  auto ddp = std::make_unique<Ddp>(model, communicator, options);
-  RETURN_IF_ERROR(ddp->TakeRankZerosParameters()) << "while taking over the parameters of rank 0";
-  return ddp;
+absl::StatusOr<std::unique_ptr<DataParallel>> NewDataParallel(Model& model, const MeshCommunicators& communicators,
+                                                              const DataParallelOptions& options) {
+  auto strategy = std::make_unique<FlatDataParallel>(model, communicators, options);
+  RETURN_IF_ERROR(strategy->Begin());
+  return strategy;
 }
 
 }  // namespace trainyard

@@ -1,24 +1,24 @@
 // Data parallelism: every rank trains on samples of its own, and all of them make the update that one process with all
-// the samples would make. This class stands between the model, whose parameters it moves into flat buffers, and the
-// communicator. Today there is one strategy, DDP: parameters, gradients and optimizer state are whole on every rank.
+// the samples would make. This class stands between the model, whose parameters it moves into flat groups, and the
+// communicators. Which strategy it is follows from placement.h alone.
 //
-// The life of a step, with the five verbs in capitals:
+// The life of a step; `rounds` is the same on every rank, and a rank that has fewer micro-batches fills up with Shadow:
 //
-//   for each micro-batch dealt to this rank:
-//     loss = model.LossSum(..., strategy, ...)    BEFOREUNIT, AFTERUNIT around each unit
-//     strategy.Backward(loss, last)               ONGRADREADY for each parameter; with `last`, a bucket whose gradients
-//                                                 are all there is launched: all-reduce (SUM) while backward goes on
-//   strategy.FinishBackward()                     launches what is left, waits for all
-//   strategy.Step({...})                          divides once by the step's tokens, clips, updates, zeroes gradients;
-//                                                 a gradient that is not finite, of any rank, updates nothing on all
+//   for each round:
+//     loss = strategy.Forward([&] { return model.LossSum(..., strategy, ...); })
+//     strategy.Backward(loss, last)      gradients are added up; with `last` they are reduced while backward goes on
+//   or, without a micro-batch:
+//     strategy.Shadow(/*with_backward=*/true, last)
+//   strategy.FinishBackward()            waits for what is still on its way
+//   strategy.Step({...})                 divides once by the step's tokens, clips, updates; a gradient that is not
+//                                        finite, of any rank, updates nothing on all
 //
-// [Note: bucket order] Buckets are made once, of the parameters in reverse order (the order in which backward is done
-// with them, but for the tied embedding, which is last either way), and are launched in that one order on every rank: a
-// bucket that is ready early waits for those before it. The order is the same for every run of a model with the same
-// bucket size, and a checkpoint keeps it, so that a resumed run can tell.
+// Evaluation: Forward under NoGradMode, or Shadow(/*with_backward=*/false, false), in as many rounds on every rank.
 //
-// Threads: one, that of the training loop (backward runs on it too, on a CPU). Does not own model or communicator; they
-// must outlive it.
+// After the first error every call answers with it: the generation is over.
+//
+// Threads: one, that of the training loop (backward runs on it too, on a CPU). Does not own model or communicators;
+// they must outlive it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,19 +28,36 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "worker/collectives/communicator.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
+#include "worker/parallel/placement.h"
 
 namespace trainyard {
 
+// Never null; a group of one rank has a communicator of one. Groups with the same members may be one object.
+struct MeshCommunicators {
+  Communicator* world = nullptr;      // all data ranks
+  Communicator* shard = nullptr;      // dp_shard
+  Communicator* replicate = nullptr;  // dp_replicate
+};
+
 struct DataParallelOptions {
+  Strategy strategy = Strategy::kDdp;
   AdamWConfig optimizer = {};
-  double clip_norm = 1.0;             // 0: no clipping
-  int64_t bucket_elements = 6553600;  // a bucket is closed once it holds so many; 25 MiB of fp32
-  bool overlap = true;                // launch buckets during backward; the numbers are the same either way
+  double clip_norm = 1.0;                 // 0: no clipping
+  int64_t bucket_elements = 6553600;      // a bucket is closed once it holds so many; 25 MiB of fp32
+  bool overlap = true;                    // communicate during computation; the numbers are the same either way
+  bool reduce_scatter = true;             // zero1: false reduces by all-reduce, which makes its numbers those of ddp
+  bool reduce_every_micro_batch = false;  // sharded gradients: reduce each, so that they are never held whole
+  bool reshard_after_forward = true;      // sharded parameters: gather them again for backward
+  int64_t prefetch_elements = -1;         // as in schedule.h
+  int64_t reuse_elements = 0;
+  int64_t max_live_elements = 1000000000;
 };
 
 struct StepInput {
@@ -50,46 +67,73 @@ struct StepInput {
 
 struct StepOutput {
   double gradient_norm = 0;   // of the mean gradient, before clipping
-  double exposed_comm_s = 0;  // time this rank waited for reductions in this step
+  double exposed_comm_s = 0;  // time this rank waited for communication in this step
   bool skipped = false;       // the gradient was not finite: nothing was updated, on any rank
 };
 
+// What a tensor of the state is, in a checkpoint.
+inline constexpr char kParameterRole[] = "parameter";
+inline constexpr char kFirstMomentRole[] = "exp_avg";
+inline constexpr char kSecondMomentRole[] = "exp_avg_sq";
+
+struct StateEntry {
+  std::string role;
+  std::string name;  // of the parameter
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> shape;
+};
+
+struct NamedHash {
+  std::string name;
+  std::string hash;  // xxh3-128, hex
+  bool operator==(const NamedHash&) const = default;
+};
+
+// `tensor` is whole, dense and row-major, and valid during the call.
+using StateVisitor = absl::FunctionRef<absl::Status(absl::string_view role, const NamedTensor& tensor)>;
+// Fills `out`, flat and dense, with elements [first, first + count) of a whole tensor; count > 0.
+using RangeSource = absl::FunctionRef<absl::Status(absl::string_view role, absl::string_view name, int64_t first,
+                                                   int64_t count, const at::Tensor& out)>;
+
 class DataParallel : public UnitHooks {
  public:
-  // The five verbs, and Backward which frames OnGradReady.
-  void BeforeUnit(int unit) override = 0;
-  void AfterUnit(int unit) override = 0;
-  virtual void OnGradReady(int parameter) = 0;
-  // Possible errors: those of a Collective; the gradients are then of no use and no update may follow.
-  virtual absl::Status FinishBackward() = 0;
-  // REQUIRES: FinishBackward has returned OK.
-  virtual StepOutput Step(const StepInput& input) = 0;
-
-  // Runs `loss` backward; gradients are added to those of earlier micro-batches. `last` says that no other follows in
-  // this step on this rank.
-  virtual void Backward(const at::Tensor& loss, bool last) = 0;
+  // Frames a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow, or
+  // the pass counts for nothing. Possible errors: those of a Collective; FailedPrecondition when the model's units do
+  // not run in the order of units().
+  virtual absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) = 0;
+  // Gradients are added to those of earlier rounds. `last`: no other round follows in this step, on any rank.
+  virtual absl::Status Backward(const at::Tensor& loss, bool last) = 0;
+  // A round of which this rank computes nothing: it takes part in the collectives, with gradients of zero.
+  virtual absl::Status Shadow(bool with_backward, bool last) = 0;
 
   // This rank's part of the step is of no use (its loss is not finite): every rank will skip the update of this very
-  // step. REQUIRES: called before Backward of the step's last micro-batch.
+  // step. REQUIRES: called before the Backward or Shadow of the step's last round.
   virtual void RejectStep() = 0;
+  virtual absl::Status FinishBackward() = 0;
+  // Collective. REQUIRES: FinishBackward has returned OK.
+  virtual absl::StatusOr<StepOutput> Step(const StepInput& input) = 0;
 
-  // For checkpoints. Views into the flat buffers under the parameters' own names and shapes, in their order: read them
-  // to save, copy into them to restore, then say how many updates were made.
-  virtual std::vector<NamedTensor> FirstMoments() = 0;
-  virtual std::vector<NamedTensor> SecondMoments() = 0;
+  // All tensors of the state, in the order in which VisitState shows them: by role, then as they lie in the groups.
+  virtual std::vector<StateEntry> StateEntries() const = 0;
+  // Collective: every rank calls it. Shows each tensor of the state to `visit`, on rank 0 of the world only (the others
+  // only take part), one group in memory at a time. An error of `visit` is returned once all collectives are made, and
+  // no further tensor is shown.
+  virtual absl::Status VisitState(StateVisitor visit) = 0;
+  // Local: fills the whole state; asks for the ranges this rank holds. Possible errors: those of `source`, after which
+  // the state is of no use.
+  virtual absl::Status LoadState(RangeSource source) = 0;
   virtual uint64_t num_updates() const = 0;
   virtual void set_num_updates(uint64_t num_updates) = 0;
 
-  // Names of the parameters of each bucket, in launch order.
-  virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;
+  // Collective: the hash of each whole parameter, in the model's order, on every rank.
+  virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
 
-  // xxh3-128, hex, of all parameters' bytes in order: the same on every rank after every step.
-  virtual std::string ParametersHash() const = 0;
+  // Names of the parameters of each group, in the order they are reduced: buckets, or units.
+  virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;
 };
 
-// Moves the parameters of `model` into flat buffers and makes them those of rank 0. Called by Parallelize.
-// Possible errors: those of a Collective.
-absl::StatusOr<std::unique_ptr<DataParallel>> NewDdp(Model& model, Communicator& communicator,
-                                                     const DataParallelOptions& options);
+// Called by Parallelize, which checks the arguments.
+absl::StatusOr<std::unique_ptr<DataParallel>> NewDataParallel(Model& model, const MeshCommunicators& communicators,
+                                                              const DataParallelOptions& options);
 
 }  // namespace trainyard

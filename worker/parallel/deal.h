@@ -10,6 +10,7 @@ namespace trainyard {
 
 struct Deal {
   int64_t num_micro_batches = 0;       // of the step, all ranks together
+  int64_t num_rounds = 0;              // of the step, on every rank: the most that any rank is dealt
   std::vector<int64_t> micro_batches;  // this rank's, in order; may be one shorter than those of lower ranks, or empty
 };
 

@@ -1,24 +1,36 @@
 #include "worker/parallel/parallelize.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
 
 namespace trainyard {
 
-absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh, Communicator& communicator,
+absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Mesh& mesh,
+                                                          const MeshCommunicators& communicators,
                                                           const DataParallelOptions& options) {
-  if (mesh.world_size() != communicator.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the mesh holds ", mesh.world_size(), " ranks, the communicator ", communicator.world_size()));
-  }
-  for (Axis axis : {Axis::kPipeline, Axis::kShard, Axis::kContext, Axis::kTensor}) {
+  for (Axis axis : {Axis::kPipeline, Axis::kContext, Axis::kTensor}) {
     if (mesh.Size(axis) != 1) {
       return absl::UnimplementedError(absl::StrCat("mesh axis ", AxisName(axis), " is ", mesh.Size(axis),
-                                                   "; only dp_replicate may be more than 1"));
+                                                   "; only dp_replicate and dp_shard may be more than 1"));
     }
   }
+  struct Side {
+    const char* name;
+    int ranks;
+    const Communicator& communicator;
+  };
+  for (const Side& side : {Side{"world", mesh.world_size(), *communicators.world},
+                           Side{"dp_shard", mesh.Size(Axis::kShard), *communicators.shard},
+                           Side{"dp_replicate", mesh.Size(Axis::kReplicate), *communicators.replicate}}) {
+    if (side.ranks == side.communicator.world_size()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the mesh holds ", side.ranks, " ranks in ", side.name,
+                                                   ", its communicator ", side.communicator.world_size()));
+  }
+  if (options.strategy == Strategy::kDdp && mesh.Size(Axis::kShard) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ddp shards nothing, but mesh axis dp_shard is ", mesh.Size(Axis::kShard)));
+  }
 
-  return NewDdp(model, communicator, options);
+  return NewDataParallel(model, communicators, options);
 }
 
 }  // namespace trainyard

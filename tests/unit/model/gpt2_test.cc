@@ -24,8 +24,18 @@ std::pair<at::Tensor, at::Tensor> Sample() {
 
 class RecordingHooks final : public UnitHooks {
  public:
-  void BeforeUnit(int unit) override { calls.push_back(absl::StrCat("before ", unit)); }
-  void AfterUnit(int unit) override { calls.push_back(absl::StrCat("after ", unit)); }
+  void BeforeRoot() override { calls.push_back("before root"); }
+  at::Tensor AfterRoot(const at::Tensor& y) override {
+    calls.push_back("after root");
+    return y;
+  }
+  at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
+    calls.push_back(absl::StrCat("unit ", unit));
+    at::Tensor y = body(x);
+    EXPECT_TRUE(!repeats || y.equal(body(x))) << "unit " << unit << " gives something else when run again";
+    return y;
+  }
+  bool repeats = false;
   std::vector<std::string> calls;
 };
 
@@ -69,7 +79,28 @@ TEST(Gpt2, ForwardWalksTheUnitsWithTheRootAroundThem) {
   RecordingHooks hooks;
   auto [inputs, targets] = Sample();
   model->LossSum(inputs, targets, hooks, std::nullopt);
-  EXPECT_THAT(hooks.calls, ElementsAre("before 0", "before 1", "after 1", "before 2", "after 2", "after 0"));
+  EXPECT_THAT(hooks.calls, ElementsAre("before root", "unit 1", "unit 2", "after root"));
+}
+
+TEST(Gpt2, AUnitGivesTheSameWhenRunAgainAlsoWhatItDrops) {
+  Gpt2Config config = Small();
+  config.dropout = 0.3;
+  auto model = *NewGpt2(config, 1, at::kFloat);
+  RecordingHooks hooks;
+  hooks.repeats = true;
+  auto [inputs, targets] = Sample();
+  model->LossSum(inputs, targets, hooks, DropoutKey{.seed = 1});
+}
+
+TEST(Gpt2, ATargetOfMinusOneCountsForNothing) {
+  auto model = *NewGpt2(Small(), 1, at::kDouble);
+  c10::NoGradGuard no_grad;
+  NoUnitHooks hooks;
+  auto [inputs, targets] = Sample();
+  at::Tensor holes = targets.clone();
+  holes.narrow(1, 3, kContext - 3).fill_(-1);
+  double expected = model->LossSum(inputs.narrow(1, 0, 3), targets.narrow(1, 0, 3), hooks, {}).item<double>();
+  EXPECT_NEAR(model->LossSum(inputs, holes, hooks, {}).item<double>(), expected, 1e-12 * expected);
 }
 
 TEST(Gpt2, TheLabModelHasTheSizeItIsNamedFor) {

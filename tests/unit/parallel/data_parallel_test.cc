@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "worker/collectives/single_communicator.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
 
@@ -53,12 +56,15 @@ class DdpTest : public testing::Test {
  protected:
   std::unique_ptr<DataParallel> Make(bool overlap) {
     Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
-    return *Parallelize(*model_, mesh, communicator_, {.bucket_elements = 3000, .overlap = overlap});
+    return *Parallelize(*model_, mesh, Communicators(), {.bucket_elements = 3000, .overlap = overlap});
   }
+  MeshCommunicators Communicators() { return {&communicator_, alone_.get(), &communicator_}; }
   void RunMicroBatch(DataParallel& strategy, bool last) {
     at::Tensor tokens = at::arange(9, at::kLong).view({1, 9});
-    at::Tensor loss = model_->LossSum(tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8), strategy, std::nullopt);
-    strategy.Backward(loss, last);
+    absl::StatusOr<at::Tensor> loss = strategy.Forward(
+        [&] { return model_->LossSum(tokens.narrow(1, 0, 8), tokens.narrow(1, 1, 8), strategy, std::nullopt); });
+    ASSERT_TRUE(loss.ok());
+    ASSERT_TRUE(strategy.Backward(*loss, last).ok());
   }
   static std::vector<int64_t> BucketSizes(const DataParallel& strategy, const Model& model) {
     std::vector<int64_t> sizes;
@@ -74,6 +80,7 @@ class DdpTest : public testing::Test {
   std::unique_ptr<Model> model_ =
       *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 1, at::kFloat);
   RecordingCommunicator communicator_;
+  std::unique_ptr<Communicator> alone_ = NewSingleCommunicator();
 };
 
 TEST_F(DdpTest, BucketsAreReducedInTheirOrderOnceAStep) {
@@ -89,7 +96,7 @@ TEST_F(DdpTest, BucketsAreReducedInTheirOrderOnceAStep) {
       ASSERT_TRUE(strategy->FinishBackward().ok());
       EXPECT_THAT(communicator_.reduced, ElementsAreArray(BucketSizes(*strategy, *model_)));
       EXPECT_GT(communicator_.reduced.size(), 2u);
-      strategy->Step({.lr = 1e-3, .num_tokens = 16});
+      ASSERT_TRUE(strategy->Step({.lr = 1e-3, .num_tokens = 16}).ok());
     }
   }
 }
@@ -118,7 +125,7 @@ TEST_F(DdpTest, GradientsAreZeroAfterAStepAndTheModelKeepsItsWeights) {
 
   RunMicroBatch(*strategy, true);
   ASSERT_TRUE(strategy->FinishBackward().ok());
-  StepOutput output = strategy->Step({.lr = 1e-3, .num_tokens = 8});
+  StepOutput output = *strategy->Step({.lr = 1e-3, .num_tokens = 8});
 
   EXPECT_GT(output.gradient_norm, 0);
   for (const NamedTensor& parameter : model_->parameters()) {
@@ -131,46 +138,50 @@ TEST_F(DdpTest, ASavedAndRestoredRunGoesOnBitForBit) {
   auto step = [&](DataParallel& strategy) {
     RunMicroBatch(strategy, true);
     EXPECT_TRUE(strategy.FinishBackward().ok());
-    strategy.Step({.lr = 1e-3, .num_tokens = 8});
-  };
-  auto copy = [](const std::vector<NamedTensor>& from) {
-    std::vector<NamedTensor> to;
-    for (const NamedTensor& t : from) to.push_back({t.name, t.tensor.detach().clone()});
-    return to;
+    EXPECT_TRUE(strategy.Step({.lr = 1e-3, .num_tokens = 8}).ok());
   };
   auto strategy = Make(true);
   step(*strategy);
   step(*strategy);
-  std::vector<NamedTensor> weights = copy(model_->parameters()), first = copy(strategy->FirstMoments()),
-                           second = copy(strategy->SecondMoments());
+  std::map<std::pair<std::string, std::string>, at::Tensor> saved;
+  std::vector<std::pair<std::string, std::string>> shown, told;
+  ASSERT_TRUE(strategy
+                  ->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+                    shown.emplace_back(role, entry.name);
+                    saved[shown.back()] = entry.tensor.detach().clone();
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  for (const StateEntry& entry : strategy->StateEntries()) told.emplace_back(entry.role, entry.name);
+  EXPECT_EQ(shown, told);
   step(*strategy);
-  std::string expected = strategy->ParametersHash();
+  std::vector<NamedHash> expected = *strategy->HashParameters();
   strategy.reset();
 
   model_ = *NewGpt2({.layers = 2, .heads = 2, .width = 16, .context = 8, .vocabulary = 32}, 99, at::kFloat);
   auto resumed = Make(true);
-  ASSERT_TRUE(LoadParameters(weights, *model_).ok());
-  for (size_t i = 0; i < first.size(); ++i) {
-    ASSERT_EQ(resumed->FirstMoments()[i].name, first[i].name);
-    resumed->FirstMoments()[i].tensor.copy_(first[i].tensor);
-    resumed->SecondMoments()[i].tensor.copy_(second[i].tensor);
-  }
+  auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                    const at::Tensor& out) {
+    out.copy_(saved.at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(resumed->LoadState(source).ok());
   resumed->set_num_updates(2);
   step(*resumed);
 
-  EXPECT_EQ(resumed->ParametersHash(), expected);
+  EXPECT_EQ(*resumed->HashParameters(), expected);
 }
 
 TEST_F(DdpTest, AMeshAxisThatIsNotBuiltYetIsRefused) {
   Mesh mesh = *Mesh::Create({.tp = 2}, 2);
-  auto strategy = Parallelize(*model_, mesh, communicator_, {});
+  auto strategy = Parallelize(*model_, mesh, Communicators(), {});
   EXPECT_TRUE(absl::IsUnimplemented(strategy.status()));
   EXPECT_THAT(strategy.status().message(), HasSubstr("tp is 2"));
 }
 
 TEST_F(DdpTest, AMeshOfAnotherSizeThanTheGroupIsRefused) {
   Mesh mesh = *Mesh::Create({.dp_replicate = 3}, 3);
-  EXPECT_TRUE(absl::IsInvalidArgument(Parallelize(*model_, mesh, communicator_, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Parallelize(*model_, mesh, Communicators(), {}).status()));
 }
 
 }  // namespace

@@ -1,0 +1,130 @@
+// The pure parts that say what lies where: placements, meshes, layouts, buckets, deals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "worker/parallel/buckets.h"
+#include "worker/parallel/deal.h"
+#include "worker/parallel/placement.h"
+#include "worker/parallel/shard_layout.h"
+
+namespace trainyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string Letters(Strategy strategy) {
+  const Placements p = PlacementsOf(strategy);
+  std::string letters;
+  for (Placement placement : {p.parameters, p.gradients, p.optimizer_state})
+    letters += placement == Placement::kShard ? 'S' : 'R';
+  return letters;
+}
+
+TEST(Placement, IsTheTableOfTheStrategies) {
+  std::vector<std::string> table;
+  for (const char* word : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
+    Strategy strategy = *StrategyOf(word);
+    EXPECT_STREQ(StrategyWord(strategy), word);
+    table.push_back(Letters(strategy));
+  }
+  EXPECT_THAT(table, ElementsAre("RRR", "RRS", "RSS", "SSS", "SSS", "SSS"));
+  EXPECT_THAT(StrategyOf("zero4").status().message(),
+              HasSubstr("'zero4' is no data-parallel strategy; known: ddp, zero1"));
+}
+
+TEST(DataMesh, DealsTheRanksToBothAxes) {
+  auto sides = [](Strategy strategy, int world, int shard, int replicate) {
+    absl::StatusOr<MeshShape> shape = DataMesh(strategy, world, shard, replicate);
+    return shape.ok() ? std::vector<int>{shape->dp_replicate, shape->dp_shard} : std::vector<int>{};
+  };
+  EXPECT_THAT(sides(Strategy::kDdp, 4, 0, 0), ElementsAre(4, 1));
+  EXPECT_THAT(sides(Strategy::kZero1, 4, 0, 0), ElementsAre(1, 4));
+  EXPECT_THAT(sides(Strategy::kFsdp, 1, 0, 0), ElementsAre(1, 1));
+  EXPECT_THAT(sides(Strategy::kHsdp, 6, 2, 0), ElementsAre(3, 2));
+  EXPECT_THAT(sides(Strategy::kHsdp, 6, 0, 2), ElementsAre(2, 3));
+  EXPECT_THAT(sides(Strategy::kHsdp, 6, 3, 2), ElementsAre(2, 3));
+  EXPECT_THAT(sides(Strategy::kHsdp, 6, 4, 0), IsEmpty());
+  EXPECT_THAT(DataMesh(Strategy::kHsdp, 6, 2, 2).status().message(), HasSubstr("shard 2 x replicate 2 is 4"));
+  EXPECT_THAT(DataMesh(Strategy::kHsdp, 4).status().message(), HasSubstr("needs a size"));
+}
+
+TEST(LayOut, AlignsEveryParameterAndPadsForTheWorld) {
+  ShardLayout layout = LayOut({10, 32, 5}, {1, 0, 2}, /*world=*/3);
+
+  EXPECT_THAT(layout.offsets, ElementsAre(32, 0, 48));
+  EXPECT_EQ(layout.used, 64);
+  EXPECT_EQ(layout.total, 96);
+  EXPECT_EQ(layout.shard, 32);
+  EXPECT_THAT(layout.Gaps(), ElementsAre(ElementRange{42, 6}, ElementRange{53, 43}));
+  EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{1, {0, 32}, 0}));
+  EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {0, 10}, 0}, ShardPiece{2, {0, 5}, 16}));
+  EXPECT_THAT(layout.PiecesOf(2), IsEmpty()) << "a rank may hold padding only";
+}
+
+TEST(LayOut, CutsAParameterWhereTheShardsMeet) {
+  ShardLayout layout = LayOut({100}, {0}, 2);
+  EXPECT_EQ(layout.shard, 64);
+  EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{0, {0, 64}, 0}));
+  EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {64, 36}, 0}));
+}
+
+// Every element is in exactly one piece or gap. A failure prints the seed that repeats it.
+TEST(LayOut, RandomShapesAreCoveredOnce) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<int64_t> sizes(1 + random() % 12);
+    std::vector<int> order(sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      sizes[i] = random() % 60;
+      order[i] = static_cast<int>(i);
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    ShardLayout layout = LayOut(sizes, order, 1 + static_cast<int>(random() % 5));
+
+    std::vector<int> covered(layout.total);
+    for (const ElementRange& gap : layout.Gaps()) {
+      for (int64_t i = 0; i < gap.count; ++i) ++covered[gap.first + i];
+    }
+    std::vector<int64_t> held(sizes.size());
+    for (int rank = 0; rank < layout.world; ++rank) {
+      for (const ShardPiece& piece : layout.PiecesOf(rank)) {
+        ASSERT_EQ(piece.range.first, held[piece.parameter]) << "seed " << seed;
+        held[piece.parameter] += piece.range.count;
+        for (int64_t i = 0; i < piece.range.count; ++i) ++covered[rank * layout.shard + piece.offset + i];
+      }
+    }
+    ASSERT_EQ(held, sizes) << "seed " << seed;
+    ASSERT_THAT(covered, testing::Each(1)) << "seed " << seed;
+  }
+}
+
+TEST(CutBuckets, TakesParametersFromTheLastAndClosesABucketOnceItIsFull) {
+  EXPECT_THAT(CutBuckets({10, 5, 20, 5}, 25), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
+  EXPECT_THAT(CutBuckets({1, 2, 3}, 1000), ElementsAre(ElementsAre(2, 1, 0)));
+  EXPECT_THAT(CutBuckets({100, 100}, 10), ElementsAre(ElementsAre(1), ElementsAre(0)));
+}
+
+TEST(DealStep, DealsLikeCards) {
+  EXPECT_EQ(DealStep(12, 2, 0, 4).num_micro_batches, 6);
+  EXPECT_THAT(DealStep(12, 2, 0, 4).micro_batches, ElementsAre(0, 4));
+  EXPECT_THAT(DealStep(12, 2, 1, 4).micro_batches, ElementsAre(1, 5));
+  EXPECT_THAT(DealStep(12, 2, 3, 4).micro_batches, ElementsAre(3));
+  EXPECT_THAT(DealStep(4, 2, 3, 4).micro_batches, IsEmpty());
+}
+
+TEST(DealStep, EveryMicroBatchGoesToOneRank) {
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    std::vector<int> dealt(20);
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (int64_t i : DealStep(60, 3, rank, ranks).micro_batches) dealt[i]++;
+    }
+    EXPECT_THAT(dealt, testing::Each(1)) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

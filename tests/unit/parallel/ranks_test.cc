@@ -1,0 +1,332 @@
+// Every strategy on threads as ranks, over shared memory: the numbers of one rank that does it all, the memory and the
+// collectives promised, and state that every layout can load from every other.
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+#include "worker/collectives/group.h"
+#include "worker/collectives/single_communicator.h"
+#include "worker/model/gpt2.h"
+#include "worker/parallel/deal.h"
+#include "worker/parallel/parallelize.h"
+
+namespace trainyard {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  std::string name;
+  DataParallelOptions options;
+  int shard = 1, replicate = 1;
+  int64_t micro_batches = 4;
+  int steps = 3;
+  int rejected_step = 0;  // by the last rank
+};
+
+using State = std::map<std::pair<std::string, std::string>, at::Tensor>;
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::vector<int> skipped;
+  std::vector<NamedHash> hashes;
+  State state;  // of rank 0
+  uint64_t updates = 0;
+  CollectiveCounts counts;  // of the shard group in the last step
+};
+
+std::unique_ptr<Model> NewModel(uint64_t seed) {
+  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble);
+}
+
+std::pair<at::Tensor, at::Tensor> MicroBatch(int64_t step, int64_t index) {
+  at::Tensor tokens = at::empty({2, 9}, at::kLong);
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    tokens.mutable_data_ptr<int64_t>()[i] = ((step * 31 + index) * 7 + i * i) % 33;
+  }
+  return {tokens.narrow(1, 0, 8).contiguous(), tokens.narrow(1, 1, 8).contiguous()};
+}
+
+absl::Status RunStep(int step, const Deal& deal, Model& model, DataParallel& strategy, double& loss_sum) {
+  for (int64_t round = 0; round < deal.num_rounds; ++round) {
+    const bool last = round + 1 == deal.num_rounds;
+    if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
+      RETURN_IF_ERROR(strategy.Shadow(true, last));
+      continue;
+    }
+    auto [inputs, targets] = MicroBatch(step, deal.micro_batches[round]);
+    ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&, &inputs = inputs, &targets = targets] {
+      return model.LossSum(inputs, targets, strategy, std::nullopt);
+    }));
+    loss_sum += loss.item<double>();
+    RETURN_IF_ERROR(strategy.Backward(loss, last));
+  }
+  return strategy.FinishBackward();
+}
+
+absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, MemoryStore& store, const State* restored) {
+  ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, 0, {.world_size = mesh.world_size(), .rank = rank, .store = &store}));
+  // Only rank 0 has the right weights at first.
+  std::unique_ptr<Model> model = NewModel(rank == 0 ? 1 : 99);
+  ASSIGN_OR_RETURN(auto strategy,
+                   Parallelize(*model, mesh, {groups->world, groups->shard, groups->replicate}, c.options));
+  if (restored != nullptr) {
+    auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                      const at::Tensor& out) {
+      out.copy_(restored->at({std::string(role), std::string(name)}).view(-1).narrow(0, first, count));
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(strategy->LoadState(source));
+    strategy->set_num_updates(2);
+  }
+  const Deal deal = DealStep(c.micro_batches, 1, mesh.DataRank(rank), mesh.num_data_ranks());
+  Outcome outcome;
+  for (int step = 1; step <= c.steps; ++step) {
+    const CollectiveCounts before = groups->shard->counts();
+    double loss_sum = 0;
+    if (step == c.rejected_step && rank == mesh.world_size() - 1) strategy->RejectStep();
+    RETURN_IF_ERROR(RunStep(step, deal, *model, *strategy, loss_sum));
+    ASSIGN_OR_RETURN(StepOutput output,
+                     strategy->Step({.lr = 1e-2, .num_tokens = static_cast<uint64_t>(c.micro_batches * 16)}));
+    outcome.losses.push_back(loss_sum);
+    outcome.norms.push_back(output.gradient_norm);
+    outcome.skipped.push_back(output.skipped);
+    outcome.counts = groups->shard->counts();
+    for (const auto& [key, count] : before) {
+      outcome.counts[key].operations -= count.operations;
+      outcome.counts[key].elements -= count.elements;
+    }
+  }
+  RETURN_IF_ERROR(strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+    outcome.state[{std::string(role), entry.name}] = entry.tensor.detach().clone();
+    return absl::OkStatus();
+  }));
+  ASSIGN_OR_RETURN(outcome.hashes, strategy->HashParameters());
+  outcome.updates = strategy->num_updates();
+  RETURN_IF_ERROR(groups->world->Barrier()->Wait());
+  return outcome;
+}
+
+std::vector<Outcome> RunCase(const Case& c, const State* restored = nullptr) {
+  const int world = c.shard * c.replicate;
+  const Mesh mesh = *Mesh::Create({.dp_replicate = c.replicate, .dp_shard = c.shard}, world);
+  MemoryStore store;
+  std::vector<absl::StatusOr<Outcome>> results(world, absl::UnknownError("did not run"));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      results[rank] = RunRank(c, mesh, rank, store, restored);
+      if (!results[rank].ok()) store.EndGeneration();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Outcome> outcomes;
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.ok()) << c.name << ": " << result.status();
+    if (result.ok()) outcomes.push_back(*result);
+  }
+  return outcomes.size() == results.size() ? outcomes : std::vector<Outcome>{};
+}
+
+// One rank, replicated, that does it all: compared with the oracle by tests/parity.
+Case Alone(Case c) {
+  c.options = {.optimizer = c.options.optimizer, .clip_norm = c.options.clip_norm};
+  c.shard = c.replicate = 1;
+  return c;
+}
+
+void ExpectSame(const std::vector<Outcome>& ranks, const Outcome& expected) {
+  ASSERT_FALSE(ranks.empty());
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    double sum = 0;
+    for (const Outcome& rank : ranks) sum += rank.losses[step];
+    EXPECT_NEAR(sum, expected.losses[step], 1e-10 * expected.losses[step]) << "step " << step + 1;
+    for (const Outcome& rank : ranks) EXPECT_EQ(rank.skipped[step], expected.skipped[step]);
+    if (expected.skipped[step]) continue;
+    EXPECT_NEAR(ranks[0].norms[step], expected.norms[step], 1e-8 * expected.norms[step]) << "step " << step + 1;
+  }
+  for (const Outcome& rank : ranks) {
+    EXPECT_EQ(rank.hashes, ranks[0].hashes);
+    EXPECT_EQ(rank.norms.back(), ranks[0].norms.back());
+    EXPECT_EQ(rank.updates, expected.updates);
+  }
+  ASSERT_EQ(ranks[0].state.size(), expected.state.size());
+  for (const auto& [key, tensor] : expected.state) {
+    ASSERT_TRUE(ranks[0].state.contains(key)) << key.first << " " << key.second;
+    EXPECT_TRUE(ranks[0].state.at(key).allclose(tensor, 1e-8, 1e-12)) << key.first << " " << key.second;
+  }
+}
+
+DataParallelOptions Of(Strategy strategy) { return {.strategy = strategy, .clip_norm = 0.5, .bucket_elements = 2000}; }
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  auto add = [&](std::string name, DataParallelOptions options, int shard, int replicate, int64_t micro_batches) {
+    cases.push_back({absl::StrCat(name, "_", micro_batches), options, shard, replicate, micro_batches});
+  };
+  DataParallelOptions zero1_all = Of(Strategy::kZero1), waiting = Of(Strategy::kFsdp), kept = waiting, plain = waiting,
+                      every = waiting, hsdp_every = Of(Strategy::kHsdp), zero2_every = Of(Strategy::kZero2);
+  zero1_all.reduce_scatter = false;
+  waiting.overlap = false;
+  kept.reshard_after_forward = false;
+  plain.prefetch_elements = 0;
+  every.reduce_every_micro_batch = hsdp_every.reduce_every_micro_batch = zero2_every.reduce_every_micro_batch = true;
+  for (int64_t micro_batches : {2, 3, 5}) {  // one round; an uneven deal; accumulation with one
+    add("ddp", Of(Strategy::kDdp), 1, 2, micro_batches);
+    for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp}) {
+      add(StrategyWord(strategy), Of(strategy), 2, 1, micro_batches);
+    }
+    add("zero1_all_reduce", zero1_all, 2, 1, micro_batches);
+    add("zero2_every", zero2_every, 2, 1, micro_batches);
+    add("fsdp_without_overlap", waiting, 2, 1, micro_batches);
+    add("fsdp_kept", kept, 2, 1, micro_batches);
+    add("fsdp_without_prefetch", plain, 2, 1, micro_batches);
+    add("fsdp_every", every, 2, 1, micro_batches);
+    add("fsdp_of_three", Of(Strategy::kFsdp), 3, 1, micro_batches);
+    add("hsdp", Of(Strategy::kHsdp), 2, 2, micro_batches);
+  }
+  add("hsdp_every", hsdp_every, 2, 2, 7);
+  add("zero1_on_both_axes", Of(Strategy::kZero1), 2, 2, 7);
+  add("zero2_on_both_axes", Of(Strategy::kZero2), 2, 2, 7);
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
+    add(absl::StrCat(StrategyWord(strategy), "_alone"), Of(strategy), 1, 1, 3);
+    add(absl::StrCat(StrategyWord(strategy), "_replicated"), Of(strategy), 1, 2, 3);
+  }
+  add("fsdp_alone_every", every, 1, 1, 3);
+  return cases;
+}
+
+class StrategyOn : public testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, StrategyOn, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(StrategyOn, HasTheNumbersOfOneRank) {
+  static std::map<int64_t, Outcome> alone;
+  const Case& c = GetParam();
+  if (!alone.contains(c.micro_batches)) {
+    std::vector<Outcome> outcome = RunCase(Alone(c));
+    ASSERT_FALSE(outcome.empty());
+    alone[c.micro_batches] = outcome[0];
+  }
+  ExpectSame(RunCase(c), alone[c.micro_batches]);
+}
+
+TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
+  for (const auto& [strategy, shard, replicate] :
+       std::vector<std::tuple<Strategy, int, int>>{{Strategy::kDdp, 1, 3},
+                                                   {Strategy::kZero1, 3, 1},
+                                                   {Strategy::kZero2, 3, 1},
+                                                   {Strategy::kFsdp, 3, 1},
+                                                   {Strategy::kHsdp, 2, 2},
+                                                   {Strategy::kFsdp, 1, 2},
+                                                   {Strategy::kFsdp, 1, 1}}) {
+    // The last rank has fewer micro-batches than others, so that its step ends with Shadow.
+    Case c{StrategyWord(strategy), Of(strategy), shard, replicate, /*micro_batches=*/5, /*steps=*/3, /*rejected=*/2};
+    SCOPED_TRACE(c.name);
+    std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
+    ASSERT_FALSE(expected.empty());
+    EXPECT_THAT(expected[0].skipped, testing::ElementsAre(0, 1, 0));
+    EXPECT_EQ(expected[0].updates, 2u);
+    ExpectSame(ranks, expected[0]);
+  }
+}
+
+TEST(Strategies, EveryLayoutLoadsEveryOthersState) {
+  Case first{"fsdp", Of(Strategy::kFsdp), 2, 1, 3, 2};
+  Case whole = Alone(first);
+  whole.steps = 2;
+  std::vector<Outcome> saved = RunCase(first), reference = RunCase(whole);
+  ASSERT_FALSE(saved.empty() || reference.empty());
+  Case alone = Alone(first);
+  std::vector<Outcome> expected = RunCase(alone, &reference[0].state);
+  ASSERT_FALSE(expected.empty());
+  for (const auto& [strategy, shard, replicate] :
+       std::vector<std::tuple<Strategy, int, int>>{{Strategy::kDdp, 1, 2},
+                                                   {Strategy::kZero1, 3, 1},
+                                                   {Strategy::kZero2, 2, 1},
+                                                   {Strategy::kFsdp, 3, 1},
+                                                   {Strategy::kHsdp, 2, 2}}) {
+    Case c{StrategyWord(strategy), Of(strategy), shard, replicate, 3, 2};
+    SCOPED_TRACE(c.name);
+    ExpectSame(RunCase(c, &saved[0].state), expected[0]);
+  }
+}
+
+TEST(Strategies, CommunicateWhatThePlanSays) {
+  auto operations = [](const Outcome& outcome, CollectiveKind kind) {
+    auto it = outcome.counts.find({kind, at::kDouble});
+    return it == outcome.counts.end() ? uint64_t{0} : it->second.operations;
+  };
+  // A root and three blocks; two rounds a step.
+  auto run = [&](DataParallelOptions options) {
+    return RunCase({"counted", options, 2, 1, /*micro_batches=*/4, 2}).at(0);
+  };
+  Outcome fsdp = run(Of(Strategy::kFsdp));
+  EXPECT_EQ(operations(fsdp, CollectiveKind::kAllGather), 2u * 6);
+  EXPECT_EQ(operations(fsdp, CollectiveKind::kReduceScatter), 4u) << "one reduction a step";
+  DataParallelOptions kept = Of(Strategy::kFsdp);
+  kept.reshard_after_forward = false;
+  EXPECT_EQ(operations(run(kept), CollectiveKind::kAllGather), 2u * 4);
+  DataParallelOptions every = Of(Strategy::kFsdp);
+  every.reduce_every_micro_batch = true;
+  EXPECT_EQ(operations(run(every), CollectiveKind::kReduceScatter), 2u * 4);
+  Outcome zero1 = run(Of(Strategy::kZero1));
+  EXPECT_EQ(operations(zero1, CollectiveKind::kAllGather), operations(zero1, CollectiveKind::kReduceScatter));
+  EXPECT_GT(operations(zero1, CollectiveKind::kAllGather), 2u);
+}
+
+TEST(Strategies, AMeshThatDoesNotFitIsRefused) {
+  auto single = NewSingleCommunicator();
+  std::unique_ptr<Model> model = NewModel(1);
+  const MeshCommunicators communicators{single.get(), single.get(), single.get()};
+  EXPECT_THAT(Parallelize(*model, *Mesh::Create({.dp_shard = 2}, 2), communicators, {}).status().message(),
+              HasSubstr("the mesh holds 2 ranks in world, its communicator 1"));
+}
+
+// A model that runs its units in another order than it lists them.
+class Backwards final : public Model {
+ public:
+  Backwards() {
+    for (int i = 0; i < 3; ++i) {
+      units_.push_back({.name = absl::StrCat("u", i), .first_parameter = i, .num_parameters = 1});
+      parameters_.push_back({absl::StrCat("w", i), at::empty({4}, at::kDouble).fill_(1).requires_grad_(true)});
+    }
+  }
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks,
+                     std::optional<DropoutKey>) override {
+    hooks.BeforeRoot();
+    at::Tensor x = inputs * parameters_[0].tensor;
+    for (int unit : {2, 1}) {
+      x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in) { return in * parameters_[unit].tensor; });
+    }
+    return hooks.AfterRoot(x.sum());
+  }
+  at::Tensor Logits(const at::Tensor& inputs, UnitHooks&) override { return inputs; }
+  int64_t context() const override { return 1; }
+  int64_t vocabulary() const override { return 1; }
+};
+
+TEST(Strategies, AnErrorIsKeptAndAnswersEveryCallAfterIt) {
+  auto single = NewSingleCommunicator();
+  Backwards model;
+  auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get()},
+                               {.strategy = Strategy::kFsdp});
+  at::Tensor x = at::empty({4}, at::kDouble).fill_(1);
+  absl::Status status = strategy->Forward([&] { return model.LossSum(x, x, *strategy, {}); }).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(status.message(), HasSubstr("unit u2 runs where u1 is due"));
+  EXPECT_EQ(strategy->FinishBackward(), status);
+  EXPECT_EQ(strategy->Shadow(true, true), status);
+  EXPECT_EQ(strategy->Step({}).status(), status);
+}
+
+}  // namespace
+}  // namespace trainyard

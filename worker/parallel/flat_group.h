@@ -1,0 +1,82 @@
+// A flat group: parameters that travel together, side by side in one flat buffer, with their gradients and this rank's
+// share of both. Where parameters are replicated a group is a bucket, where they are sharded a unit.
+//
+// [Note: doors] Parameters that are sharded are views of one storage whose length never changes and whose address is
+// null until Open() points it at memory that holds the whole group. Autograd may keep such a parameter, or any view of
+// it, from forward to backward: all of them look through the storage, so closing and opening it again is valid, changes
+// no version counter, allocates nothing and costs nothing. Looking through a closed door fails at once; it never shows
+// another unit's weights.
+//
+// Belongs to the loop's thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/collectives/communicator.h"
+#include "worker/model/model.h"
+#include "worker/numerics/adamw.h"
+#include "worker/parallel/placement.h"
+#include "worker/parallel/shard_layout.h"
+
+namespace trainyard {
+
+class FlatGroup {
+ public:
+  // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
+  // first. `shard` is the group's communicator of dp_shard; where nothing is sharded, of one rank.
+  FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
+            Communicator& shard);
+
+  FlatGroup(const FlatGroup&) = delete;
+  FlatGroup& operator=(const FlatGroup&) = delete;
+
+  // Makes the values those of rank 0 of `world`, then moves the model's parameters here. Possible errors: those of a
+  // Collective.
+  absl::Status TakeRankZeros(Communicator& world);
+
+  const std::string& name() const { return name_; }
+  const Placements& placements() const { return placements_; }
+  const std::vector<int>& parameters() const { return parameters_; }  // in the model's order
+  const ShardLayout& layout() const { return layout_; }               // of parameters()[i]
+  int rank() const { return rank_; }                                  // which shard is this rank's
+
+  // Flat. The whole is undefined where it is sharded; a shard is a part of the whole where that is replicated.
+  const at::Tensor& whole_parameters() const { return whole_parameters_; }
+  const at::Tensor& whole_gradients() const { return whole_gradients_; }
+  const at::Tensor& parameter_shard() const { return parameter_shard_; }
+  const at::Tensor& gradient_shard() const { return gradient_shard_; }
+  const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
+  const at::Tensor& second_moment() const { return second_moment_; }
+
+  // For sharded parameters: see [Note: doors]. `whole` is flat and at least layout().total long; the caller keeps it.
+  void Open(const at::Tensor& whole);
+  void Close();
+
+  // Parameter parameters()[i] in a flat buffer laid out as this group, in its own shape.
+  at::Tensor View(const at::Tensor& flat, size_t i) const;
+  // Sets to zero what lies between the parameters.
+  void ZeroGaps(const at::Tensor& flat) const;
+
+  // This rank's shard for the optimizer: at most one range that decays and one that does not.
+  std::vector<AdamW::Range> OptimizerRanges() const;
+
+ private:
+  at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
+
+  const Model& model_;
+  const std::string name_;
+  const Placements placements_;
+  const int rank_;
+  std::vector<int> parameters_;
+  ShardLayout layout_;
+  int64_t num_decayed_ = 0;  // elements at the start of the whole
+  std::vector<ElementRange> gaps_;
+  c10::Storage doors_;
+  at::Tensor whole_parameters_, whole_gradients_, parameter_shard_, gradient_shard_, first_moment_, second_moment_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,62 @@
+#include "worker/parallel/gatherer.h"
+
+#include <ATen/ops/empty.h>
+
+#include "common/status_macros.h"
+#include "worker/parallel/timed_wait.h"
+
+namespace trainyard {
+
+Gatherer::Gatherer(const std::vector<std::unique_ptr<FlatGroup>>& groups, Communicator& shard, SlotPool& pool)
+    : groups_(groups), shard_(shard), pool_(pool), states_(groups.size()) {
+  const FlatGroup& root = *groups[0];
+  if (shard.world_size() > 1) root_ = at::empty({root.layout().total}, root.parameter_shard().options());
+}
+
+absl::Status Gatherer::Start(int unit) {
+  State& state = states_[unit];
+  state.gathered = true;
+  const FlatGroup& group = *groups_[unit];
+  if (shard_.world_size() == 1) return absl::OkStatus();
+  at::Tensor whole = root_;
+  if (unit != 0) {
+    ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
+    whole = pool_.memory(state.slot).narrow(0, 0, group.layout().total);
+  }
+  state.gather = shard_.AllGather(whole, group.parameter_shard());
+  return absl::OkStatus();
+}
+
+absl::Status Gatherer::Wait(int unit) {
+  State& state = states_[unit];
+  FlatGroup& group = *groups_[unit];
+  if (shard_.world_size() == 1) {
+    group.Open(group.parameter_shard());
+    return absl::OkStatus();
+  }
+  absl::Status status = TimedWait(*state.gather, waited_s_);
+  state.gather = nullptr;
+  RETURN_IF_ERROR(status) << "while gathering unit " << group.name();
+  group.Open(unit == 0 ? root_ : pool_.memory(state.slot));
+  return absl::OkStatus();
+}
+
+void Gatherer::Free(int unit) {
+  State& state = states_[unit];
+  groups_[unit]->Close();
+  if (state.slot >= 0) pool_.Release(state.slot);
+  state = State();
+}
+
+absl::Status Gatherer::FreeAll() {
+  for (size_t unit = 0; unit < states_.size(); ++unit) {
+    if (!states_[unit].gathered) continue;
+    if (states_[unit].gather != nullptr) {
+      RETURN_IF_ERROR(states_[unit].gather->Wait());
+    }
+    Free(static_cast<int>(unit));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,47 @@
+// Sharded parameters, whole while they are used: gathers a unit into a slot, opens its doors, and closes them again. A
+// shard group of one has the whole already: its doors open onto the shard, and nothing is gathered.
+//
+// Belongs to the loop's thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/collectives/communicator.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/slot_pool.h"
+
+namespace trainyard {
+
+class Gatherer {
+ public:
+  // `groups[u]` is unit u. The root has memory of its own, the others slots. Nothing is owned.
+  Gatherer(const std::vector<std::unique_ptr<FlatGroup>>& groups, Communicator& shard, SlotPool& pool);
+
+  // Starts the all-gather of a unit that is not gathered.
+  absl::Status Start(int unit);
+  // Waits for it and opens the unit. Possible errors: those of a Collective.
+  absl::Status Wait(int unit);
+  void Free(int unit);
+  // What a pass that was not carried through has left. Possible errors: those of a Collective.
+  absl::Status FreeAll();
+
+  double waited_s() const { return waited_s_; }
+
+ private:
+  struct State {
+    bool gathered = false;
+    int slot = -1;                       // -1: memory of its own
+    std::unique_ptr<Collective> gather;  // on its way
+  };
+
+  const std::vector<std::unique_ptr<FlatGroup>>& groups_;
+  Communicator& shard_;
+  SlotPool& pool_;
+  at::Tensor root_;
+  std::vector<State> states_;
+  double waited_s_ = 0;
+};
+
+}  // namespace trainyard

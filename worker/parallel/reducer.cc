@@ -1,0 +1,191 @@
+#include "worker/parallel/reducer.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/parallel/timed_wait.h"
+
+namespace trainyard {
+
+Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
+                 const MeshCommunicators& communicators, const DataParallelOptions& options, SlotPool* pool,
+                 bool own_root)
+    : model_(model),
+      groups_(groups),
+      communicators_(communicators),
+      overlap_(options.overlap),
+      sharded_(PlacementsOf(options.strategy).gradients == Placement::kShard),
+      scatters_(communicators.shard->world_size() > 1 &&
+                (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
+      own_root_(own_root),
+      pool_(pool),
+      group_of_(model.parameters().size()),
+      number_in_group_(model.parameters().size()),
+      states_(groups.size()) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    states_[g].written.resize(groups[g]->parameters().size());
+    for (size_t i = 0; i < groups[g]->parameters().size(); ++i) {
+      group_of_[groups[g]->parameters()[i]] = static_cast<int>(g);
+      number_in_group_[groups[g]->parameters()[i]] = static_cast<int>(i);
+    }
+  }
+}
+
+void Reducer::BeginRound(bool reduce, bool last) {
+  reduce_ = reduce;
+  last_ = last;
+  next_ = 0;
+  for (size_t g = 0; g < states_.size(); ++g) {
+    states_[g].num_missing = static_cast<int>(groups_[g]->parameters().size());
+    states_[g].started = false;
+  }
+}
+
+absl::Status Reducer::OnGradient(int parameter) {
+  State& state = states_[group_of_[parameter]];
+  const FlatGroup& group = *groups_[group_of_[parameter]];
+  if (state.started) {
+    return absl::InternalError(absl::StrCat("the gradient of ", model_.parameters()[parameter].name,
+                                            " came after those of ", group.name(), " were reduced"));
+  }
+  if (sharded_) {
+    RETURN_IF_ERROR(TakeOver(state, group, parameter));
+  }
+  --state.num_missing;
+  const bool buckets = group.placements().parameters == Placement::kReplicate;
+  return buckets && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
+}
+
+absl::Status Reducer::TakeOver(State& state, const FlatGroup& group, int parameter) {
+  if (!state.flat.defined()) {
+    RETURN_IF_ERROR(Acquire(state, group_of_[parameter]));
+  }
+  at::Tensor tensor = model_.parameters()[parameter].tensor;
+  const int number = number_in_group_[parameter];
+  at::Tensor place = group.View(state.flat, number);
+  state.written[number] ? place.add_(tensor.grad()) : place.copy_(tensor.grad());
+  state.written[number] = true;
+  tensor.mutable_grad().reset();
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Acquire(State& state, int number) {
+  const FlatGroup& group = *groups_[number];
+  const bool alone = group.layout().world == 1;
+  if (alone && !state.has_sum) {
+    state.flat = group.gradient_shard();  // the sum over a group of one
+  } else if (!alone && reduce_ && !(own_root_ && number == 0)) {
+    ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
+    state.flat = pool_->memory(state.slot).narrow(0, 0, group.layout().total);
+  } else {
+    if (!state.own.defined()) {
+      state.own = at::empty({group.layout().total}, group.gradient_shard().options());
+    }
+    state.flat = state.own;
+  }
+  return absl::OkStatus();
+}
+
+void Reducer::ZeroUnwritten(State& state, const FlatGroup& group) {
+  for (size_t i = 0; i < state.written.size(); ++i) {
+    if (!state.written[i]) group.View(state.flat, i).zero_();
+  }
+  group.ZeroGaps(state.flat);
+  state.written.assign(state.written.size(), false);
+}
+
+// One element that is not a number makes the sum of all ranks none.
+void Reducer::Spoil(const at::Tensor& flat) {
+  if (rejected_ && !scatters_) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+}
+
+absl::Status Reducer::Start(int number) {
+  State& state = states_[number];
+  const FlatGroup& group = *groups_[number];
+  state.started = true;
+  in_order_.push_back(number);
+  if (!sharded_) {
+    if (number == 0) Spoil(group.whole_gradients());
+    if (scatters_) {
+      state.reduction = communicators_.shard->ReduceScatterSum(group.gradient_shard(), group.whole_gradients());
+    } else {
+      state.reduction = communicators_.world->AllReduceSum(group.whole_gradients());
+    }
+    return absl::OkStatus();
+  }
+  if (!state.flat.defined()) {
+    RETURN_IF_ERROR(Acquire(state, number));
+  }
+  ZeroUnwritten(state, group);
+  if (number == 0) Spoil(state.flat);
+  if (group.layout().world > 1) {
+    if (state.has_sum && !state.received.defined()) state.received = at::empty_like(group.gradient_shard());
+    state.reduction =
+        communicators_.shard->ReduceScatterSum(state.has_sum ? state.received : group.gradient_shard(), state.flat);
+  }
+  if (state.slot >= 0) pool_->Release(state.slot, state.reduction, communicators_.shard);
+  state.slot = -1;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Settle(int number) {
+  State& state = states_[number];
+  const FlatGroup& group = *groups_[number];
+  std::erase(in_order_, number);
+  if (state.reduction != nullptr) {
+    RETURN_IF_ERROR(TimedWait(*state.reduction, waited_s_)) << "while reducing the gradients of " << group.name();
+    if (pool_ != nullptr) pool_->Settled(state.reduction);
+    state.reduction = nullptr;
+  }
+  if (sharded_) {
+    const at::Tensor& sum = group.gradient_shard();
+    if (state.has_sum) sum.add_(group.layout().world > 1 ? state.received : state.flat);
+    state.has_sum = true;
+    state.flat = at::Tensor();
+  }
+  if (!last_ || communicators_.replicate->world_size() == 1) return absl::OkStatus();
+  if (!sharded_ && !scatters_) return absl::OkStatus();  // the world's sum is there already
+  across_.push_back(communicators_.replicate->AllReduceSum(group.gradient_shard()));
+  if (!overlap_) {
+    RETURN_IF_ERROR(TimedWait(*across_.back(), waited_s_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::StartComplete() {
+  while (next_ < states_.size() && states_[next_].num_missing == 0) {
+    RETURN_IF_ERROR(Start(static_cast<int>(next_++)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::StartAll() {
+  for (; next_ < states_.size(); ++next_) {
+    if (!states_[next_].started) {
+      RETURN_IF_ERROR(Start(static_cast<int>(next_)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Finish() {
+  while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
+  for (const std::unique_ptr<Collective>& operation : across_) RETURN_IF_ERROR(TimedWait(*operation, waited_s_));
+  across_.clear();
+  return absl::OkStatus();
+}
+
+void Reducer::BeginStep() {
+  rejected_ = false;
+  for (size_t g = 0; g < states_.size(); ++g) {
+    states_[g].has_sum = false;
+    if (!sharded_) groups_[g]->whole_gradients().zero_();
+  }
+}
+
+}  // namespace trainyard

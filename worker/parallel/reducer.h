@@ -1,0 +1,97 @@
+// Gradients on their way to their sum over all ranks. Per group:
+//
+//   replicated   autograd adds straight into the whole flat gradient; once complete: all-reduce, or (zero1) a
+//                reduce-scatter in place
+//   sharded      each gradient is taken over into a flat buffer (written first, added to after), which is a slot, or
+//                memory of its own where gradients are kept over several rounds; once complete: reduce-scatter into
+//                this rank's shard
+//   and across   with dp_replicate above 1 a shard's sum goes through an all-reduce over that axis
+//
+// [Note: order] All ranks start and wait for the same operations in the same order, whatever they have computed:
+// buckets in their fixed order (the reverse of the parameters'), each once complete and its turn come; units as the
+// schedule says. A reduce-scatter's sum is there only after its wait, so Settle(u) is what starts u's all-reduce
+// across; those are waited for in Finish, after all else.
+//
+// Marks of what is written live from one reduction to the next: a rank that fills up with Shadow keeps what it
+// computed. Belongs to the loop's thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/collectives/communicator.h"
+#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/slot_pool.h"
+
+namespace trainyard {
+
+class Reducer {
+ public:
+  // `pool` may be null where gradients are replicated. `own_root`: group 0 is never in a slot. Nothing is owned.
+  Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
+          const MeshCommunicators& communicators, const DataParallelOptions& options, SlotPool* pool, bool own_root);
+
+  // Whether this rank ends with its shard of the sums only, where there is more than one.
+  bool scatters() const { return scatters_; }
+
+  // Of a round; `reduce`: its gradients complete those of the step, or are reduced every round.
+  void BeginRound(bool reduce, bool last);
+  // The gradient of `parameter` (of the model) in this round is complete. Possible errors: those of a Collective.
+  absl::Status OnGradient(int parameter);
+
+  // Starts the reduction of a group; what was not written is zero.
+  absl::Status Start(int group);
+  // Waits for it, and goes on with the all-reduce across.
+  absl::Status Settle(int group);
+  // Starts those of all groups that were not started in this round, in order.
+  absl::Status StartAll();
+  // Waits for all that is on its way.
+  absl::Status Finish();
+
+  // This rank's part of the step counts for nothing: spoils the sum of all. For ranks that do not agree otherwise.
+  void Reject() { rejected_ = true; }
+  // After the update: the next gradient is the first one.
+  void BeginStep();
+
+  double waited_s() const { return waited_s_; }
+
+ private:
+  struct State {
+    std::vector<bool> written;  // sharded: by parameter of the group
+    int num_missing = 0;        // parameters without a gradient in this round
+    bool started = false;       // in this round
+    bool has_sum = false;       // sharded: an earlier round's sum is in the shard
+    at::Tensor flat = {};       // sharded: undefined until the first gradient
+    int slot = -1;              // of `flat`, if any
+    at::Tensor own = {};        // sharded: memory for whole gradients, once it was needed
+    at::Tensor received = {};   // sharded: memory for the sum of a later round
+    std::shared_ptr<Collective> reduction = nullptr;
+  };
+
+  absl::Status TakeOver(State& state, const FlatGroup& group, int parameter);
+  absl::Status Acquire(State& state, int number);
+  absl::Status StartComplete();
+  void ZeroUnwritten(State& state, const FlatGroup& group);
+  void Spoil(const at::Tensor& flat);
+
+  const Model& model_;
+  const std::vector<std::unique_ptr<FlatGroup>>& groups_;
+  const MeshCommunicators communicators_;
+  const bool overlap_;
+  const bool sharded_;  // gradients
+  const bool scatters_;
+  const bool own_root_;
+  SlotPool* const pool_;
+  std::vector<int> group_of_, number_in_group_;  // by parameter of the model
+  std::vector<State> states_;
+  std::vector<int> in_order_;  // started, not settled
+  std::vector<std::unique_ptr<Collective>> across_;
+
+  bool reduce_ = false, last_ = false, rejected_ = false;
+  size_t next_ = 0;  // group whose turn it is, where groups are buckets
+  double waited_s_ = 0;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,45 @@
+// What a pass over a sharded model does, as data: gathers, computation, frees and reductions in one list. The same list
+// is carried out by a rank that computes and by one that has nothing to compute, so collectives can never diverge; it
+// can be printed, and tests compare it with golden text. Pure.
+//
+//   gather 0, wait-gather 0, gather 1, forward 0, wait-gather 1, gather 2, forward 1, free 1, ...
+//
+// Unit 0 is the root: used from the beginning of a pass to its end. The others run in order of their index forward, and
+// the other way round backward.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trainyard {
+
+enum class Act { kGather, kWaitGather, kForward, kFree, kBackward, kReduce, kWaitReduce };
+
+struct Action {
+  Act act;
+  int unit = 0;
+  bool operator==(const Action&) const = default;
+};
+
+struct ScheduleOptions {
+  bool overlap = true;                // false: each operation is waited for where it is started; nothing is prefetched
+  bool reshard_after_forward = true;  // false: parameters stay gathered between forward and backward
+  bool reduce = true;                 // false: gradients stay where they are, for another micro-batch to add to
+  int64_t prefetch_elements = -1;     // gathered ahead at most; -1: one unit
+  int64_t reuse_elements = 0;         // a unit whose next use lies at most so many elements away is not freed
+  int64_t max_live_elements = 1000000000;  // no prefetching and no keeping beyond so many, root apart
+};
+
+// `unit_elements[u]` is the size of unit u, [0] that of the root. REQUIRES: not empty.
+std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
+                             const ScheduleOptions& options);
+
+// Slots (slot_pool.h) that carrying out `plan` takes without waiting for any, the root apart: one a gathered unit, and
+// one for the gradients of the unit under way if `gradients_in_slots`.
+int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots);
+
+// "gather 1, wait-gather 1, forward 1, free 1"
+std::string ToString(const std::vector<Action>& plan);
+
+}  // namespace trainyard

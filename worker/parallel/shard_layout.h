@@ -1,0 +1,52 @@
+// Where the parameters of a group lie in its flat buffer, and which part of that buffer each rank holds. Pure: sizes
+// in, places out; the same on every rank.
+//
+//   |  rank 0: shard elements   |  rank 1                   |  rank 2                   |
+//   | a a a a a a . | b b b b b b b b b b b b b . | c c c c c c c c . . . . . . . . . . |
+//     16-aligned     ^gap, 0                                         ^gap, 0
+//
+// Parameters lie row-major, one after another, each from a multiple of kAlignment elements on; the whole is padded to
+// world x kAlignment. So a rank has an element range of each parameter, possibly none, and vector code over any piece
+// meets no tail that another layout would not meet.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trainyard {
+
+inline constexpr int64_t kAlignment = 16;  // elements
+
+struct ElementRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const ElementRange&) const = default;
+};
+
+// What a rank holds of one parameter.
+struct ShardPiece {
+  int parameter = 0;   // index into `sizes`
+  ElementRange range;  // of the parameter
+  int64_t offset = 0;  // in the rank's shard
+  bool operator==(const ShardPiece&) const = default;
+};
+
+struct ShardLayout {
+  int world = 1;
+  int64_t total = 0;  // elements of the flat buffer; world x shard
+  int64_t shard = 0;
+  int64_t used = 0;              // up to the end of the last parameter, aligned: the same whatever the world
+  std::vector<int64_t> sizes;    // of each parameter
+  std::vector<int64_t> offsets;  // of each parameter in the flat buffer
+  std::vector<int> order;        // parameters as they lie
+
+  // Padding between and after parameters, in the flat buffer, rising; it must hold zeros.
+  std::vector<ElementRange> Gaps() const;
+  // In the order they lie.
+  std::vector<ShardPiece> PiecesOf(int rank) const;
+};
+
+// `order` names every parameter once. REQUIRES: world >= 1; sizes >= 0.
+ShardLayout LayOut(const std::vector<int64_t>& sizes, const std::vector<int>& order, int world);
+
+}  // namespace trainyard

@@ -1,0 +1,67 @@
+#include "worker/parallel/slot_pool.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "common/status_macros.h"
+
+namespace trainyard {
+
+SlotPool::SlotPool(int64_t elements, int num_slots, const at::TensorOptions& type) : elements_(elements), type_(type) {
+  for (int i = 0; i < num_slots; ++i) Add();
+}
+
+absl::StatusOr<int> SlotPool::AcquireForCompute() {
+  int oldest = -1;
+  for (int i = 0; i < num_slots(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.held) continue;
+    if (slot.pending == nullptr) return Take(i);
+    if (oldest < 0 || slot.released < slots_[oldest].released) oldest = i;
+  }
+  return Take(oldest < 0 ? Add() : oldest);
+}
+
+absl::StatusOr<int> SlotPool::AcquireForGather(const Communicator* communicator) {
+  for (int i = 0; i < num_slots(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.held || slot.pending == nullptr || slot.communicator != communicator) continue;
+    slot.pending = nullptr;  // queued behind it
+    return Take(i);
+  }
+  return AcquireForCompute();
+}
+
+void SlotPool::Release(int slot, std::shared_ptr<Collective> pending, const Communicator* communicator) {
+  slots_[slot].held = false;
+  slots_[slot].pending = std::move(pending);
+  slots_[slot].communicator = communicator;
+  slots_[slot].released = ++num_released_;
+}
+
+void SlotPool::Settled(const std::shared_ptr<Collective>& operation) {
+  for (Slot& slot : slots_) {
+    if (slot.pending == operation) slot.pending = nullptr;
+  }
+}
+
+int SlotPool::num_held() const {
+  return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.held; }));
+}
+
+int SlotPool::Add() {
+  slots_.push_back({.memory = at::empty({elements_}, type_)});
+  return num_slots() - 1;
+}
+
+absl::StatusOr<int> SlotPool::Take(int slot) {
+  if (slots_[slot].pending != nullptr) {
+    RETURN_IF_ERROR(slots_[slot].pending->Wait());
+    slots_[slot].pending = nullptr;
+  }
+  slots_[slot].held = true;
+  return slot;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,26 @@
+// The state of a strategy as whole tensors under the parameters' own names, whatever the placement: what a checkpoint
+// holds, so that every layout can load every other's.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/flat_group.h"
+
+namespace trainyard {
+
+using FlatGroups = std::vector<std::unique_ptr<FlatGroup>>;
+
+// As the functions of the same names in data_parallel.h.
+std::vector<StateEntry> StateEntriesOf(const Model& model, const FlatGroups& groups);
+absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                          StateVisitor visit);
+absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource source);
+absl::StatusOr<std::vector<NamedHash>> HashParametersOf(const Model& model, const FlatGroups& groups,
+                                                        const MeshCommunicators& communicators);
+
+}  // namespace trainyard
