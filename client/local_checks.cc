@@ -13,6 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/text.h"
+#include "spec/parallel_rules.h"
+#include "spec/precision_rules.h"
 #include "spec/validate.h"
 
 namespace trainyard::client {
@@ -105,10 +107,15 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems) {
   if (machine_bytes == 0) return;
   const uint64_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
-  const uint64_t element = spec.train().precision() == v1::PRECISION_FP64 ? 8 : 4;
+  const uint64_t element = ResolvedPrecision(spec.train().precision()).master() == v1::PRECISION_FP64 ? 8 : 4;
   const uint64_t parameters = CountParameters(spec.train().model());
-  const double bytes =
-      4.0 * static_cast<double>(element) * static_cast<double>(parameters) * static_cast<double>(ranks);
+  // What is sharded is there once for each copy, what is not once for each rank.
+  const v1::Parallel& parallel = spec.parallel();
+  const uint64_t copies = std::max(DataSizesOf(parallel, ranks).replicate, uint64_t{1});
+  const uint64_t tensors = (ShardsParameters(parallel.data()) ? copies : ranks) +
+                           (ShardsGradients(parallel.data()) ? copies : ranks) +
+                           2 * (ShardsOptimizerState(parallel.data()) ? copies : ranks);
+  const double bytes = static_cast<double>(element) * static_cast<double>(parameters) * static_cast<double>(tensors);
   if (bytes <= static_cast<double>(machine_bytes)) return;
   problems->AddError(positions, "train.model",
                      absl::StrCat("has ", parameters, " parameters; with gradients and optimizer state ", ranks,

@@ -77,6 +77,7 @@ class Reader {
     }
     if (field.is_repeated()) return ReadList(node, path, field, message);
     if (field.message_type() != nullptr) {
+      if (node.IsScalar() && !yaml::RuleOf(field).word_key().empty()) return ReadWord(node, path, field, message);
       if (!node.IsMap()) return Mismatch(node, path, field);
       return ReadMap(node, path, reflection->MutableMessage(message, &field));
     }
@@ -103,6 +104,16 @@ class Reader {
   void SourceIsValue() { is_value_ = true; }
 
  private:
+  // A word that stands for a map: sets the one key of it that the field's rule names.
+  void ReadWord(const YAML::Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
+    const std::string& key = yaml::RuleOf(field).word_key();
+    const FieldDescriptor* word = field.message_type()->FindFieldByName(key);
+    Remember(yaml::JoinKeys(path, key), node);
+    std::string wrong =
+        yaml::SetScalar(ToScalar(node), *word, message->GetReflection()->MutableMessage(message, &field));
+    if (!wrong.empty()) Error(node, path, absl::StrCat(wrong, "; or ", yaml::MapText(*field.message_type())));
+  }
+
   yaml::Scalar ToScalar(const YAML::Node& node) const {
     return {.text = node.Scalar(), .quoted = node.Tag() == "!", .working_directory = source_.working_directory};
   }
@@ -246,9 +257,7 @@ void ReadYaml(const YamlSource& source, Message* out, Problems* problems, Positi
   Reader reader(source, *out->GetDescriptor(), problems, positions);
   if (root->IsNull()) return;  // an empty file gives nothing
   if (!root->IsMap()) {
-    reader.Error(*root, "",
-                 absl::StrCat("expected a map with keys of ", absl::StrJoin(yaml::KeysOf(*out->GetDescriptor()), ", "),
-                              "; found ", KindOf(*root)));
+    reader.Error(*root, "", absl::StrCat("expected ", yaml::MapText(*out->GetDescriptor()), "; found ", KindOf(*root)));
     return;
   }
   reader.ReadMap(*root, "", out);

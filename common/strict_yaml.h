@@ -2,7 +2,8 @@
 // (proto/trainyard/v1/options.proto), so that job files and the daemons' configuration files are read by one piece of
 // code and the schema is the only place where a range or a default stands.
 //
-// Keys are field names, enum values their words, a list of scalars a list; a nested message is a map. All problems are
+// Keys are field names, enum values their words, a list of scalars a list; a nested message is a map, or where its rule
+// has a word_key, a word too; a whole number may be true or false where its rule says what these are. All problems are
 // collected: unknown keys (with the nearest valid one), duplicate keys, wrong types, values out of range, words no enum
 // has. Anchors and aliases may be used; merge keys (`<<`), several documents in a file and files above 1 MiB may not.
 //

@@ -67,11 +67,22 @@ bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
   return true;
 }
 
+// The number that `true` or `false` stands for, where the field's rule says so.
+const std::string* AsNumber(const Scalar& scalar, const FieldDescriptor& field, std::string* digits) {
+  const v1::FieldRule& rule = RuleOf(field);
+  if (scalar.quoted) return &scalar.text;
+  if (scalar.text == "true" && rule.has_true_value()) *digits = absl::StrCat(rule.true_value());
+  if (scalar.text == "false" && rule.has_false_value()) *digits = absl::StrCat(rule.false_value());
+  return digits->empty() ? &scalar.text : digits;
+}
+
 std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   bool negative = false;
   uint64_t magnitude = 0;
-  if (scalar.quoted || !IsNumber(scalar.text)) return Mismatch(scalar, field);
-  if (!ParseWhole(scalar.text, &negative, &magnitude)) {
+  std::string digits;
+  const std::string& text = *AsNumber(scalar, field, &digits);
+  if (scalar.quoted || !IsNumber(text)) return Mismatch(scalar, field);
+  if (!ParseWhole(text, &negative, &magnitude)) {
     double value = 0;
     if (ParseDouble(scalar.text, &value) && value != std::floor(value)) {
       return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar));
@@ -80,6 +91,8 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
   }
   double value = negative ? -static_cast<double>(magnitude) : static_cast<double>(magnitude);
   if (!InRange(field, value)) return Mismatch(scalar, field);
+  const v1::FieldRule& rule = RuleOf(field);
+  if (digits.empty() && rule.has_true_value() && rule.has_min() && value < rule.min()) return Mismatch(scalar, field);
   const auto* reflection = message->GetReflection();
   const bool is_unsigned =
       field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32 || field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64;

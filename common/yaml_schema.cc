@@ -118,11 +118,19 @@ std::string NumberText(double value) {
   return std::string(buffer, end);
 }
 
+std::string MapText(const Descriptor& type) {
+  return absl::StrCat("a map with keys of ", absl::StrJoin(KeysOf(type), ", "));
+}
+
 std::string Expectation(const FieldDescriptor& field) {
   std::string one;
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return absl::StrCat("a map with keys of ", absl::StrJoin(KeysOf(*field.message_type()), ", "));
+    case FieldDescriptor::CPPTYPE_MESSAGE: {
+      const std::string& word_key = RuleOf(field).word_key();
+      std::string map = MapText(*field.message_type());
+      if (word_key.empty()) return map;
+      return absl::StrCat(Expectation(*field.message_type()->FindFieldByName(word_key)), ", or ", map);
+    }
     case FieldDescriptor::CPPTYPE_ENUM:
       one = absl::StrJoin(WordsOf(*field.enum_type()), ", ");
       if (field.enum_type()->value_count() > 2) one = absl::StrCat("one of ", one);
@@ -136,6 +144,7 @@ std::string Expectation(const FieldDescriptor& field) {
     default:
       one = absl::StrCat(IsFloat(field) ? "a number" : "a whole number", Range(RuleOf(field)).empty() ? "" : " ",
                          Range(RuleOf(field)));
+      if (RuleOf(field).has_true_value()) absl::StrAppend(&one, ", true or false");
   }
   const v1::FieldRule& rule = RuleOf(field);
   if (field.is_repeated()) {
@@ -155,6 +164,8 @@ std::string RangeSentence(const FieldDescriptor& field) {
 bool InRange(const FieldDescriptor& field, double value) {
   const v1::FieldRule& rule = RuleOf(field);
   if (std::isnan(value)) return false;
+  if (rule.has_true_value() && value == static_cast<double>(rule.true_value())) return true;
+  if (rule.has_false_value() && value == static_cast<double>(rule.false_value())) return true;
   if (rule.has_min() && (rule.above_min() ? !(value > rule.min()) : !(value >= rule.min()))) return false;
   return !rule.has_max() || value <= rule.max();
 }

@@ -19,10 +19,13 @@ std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
 // Words of an enum, the unspecified one left out.
 std::vector<std::string> WordsOf(const google::protobuf::EnumDescriptor& type);
 
+// "a map with keys of mode, every".
+std::string MapText(const google::protobuf::Descriptor& type);
 // "a whole number from 1 to 1024", "true or false", "one of cosine, linear, constant".
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
 // "must be from 1 to 1024"; empty when the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
+// Also of values that are written true or false.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
 // "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Looks further down and up the
 // schema for the very same key as well.

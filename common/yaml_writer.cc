@@ -41,15 +41,23 @@ std::string TextYaml(const std::string& text) {
   return quoted + "\"";
 }
 
+// A whole number that is written as a word, or its digits.
+std::string WholeYaml(uint64_t value, const FieldDescriptor& field) {
+  const v1::FieldRule& rule = yaml::RuleOf(field);
+  if (rule.has_true_value() && value == rule.true_value()) return "true";
+  if (rule.has_false_value() && value == rule.false_value()) return "false";
+  return absl::StrCat(value);
+}
+
 // Element `i` of a repeated field, or the field itself.
 std::string ElementYaml(const Message& message, const FieldDescriptor& field, int i) {
   const auto& r = *message.GetReflection();
   const bool list = field.is_repeated();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:
-      return absl::StrCat(list ? r.GetRepeatedUInt32(message, &field, i) : r.GetUInt32(message, &field));
+      return WholeYaml(list ? r.GetRepeatedUInt32(message, &field, i) : r.GetUInt32(message, &field), field);
     case FieldDescriptor::CPPTYPE_UINT64:
-      return absl::StrCat(list ? r.GetRepeatedUInt64(message, &field, i) : r.GetUInt64(message, &field));
+      return WholeYaml(list ? r.GetRepeatedUInt64(message, &field, i) : r.GetUInt64(message, &field), field);
     case FieldDescriptor::CPPTYPE_INT32:
       return absl::StrCat(list ? r.GetRepeatedInt32(message, &field, i) : r.GetInt32(message, &field));
     case FieldDescriptor::CPPTYPE_INT64:

@@ -3,6 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
+#include "spec/parallel_rules.h"
+#include "spec/precision_rules.h"
 #include "spec/validate.h"
 
 namespace trainyard {
@@ -15,12 +17,34 @@ class Resolver {
   void Micro() {
     v1::Batch& batch = *spec_.mutable_train()->mutable_batch();
     if (batch.has_micro()) return;
-    // ValidateJob has seen to it that the ranks divide the global batch.
     const uint32_t ranks = spec_.resources().ranks();
-    batch.set_micro(batch.global() / ranks);
+    batch.set_micro(static_cast<uint32_t>(AutoMicro(batch.global(), ranks)));
+    const DealShape deal = DealShapeOf(batch.global(), batch.micro(), ranks);
+    const std::string whom = absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks");
     Told("train.batch.micro", absl::StrCat(batch.micro()),
-         absl::StrCat("the largest that gives each of ", ranks, ranks == 1 ? " rank" : " ranks",
-                      " the same count: global ", batch.global(), " = ", batch.micro(), " x ", ranks));
+         deal.idle == 0 ? absl::StrCat("the largest that gives each of ", whom, " the same count: global ",
+                                       batch.global(), " = ", batch.micro(), " x ", ranks)
+                        : absl::StrCat("the largest that leaves the fewest of ", whom, " idle: ", deal.micro_batches,
+                                       " micro-batches in ", deal.rounds, " rounds, ", deal.idle, " places of ",
+                                       deal.rounds * ranks, " empty"));
+  }
+
+  // Both sizes, so that every rank builds the same mesh.
+  void DataSizes() {
+    v1::Parallel& parallel = *spec_.mutable_parallel();
+    if (parallel.data() == v1::DATA_PARALLEL_DDP) {
+      parallel.clear_shard();
+      parallel.clear_replicate();
+      return;
+    }
+    const uint32_t ranks = spec_.resources().ranks();
+    const trainyard::DataSizes sizes = DataSizesOf(parallel, ranks);
+    const std::string product = absl::StrCat("shard ", sizes.shard, " x replicate ", sizes.replicate, " = ", ranks,
+                                             ranks == 1 ? " rank" : " ranks");
+    if (!parallel.has_shard()) Told("parallel.shard", absl::StrCat(sizes.shard), product);
+    if (!parallel.has_replicate()) Told("parallel.replicate", absl::StrCat(sizes.replicate), product);
+    parallel.set_shard(static_cast<uint32_t>(sizes.shard));
+    parallel.set_replicate(static_cast<uint32_t>(sizes.replicate));
   }
 
   void Vocabulary() {
@@ -58,7 +82,7 @@ class Resolver {
       Told("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");
     }
     if (!spec_.network().has_shared_memory() && spec_.resources().ranks() > 1) {
-      Told("network.shared_memory", "auto", "decided when the ranks are placed: on where all of them are on one host");
+      Told("network.shared_memory", "auto", "decided when the ranks are placed: among those of one host");
     }
   }
 
@@ -82,6 +106,10 @@ class Resolver {
 std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::string& default_run_root,
                                         v1::JobSpec* spec) {
   const bool trains = spec->has_train();
+  if (trains) {
+    v1::PrecisionPolicy& precision = *spec->mutable_train()->mutable_precision();
+    precision = ResolvedPrecision(precision);
+  }
   ApplyDefaults(spec);
   // Defaults make every map there is; of the two kinds of job only the one that was asked for stays.
   if (trains) {
@@ -90,11 +118,13 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     spec->clear_train();
     spec->clear_parallel();
     spec->clear_checkpoint();
+    spec->clear_diagnostics();
   }
   Resolver resolver(spec);
   if (trains) {
     resolver.Micro();
     resolver.Vocabulary();
+    resolver.DataSizes();
   }
   resolver.Device();
   if (trains) resolver.Folder(job_id, default_run_root);

@@ -9,6 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/strict_yaml.h"
+#include "spec/choices.h"
+#include "spec/parallel_rules.h"
+#include "spec/supported.h"
 
 namespace trainyard {
 namespace {
@@ -17,25 +20,6 @@ namespace {
 // all products of sizes below these stay far from the end of 64 bits.
 constexpr uint64_t kTensorElementsMax = uint64_t{1} << 38;
 constexpr uint64_t kParametersMax = uint64_t{1} << 42;
-
-// Divisors of n near `near`, at most four, ascending.
-std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near) {
-  std::vector<uint64_t> divisors;
-  for (uint64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    divisors.push_back(d);
-    if (d != n / d) divisors.push_back(n / d);
-  }
-  std::sort(divisors.begin(), divisors.end(), [near](uint64_t a, uint64_t b) {
-    auto distance = [near](uint64_t d) { return d > near ? d - near : near - d; };
-    return distance(a) != distance(b) ? distance(a) < distance(b) : a < b;
-  });
-  if (divisors.size() > 4) divisors.resize(4);
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
-
-std::string Choices(const std::vector<uint64_t>& numbers) { return absl::StrJoin(numbers, ", "); }
 
 std::string WordOf(const google::protobuf::EnumDescriptor* type, int number) {
   const auto* value = type->FindValueByNumber(number);
@@ -69,6 +53,7 @@ class Validator {
   void Probe() {
     if (spec_.has_checkpoint()) NoEffect("checkpoint", "a probe saves nothing");
     if (spec_.has_parallel()) NoEffect("parallel", "a probe trains nothing");
+    if (spec_.has_diagnostics()) NoEffect("diagnostics", "a probe trains nothing");
     const uint64_t hosts = static_cast<uint64_t>(spec_.resources().hosts_size());
     if (Ranks() > 0 && hosts > Ranks()) {
       Error("resources.ranks", absl::StrCat("is ", Ranks(), ", and resources.hosts names ", hosts,
@@ -104,43 +89,19 @@ class Validator {
       Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
                                         " this program works with; choose fewer layers or a smaller width"));
     }
-    const uint64_t micro =
-        train_.batch().has_micro() ? train_.batch().micro() : train_.batch().global() / std::max(Ranks(), uint64_t{1});
-    if (micro == 0) return;
+    const uint64_t global = train_.batch().global(), ranks = std::max(Ranks(), uint64_t{1});
+    if (global == 0) return;
+    const uint64_t micro = train_.batch().has_micro() ? train_.batch().micro() : AutoMicro(global, ranks);
     Tensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});
     Tensor("attention scores",
            {{"micro", micro}, {"heads", model.heads()}, {"context", model.context()}, {"context", model.context()}});
     Tensor("activations", {{"micro", micro}, {"context", model.context()}, {"4 x width", 4 * uint64_t{model.width()}}});
   }
 
-  void Batch() {
-    const v1::Batch& batch = train_.batch();
-    const uint64_t global = batch.global(), ranks = Ranks();
-    if (global == 0 || ranks == 0) return;
-    if (!batch.has_micro()) {
-      if (global % ranks == 0) return;
-      Error("train.batch.global",
-            absl::StrCat(global, " sequences cannot be dealt evenly to ", ranks, " ranks; choose global ",
-                         Multiples(global, ranks), " or ranks ", Choices(DivisorsNear(global, ranks))));
-      return;
-    }
-    const uint64_t micro = batch.micro();
-    if (global % micro != 0) {
-      uint64_t times = global / micro;
-      Error("train.batch.micro",
-            absl::StrCat("global ", global, " is not a multiple of micro ", micro, ": ",
-                         times == 0 ? "" : absl::StrCat(micro, " x ", times, " = ", micro * times, ", "), micro, " x ",
-                         times + 1, " = ", micro * (times + 1), "; choose micro ", Choices(DivisorsNear(global, micro)),
-                         " or global ", Multiples(global, micro)));
-      return;
-    }
-    const uint64_t deals = global / micro;
-    if (deals % ranks != 0) {
-      Error("resources.ranks",
-            absl::StrCat("global ", global, " / micro ", micro, " = ", deals,
-                         " micro-batches cannot be dealt evenly to ", ranks, " ranks; choose ranks ",
-                         Choices(DivisorsNear(deals, ranks)), " or global ", Multiples(global, micro * ranks)));
-    }
+  void Parallel() {
+    CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
+    CheckParallel(spec_, Ranks(), positions_, &problems_);
+    CheckSupported(spec_, positions_, &problems_);
   }
 
   void Data() {
@@ -195,13 +156,6 @@ class Validator {
       Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts asks for"));
     }
     if (Ranks() != 1) return;
-    for (const char* key : {"bucket_elements", "overlap"}) {
-      if (!spec_.has_train()) break;
-      const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
-      if (spec_.parallel().GetReflection()->HasField(spec_.parallel(), field)) {
-        NoEffect(absl::StrCat("parallel.", key), "one rank reduces with no other");
-      }
-    }
     if (spec_.network().has_interface()) NoEffect("network.interface", "one rank talks to no other");
     if (spec_.network().has_shared_memory()) NoEffect("network.shared_memory", "one rank talks to no other");
   }
@@ -234,12 +188,6 @@ class Validator {
   uint64_t Vocabulary() const {
     return train_.model().has_vocabulary() ? train_.model().vocabulary()
                                            : TokenizerVocabulary(train_.data().tokenizer());
-  }
-
-  // Multiples of `unit` just below and above `near`.
-  static std::string Multiples(uint64_t near, uint64_t unit) {
-    uint64_t below = near / unit * unit;
-    return below == 0 ? absl::StrCat(unit) : absl::StrCat(below, " or ", below + unit);
   }
 
   void Tensor(absl::string_view what, const std::vector<Size>& sizes) {
@@ -292,7 +240,7 @@ void ValidateJob(const v1::JobSpec& spec, const Positions& positions, Problems* 
   if (validator.Kind()) {
     validator.Model();
     validator.Sizes();
-    validator.Batch();
+    validator.Parallel();
     validator.Data();
     validator.Optimizer();
     validator.Intervals();

@@ -55,8 +55,20 @@ struct TrainConfig {
   uint64_t evaluate_every = 0;  // steps; 0: never
   int64_t evaluate_batches = 8;
 
-  int64_t bucket_elements = 6553600;
-  bool overlap = true;
+  // Meanings in worker/parallel/data_parallel.h; the reader has checked that sizes and ranks fit.
+  struct Parallel {
+    std::string strategy = "ddp";  // a word of parallel.data
+    int shard = 0;                 // 0: what is left of the ranks
+    int replicate = 0;
+    int64_t bucket_elements = 6553600;
+    bool overlap = true;
+    std::optional<bool> reduce_scatter;  // none: not for zero1 over sockets
+    bool reduce_every_micro_batch = false;
+    bool reshard_after_forward = true;
+    int64_t prefetch_elements = -1;  // -1: one unit
+    int64_t max_live_elements = 1000000000;
+    int64_t reuse_elements = 0;
+  } parallel;
 
   enum class Device { kCpu, kCuda };
   Device device = Device::kCpu;

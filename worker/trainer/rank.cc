@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "worker/collectives/shared_memory_communicator.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
@@ -52,15 +51,21 @@ absl::Status CheckDevice(const StartOrder& order) {
 }
 
 // All ranks decide alike: how many of them a host has is the coordinator's word, the same for a generation.
-absl::StatusOr<bool> UseSharedMemory(const StartOrder& order) {
+absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
-  const bool one_host = order.local_world_size == order.world_size;
-  if (order.config.shared_memory == Switch::kOn && !one_host) {
+  if (order.config.shared_memory == Switch::kOn && order.local_world_size != order.world_size) {
     return absl::FailedPreconditionError(absl::StrCat("network.shared_memory is on, but ", order.local_world_size,
                                                       " of ", order.world_size, " ranks are on host ", order.host,
                                                       "; say auto, or resources.hosts with a host that has room"));
   }
-  return one_host && order.world_size > 1 && order.config.shared_memory != Switch::kOff;
+  return order.config.shared_memory != Switch::kOff;
+}
+
+absl::StatusOr<Mesh> MeshOf(const StartOrder& order) {
+  const TrainConfig::Parallel& parallel = order.config.parallel;
+  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
+  ASSIGN_OR_RETURN(MeshShape shape, DataMesh(strategy, order.world_size, parallel.shard, parallel.replicate));
+  return Mesh::Create(shape, order.world_size);
 }
 
 std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
@@ -77,33 +82,47 @@ std::vector<CommunicatorProgress> ProgressOf(AbortSwitch& abort_switch) {
 
 absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   link.ReportProgress(Phase::kJoining, 0);
-  ASSIGN_OR_RETURN(bool shared, UseSharedMemory(order));
-  if (shared) {
-    ASSIGN_OR_RETURN(rank.communicator,
-                     NewSharedMemoryCommunicator({.rank = order.rank, .world_size = order.world_size, .store = &link}));
-  } else {
-    GlooOptions options{.rank = order.rank, .world_size = order.world_size, .store = &link};
-    if (!order.data_address.empty()) options.address = order.data_address;
-    ASSIGN_OR_RETURN(rank.communicator, NewGlooCommunicator(options));
-  }
-  rank.abort_switch->Attach("world", rank.communicator.get());
+  ASSIGN_OR_RETURN(bool shared_memory, MaySharedMemory(order));
+  ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
+  GroupOptions options{.world_size = order.world_size, .rank = order.rank, .store = &link, .host = order.host};
+  if (!order.data_address.empty()) options.address = order.data_address;
+  options.shared_memory = shared_memory;
+  ASSIGN_OR_RETURN(rank.groups, JoinMesh(mesh, /*reshard_to=*/0, options));
+  for (const auto& group : rank.groups->owned) rank.abort_switch->Attach(group->name(), group.get());
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   link.PollCommunicators([abort_switch = rank.abort_switch] { return ProgressOf(*abort_switch); });
   return absl::OkStatus();
 }
 
+DataParallelOptions OptionsOf(const StartOrder& order, Strategy strategy) {
+  const TrainConfig& config = order.config;
+  const TrainConfig::Parallel& parallel = config.parallel;
+  // gloo makes a reduce-scatter of an all-reduce, so where gradients are kept whole it only costs a copy.
+  const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
+  return {.strategy = strategy,
+          .optimizer = {.beta1 = config.optimizer.beta1,
+                        .beta2 = config.optimizer.beta2,
+                        .eps = config.optimizer.eps,
+                        .weight_decay = config.optimizer.weight_decay},
+          .clip_norm = config.optimizer.clip_norm,
+          .bucket_elements = parallel.bucket_elements,
+          .overlap = parallel.overlap,
+          .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !sockets),
+          .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
+          .reshard_after_forward = parallel.reshard_after_forward,
+          .prefetch_elements = parallel.prefetch_elements,
+          .reuse_elements = parallel.reuse_elements,
+          .max_live_elements = parallel.max_live_elements};
+}
+
 absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const TrainConfig& config = order.config;
-  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({.dp_replicate = order.world_size}, order.world_size));
+  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(config.parallel.strategy));
+  ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   rank.deal = DealStep(config.batch_global, config.batch_micro, mesh.DataRank(order.rank), mesh.num_data_ranks());
-  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, *rank.communicator,
-                                              {.optimizer = {.beta1 = config.optimizer.beta1,
-                                                             .beta2 = config.optimizer.beta2,
-                                                             .eps = config.optimizer.eps,
-                                                             .weight_decay = config.optimizer.weight_decay},
-                                               .clip_norm = config.optimizer.clip_norm,
-                                               .bucket_elements = config.bucket_elements,
-                                               .overlap = config.overlap}));
+  const MeshCommunicators communicators{
+      .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
+  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, OptionsOf(order, strategy)));
   return absl::OkStatus();
 }
 
@@ -118,7 +137,7 @@ void WarnOfOtherData(const ManifestData& before, const Corpus& corpus, std::ostr
 absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& link, Rank& rank, std::ostream& log) {
   for (const std::string& note : point.notes) log << note << std::endl;
   if (point.checkpoint == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.model, *rank.strategy));
+  RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.strategy));
   const Manifest& manifest = point.checkpoint->manifest();
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
@@ -140,6 +159,9 @@ void LogModel(const StartOrder& order, const Model& model, std::ostream& log) {
                          config.batch_global, config.batch_micro, order.world_size,
                          config.batch_global * config.model.context)
       << std::endl;
+  if (absl::StatusOr<Mesh> mesh = MeshOf(order); mesh.ok()) {
+    log << "parallel: " << config.parallel.strategy << ", " << mesh->ToString() << std::endl;
+  }
 }
 
 }  // namespace
@@ -168,7 +190,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
   }
   RETURN_IF_ERROR(Join(order, link, *rank));
-  ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), *rank->communicator));
+  ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
   if (order.rank == 0) LogModel(order, *rank->model, log);
   if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
@@ -176,8 +198,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   RETURN_IF_ERROR(Restore(order, point, link, *rank, log));
-  RETURN_IF_ERROR(rank->communicator->Meet(kMeetingLimit)) << "before the first step";
-  RETURN_IF_ERROR(WarmUp(*rank->communicator)) << "while warming up";
+  RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
+  for (const auto& group : rank->groups->owned) {
+    RETURN_IF_ERROR(WarmUp(*group)) << "while warming up the " << group->name();
+  }
   return rank;
 }
 

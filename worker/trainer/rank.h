@@ -1,4 +1,4 @@
-// All that one rank trains with, in the order in which it is made: data, run folder, communicator, model, strategy,
+// All that one rank trains with, in the order in which it is made: data, run folder, groups, model, strategy,
 // state. Everything that can be refused is refused here, before the first step.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/collectives/abort_switch.h"
 #include "worker/collectives/communicator.h"
+#include "worker/collectives/group.h"
 #include "worker/data/batches.h"
 #include "worker/data/corpus.h"
 #include "worker/model/model.h"
@@ -31,10 +32,12 @@ struct Rank {
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates
-  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<MeshGroups> groups;
   std::unique_ptr<Model> model;
   std::unique_ptr<DataParallel> strategy;
   Deal deal;
+
+  Communicator& world() { return *groups->world; }
 
   uint64_t restored_step = 0;     // 0: from the start
   uint64_t restored_samples = 0;  // consumed up to then

@@ -3,19 +3,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/status_macros.h"
 #include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/writer.h"
 #include "worker/trainer/state.h"
 
 namespace trainyard {
 
-void Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {
+absl::Status Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {
   absl::Time began = absl::Now();
   Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
-  StateView state = ViewState(parts_.model, parts_.strategy);
-  absl::StatusOr<SavedCheckpoint> saved = WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest),
-                                                          state.tensors, parts_.file_system, parts_.check_fence);
-  double seconds = absl::ToDoubleSeconds(absl::Now() - began);
+  absl::StatusOr<SavedCheckpoint> saved;
+  RETURN_IF_ERROR(SaveState(
+      parts_.strategy,
+      [&](const std::vector<TensorHeader>& tensors, TensorStream stream) {
+        return WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest), tensors, stream,
+                               parts_.file_system, parts_.check_fence);
+      },
+      saved))
+      << "while saving step " << step;
+  Tell(step, saved, absl::Now() - began);
+  return absl::OkStatus();
+}
+
+void Saver::Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took) {
+  const double seconds = absl::ToDoubleSeconds(took);
   if (absl::IsAborted(saved.status())) return;
   if (!saved.ok()) {
     parts_.log << "save of step " << step << " failed, training goes on: " << saved.status().message() << std::endl;
@@ -54,7 +65,7 @@ Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t 
                    .num_bytes = fingerprint_->num_bytes,
                    .files_hash = fingerprint_->files_hash,
                    .content_hash = fingerprint_->content_hash};
-  manifest.strategy = "ddp";
+  manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);
   manifest.bucket_order = parts_.strategy.BucketOrder();
   return manifest;

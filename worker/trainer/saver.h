@@ -1,6 +1,6 @@
-// Saves checkpoints on rank 0: writes them, tells the coordinator, and removes old ones once it has confirmed a newer
-// one. A save that fails is told and forgotten; training goes on. Belongs to the loop's thread; owns nothing it is
-// given.
+// Saves checkpoints on rank 0, to which the other ranks hand their parts: writes them, tells the coordinator, and
+// removes old ones once it has confirmed a newer one. A save that fails is told and forgotten; training goes on.
+// Belongs to the loop's thread; owns nothing it is given.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 #include <optional>
 #include <ostream>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/writer.h"
 #include "worker/data/corpus.h"
-#include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/trainer/config.h"
 #include "worker/trainer/link.h"
@@ -25,7 +26,6 @@ class Saver {
   struct Parts {
     const StartOrder& order;
     const Corpus& corpus;
-    Model& model;
     DataParallel& strategy;
     Link& link;
     FileSystem& file_system;
@@ -37,9 +37,9 @@ class Saver {
   };
   explicit Saver(Parts parts) : parts_(std::move(parts)) {}
 
-  // Writes the state as it is after `step`. Where the fence has fallen nothing comes of it, and the loop finds out by
-  // looking itself.
-  void Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
+  // Collective: writes the state as it is after `step`; the other ranks call JoinSave. Where the fence has fallen
+  // nothing comes of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
+  absl::Status Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
 
   // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.
   void PruneConfirmed();
@@ -51,6 +51,7 @@ class Saver {
     uint64_t fact = 0;
     uint64_t step = 0;
   };
+  void Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took);
   Manifest MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
   void CheckContent(const CorpusFingerprint& fingerprint);
 

@@ -76,10 +76,44 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   if (!train.has_steps()) return Missing("train.steps");
   out.steps = train.steps();
   if (train.has_seed()) out.seed = train.seed();
-  if (train.precision() == v1::PRECISION_FP64) out.precision = TrainConfig::Precision::kFp64;
+  if (train.precision().master() == v1::PRECISION_FP64) out.precision = TrainConfig::Precision::kFp64;
   out.evaluate_every = train.evaluate().every_steps();
   if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
   return ReadOptimizer(train, out);
+}
+
+// Words are those of the job file.
+std::string StrategyWordOf(v1::DataParallel strategy) {
+  switch (strategy) {
+    case v1::DATA_PARALLEL_ZERO1:
+      return "zero1";
+    case v1::DATA_PARALLEL_ZERO2:
+      return "zero2";
+    case v1::DATA_PARALLEL_ZERO3:
+      return "zero3";
+    case v1::DATA_PARALLEL_FSDP:
+      return "fsdp";
+    case v1::DATA_PARALLEL_HSDP:
+      return "hsdp";
+    default:
+      return "ddp";
+  }
+}
+
+TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
+  TrainConfig::Parallel out;
+  out.strategy = StrategyWordOf(parallel.data());
+  out.shard = static_cast<int>(parallel.shard());
+  out.replicate = static_cast<int>(parallel.replicate());
+  if (parallel.has_bucket_elements()) out.bucket_elements = static_cast<int64_t>(parallel.bucket_elements());
+  if (parallel.has_overlap()) out.overlap = parallel.overlap();
+  if (parallel.has_reduce_scatter()) out.reduce_scatter = parallel.reduce_scatter();
+  out.reduce_every_micro_batch = parallel.reduce_every_micro_batch();
+  out.reshard_after_forward = parallel.reshard_after_forward() == 0;  // `true`, see job.proto
+  if (parallel.has_prefetch_elements()) out.prefetch_elements = static_cast<int64_t>(parallel.prefetch_elements());
+  if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
+  out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());
+  return out;
 }
 
 TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
@@ -106,9 +140,7 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
     return config;
   }
   RETURN_IF_ERROR(ReadTrain(spec.train(), config));
-  if (spec.parallel().has_bucket_elements())
-    config.bucket_elements = static_cast<int64_t>(spec.parallel().bucket_elements());
-  if (spec.parallel().has_overlap()) config.overlap = spec.parallel().overlap();
+  config.parallel = ParallelOf(spec.parallel());
   config.shared_memory = SwitchOf(spec.network().shared_memory());
   config.checkpoint_dir = spec.checkpoint().dir();
   if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");

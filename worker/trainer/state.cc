@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -12,10 +13,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr char kParameter[] = "parameter";
-constexpr char kFirstMoment[] = "exp_avg";
-constexpr char kSecondMoment[] = "exp_avg_sq";
 
 struct TypeName {
   at::ScalarType type;
@@ -28,18 +25,6 @@ const char* DtypeOf(at::ScalarType type) {
     if (known.type == type) return known.name;
   }
   return "";
-}
-
-void AddViews(absl::string_view role, const std::vector<NamedTensor>& named, StateView& view) {
-  for (const NamedTensor& entry : named) {
-    at::Tensor dense = entry.tensor.detach().contiguous();
-    view.owners.push_back(dense);
-    view.tensors.push_back({.name = entry.name,
-                            .role = std::string(role),
-                            .dtype = DtypeOf(dense.scalar_type()),
-                            .shape = dense.sizes().vec(),
-                            .bytes = {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()}});
-  }
 }
 
 absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
@@ -56,24 +41,44 @@ absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, cons
 
 }  // namespace
 
-StateView ViewState(Model& model, DataParallel& strategy) {
-  StateView view;
-  AddViews(kParameter, model.parameters(), view);
-  AddViews(kFirstMoment, strategy.FirstMoments(), view);
-  AddViews(kSecondMoment, strategy.SecondMoments(), view);
-  return view;
+absl::Status SaveState(DataParallel& strategy, StateWriter write, absl::StatusOr<SavedCheckpoint>& saved) {
+  std::vector<TensorHeader> headers;
+  for (const StateEntry& entry : strategy.StateEntries()) {
+    headers.push_back({.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape});
+  }
+  bool gathered = false;
+  absl::Status gathering;
+  saved = write(headers, [&](TensorSink sink) -> absl::Status {
+    gathered = true;
+    absl::Status taken;
+    gathering = strategy.VisitState([&](absl::string_view, const NamedTensor& entry) {
+      if (taken.ok()) taken = sink({static_cast<const char*>(entry.tensor.const_data_ptr()), entry.tensor.nbytes()});
+      return absl::OkStatus();
+    });
+    RETURN_IF_ERROR(gathering);
+    return taken;
+  });
+  return gathered ? gathering : JoinSave(strategy);
 }
 
-absl::Status LoadState(const Checkpoint& checkpoint, Model& model, DataParallel& strategy) {
-  RETURN_IF_ERROR(ReadInto(checkpoint, kParameter, model.parameters()));
-  RETURN_IF_ERROR(ReadInto(checkpoint, kFirstMoment, strategy.FirstMoments()));
-  RETURN_IF_ERROR(ReadInto(checkpoint, kSecondMoment, strategy.SecondMoments()));
+absl::Status JoinSave(DataParallel& strategy) {
+  return strategy.VisitState([](absl::string_view, const NamedTensor&) { return absl::OkStatus(); });
+}
+
+absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
+  absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
+  for (const StateEntry& entry : strategy.StateEntries()) shapes[entry.name] = entry.shape;
+  RETURN_IF_ERROR(strategy.LoadState(
+      [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor& out) {
+        absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
+        return checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
+      }));
   strategy.set_num_updates(checkpoint.manifest().optimizer_updates);
   return absl::OkStatus();
 }
 
 absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
-  return ReadInto(checkpoint, kParameter, model.parameters());
+  return ReadInto(checkpoint, kParameterRole, model.parameters());
 }
 
 absl::Status InitializeFrom(const std::string& path, Model& model) {

@@ -10,6 +10,7 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/numerics/schedule.h"
+#include "worker/trainer/state.h"
 
 namespace trainyard {
 namespace {
@@ -46,7 +47,6 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       told_to_leave_(std::move(told_to_leave)),
       saver_({.order = order,
               .corpus = *rank.corpus,
-              .model = *rank.model,
               .strategy = *rank.strategy,
               .link = link,
               .file_system = file_system,
@@ -76,7 +76,9 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     if (evaluate) {
       RETURN_IF_ERROR(Evaluate());
     }
-    if (save || leave_) Save();
+    if (save || leave_) {
+      RETURN_IF_ERROR(Save());
+    }
     RETURN_IF_ERROR(CheckFence());
     if (order_.rank == 0) saver_.PruneConfirmed();
   }
@@ -102,7 +104,7 @@ absl::Status Trainer::MakeStep() {
 
   const Stopwatch update;
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
-  StepOutput output = rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens});
+  ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
   record.optimizer_s = update.seconds();
   if (output.skipped && order_.rank == 0) {
     log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
@@ -132,16 +134,24 @@ void Trainer::LeaveSave() {
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
   const uint64_t position = ConsumedSamples(step_ - 1);
-  for (size_t i = 0; i < rank_.deal.micro_batches.size(); ++i) {
+  const size_t rounds = static_cast<size_t>(rank_.deal.num_rounds);
+  for (size_t i = 0; i < rounds; ++i) {
+    const bool last_round = i + 1 == rounds;
+    if (i >= rank_.deal.micro_batches.size()) {
+      RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/true, last_round));
+      continue;
+    }
     const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
     Batch batch =
         rank_.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro);
     std::optional<DropoutKey> dropout;
     if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
-    at::Tensor loss = rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
+    ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
+      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
+    }));
     const double value = loss.item<double>();
     if (!std::isfinite(value)) rank_.strategy->RejectStep();
-    rank_.strategy->Backward(loss, /*last=*/i + 1 == rank_.deal.micro_batches.size());
+    RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
     terms.loss_sum += value;
     terms.tokens += static_cast<double>(batch.targets.numel());
   }
@@ -151,7 +161,7 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
   const auto values = terms.ToArray();
   std::copy(values.begin(), values.end(), terms_.mutable_data_ptr<double>());
-  reduction_ = rank_.communicator->AllReduceSum(terms_);
+  reduction_ = rank_.world().AllReduceSum(terms_);
   return absl::OkStatus();
 }
 
@@ -184,12 +194,20 @@ absl::Status Trainer::Evaluate() {
   const Stopwatch watch;
   at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros({1}, at::kDouble);
-  for (int64_t i = order_.rank; i < rank_.evaluation->num_batches(); i += order_.world_size) {
+  // As many rounds on every rank, whether or not there is a batch for it.
+  for (int64_t first = 0; first < rank_.evaluation->num_batches(); first += order_.world_size) {
+    const int64_t i = first + order_.rank;
+    if (i >= rank_.evaluation->num_batches()) {
+      RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/false, /*last=*/false));
+      continue;
+    }
     Batch batch = rank_.evaluation->At(i);
-    *sum.mutable_data_ptr<double>() +=
-        rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt).item<double>();
+    ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
+      return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt);
+    }));
+    *sum.mutable_data_ptr<double>() += loss.item<double>();
   }
-  RETURN_IF_ERROR(rank_.communicator->AllReduceSum(sum)->Wait());
+  RETURN_IF_ERROR(rank_.world().AllReduceSum(sum)->Wait());
   if (order_.rank != 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckFence());
   EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.evaluation->num_tokens())};
@@ -200,13 +218,14 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-// Rank 0 saves. The others go on to the next step and wait there; until they hear of rank 0 again they are in this
-// phase too, so that whoever looks at them knows how long that may take.
-void Trainer::Save() {
+// Rank 0 writes what all of them hold. The others go on to the next step once they have given their part, and wait
+// there; until they hear of rank 0 again they are in this phase too, so that whoever looks at them knows how long that
+// may take.
+absl::Status Trainer::Save() {
   link_.ReportProgress(Phase::kSave, step_);
   saving_ = order_.rank != 0;
-  if (saving_) return;
-  saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples());
+  if (saving_) return JoinSave(*rank_.strategy);
+  return saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples());
 }
 
 uint64_t Trainer::ConsumedSamples(uint64_t step) const {

@@ -50,7 +50,7 @@ class Trainer {
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
   absl::Status Evaluate();
-  void Save();
+  absl::Status Save();
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;

@@ -89,6 +89,8 @@ TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
 
   Problems none;
   CheckMemory(spec_, uint64_t{4} << 30, {}, &none);
+  spec_.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);  // one copy of everything, shared by both: 1.3 GiB
+  CheckMemory(spec_, uint64_t{2} << 30, {}, &none);
   CheckMemory(spec_, 0, {}, &none);
   EXPECT_TRUE(none.ok());
 }

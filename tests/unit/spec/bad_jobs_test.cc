@@ -38,11 +38,11 @@ const BadJob kValues[] = {
     {"key_of_another_place", "  steps: 10", "  steps: 10\n  lr: 1",
      "job.yaml:14:3: train: unknown key 'lr'; it belongs at train.optimizer.lr. Valid here: model, data, batch, "
      "optimizer, "
-     "schedule, precision, steps, evaluate, seed"},
+     "schedule, precision, steps, evaluate, seed, loss_scale, freeze, nonfinite_limit"},
     {"unknown_key", "  steps: 10", "  steps: 10\n  colour: blue",
      "job.yaml:14:3: train: unknown key 'colour'. Valid here: model, data, batch, optimizer, schedule, precision, "
      "steps, "
-     "evaluate, seed"},
+     "evaluate, seed, loss_scale, freeze, nonfinite_limit"},
     {"text_for_a_number", "steps: 10", "steps: many",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 'many'"},
     {"quoted_number", "steps: 10", "steps: '10'",
@@ -81,15 +81,6 @@ const BadJob kTogether[] = {
      "job.yaml:12:12: train.batch.micro: global 8 is not a multiple of micro 16: 16 x 1 = 16; choose micro 1, 2, 4, 8 "
      "or "
      "global 16"},
-    {"uneven_deal", "ranks: 2", "ranks: 3",
-     "job.yaml:15:10: resources.ranks: global 8 / micro 2 = 4 micro-batches cannot be dealt evenly to 3 ranks; choose "
-     "ranks "
-     "1, 2, 4 or global 6 or 12"},
-    {"uneven_deal_with_auto", "micro: 2\n  steps: 10\nresources:\n  ranks: 2",
-     "micro: auto\n  steps: 10\nresources:\n  ranks: 3",
-     "job.yaml:11:13: train.batch.global: 8 sequences cannot be dealt evenly to 3 ranks; choose global 6 or 9 or ranks "
-     "1, "
-     "2, 4, 8"},
     {"tensor_too_large", "context: 8\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "context: 1048576\n  data:\n    text: [corpus]\n  batch:\n    global: 8\n    micro: 2",
      "job.yaml:2:1: train: the attention scores of one micro-batch would have micro 2 x heads 2 x context 1048576 x "
@@ -251,6 +242,14 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "name: p\nprobe: {matmul_size: 64}\ncheckpoint: {keep: 1}\nparallel: {overlap: true}\n",
        "job.yaml:3:1: warning: checkpoint: has no effect: a probe saves nothing\n"
        "job.yaml:4:1: warning: parallel: has no effect: a probe trains nothing"},
+      {"uneven deal", "ranks: 2", "ranks: 3",
+       "job.yaml:12:12: warning: train.batch.micro: global 8 / micro 2 = 4 micro-batches leave 3 ranks idle for 33 % "
+       "of "
+       "a step's computing; ranks 1, 2, 4 or global 6 or 12 would not"},
+      {"uneven deal of auto", "micro: 2\n  steps: 10\nresources:\n  ranks: 2",
+       "micro: auto\n  steps: 10\nresources:\n  ranks: 3",
+       "job.yaml:11:13: warning: train.batch.global: global 8 / micro 1 = 8 micro-batches leave 3 ranks idle for 11 % "
+       "of a step's computing; ranks 1, 2, 4, 8 or global 6 or 9 would not"},
       {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };

@@ -36,7 +36,8 @@ TEST(Prepare, GivesEveryDefaultOfTheSchema) {
   EXPECT_EQ(spec.train().optimizer().betas_size(), 2);
   EXPECT_EQ(spec.train().optimizer().eps(), 1e-8);
   EXPECT_EQ(spec.train().seed(), 1337u);
-  EXPECT_EQ(spec.train().precision(), v1::PRECISION_FP32);
+  EXPECT_EQ(spec.train().precision().param(), v1::PRECISION_FP32);
+  EXPECT_EQ(spec.train().precision().state(), v1::PRECISION_FP32);
   EXPECT_EQ(spec.parallel().bucket_elements(), 6553600u);
   EXPECT_TRUE(spec.parallel().overlap());
   EXPECT_EQ(spec.checkpoint().keep(), 3u);
@@ -79,7 +80,7 @@ TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
   v1::JobSpec spec = Read(kGoodJob).spec;
   spec.set_name("");
   spec.mutable_train()->mutable_model()->set_heads(0);
-  spec.mutable_train()->set_precision(static_cast<v1::Precision>(9));
+  spec.mutable_train()->mutable_precision()->set_type(static_cast<v1::Precision>(9));
   spec.mutable_train()->mutable_optimizer()->add_betas(0.5);
   spec.clear_resources();
 
@@ -89,7 +90,7 @@ TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
   EXPECT_EQ(status.message(),
             "train.model.heads: must be from 1 to 1024, found 0\n"
             "train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of 1\n"
-            "train.precision: expected one of fp32, fp64, found the unknown value 9\n"
+            "train.precision.type: expected one of fp32, fp64, bf16, fp16 or auto, found the unknown value 9\n"
             "name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found ''\n"
             "checkpoint.dir: is required: a folder that all hosts of the job share");
 }
@@ -118,7 +119,7 @@ TEST(Digest, IsOfTheBytesAndStaysTheSame) {
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
   // A change of this value means that coordinators and trainers of different builds refuse each other.
-  EXPECT_EQ(job.digest, "de190224277425eeccd2340d4ec72a81");
+  EXPECT_EQ(job.digest, "4f562c4c00901c8cb79574d0d736b09a");
 }
 
 TEST(Digest, DiffersWhereSpecsDiffer) {
@@ -212,6 +213,20 @@ TEST_P(ShippedJobs, CommentEveryKeyOfTheSchema) {
     ++lines;
   }
   EXPECT_GT(lines, 40u);
+}
+
+// One file a strategy, with the keys that matter to it.
+TEST(StrategyJobs, AreValidWithoutAWarning) {
+  for (const char* name : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
+    auto text = ReadFile(std::string("configs/jobs/") + name + ".yaml");
+    ASSERT_TRUE(text.ok()) << text.status();
+
+    ReadJob read = Read(*text);
+
+    EXPECT_EQ(read.Errors(), "") << name;
+    EXPECT_EQ(read.Warnings(), "") << name;
+    EXPECT_EQ(EnumWord(*v1::DataParallel_descriptor()->FindValueByNumber(read.spec.parallel().data())), name);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, ShippedJobs, testing::Values("stdlib", "lab-tiny", "lab-10m"),

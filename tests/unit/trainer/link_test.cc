@@ -342,7 +342,7 @@ TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
   v1::JobSpec spec = SmallSpec();
   v1::Train& train = *spec.mutable_train();
   train.mutable_model()->set_dropout(0.25);
-  train.set_precision(v1::PRECISION_FP64);
+  train.mutable_precision()->set_master(v1::PRECISION_FP64);
   train.set_seed(7);
   train.mutable_optimizer()->set_lr(0.5);
   train.mutable_optimizer()->add_betas(0.8);

@@ -1,0 +1,196 @@
+#include "spec/parallel_rules.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/strict_yaml.h"
+#include "spec/choices.h"
+
+namespace trainyard {
+namespace {
+
+class ParallelRules {
+ public:
+  ParallelRules(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems)
+      : spec_(spec),
+        parallel_(spec.parallel()),
+        ranks_(ranks),
+        word_(EnumWord(
+            *v1::DataParallel_descriptor()->FindValueByNumber(std::max<int>(parallel_.data(), v1::DATA_PARALLEL_DDP)))),
+        positions_(positions),
+        problems_(*problems) {}
+
+  // Returns whether the sizes fit the ranks.
+  bool Sizes() {
+    const uint64_t shard = parallel_.shard(), replicate = parallel_.replicate();
+    if (ranks_ == 0) return false;
+    if (!ShardsOptimizerState(parallel_.data())) {
+      for (const char* key : {"shard", "replicate"}) NoEffect(key, "ddp shards nothing: every rank holds all");
+      return true;
+    }
+    if (parallel_.data() == v1::DATA_PARALLEL_HSDP && shard == 0 && replicate == 0) {
+      return Error("data",
+                   absl::StrCat("is hsdp, which shards over `shard` ranks and holds `replicate` such copies; give ",
+                                "one of the two sizes: parallel.shard ", Choices(DivisorsNear(ranks_, 2)), " for ",
+                                ranks_, " ranks"));
+    }
+    if (shard > ranks_) {
+      return Error("shard", absl::StrCat("is ", shard, ", and the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
+                                         "; choose shard ", Choices(DivisorsNear(ranks_, ranks_)), " or ranks ",
+                                         shard * std::max(replicate, uint64_t{1})));
+    }
+    if (shard > 0 && replicate > 0) {
+      if (shard * replicate == ranks_) return true;
+      return Error("shard", absl::StrCat("shard ", shard, " x replicate ", replicate, " = ", shard * replicate,
+                                         ", and the job has ", ranks_, ranks_ == 1 ? " rank" : " ranks",
+                                         "; choose sizes whose product it is, or resources.ranks ", shard * replicate));
+    }
+    return Divides("shard", shard) && Divides("replicate", replicate);
+  }
+
+  void Effects() {
+    const v1::DataParallel data = parallel_.data();
+    if (ranks_ == 1) {
+      for (const char* key : {"bucket_elements", "gather_bucket_elements", "overlap", "reshard_after_forward",
+                              "reduce_scatter", "all_gather"}) {
+        NoEffect(key, "one rank reduces with no other");
+      }
+      return;
+    }
+    if (!ShardsParameters(data)) {
+      for (const char* key :
+           {"reshard_after_forward", "prefetch_elements", "max_live_elements", "reuse_elements", "persist_elements"}) {
+        NoEffect(key, absl::StrCat(word_, " holds the parameters whole on every rank"));
+      }
+    } else {
+      for (const char* key : {"bucket_elements", "gather_bucket_elements", "reduce_scatter", "all_gather"}) {
+        NoEffect(key, absl::StrCat(word_, " communicates block by block"));
+      }
+    }
+    if (!ShardsOptimizerState(data)) {
+      for (const char* key : {"gather_bucket_elements", "reduce_scatter", "all_gather"}) {
+        NoEffect(key, "ddp all-reduces gradients and gathers nothing");
+      }
+    }
+    if (!ShardsGradients(data)) {
+      NoEffect("reduce_every_micro_batch", absl::StrCat(word_, " keeps the gradients whole on every rank"));
+    }
+    if (ShardsParameters(data) && parallel_.has_overlap() && !parallel_.overlap()) {
+      NoEffect("prefetch_elements", "overlap is false: nothing is gathered ahead");
+    }
+  }
+
+  // After Sizes found no error.
+  void Reshard() {
+    const uint64_t group = parallel_.reshard_after_forward(), shard = DataSizesOf(parallel_, ranks_).shard;
+    if (group < 2 || !ShardsParameters(parallel_.data()) || shard % group == 0) return;
+    Error("reshard_after_forward",
+          absl::StrCat("is ", group, ", which does not divide the ", shard,
+                       " ranks that share a copy; choose true, false or ", Choices(DivisorsNear(shard, group))));
+  }
+
+ private:
+  bool Divides(const char* key, uint64_t size) {
+    if (size == 0 || ranks_ % size == 0) return true;
+    const uint64_t times = ranks_ / size;
+    return Error(key,
+                 absl::StrCat("is ", size, ", which does not divide the job's ", ranks_, " ranks: ", size, " x ", times,
+                              " = ", size * times, ", ", size, " x ", times + 1, " = ", size * (times + 1), "; choose ",
+                              Choices(DivisorsNear(ranks_, size)), " or ranks ", MultiplesAround(ranks_, size)));
+  }
+
+  bool Error(absl::string_view key, absl::string_view text) {
+    problems_.AddError(positions_, absl::StrCat("parallel.", key), text);
+    return false;
+  }
+  // A warning, if the key was given.
+  void NoEffect(const char* key, absl::string_view why) {
+    const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
+    if (!parallel_.GetReflection()->HasField(parallel_, field)) return;
+    problems_.AddWarning(positions_, absl::StrCat("parallel.", key), absl::StrCat("has no effect: ", why));
+  }
+
+  const v1::JobSpec& spec_;
+  const v1::Parallel& parallel_;
+  const uint64_t ranks_;
+  const std::string word_;
+  const Positions& positions_;
+  Problems& problems_;
+};
+
+// 24 sequences in micro-batches of 3, 3 ranks: 8 micro-batches take 3 rounds, one place of 9 stays empty.
+void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, const Positions& positions,
+                     Problems* problems) {
+  const DealShape deal = DealShapeOf(batch.global(), micro, ranks);
+  if (deal.idle == 0) return;
+  const double share = 100.0 * static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * ranks);
+  problems->AddWarning(
+      positions, batch.has_micro() ? "train.batch.micro" : "train.batch.global",
+      absl::StrFormat("global %d / micro %d = %d micro-batches leave %d ranks idle for %.0f %% of a step's computing; "
+                      "ranks %s or global %s would not",
+                      batch.global(), micro, deal.micro_batches, ranks, share,
+                      Choices(DivisorsNear(deal.micro_batches, ranks)),
+                      MultiplesAround(batch.global(), micro * ranks)));
+}
+
+}  // namespace
+
+bool ShardsParameters(v1::DataParallel strategy) {
+  return strategy == v1::DATA_PARALLEL_ZERO3 || strategy == v1::DATA_PARALLEL_FSDP ||
+         strategy == v1::DATA_PARALLEL_HSDP;
+}
+bool ShardsGradients(v1::DataParallel strategy) {
+  return strategy == v1::DATA_PARALLEL_ZERO2 || ShardsParameters(strategy);
+}
+bool ShardsOptimizerState(v1::DataParallel strategy) {
+  return strategy == v1::DATA_PARALLEL_ZERO1 || ShardsGradients(strategy);
+}
+
+DataSizes DataSizesOf(const v1::Parallel& parallel, uint64_t ranks) {
+  if (!ShardsOptimizerState(parallel.data())) return {.shard = 1, .replicate = ranks};
+  if (parallel.shard() > 0) return {.shard = parallel.shard(), .replicate = ranks / parallel.shard()};
+  if (parallel.replicate() > 0) return {.shard = ranks / parallel.replicate(), .replicate = parallel.replicate()};
+  return {.shard = ranks, .replicate = 1};
+}
+
+DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks) {
+  DealShape deal{.micro_batches = global / micro};
+  deal.rounds = (deal.micro_batches + ranks - 1) / ranks;
+  deal.idle = deal.rounds * ranks - deal.micro_batches;
+  return deal;
+}
+
+uint64_t AutoMicro(uint64_t global, uint64_t ranks) {
+  uint64_t best = 1;
+  for (uint64_t d = 1; d <= global; ++d) {
+    if (global % d != 0) continue;
+    const DealShape ours = DealShapeOf(global, d, ranks), other = DealShapeOf(global, best, ranks);
+    // Shares of idle places, compared without division; at equal ones the larger micro-batch.
+    if (ours.idle * other.rounds <= other.idle * ours.rounds) best = d;
+  }
+  return best;
+}
+
+void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& positions, Problems* problems) {
+  ParallelRules rules(spec, ranks, positions, problems);
+  if (rules.Sizes()) rules.Reshard();
+  rules.Effects();
+}
+
+void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {
+  const uint64_t global = batch.global();
+  if (global == 0 || ranks == 0) return;
+  const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(global, ranks);
+  if (micro == 0) return;
+  if (global % micro == 0) return WarnOfIdleRanks(batch, micro, ranks, positions, problems);
+  uint64_t times = global / micro;
+  problems->AddError(positions, "train.batch.micro",
+                     absl::StrCat("global ", global, " is not a multiple of micro ", micro, ": ",
+                                  times == 0 ? "" : absl::StrCat(micro, " x ", times, " = ", micro * times, ", "),
+                                  micro, " x ", times + 1, " = ", micro * (times + 1), "; choose micro ",
+                                  Choices(DivisorsNear(global, micro)), " or global ", MultiplesAround(global, micro)));
+}
+
+}  // namespace trainyard

@@ -1,0 +1,198 @@
+// Sizes of the data axes, deals, and keys of `parallel` that can have no effect.
+#include "spec/parallel_rules.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <ostream>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/strict_yaml.h"
+#include "spec/precision_rules.h"
+#include "spec/prepare.h"
+#include "tests/unit/spec/sample_job.h"
+
+namespace trainyard {
+namespace {
+
+ReadJob ReadParallel(int ranks, const std::string& parallel) {
+  return Read(absl::StrCat(absl::StrReplaceAll(kGoodJob, {{"ranks: 2", absl::StrCat("ranks: ", ranks)}}), "parallel: {",
+                           parallel, "}\n"));
+}
+
+struct Row {
+  const char* name;
+  int ranks;
+  const char* parallel;
+  const char* text;
+};
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+std::string RowName(const testing::TestParamInfo<Row>& info) { return info.param.name; }
+
+class RefusedSizes : public testing::TestWithParam<Row> {};
+
+TEST_P(RefusedSizes, GetASentenceWithTheProduct) {
+  const Row& row = GetParam();
+
+  EXPECT_EQ(ReadParallel(row.ranks, row.parallel).Errors(), row.text);
+}
+
+const Row kRefused[] = {
+    {"product_is_not_the_ranks", 4, "data: hsdp, shard: 2, replicate: 3",
+     "job.yaml:16:31: parallel.shard: shard 2 x replicate 3 = 6, and the job has 4 ranks; choose sizes whose product "
+     "it is, or resources.ranks 6"},
+    {"shard_larger_than_the_world", 4, "data: fsdp, shard: 8",
+     "job.yaml:16:31: parallel.shard: is 8, and the job has 4 ranks; choose shard 1, 2, 4 or ranks 8"},
+    {"shard_that_does_not_divide", 4, "data: zero3, shard: 3",
+     "job.yaml:16:32: parallel.shard: is 3, which does not divide the job's 4 ranks: 3 x 1 = 3, 3 x 2 = 6; choose 1, "
+     "2, 4 or ranks 3 or 6"},
+    {"replicate_that_does_not_divide", 4, "data: hsdp, replicate: 3",
+     "job.yaml:16:35: parallel.replicate: is 3, which does not divide the job's 4 ranks: 3 x 1 = 3, 3 x 2 = 6; choose "
+     "1, 2, 4 or ranks 3 or 6"},
+    {"hsdp_without_sizes", 4, "data: hsdp",
+     "job.yaml:16:18: parallel.data: is hsdp, which shards over `shard` ranks and holds `replicate` such copies; give "
+     "one of the two sizes: parallel.shard 1, 2, 4 for 4 ranks"},
+    {"unknown_strategy", 4, "data: fsdq",
+     "job.yaml:16:18: parallel.data: expected one of ddp, zero1, zero2, zero3, fsdp, hsdp, found 'fsdq'; did you mean "
+     "'fsdp'?"},
+    {"no_ranks_in_a_shard", 4, "data: fsdp, shard: 0",
+     "job.yaml:16:31: parallel.shard: must be from 1 to 65536, found 0"},
+    {"reshard_to_one", 4, "data: fsdp, reshard_after_forward: 1",
+     "job.yaml:16:47: parallel.reshard_after_forward: must be from 2 to 65536, found 1"},
+    {"reshard_to_a_word", 4, "data: fsdp, reshard_after_forward: yes",
+     "job.yaml:16:47: parallel.reshard_after_forward: expected a whole number from 2 to 65536, true or false, found "
+     "'yes'"},
+};
+INSTANTIATE_TEST_SUITE_P(, RefusedSizes, testing::ValuesIn(kRefused), RowName);
+
+class KeysWithoutEffect : public testing::TestWithParam<Row> {};
+
+TEST_P(KeysWithoutEffect, AreWarnings) {
+  const Row& row = GetParam();
+
+  ReadJob read = ReadParallel(row.ranks, row.parallel);
+
+  EXPECT_EQ(read.Errors(), "");
+  EXPECT_EQ(read.Warnings(), row.text);
+}
+
+const Row kWithout[] = {
+    {"every_size_fits_a_strategy_that_shards", 4, "data: zero2, shard: 2, replicate: 2", ""},
+    {"resharding_of_blocks", 4, "data: fsdp, reshard_after_forward: false", ""},
+    {"sizes_of_ddp", 2, "data: ddp, shard: 2",
+     "job.yaml:16:30: warning: parallel.shard: has no effect: ddp shards nothing: every rank holds all"},
+    {"resharding_of_whole_parameters", 2, "data: zero1, reshard_after_forward: true",
+     "job.yaml:16:48: warning: parallel.reshard_after_forward: has no effect: zero1 holds the parameters whole on "
+     "every "
+     "rank"},
+    {"buckets_of_blocks", 2, "data: fsdp, bucket_elements: 100",
+     "job.yaml:16:41: warning: parallel.bucket_elements: has no effect: fsdp communicates block by block"},
+    {"one_rank", 1, "data: fsdp, overlap: false",
+     "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
+};
+INSTANTIATE_TEST_SUITE_P(, KeysWithoutEffect, testing::ValuesIn(kWithout), RowName);
+
+TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
+  const std::tuple<const char*, int, uint64_t, uint64_t> rows[] = {
+      {"data: ddp", 4, 1, 4},
+      {"data: zero1", 4, 4, 1},
+      {"data: fsdp", 3, 3, 1},
+      {"data: hsdp, shard: 2", 4, 2, 2},
+      {"data: hsdp, replicate: 4", 4, 1, 4},
+      {"data: zero3, shard: 2, replicate: 3", 6, 2, 3},
+  };
+  for (const auto& [text, ranks, shard, replicate] : rows) {
+    ReadJob read = ReadParallel(ranks, text);
+    EXPECT_EQ(read.Errors(), "") << text;
+
+    const DataSizes sizes = DataSizesOf(read.spec.parallel(), static_cast<uint64_t>(ranks));
+
+    EXPECT_EQ(sizes.shard, shard) << text;
+    EXPECT_EQ(sizes.replicate, replicate) << text;
+  }
+}
+
+TEST(DataSizes, AreInTheResolvedSpecAndTold) {
+  auto job = PrepareJob(ReadParallel(4, "data: hsdp, shard: 2").spec, {.job_id = "abcdefgh", .default_run_root = "/r"});
+  ASSERT_TRUE(job.ok()) << job.status();
+
+  EXPECT_EQ(job->spec.parallel().shard(), 2u);
+  EXPECT_EQ(job->spec.parallel().replicate(), 2u);
+  std::map<std::string, std::string> reasons;
+  for (const v1::ResolvedKey& decision : job->decisions) reasons[decision.key()] = decision.reason();
+  EXPECT_EQ(reasons["parallel.replicate"], "shard 2 x replicate 2 = 4 ranks");
+  EXPECT_EQ(reasons.count("parallel.shard"), 0u) << "it was given";
+  auto again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/elsewhere"});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->digest, job->digest);
+}
+
+TEST(ReshardAfterForward, IsAWordOrANumber) {
+  EXPECT_EQ(ReadParallel(4, "data: fsdp, reshard_after_forward: true").spec.parallel().reshard_after_forward(), 0u);
+  ReadJob kept = ReadParallel(4, "data: fsdp, reshard_after_forward: false");
+
+  EXPECT_EQ(kept.spec.parallel().reshard_after_forward(), 1u);
+  EXPECT_NE(WriteYaml(kept.spec).find("reshard_after_forward: false\n"), std::string::npos);
+}
+
+TEST(Precision, IsAWordOrAMap) {
+  const std::string word = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp64"}});
+  const std::string map = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: {type: fp64}"}});
+  const std::string wrong = absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  precision: fp63"}});
+
+  EXPECT_EQ(Read(word).Errors(), "");
+  EXPECT_EQ(Read(word).spec.train().precision().type(), v1::PRECISION_FP64);
+  EXPECT_EQ(Read(map).spec.train().precision().type(), v1::PRECISION_FP64);
+  EXPECT_EQ(Read(kGoodJob, {"train.precision=fp64"}).spec.train().precision().type(), v1::PRECISION_FP64);
+  EXPECT_EQ(Read(wrong).Errors(),
+            "job.yaml:14:14: train.precision: expected one of fp32, fp64, bf16, fp16 or auto, found 'fp63'; did you "
+            "mean 'fp64'?; or a map with keys of type, param, reduce, output, master, state");
+}
+
+std::string Types(const std::string& precision) {
+  const v1::PrecisionPolicy policy =
+      ResolvedPrecision(Read(kGoodJob, {absl::StrCat("train.precision=", precision)}).spec.train().precision());
+  std::string types;
+  for (const char* key : {"param", "reduce", "output", "master", "state"}) {
+    absl::StrAppend(&types, FieldYaml(policy, *v1::PrecisionPolicy::descriptor()->FindFieldByName(key)), " ");
+  }
+  return types;
+}
+
+TEST(Precision, OfAWordIsTheUsualRecipe_OfAMapFollowsParam) {
+  EXPECT_EQ(Types("fp32"), "fp32 fp32 fp32 fp32 fp32 ");
+  EXPECT_EQ(Types("fp64"), "fp64 fp64 fp64 fp64 fp64 ");
+  EXPECT_EQ(Types("bf16"), "bf16 fp32 fp32 fp32 fp32 ");
+  EXPECT_EQ(Types("{param: bf16}"), "bf16 bf16 bf16 fp32 fp32 ");
+  EXPECT_EQ(Types("{param: bf16, reduce: fp32, master: bf16}"), "bf16 fp32 bf16 bf16 fp32 ");
+  EXPECT_EQ(Types("{type: fp16, reduce: fp16}"), "fp16 fp16 fp32 fp32 fp32 ");
+}
+
+TEST(Precision, OfSixteenBitsIsRefused) {
+  EXPECT_EQ(
+      Read(kGoodJob, {"train.precision=bf16"}).Errors(),
+      "--set train.precision=bf16: train.precision: is not supported by this version; choose fp32 or fp64 for all");
+}
+
+TEST(Deal, CountsRoundsAndEmptyPlaces) {
+  const DealShape even = DealShapeOf(24, 3, 4), uneven = DealShapeOf(24, 3, 3);
+
+  EXPECT_EQ(even.rounds, 2u);
+  EXPECT_EQ(even.idle, 0u);
+  EXPECT_EQ(uneven.micro_batches, 8u);
+  EXPECT_EQ(uneven.rounds, 3u);
+  EXPECT_EQ(uneven.idle, 1u);
+}
+
+TEST(AutoMicro, IsTheLargestThatLeavesTheSmallestShareIdle) {
+  EXPECT_EQ(AutoMicro(8, 2), 4u);   // 2 x 4
+  EXPECT_EQ(AutoMicro(8, 1), 8u);   // one of 8
+  EXPECT_EQ(AutoMicro(8, 3), 1u);   // 8 micro-batches in 3 rounds: 1 of 9 empty; in twos 2 of 6
+  EXPECT_EQ(AutoMicro(24, 5), 1u);  // 24 in 5 rounds: 1 of 25; in twos 3 of 15
+  EXPECT_EQ(AutoMicro(2, 3), 1u);
+}
+
+}  // namespace
+}  // namespace trainyard
