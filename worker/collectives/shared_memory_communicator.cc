@@ -1,5 +1,7 @@
 #include "worker/collectives/shared_memory_communicator.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -21,9 +23,10 @@ constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
 
 // One operation, from its start until it was carried out. It goes piece by piece: a piece is put where the peers read
-// it, taken from theirs, and, where each rank summed a share of it, collected.
+// it, taken from theirs, and, where each rank summed a share of it, collected. What lies in a buffer that the peers
+// read is left to its owner once they have.
 struct Operation {
-  enum Turn { kPut, kTake, kCollect };
+  enum Turn { kPut, kTake, kCollect, kLeave };
 
   Kind kind;
   std::string name = {};  // "all-reduce 17 (6553600 x fp32)"
@@ -34,6 +37,7 @@ struct Operation {
   size_t width = 1;          // bytes of an element
   int64_t start = 0;         // of the piece under way
   Turn turn = kPut;
+  bool is_read_in_place = false;  // by the peers: `in`, from a buffer of NewBuffer
   bool over = false;
   absl::Status status = {};
 };
@@ -90,6 +94,13 @@ class SharedMemoryCommunicator final : public Communicator {
   CollectiveProgress progress() const override {
     absl::MutexLock lock(&mu_);
     return progress_;
+  }
+
+  at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override {
+    std::shared_ptr<SharedBuffer> buffer = segment_->NewBuffer(static_cast<size_t>(numel) * c10::elementSize(type));
+    if (buffer == nullptr) return Communicator::NewBuffer(numel, type);
+    return at::from_blob(
+        buffer->data(), {numel}, [buffer](void*) {}, at::TensorOptions().dtype(type));
   }
 
   void Progress() override {
@@ -178,6 +189,8 @@ class SharedMemoryCommunicator final : public Communicator {
         return {SharedSegment::kArrived, ticket_};
       case Operation::kCollect:
         return {SharedSegment::kReduced, ticket_};
+      case Operation::kLeave:
+        return {SharedSegment::kDone, ticket_};
     }
     return {SharedSegment::kDone, ticket_};
   }
@@ -195,7 +208,7 @@ class SharedMemoryCommunicator final : public Communicator {
         return absl::OkStatus();
       case Operation::kTake:
         RETURN_IF_ERROR(CompareWithPeers());
-        Take(operation, size);
+        RETURN_IF_ERROR(Take(operation, size));
         if (operation.kind == Kind::kAllReduce) {
           segment_->Tell(SharedSegment::kReduced, ticket_);
           operation.turn = Operation::kCollect;
@@ -205,11 +218,16 @@ class SharedMemoryCommunicator final : public Communicator {
       case Operation::kCollect:
         std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
         break;
+      case Operation::kLeave:
+        operation.over = true;
+        return absl::OkStatus();
     }
     segment_->Tell(SharedSegment::kDone, ticket_);
     operation.turn = Operation::kPut;
     operation.start += size;
-    operation.over = operation.start >= operation.num_elements;  // an empty tensor goes in one piece, too
+    if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor goes in one piece, too
+    operation.over = !operation.is_read_in_place;
+    if (operation.is_read_in_place) operation.turn = Operation::kLeave;
     return absl::OkStatus();
   }
 
@@ -234,8 +252,12 @@ class SharedMemoryCommunicator final : public Communicator {
 
   // Both of these read all that a piece needs of a tensor before they write any of it, so that the tensors of an
   // operation may be parts of one another.
-  void Put(const Operation& operation, size_t bytes) {
+  void Put(Operation& operation, size_t bytes) {
     std::byte* part = segment_->part(rank_, ticket_);
+    const at::Tensor& in = operation.in;
+    operation.is_read_in_place =
+        segment_->SetPlace(ticket_, in.defined() ? in.data_ptr() : nullptr, in.defined() ? in.nbytes() : 0);
+    if (operation.is_read_in_place) return;
     switch (operation.kind) {
       case Kind::kAllReduce:
         std::memcpy(part, At(operation.out, operation.start), bytes);
@@ -258,7 +280,7 @@ class SharedMemoryCommunicator final : public Communicator {
     }
   }
 
-  void Take(const Operation& operation, int64_t size) {
+  absl::Status Take(const Operation& operation, int64_t size) {
     const size_t bytes = static_cast<size_t>(size) * operation.width;
     switch (operation.kind) {
       case Kind::kAllReduce: {
@@ -268,31 +290,42 @@ class SharedMemoryCommunicator final : public Communicator {
         std::vector<const std::byte*> parts;
         for (int rank = 0; rank < world_size_; ++rank) parts.push_back(segment_->part(rank, ticket_) + offset);
         SumInRankOrder(type, parts.data(), world_size_, segment_->result(ticket_) + offset, to - from);
-        return;
+        return absl::OkStatus();
       }
       case Kind::kBroadcast:
         if (rank_ != operation.root) std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
-        return;
+        return absl::OkStatus();
       case Kind::kAllGather:
         for (int rank = 0; rank < world_size_; ++rank) {
           std::byte* to = At(operation.out, rank * operation.num_elements + operation.start);
-          const std::byte* from = rank == rank_ ? At(operation.in, operation.start) : segment_->part(rank, ticket_);
+          ASSIGN_OR_RETURN(const std::byte* from, GivenBy(rank, operation, operation.start, 0));
           if (to != from) std::memcpy(to, from, bytes);
         }
-        return;
+        return absl::OkStatus();
       case Kind::kReduceScatter: {
         const at::ScalarType type = operation.out.scalar_type();
         std::vector<const std::byte*> parts;
         for (int rank = 0; rank < world_size_; ++rank) {
-          parts.push_back(rank == rank_ ? At(operation.in, rank * operation.num_elements + operation.start)
-                                        : segment_->part(rank, ticket_) + static_cast<size_t>(rank_) * bytes);
+          ASSIGN_OR_RETURN(const std::byte* from,
+                           GivenBy(rank, operation, rank_ * operation.num_elements + operation.start,
+                                   static_cast<size_t>(rank_) * bytes));
+          parts.push_back(from);
         }
         SumInRankOrder(type, parts.data(), world_size_, At(operation.out, operation.start), size);
-        return;
+        return absl::OkStatus();
       }
       case Kind::kBarrier:
-        return;
+        return absl::OkStatus();
     }
+    return absl::InternalError("no such operation");
+  }
+
+  // What `rank` gives of its `in`, from `element` on: read where it lies, or `offset` bytes into what it has put.
+  absl::StatusOr<const std::byte*> GivenBy(int rank, const Operation& operation, int64_t element, size_t offset) {
+    if (rank == rank_) return At(operation.in, element);
+    ASSIGN_OR_RETURN(const std::byte* in, segment_->PlaceOf(rank, ticket_));
+    if (in != nullptr) return in + static_cast<size_t>(element) * operation.width;
+    return segment_->part(rank, ticket_) + offset;
   }
 
   absl::Status Describe(const Operation& operation, const absl::Status& status) const {

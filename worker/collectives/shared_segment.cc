@@ -68,9 +68,19 @@ size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 }  // namespace
 
 struct alignas(128) SharedSegment::Member {
+  struct Buffer {
+    int32_t fd;
+    uint64_t bytes;
+  };
+  struct Place {     // of what the rank gives to a piece
+    int32_t buffer;  // -1: its part
+    uint64_t offset;
+  };
   std::atomic<int32_t> pid;
   Counter stages[kNumStages];
   char operations[2][kOperationBytes];
+  Place places[2];
+  Buffer buffers[kMostBuffers];  // written once each, before the first place that names it
 };
 
 struct alignas(128) SharedSegment::Board {
@@ -173,6 +183,42 @@ absl::Status SharedSegment::Meet() {
   Tell(kReduced, 2);
   Tell(kDone, 2);
   return AwaitAll(kDone, 2);
+}
+
+std::shared_ptr<SharedBuffer> SharedSegment::NewBuffer(size_t bytes) {
+  if (bytes == 0 || buffers_.size() >= kMostBuffers) return nullptr;
+  absl::StatusOr<std::shared_ptr<SharedBuffer>> buffer = SharedBuffer::Make(bytes);
+  if (!buffer.ok()) return nullptr;
+  member(options_.rank).buffers[buffers_.size()] = {.fd = (*buffer)->fd(), .bytes = bytes};
+  buffers_.push_back(*buffer);
+  return *buffer;
+}
+
+bool SharedSegment::SetPlace(uint32_t ticket, const void* data, size_t bytes) {
+  Member::Place& place = member(options_.rank).places[ticket % 2];
+  place = {.buffer = -1, .offset = 0};
+  const auto* from = static_cast<const std::byte*>(data);
+  for (size_t i = 0; from != nullptr && i < buffers_.size(); ++i) {
+    std::shared_ptr<SharedBuffer> buffer = buffers_[i].lock();
+    if (buffer == nullptr || from < buffer->data() || from + bytes > buffer->data() + buffer->size()) continue;
+    place = {.buffer = static_cast<int32_t>(i), .offset = static_cast<uint64_t>(from - buffer->data())};
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<const std::byte*> SharedSegment::PlaceOf(int rank, uint32_t ticket) {
+  Member& peer = member(rank);
+  const Member::Place place = peer.places[ticket % 2];
+  if (place.buffer < 0) return nullptr;
+  if (place.buffer >= kMostBuffers) return absl::InternalError(absl::StrCat("rank ", rank, " names no buffer"));
+  of_peers_.resize(static_cast<size_t>(options_.world_size));
+  std::shared_ptr<SharedBuffer>& buffer = of_peers_[static_cast<size_t>(rank)][place.buffer];
+  if (buffer == nullptr) {
+    const Member::Buffer& told = peer.buffers[place.buffer];
+    ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), told.fd, told.bytes), << "of rank " << rank);
+  }
+  return buffer->data() + place.offset;
 }
 
 void SharedSegment::SetOperation(uint32_t ticket, absl::string_view operation) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "worker/collectives/key_value_store.h"
+#include "worker/collectives/shared_buffer.h"
 
 namespace trainyard {
 
@@ -38,6 +40,7 @@ class SharedSegment {
   // it any more.
   enum Stage { kArrived, kReduced, kDone, kNumStages };
   static constexpr size_t kOperationBytes = 96;
+  static constexpr int kMostBuffers = 256;  // of a rank
 
   // Rank 0 makes the segment, the others map it; returns when all have. Possible errors: those of the store;
   // ResourceExhausted when there is no memory; DeadlineExceeded when a rank did not come; Unavailable when one ended.
@@ -51,6 +54,15 @@ class SharedSegment {
   std::byte* result(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
   void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // of waits from here on
+
+  // Memory of this rank's own that the peers can read where it lies; null when there is none to be had, or too many
+  // were made.
+  std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
+  // Says that what this rank gives to piece `ticket` lies at `data`, in one of those that still live, instead of in its
+  // part; null: in its part. Told with kArrived. Returns false when `data` is in none.
+  bool SetPlace(uint32_t ticket, const void* data, size_t bytes);
+  // Where a peer said so; null: in its part. Possible errors: Unavailable when its memory is gone.
+  absl::StatusOr<const std::byte*> PlaceOf(int rank, uint32_t ticket);
 
   // What this rank takes part in; the others compare it with their own once it has arrived.
   void SetOperation(uint32_t ticket, absl::string_view operation);
@@ -88,6 +100,8 @@ class SharedSegment {
   Board* board_ = nullptr;
   std::vector<int> pidfds_;  // by rank; -1: this rank
   std::atomic<bool> broken_here_ = false;
+  std::vector<std::weak_ptr<SharedBuffer>> buffers_;                        // of this rank
+  std::vector<std::map<int32_t, std::shared_ptr<SharedBuffer>>> of_peers_;  // by rank: those that were read
 };
 
 }  // namespace trainyard

@@ -128,7 +128,8 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(reduced->Wait());
   RETURN_IF_ERROR(ExpectAll(large.sub(at::arange(size, at::kDouble).mul_(sum)), 0, "large"));
   at::Tensor gathered = at::full({n * size}, -1, at::kLong), part = at::full({size}, -1, at::kLong);
-  RETURN_IF_ERROR(comm.AllGather(gathered, at::arange(size, at::kLong).add_(rank * size))->Wait());
+  at::Tensor mine = comm.NewBuffer(size, at::kLong).copy_(at::arange(size, at::kLong).add_(rank * size));
+  RETURN_IF_ERROR(comm.AllGather(gathered, mine)->Wait());
   RETURN_IF_ERROR(ExpectAll(gathered.sub(at::arange(n * size, at::kLong)), 0, "gathered"));
   RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(n * size, at::kLong))->Wait());
   RETURN_IF_ERROR(ExpectAll(part.sub(at::arange(size, at::kLong).add_(rank * size).mul_(n)), 0, "part"));

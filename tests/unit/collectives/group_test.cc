@@ -216,6 +216,52 @@ TEST_P(Wires, CarryOutWhatIsStartedFirstFirst) {
             absl::OkStatus());
 }
 
+// Shards and slots from NewBuffer, which shared memory reads where they lie: changed as soon as a wait is over, while a
+// slower peer might still read them if the wait had not seen to it.
+TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              Communicator& comm = *groups.shard;
+              const int64_t world = comm.world_size(), rank = comm.rank(), part = 30'001;
+              const double sum = static_cast<double>(world * (world + 1)) / 2;
+              at::Tensor buffer = comm.NewBuffer(part + 16, at::kFloat),
+                         slot = comm.NewBuffer(part * world, at::kFloat);
+              at::Tensor shard = buffer.narrow(0, 16, part), whole = at::full({part * world}, 0.0f);
+              at::Tensor reduced = at::full({part}, 0.0f);
+              for (int round = 0; round < 20; ++round) {
+                // One rank's lies elsewhere, in turn: the ranks need not be alike.
+                at::Tensor mine = round % (world + 1) == rank ? at::full({part}, 0.0f) : shard;
+                mine.fill_(static_cast<double>(100 * round + rank));
+                RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());
+                mine.fill_(-1);
+                for (int64_t r = 0; r < world; ++r) {
+                  RETURN_IF_ERROR(Expect(
+                      whole.narrow(0, r * part, part).eq(static_cast<double>(100 * round + r)).all().item<bool>(),
+                      "the gather"));
+                }
+                slot.fill_(static_cast<double>(rank + 1));
+                auto reduction = comm.ReduceScatterSum(reduced, slot);
+                auto gather = comm.AllGather(slot, mine);  // over what the reduction reads
+                RETURN_IF_ERROR(reduction->Wait());
+                RETURN_IF_ERROR(Expect(reduced.eq(sum).all().item<bool>(), "the reduction"));
+                RETURN_IF_ERROR(gather->Wait());
+                RETURN_IF_ERROR(Expect(slot.eq(-1).all().item<bool>(), "the gather into the slot"));
+              }
+              return absl::OkStatus();
+            }),
+            absl::OkStatus());
+}
+
+TEST_P(Wires, GiveBuffersThatOutliveThem) {
+  std::vector<at::Tensor> buffers(static_cast<size_t>(GetParam().world));
+  EXPECT_EQ(RunSharded([&](int rank, MeshGroups& groups) -> absl::Status {
+              for (int i = 0; i < 300; ++i) groups.shard->NewBuffer(10, at::kDouble);  // more than shared memory has
+              buffers[static_cast<size_t>(rank)] = groups.shard->NewBuffer(1000, at::kDouble).fill_(3.0);
+              return absl::OkStatus();
+            }),
+            absl::OkStatus());
+  for (const at::Tensor& buffer : buffers) EXPECT_TRUE(buffer.numel() == 1000 && buffer.eq(3).all().item<bool>());
+}
+
 TEST_P(Wires, AreOneWhereTheGroupsAreOne) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world, "aliases"));
