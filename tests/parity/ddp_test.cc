@@ -107,7 +107,7 @@ TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
 TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
   TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
 
-  std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, Transport::kShared);
+  std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, PoolTransport::kSharedMemory);
 
   ASSERT_EQ(shared.size(), static_cast<size_t>(GetParam()));
   ExpectNear(shared[0].losses, Oracle(training).losses, 1e-10);
