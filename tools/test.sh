@@ -32,7 +32,7 @@ verb_test() {
     case $1 in
       -h | --help)
         cat <<'TEXT'
-./dev test [FILTER] [--unit|--fast|--python] [--preset P] [-j N]
+./dev test [FILTER] [--unit|--fast|--python|--all] [--preset P] [-j N]
 
 Builds, then runs the C++ tests (ctest) and the Python ones (pytest: real processes, comparison with PyTorch, README), and
 ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
@@ -40,9 +40,11 @@ ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
+  --all      everything, and every cell of the matrix of strategies instead of a pairwise cover: more than an hour; its
+             table goes to bench/results/parity.md
 TEXT
         return ;;
-      --unit | --fast | --python) kind=${1#--}; shift ;;
+      --unit | --fast | --python | --all) kind=${1#--}; shift ;;
       --preset) preset=${2:-}; shift 2 || die_usage "--preset needs a name." ;;
       --preset=*) preset=${1#*=}; shift ;;
       -j) JOBS=${2:-}; shift 2 || die_usage "-j needs a number." ;;
@@ -57,6 +59,12 @@ TEXT
   build "$preset"
   rm -rf "$results"
   mkdir -p "$results"
+  if [[ $kind == all ]] && [[ -z $filter || matrix_test == *"$filter"* ]]; then
+    export TRAINYARD_ALL_CELLS=1 TRAINYARD_PARITY_TABLE="$ROOT/bench/results/parity.md"
+    printf '%s\n' '# Every strategy beside one process' '' \
+      'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters; by `./dev test --all`.' \
+      '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$TRAINYARD_PARITY_TABLE"
+  fi
   if [[ $kind != python ]]; then run_ctest "$results" "$folder" "$filter" || code=1; fi
   if [[ $kind != unit ]]; then
     local args=()

@@ -1,16 +1,18 @@
-// parity_losses WEIGHTS TOKENS LAYERS HEADS LR: trains a GPT-2 of the product on given weights and batches, in one
-// process, and prints the losses as a JSON list. Both files are safetensors; TOKENS holds one int64 tensor `tokens`,
-// [steps, sequences, context + 1]. Width, context and vocabulary follow from the weights. The other side is
-// torch_parity_test.py.
-#include <ATen/Parallel.h>
+// parity_losses WEIGHTS TOKENS LAYERS HEADS LR STRATEGY RANKS: trains a GPT-2 of the product on given weights and
+// batches and prints the losses as a JSON list. Each rank takes an equal share of a step's sequences. Both files are
+// safetensors; TOKENS holds one int64 tensor `tokens`, [steps, sequences, context + 1]. Width, context and vocabulary
+// follow from the weights. The other side is torch_parity_test.py.
 #include <ATen/ops/from_blob.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "tests/parity/rank_pool.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/collectives/communicator.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
 
@@ -22,58 +24,74 @@ at::Tensor TensorOf(const SafetensorsFile& file, const TensorInfo& info) {
   return at::from_blob(const_cast<char*>(file.Bytes(info).data()), info.shape, type).clone();
 }
 
-absl::StatusOr<std::vector<double>> Losses(char** words) {
-  ASSIGN_OR_RETURN(auto weights_file, SafetensorsFile::Open(words[0]));
-  ASSIGN_OR_RETURN(auto tokens_file, SafetensorsFile::Open(words[1]));
+// "WEIGHTS TOKENS LAYERS HEADS LR STRATEGY", as a rank of the pool.
+absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& arguments) {
+  std::istringstream in(arguments);
+  std::string weights_path, tokens_path, word;
+  int64_t layers = 0, heads = 0;
+  double lr = 0;
+  in >> weights_path >> tokens_path >> layers >> heads >> lr >> word;
+  ASSIGN_OR_RETURN(Strategy strategy_word, StrategyOf(word));
+  ASSIGN_OR_RETURN(auto weights_file, SafetensorsFile::Open(weights_path));
+  ASSIGN_OR_RETURN(auto tokens_file, SafetensorsFile::Open(tokens_path));
   std::vector<NamedTensor> weights;
   for (const TensorInfo& info : weights_file->tensors()) weights.push_back({info.name, TensorOf(*weights_file, info)});
   const TensorInfo *wte = weights_file->Find("wte.weight"), *wpe = weights_file->Find("wpe.weight");
   const TensorInfo* tokens_info = tokens_file->Find("tokens");
   if (wte == nullptr || wpe == nullptr || tokens_info == nullptr)
     return absl::InvalidArgumentError("tensors are missing");
-  at::Tensor tokens = TensorOf(*tokens_file, *tokens_info);
-  double lr = std::atof(words[4]);
+  const at::Tensor tokens = TensorOf(*tokens_file, *tokens_info);
 
-  Gpt2Config config{.layers = std::atoi(words[2]),
-                    .heads = std::atoi(words[3]),
-                    .width = wte->shape[1],
-                    .context = wpe->shape[0],
-                    .vocabulary = wte->shape[0]};
+  const Gpt2Config config{
+      .layers = layers, .heads = heads, .width = wte->shape[1], .context = wpe->shape[0], .vocabulary = wte->shape[0]};
   ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat));
   RETURN_IF_ERROR(LoadParameters(weights, *model));
-  ASSIGN_OR_RETURN(auto communicator, NewGlooCommunicator({}));
-  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({}, 1));
-  ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, mesh, *communicator, {.clip_norm = 1.0}));
+  ASSIGN_OR_RETURN(auto strategy,
+                   Parallelize(*model, rank.mesh, {rank.groups.world, rank.groups.shard, rank.groups.replicate},
+                               {.strategy = strategy_word, .clip_norm = 1.0, .bucket_elements = 20000}));
 
-  std::vector<double> losses;
+  const int64_t share = tokens.size(1) / rank.mesh.world_size();
+  const uint64_t count = static_cast<uint64_t>(tokens.size(1) * config.context);
+  std::string losses;
   for (int64_t step = 0; step < tokens.size(0); ++step) {
-    at::Tensor batch = tokens.select(0, step);
-    int64_t count = batch.size(0) * config.context;
-    at::Tensor loss = model->LossSum(batch.narrow(1, 0, config.context), batch.narrow(1, 1, config.context), *strategy,
-                                     DropoutKey{.step = static_cast<uint64_t>(step)});
-    strategy->Backward(loss, /*last=*/true);
+    const at::Tensor batch = tokens.select(0, step).narrow(0, rank.rank * share, share);
+    ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&] {
+      return model->LossSum(batch.narrow(1, 0, config.context), batch.narrow(1, 1, config.context), *strategy,
+                            DropoutKey{.step = static_cast<uint64_t>(step)});
+    }));
+    RETURN_IF_ERROR(strategy->Backward(loss, /*last=*/true));
     RETURN_IF_ERROR(strategy->FinishBackward());
-    strategy->Step({.lr = lr, .num_tokens = static_cast<uint64_t>(count)});
-    losses.push_back(loss.item<double>() / static_cast<double>(count));
+    RETURN_IF_ERROR(strategy->Step({.lr = lr, .num_tokens = count}));
+    at::Tensor sum = loss.detach().to(at::kDouble).reshape({1});
+    RETURN_IF_ERROR(rank.groups.world->AllReduceSum(sum)->Wait());
+    absl::StrAppendFormat(&losses, "%s%.17g", step == 0 ? "[" : ", ", sum.item<double>() / static_cast<double>(count));
   }
-  return losses;
+  return losses + "]";
+}
+
+absl::StatusOr<std::string> Run(char** words) {
+  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(words[5]));
+  ASSIGN_OR_RETURN(MeshShape mesh, DataMesh(strategy, std::atoi(words[6])));
+  RankPool pool(std::atoi(words[6]));
+  ASSIGN_OR_RETURN(std::vector<std::string> losses,
+                   pool.Run({.mesh = mesh, .main = "losses", .arguments = absl::StrJoin(words, words + 6, " ")}));
+  return losses[0];
 }
 
 }  // namespace
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fprintf(stderr, "usage: parity_losses WEIGHTS TOKENS LAYERS HEADS LR\n");
+  trainyard::BecomePoolRankIfAsked(argc, argv, {{"losses", trainyard::LossesMain}});
+  if (argc != 8) {
+    std::fprintf(stderr, "usage: parity_losses WEIGHTS TOKENS LAYERS HEADS LR STRATEGY RANKS\n");
     return 2;
   }
-  at::set_num_threads(1);
-  absl::StatusOr<std::vector<double>> losses = trainyard::Losses(argv + 1);
+  absl::StatusOr<std::string> losses = trainyard::Run(argv + 1);
   if (!losses.ok()) {
     std::fprintf(stderr, "%s\n", losses.status().ToString().c_str());
     return 1;
   }
-  for (size_t i = 0; i < losses->size(); ++i) std::printf("%s%.17g", i == 0 ? "[" : ", ", (*losses)[i]);
-  std::printf("]\n");
+  std::printf("%s\n", losses->c_str());
   return 0;
 }

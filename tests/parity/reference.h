@@ -52,11 +52,10 @@ inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, 
   return -scores.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean();
 }
 
-// One optimizer step on a whole batch; `m`, `v` are the moments, `t` counts from 1. Returns the loss before it.
-inline double Step(const at::Tensor& inputs, const at::Tensor& targets, Parameters& p, Parameters& m, Parameters& v,
-                   int t, double lr, const Gpt2Config& config, const DataParallelOptions& options) {
-  at::Tensor loss = MeanLoss(inputs, targets, p, config);
-  loss.backward();
+// One update of AdamW from the gradients of the parameters, which it takes away; `m`, `v` are the moments, `t` counts
+// from 1. Returns the gradient's norm before clipping.
+inline double Update(Parameters& p, Parameters& m, Parameters& v, int t, double lr,
+                     const DataParallelOptions& options) {
   c10::NoGradGuard no_grad;
   const AdamWConfig& o = options.optimizer;
   double squares = 0;
@@ -71,7 +70,7 @@ inline double Step(const at::Tensor& inputs, const at::Tensor& targets, Paramete
     w.sub_(lr * m_hat / (v_hat.sqrt() + o.eps));
     w.mutable_grad().reset();
   }
-  return loss.item<double>();
+  return std::sqrt(squares);
 }
 
 }  // namespace trainyard::reference

@@ -1,10 +1,12 @@
-"""The same initial weights and the same batches give the same losses as PyTorch, over twenty steps of AdamW."""
+"""The same initial weights and the same batches give the same losses as PyTorch, over twenty steps of AdamW: one process
+beside plain PyTorch, two ranks beside its DistributedDataParallel and its FSDP2."""
 
 import json
 import math
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -80,7 +82,9 @@ def losses_of_torch(weights, tokens):
     return losses
 
 
-def test_losses_are_those_of_pytorch(tmp_path):
+@pytest.fixture
+def task(tmp_path):
+    """Weights and batches, also as files in tmp_path."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
     weights = initial_weights(generator)
@@ -90,15 +94,41 @@ def test_losses_are_those_of_pytorch(tmp_path):
     tokens = period[(starts + torch.arange(CONTEXT + 1)) % 97]
     save_file(weights, tmp_path / "weights.safetensors")
     save_file({"tokens": tokens}, tmp_path / "tokens.safetensors")
+    return weights, tokens
 
-    command = [BIN / "tests" / "parity_losses", tmp_path / "weights.safetensors", tmp_path / "tokens.safetensors"]
-    command += [str(LAYERS), str(HEADS), str(RATE)]
+
+def our_losses(folder, strategy, ranks):
+    command = [BIN / "tests" / "parity_losses", folder / "weights.safetensors", folder / "tokens.safetensors"]
+    command += [str(LAYERS), str(HEADS), str(RATE), strategy, str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    ours = json.loads(done.stdout)
-    theirs = losses_of_torch(weights, tokens)
+    return json.loads(done.stdout)
 
+
+def losses_of_torch_ranks(folder, mode, ranks):
+    program = [sys.executable, ROOT / "tests" / "parity" / "torch_rank.py", mode]
+    others = [str(ranks), folder, str(LAYERS), str(HEADS), str(RATE)]
+    processes = [subprocess.Popen([*program, str(rank), *others], stderr=subprocess.PIPE, text=True) for rank in range(ranks)]
+    try:
+        errors = [process.communicate(timeout=240)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert all(process.returncode == 0 for process in processes), "\n".join(errors)
+    return json.loads((folder / f"losses-{mode}.json").read_text())
+
+
+def assert_same(ours, theirs):
     assert len(ours) == STEPS
     assert theirs[-1] < 0.8 * theirs[0], "nothing was learnt, so nothing was compared"
     for step, (a, b) in enumerate(zip(ours, theirs), start=1):
         assert math.isclose(a, b, rel_tol=1e-5), f"step {step}: ours {a}, PyTorch's {b}"
+
+
+def test_losses_are_those_of_pytorch(task, tmp_path):
+    assert_same(our_losses(tmp_path, "ddp", 1), losses_of_torch(*task))
+
+
+@pytest.mark.parametrize("theirs, ours", [("ddp", "ddp"), ("ddp", "zero1"), ("fsdp2", "fsdp"), ("fsdp2", "zero2")])
+def test_losses_of_two_ranks_are_those_of_pytorchs_own_strategies(task, tmp_path, theirs, ours):
+    assert_same(our_losses(tmp_path, ours, 2), losses_of_torch_ranks(tmp_path, theirs, 2))

@@ -1,50 +1,196 @@
 #include "tests/parity/training.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "common/status_macros.h"
+#include "tests/parity/delays.h"
 #include "tests/parity/reference.h"
-#include "worker/mesh/mesh.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/writer.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/trainer/state.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint64_t kSeed = 20;
 
+// Calls `visit(name, field)` for every field of a case.
+template <class Case, class Visit>
+void EachField(Case& c, Visit visit) {
+  visit("type", c.type);
+  visit("steps", c.steps);
+  visit("global", c.global);
+  visit("micro", c.micro);
+  visit("clip_norm", c.clip_norm);
+  visit("dropout", c.dropout);
+  visit("strategy", c.strategy);
+  visit("bucket_elements", c.bucket_elements);
+  visit("overlap", c.overlap);
+  visit("reduce_scatter", c.reduce_scatter);
+  visit("reduce_every_micro_batch", c.reduce_every_micro_batch);
+  visit("reshard_after_forward", c.reshard_after_forward);
+  visit("prefetch_elements", c.prefetch_elements);
+  visit("rejected_step", c.rejected_step);
+  visit("delay_ms", c.delay_ms);
+  visit("lab_tiny", c.lab_tiny);
+  visit("save_step", c.save_step);
+  visit("load_step", c.load_step);
+  visit("folder", c.folder);
+}
+
+std::string Text(const std::string& value) { return value; }
+std::string Text(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%.17g", value);
+  return digits;
+}
+template <class T>
+std::string Text(T value) {
+  return absl::StrCat(static_cast<int64_t>(value));
+}
+
+void Assign(const std::string& text, std::string& field) { field = text; }
+void Assign(const std::string& text, double& field) { field = std::strtod(text.c_str(), nullptr); }
+template <class T>
+void Assign(const std::string& text, T& field) {
+  field = static_cast<T>(std::strtoll(text.c_str(), nullptr, 10));
+}
+
+// What went through the groups between two looks.
+class TrafficCounter {
+ public:
+  explicit TrafficCounter(const MeshGroups& groups) : groups_(groups) {}
+  void Begin() {
+    before_.clear();
+    for (const auto& group : groups_.owned) before_.push_back(group->counts());
+  }
+  std::string End() const {
+    std::string text;
+    for (size_t i = 0; i < groups_.owned.size(); ++i) {
+      for (const auto& [key, count] : groups_.owned[i]->counts()) {
+        const auto before = before_[i].find(key);
+        const uint64_t operations = count.operations - (before == before_.at(i).end() ? 0 : before->second.operations);
+        if (operations == 0) continue;
+        absl::StrAppend(&text, text.empty() ? "" : ", ", groups_.owned[i]->name(), " ", CollectiveKindName(key.first),
+                        " ", operations);
+      }
+    }
+    return text;
+  }
+
+ private:
+  const MeshGroups& groups_;
+  std::vector<CollectiveCounts> before_;
+};
+
+absl::Status SaveTo(const std::string& folder, int64_t step, bool writes, DataParallel& strategy) {
+  if (!writes) return JoinSave(strategy);
+  Manifest manifest;
+  manifest.job_id = "abcdefgh";
+  manifest.job_name = "parity";
+  manifest.step = static_cast<uint64_t>(step);
+  manifest.generation = 1;
+  manifest.spec = "none";
+  manifest.optimizer_updates = strategy.num_updates();
+  manifest.strategy = "parity";
+  manifest.world_size = 1;
+  manifest.bucket_order = strategy.BucketOrder();
+  absl::StatusOr<SavedCheckpoint> saved;
+  RETURN_IF_ERROR(SaveState(
+      strategy,
+      [&](const std::vector<TensorHeader>& tensors, TensorStream stream) {
+        return WriteCheckpoint(folder, manifest, tensors, stream, FileSystem::Real());
+      },
+      saved));
+  return saved.status();
+}
+
+absl::Status LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
+  const std::string path = JoinPath(folder, StepFolderName(static_cast<uint64_t>(step)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+  return LoadState(*checkpoint, strategy);
+}
+
+// All rounds of one step, on this rank. Returns the sum of its losses.
+absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, const Deal& deal, Model& model,
+                                 DataParallel& strategy) {
+  double sum = 0;
+  for (int64_t round = 0; round < deal.num_rounds; ++round) {
+    const bool last = round + 1 == deal.num_rounds;
+    if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
+      RETURN_IF_ERROR(strategy.Shadow(/*with_backward=*/true, last));
+      continue;
+    }
+    const int64_t micro_batch = deal.micro_batches[static_cast<size_t>(round)];
+    const int64_t first = (step - 1) * training.global + micro_batch * training.micro;
+    const auto [inputs, targets] = Samples(first, training.micro, model.context());
+    const DropoutKey key{
+        .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
+    ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&, &in = inputs, &out = targets] {
+      return model.LossSum(in, out, strategy, key);
+    }));
+    RETURN_IF_ERROR(strategy.Backward(loss, last));
+    sum += loss.item<double>();
+  }
+  return sum;
+}
+
+absl::Status Summarise(DataParallel& strategy, TrainingOutcome& outcome) {
+  ASSIGN_OR_RETURN(std::vector<NamedHash> hashes, strategy.HashParameters());
+  for (const NamedHash& hash : hashes) outcome.parameters_hash += hash.hash.substr(0, 8);
+  return strategy.VisitState([&](absl::string_view role, const NamedTensor& p) {
+    if (role == kParameterRole) outcome.sum_of_parameters += p.tensor.detach().abs().sum().item<double>();
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
 std::string TrainingCase::ToString() const {
-  std::ostringstream out;
-  out << std::hexfloat << (type == at::kDouble) << ' ' << steps << ' ' << global << ' ' << micro << ' '
-      << bucket_elements << ' ' << overlap << ' ' << static_cast<int64_t>(clip_norm * 1000) << ' '
-      << static_cast<int64_t>(dropout * 1000) << ' ' << rejected_step;
-  return out.str();
+  std::string text;
+  EachField(*this, [&](const char* name, const auto& field) { absl::StrAppend(&text, name, "=", Text(field), " "); });
+  return text;
 }
 
 TrainingCase TrainingCase::Parse(const std::string& text) {
+  std::map<std::string, std::string> words;
   std::istringstream in(text);
+  for (std::string word; in >> word;) words[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
   TrainingCase training;
-  bool fp64 = false;
-  int64_t clip = 0, drop = 0;
-  in >> fp64 >> training.steps >> training.global >> training.micro >> training.bucket_elements >> training.overlap >>
-      clip >> drop >> training.rejected_step;
-  training.type = fp64 ? at::kDouble : at::kFloat;
-  training.clip_norm = static_cast<double>(clip) / 1000;
-  training.dropout = static_cast<double>(drop) / 1000;
+  EachField(training, [&](const char* name, auto& field) { Assign(words.at(name), field); });
   return training;
 }
 
 Gpt2Config TrainingCase::model() const {
-  return {.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64, .dropout = dropout};
+  if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
+  // No multiple of a world's size, nor of what layouts align to.
+  return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
 }
 
 DataParallelOptions TrainingCase::options() const {
-  return {.optimizer = {}, .clip_norm = clip_norm, .bucket_elements = bucket_elements, .overlap = overlap};
+  return {.strategy = strategy,
+          .optimizer = {},
+          .clip_norm = clip_norm,
+          .bucket_elements = bucket_elements,
+          .overlap = overlap,
+          .reduce_scatter = reduce_scatter,
+          .reduce_every_micro_batch = reduce_every_micro_batch,
+          .reshard_after_forward = reshard_after_forward,
+          .prefetch_elements = prefetch_elements};
 }
 
-double TrainingCase::LearningRate(int64_t step) const { return 1e-3 / (1 + 0.01 * static_cast<double>(step)); }
+double TrainingCase::LearningRate(int64_t step) const {
+  return (lab_tiny ? 1e-3 : 4e-3) / (1 + 0.01 * static_cast<double>(step));
+}
 
 std::string TrainingOutcome::ToString() const {
   std::string text = parameters_hash;
@@ -58,11 +204,12 @@ std::string TrainingOutcome::ToString() const {
     add(losses[i]);
     add(norms[i]);
   }
-  return text;
+  return text + "\n" + counts;
 }
 
 TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
-  std::istringstream in(text);
+  const size_t end = text.find('\n');
+  std::istringstream in(text.substr(0, end));
   TrainingOutcome outcome;
   std::string word;
   in >> outcome.parameters_hash >> word;
@@ -72,6 +219,7 @@ TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
     in >> word;
     outcome.norms.push_back(std::strtod(word.c_str(), nullptr));
   }
+  outcome.counts = text.substr(end + 1);
   return outcome;
 }
 
@@ -91,56 +239,73 @@ std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t 
   return {inputs, targets};
 }
 
-absl::StatusOr<TrainingOutcome> Train(Communicator& communicator, const TrainingCase& training) {
-  int world = communicator.world_size();
-  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({.dp_replicate = world}, world));
+absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
+  const int world = rank.mesh.world_size();
   // Only rank 0 has the right weights at first.
-  uint64_t seed = communicator.rank() == 0 ? kSeed : 0;
-  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), seed, training.type));
-  ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, mesh, communicator, training.options()));
-  Deal deal = DealStep(training.global, training.micro, mesh.DataRank(communicator.rank()), world);
-  uint64_t tokens = static_cast<uint64_t>(training.global * training.model().context);
-
-  TrainingOutcome outcome;
-  for (int64_t step = 1; step <= training.steps; ++step) {
-    at::Tensor loss_sum = at::zeros({1}, at::kDouble);
-    for (int64_t micro_batch : deal.micro_batches) {
-      int64_t first = (step - 1) * training.global + micro_batch * training.micro;
-      auto [inputs, targets] = Samples(first, training.micro, model->context());
-      DropoutKey key{
-          .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
-      at::Tensor loss = model->LossSum(inputs, targets, *strategy, key);
-      bool rejects = step == training.rejected_step && communicator.rank() == world - 1;
-      if (rejects) strategy->RejectStep();
-      strategy->Backward(loss, /*last=*/micro_batch == deal.micro_batches.back());
-      loss_sum += loss.detach();
-    }
-    RETURN_IF_ERROR(strategy->FinishBackward());
-    StepOutput output = strategy->Step({.lr = training.LearningRate(step), .num_tokens = tokens});
-    RETURN_IF_ERROR(communicator.AllReduceSum(loss_sum)->Wait());
-    outcome.losses.push_back(loss_sum.item<double>() / static_cast<double>(tokens));
-    outcome.norms.push_back(output.gradient_norm);
+  ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
+  DelayedGroups groups(rank.groups, training.delay_ms);
+  ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
+  if (training.load_step > 0) {
+    RETURN_IF_ERROR(LoadFrom(training.folder, training.load_step, *strategy));
   }
-  outcome.parameters_hash = strategy->ParametersHash();
-  for (const NamedTensor& p : model->parameters())
-    outcome.sum_of_parameters += p.tensor.detach().abs().sum().item<double>();
+  const Deal deal =
+      DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
+  const uint64_t tokens = static_cast<uint64_t>(training.global * training.model().context);
+  TrafficCounter traffic(rank.groups);
+  TrainingOutcome outcome;
+  for (int64_t step = training.load_step + 1; step <= training.steps; ++step) {
+    traffic.Begin();
+    groups.BeginStep(step);
+    if (step == training.rejected_step && rank.rank == world - 1) strategy->RejectStep();
+    ASSIGN_OR_RETURN(double loss, RunRounds(training, step, deal, *model, *strategy));
+    RETURN_IF_ERROR(strategy->FinishBackward());
+    ASSIGN_OR_RETURN(StepOutput output, strategy->Step({.lr = training.LearningRate(step), .num_tokens = tokens}));
+    groups.EndStep();
+    outcome.counts = traffic.End();
+    at::Tensor sum = at::full({1}, loss, at::kDouble);
+    RETURN_IF_ERROR(groups.communicators().world->AllReduceSum(sum)->Wait());
+    outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
+    outcome.norms.push_back(output.gradient_norm);
+    if (step == training.save_step) {
+      RETURN_IF_ERROR(SaveTo(training.folder, step, rank.rank == 0, *strategy));
+    }
+  }
+  RETURN_IF_ERROR(Summarise(*strategy, outcome));
   return outcome;
 }
 
+absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& arguments) {
+  ASSIGN_OR_RETURN(TrainingOutcome outcome, Train(rank, TrainingCase::Parse(arguments)));
+  return outcome.ToString();
+}
+
 TrainingOutcome TrainReference(const TrainingCase& training) {
-  Gpt2Config config = training.model();
+  const Gpt2Config config = training.model();
   auto model = *NewGpt2(config, kSeed, training.type);
   reference::Parameters p, m, v;
   for (const NamedTensor& parameter : model->parameters()) {
-    p[parameter.name] = parameter.tensor.detach().clone().requires_grad_(true);
+    p[parameter.name] = parameter.tensor;
     m[parameter.name] = at::zeros_like(parameter.tensor);
     v[parameter.name] = at::zeros_like(parameter.tensor);
   }
+  const double tokens = static_cast<double>(training.global * config.context);
   TrainingOutcome outcome;
   for (int64_t step = 1; step <= training.steps; ++step) {
-    auto [inputs, targets] = Samples((step - 1) * training.global, training.global, config.context);
-    outcome.losses.push_back(reference::Step(inputs, targets, p, m, v, static_cast<int>(step),
-                                             training.LearningRate(step), config, training.options()));
+    const int64_t pieces = training.dropout > 0 ? training.global / training.micro : 1;
+    double sum = 0;
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t count = training.global / pieces;
+      auto [inputs, targets] = Samples((step - 1) * training.global + i * count, count, config.context);
+      NoUnitHooks none;
+      const DropoutKey key{.seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(i)};
+      at::Tensor loss = training.dropout > 0 ? model->LossSum(inputs, targets, none, key) / tokens
+                                             : reference::MeanLoss(inputs, targets, p, config);
+      loss.backward();
+      sum += loss.item<double>();
+    }
+    outcome.losses.push_back(sum);
+    outcome.norms.push_back(
+        reference::Update(p, m, v, static_cast<int>(step), training.LearningRate(step), training.options()));
   }
   for (const auto& [name, w] : p) outcome.sum_of_parameters += w.detach().abs().sum().item<double>();
   return outcome;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/collectives/communicator.h"
+#include "tests/parity/rank_pool.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/data_parallel.h"
 
@@ -20,9 +20,22 @@ struct TrainingCase {
   int64_t micro = 1;
   double clip_norm = 0;
   double dropout = 0;
+  Strategy strategy = Strategy::kDdp;
   int64_t bucket_elements = 4096;  // several buckets
   bool overlap = true;
+  bool reduce_scatter = true;
+  bool reduce_every_micro_batch = false;
+  bool reshard_after_forward = true;
+  int64_t prefetch_elements = -1;
   int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
+  // Some rank comes so late to one of its collectives in each step: the first in step 1, the second in step 2, ...
+  int64_t delay_ms = 0;
+  bool lab_tiny = false;  // the sizes of the preset; else a model whose sizes divide nothing
+  // A checkpoint of the whole state is written into `folder` after `save_step`; a run starts from the one there after
+  // `load_step`. 0: none. No spaces in `folder`.
+  int64_t save_step = 0;
+  int64_t load_step = 0;
+  std::string folder = "-";
 
   std::string ToString() const;  // as the arguments of a rank
   static TrainingCase Parse(const std::string& text);
@@ -36,7 +49,8 @@ struct TrainingOutcome {
   std::vector<double> losses;  // mean over the tokens of each step's global batch
   std::vector<double> norms;   // of the gradient
   std::string parameters_hash;
-  double sum_of_parameters = 0;
+  double sum_of_parameters = 0;  // of their absolute values; on rank 0
+  std::string counts;            // collectives of the last step, "world all-reduce 3, shard ..."
 
   std::string ToString() const;
   static TrainingOutcome Parse(const std::string& text);
@@ -48,9 +62,12 @@ int64_t TokenAt(int64_t i);
 std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context);
 
 // Runs the case on this rank.
-absl::StatusOr<TrainingOutcome> Train(Communicator& communicator, const TrainingCase& training);
+absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training);
+// The same as a pool's main "train".
+absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& arguments);
 
-// Runs the case through the oracle.
+// Runs the case through the oracle, which knows neither ranks nor strategies. With dropout it is the product's model,
+// micro-batch by micro-batch, under a plain loop and the oracle's optimizer.
 TrainingOutcome TrainReference(const TrainingCase& training);
 
 }  // namespace trainyard

@@ -1,0 +1,74 @@
+"""Every data-parallel strategy as a user runs it: the shipped job files, and a run that goes on under another strategy."""
+
+import pathlib
+
+import harness
+import pytest
+
+JOBS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs"
+STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+STEPS = 2
+# The losses of ddp.yaml, which the others must give.
+LOSSES = {}
+
+
+def losses_of(cluster, *arguments, timeout=240):
+    done = cluster.run_trainctl("run", *arguments, "--json", timeout=timeout)
+    lines = harness.events(done.stdout)
+    assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
+    return harness.steps_of(lines)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_shipped_job_trains_with_the_losses_of_ddp(cluster, strategy):
+    flags = ["--set", f"train.steps={STEPS}", "--set", f"train.data.text=[{cluster.text}]"]
+    flags += ["--set", "resources.threads_per_rank=1"]
+
+    losses = losses_of(cluster, JOBS / f"{strategy}.yaml", *flags)
+
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    if strategy == "ddp":
+        LOSSES.update(losses)
+    expected = LOSSES or pytest.skip("ddp gave no losses to compare with")
+    for step, loss in losses.items():
+        assert loss == pytest.approx(expected[step], rel=1e-6), f"step {step}"
+
+
+LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}), ("zero3", 1, {})]
+
+
+def test_each_strategy_goes_on_from_the_checkpoint_of_another(cluster):
+    keys = {"train__batch": {"global": 12, "micro": 1}, "train__schedule": {"kind": "constant"}}
+    keys["train__evaluate"] = {"every_steps": 2, "batches": 3}
+    whole = losses_of(cluster, cluster.write_job(name="whole", train__steps=2 * len(LAYOUTS), **keys))
+
+    found = {}
+    for i, (strategy, ranks, sizes) in enumerate(LAYOUTS):
+        job = cluster.write_job(train__steps=2 * (i + 1), parallel={"data": strategy, **sizes}, resources__ranks=ranks, **keys)
+        found.update(losses_of(cluster, job, *(["--resume"] if i > 0 else [])))
+
+    assert sorted(found) == sorted(whole)
+    for step, loss in whole.items():
+        assert found[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
+
+
+def test_an_uneven_deal_is_a_warning_with_the_idle_share_and_gives_the_same_losses(cluster):
+    keys = {"train__batch": {"global": 8, "micro": 1}, "train__steps": 4}
+    even = losses_of(cluster, cluster.write_job(resources__ranks=2, **keys))
+
+    job = cluster.write_job(resources__ranks=3, parallel={"data": "fsdp"}, **keys)
+    validated = cluster.run_trainctl("validate", job)
+    uneven = losses_of(cluster, job)
+
+    assert "8 micro-batches leave 3 ranks idle for 11 % of a step's computing" in validated.stdout + validated.stderr
+    for step, loss in even.items():
+        assert uneven[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
+
+
+def test_sizes_that_do_not_multiply_to_the_ranks_are_refused_with_the_product(cluster):
+    job = cluster.write_job(parallel={"data": "hsdp", "shard": 2, "replicate": 3}, resources__ranks=4)
+
+    refused = cluster.run_trainctl("validate", job, expect=None)
+
+    assert refused.returncode != 0
+    assert "shard 2 x replicate 3 = 6, and the job has 4 ranks" in refused.stderr

@@ -1,0 +1,136 @@
+#include "tests/parity/cells.h"
+
+#include <array>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+struct NamedStrategy {
+  const char* name;
+  Strategy strategy;
+  bool reshard_after_forward;
+};
+constexpr NamedStrategy kStrategies[] = {
+    {"ddp", Strategy::kDdp, true},     {"zero1", Strategy::kZero1, true}, {"zero2", Strategy::kZero2, true},
+    {"zero3", Strategy::kZero3, true}, {"fsdp", Strategy::kFsdp, true},   {"fsdp_kept", Strategy::kFsdp, false},
+    {"hsdp", Strategy::kHsdp, true},
+};
+
+// (property, value) x (property, value), the first property before the second.
+using Pair = std::array<int, 4>;
+
+std::set<Pair> PairsOf(const Cell& cell) {
+  int strategy = 0;
+  for (const NamedStrategy& each : kStrategies) {
+    if (std::string(each.name) == cell.name) break;
+    ++strategy;
+  }
+  const std::array<int, 5> values = {strategy, static_cast<int>(cell.deal), cell.overlap, cell.dropout, cell.world};
+  std::set<Pair> pairs;
+  for (int i = 0; i < 5; ++i) {
+    for (int j = i + 1; j < 5; ++j) pairs.insert({i, values[i], j, values[j]});
+  }
+  return pairs;
+}
+
+std::set<Pair> PairsOf(const std::vector<Cell>& cells) {
+  std::set<Pair> pairs;
+  for (const Cell& cell : cells) pairs.merge(PairsOf(cell));
+  return pairs;
+}
+
+}  // namespace
+
+std::string Cell::ToString() const {
+  const char* deals[] = {"one", "three", "uneven"};
+  return absl::StrCat(name, "_world", world, "_", deals[static_cast<int>(deal)], overlap ? "_overlap" : "",
+                      dropout ? "_dropout" : "");
+}
+
+MeshShape Cell::mesh() const {
+  if (strategy == Strategy::kHsdp) return {.dp_replicate = 2, .dp_shard = 2};
+  if (strategy == Strategy::kDdp) return {.dp_replicate = world};
+  return {.dp_shard = world};
+}
+
+TrainingCase Cell::training() const {
+  TrainingCase training;
+  training.strategy = strategy;
+  training.reshard_after_forward = reshard_after_forward;
+  training.overlap = overlap;
+  training.dropout = dropout ? 0.1 : 0;
+  training.clip_norm = 0.5;
+  switch (deal) {
+    case CellDeal::kOne:
+      training.global = 12;
+      training.micro = 12 / world;
+      break;
+    case CellDeal::kThree:
+      training.global = 36;
+      training.micro = 36 / world / 3;
+      break;
+    case CellDeal::kUneven:  // 8 micro-batches for 3 ranks; 6 for 4
+      training.global = 24;
+      training.micro = world == 3 ? 3 : 4;
+      break;
+  }
+  return training;
+}
+
+std::vector<Cell> AllCells() {
+  std::vector<Cell> cells;
+  for (const NamedStrategy& each : kStrategies) {
+    for (int world = 1; world <= 4; ++world) {
+      if (each.strategy == Strategy::kHsdp && world != 4) continue;
+      for (CellDeal deal : {CellDeal::kOne, CellDeal::kThree, CellDeal::kUneven}) {
+        if (deal == CellDeal::kUneven && world < 3) continue;
+        for (bool overlap : {true, false}) {
+          for (bool dropout : {false, true}) {
+            cells.push_back({.name = each.name,
+                             .strategy = each.strategy,
+                             .reshard_after_forward = each.reshard_after_forward,
+                             .deal = deal,
+                             .overlap = overlap,
+                             .dropout = dropout,
+                             .world = world});
+          }
+        }
+      }
+    }
+  }
+  return cells;
+}
+
+std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least) {
+  std::set<Pair> missing = PairsOf(cells);
+  std::vector<bool> taken(cells.size(), false);
+  std::vector<Cell> cover;
+  while (cover.size() < cells.size() && (!missing.empty() || cover.size() < least)) {
+    // Once all pairs are covered, every seventh cell that is left: a bit of everything.
+    size_t best = missing.empty() ? cover.size() * 7 % cells.size() : 0, gain = 0;
+    while (missing.empty() && taken[best]) best = (best + 1) % cells.size();
+    for (size_t i = 0; !missing.empty() && i < cells.size(); ++i) {
+      size_t adds = 0;
+      for (const Pair& pair : PairsOf(cells[i])) adds += missing.count(pair);
+      if (adds > gain) {
+        best = i;
+        gain = adds;
+      }
+    }
+    taken[best] = true;
+    for (const Pair& pair : PairsOf(cells[best])) missing.erase(pair);
+    cover.push_back(cells[best]);
+  }
+  return cover;
+}
+
+size_t MissingPairs(const std::vector<Cell>& cells, const std::vector<Cell>& cover) {
+  std::set<Pair> missing = PairsOf(cells);
+  for (const Pair& pair : PairsOf(cover)) missing.erase(pair);
+  return missing.size();
+}
+
+}  // namespace trainyard

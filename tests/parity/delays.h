@@ -1,0 +1,91 @@
+// Groups in which some rank comes late to one operation of each step: the first in step 1, the second in step 2, and so
+// on. Numbers must not depend on who waits for whom.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "worker/collectives/group.h"
+#include "worker/parallel/data_parallel.h"
+
+namespace trainyard {
+
+class DelayedGroups {
+ public:
+  // `delay_ms` 0: `groups` as they are. Owns none of `groups`.
+  DelayedGroups(MeshGroups& groups, int64_t delay_ms) : clock_{.delay = std::chrono::milliseconds(delay_ms)} {
+    communicators_ = {.world = Late(groups.world), .shard = Late(groups.shard), .replicate = Late(groups.replicate)};
+    clock_.rank = groups.world->rank();
+    clock_.world = groups.world->world_size();
+  }
+
+  const MeshCommunicators& communicators() const { return communicators_; }
+  void BeginStep(int64_t step) {
+    clock_.due = step;
+    clock_.started = 0;
+  }
+  void EndStep() { clock_.due = 0; }
+
+ private:
+  struct Clock {
+    std::chrono::milliseconds delay{0};
+    int rank = 0, world = 1;
+    int64_t due = 0;      // the operation that is late; 0: none
+    int64_t started = 0;  // operations of this step
+    void Tick() {
+      if (++started == due && due % world == rank) std::this_thread::sleep_for(delay);
+    }
+  };
+
+  class LateCommunicator final : public Communicator {
+   public:
+    LateCommunicator(Communicator& inner, Clock& clock) : inner_(inner), clock_(clock) {}
+    Communicator& inner() { return inner_; }
+    int rank() const override { return inner_.rank(); }
+    int world_size() const override { return inner_.world_size(); }
+    std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+      clock_.Tick();
+      return inner_.AllReduceSum(tensor);
+    }
+    std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
+      clock_.Tick();
+      return inner_.Broadcast(tensor, root);
+    }
+    std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
+      clock_.Tick();
+      return inner_.AllGather(out, in);
+    }
+    std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
+      clock_.Tick();
+      return inner_.ReduceScatterSum(out, in);
+    }
+    std::unique_ptr<Collective> Barrier() override { return inner_.Barrier(); }
+    absl::Status Meet(absl::Duration limit) override { return inner_.Meet(limit); }
+    void Abort(absl::string_view reason) override { inner_.Abort(reason); }
+    at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_.NewBuffer(numel, type); }
+    void Progress() override { inner_.Progress(); }
+    CollectiveProgress progress() const override { return inner_.progress(); }
+
+   private:
+    Communicator& inner_;
+    Clock& clock_;
+  };
+
+  // Equal groups stay one object: that is how a strategy tells that they have one order.
+  Communicator* Late(Communicator* inner) {
+    if (clock_.delay.count() == 0) return inner;
+    for (const auto& made : made_) {
+      if (&made->inner() == inner) return made.get();
+    }
+    made_.push_back(std::make_unique<LateCommunicator>(*inner, clock_));
+    return made_.back().get();
+  }
+
+  Clock clock_;
+  std::vector<std::unique_ptr<LateCommunicator>> made_;
+  MeshCommunicators communicators_;
+};
+
+}  // namespace trainyard

@@ -1,0 +1,341 @@
+// The contract of worker/parallel: whatever the strategy, the layout and the deal, the numbers are those of one
+// process.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "tests/parity/cells.h"
+#include "tests/parity/rank_pool.h"
+#include "tests/parity/training.h"
+
+namespace trainyard {
+namespace {
+
+RankPool& Pool() {
+  static RankPool pool(4);
+  return pool;
+}
+
+struct World {
+  MeshShape mesh;
+  PoolTransport transport = PoolTransport::kSharedMemory;
+};
+
+std::vector<TrainingOutcome> TrainWorld(const World& world, const TrainingCase& training) {
+  absl::StatusOr<std::vector<std::string>> results =
+      Pool().Run({.mesh = world.mesh, .transport = world.transport, .main = "train", .arguments = training.ToString()});
+  EXPECT_TRUE(results.ok()) << results.status();
+  std::vector<TrainingOutcome> outcomes;
+  if (results.ok()) {
+    for (const std::string& result : *results) outcomes.push_back(TrainingOutcome::Parse(result));
+  }
+  return outcomes;
+}
+
+// The oracle of a case, run once for all worlds and strategies.
+const TrainingOutcome& Oracle(TrainingCase training) {
+  static std::map<std::string, TrainingOutcome> outcomes;
+  const TrainingCase plain{.type = training.type,
+                           .steps = training.steps,
+                           .global = training.global,
+                           .micro = training.dropout > 0 ? training.micro : 1,
+                           .clip_norm = training.clip_norm,
+                           .dropout = training.dropout,
+                           .lab_tiny = training.lab_tiny};
+  auto [it, is_new] = outcomes.try_emplace(plain.ToString());
+  if (is_new) it->second = TrainReference(plain);
+  return it->second;
+}
+
+double LargestDifference(const std::vector<double>& found, const std::vector<double>& expected) {
+  if (found.size() != expected.size()) return INFINITY;
+  double largest = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double difference = std::abs(found[i] - expected[i]) / std::abs(expected[i]);
+    if (!(difference <= largest)) largest = difference;
+  }
+  return largest;
+}
+
+void ExpectSameBits(const std::vector<TrainingOutcome>& a, const std::vector<TrainingOutcome>& b) {
+  ASSERT_FALSE(a.empty());
+  ASSERT_FALSE(b.empty());
+  EXPECT_EQ(a[0].losses, b[0].losses);
+  EXPECT_EQ(a[0].parameters_hash, b[0].parameters_hash);
+}
+
+bool WantsAll() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
+
+// One line a cell, for bench/results/parity.md.
+void AddToTable(const std::string& cell, double losses, double norms, double parameters) {
+  const char* path = std::getenv("TRAINYARD_PARITY_TABLE");
+  if (path == nullptr) return;
+  char line[256];
+  std::snprintf(line, sizeof line, "| %s | %.1e | %.1e | %.1e |\n", cell.c_str(), losses, norms, parameters);
+  std::ofstream(path, std::ios::app) << line;
+}
+
+class Matrix : public testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(WantsAll() ? AllCells() : PairwiseCover(AllCells(), 48)),
+                         [](const testing::TestParamInfo<Cell>& info) { return info.param.ToString(); });
+
+TEST_P(Matrix, GivesTheOraclesLossesInFp64) {
+  TrainingCase training = GetParam().training();
+  training.steps = 100;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam().world));
+  const TrainingOutcome& oracle = Oracle(training);
+  const double losses = LargestDifference(ranks[0].losses, oracle.losses);
+  const double norms = LargestDifference(ranks[0].norms, oracle.norms);
+  const double parameters = LargestDifference({ranks[0].sum_of_parameters}, {oracle.sum_of_parameters});
+  AddToTable(GetParam().ToString(), losses, norms, parameters);
+  EXPECT_LE(losses, 1e-10);
+  EXPECT_LE(norms, 1e-8);
+  EXPECT_LE(parameters, 1e-10);
+  EXPECT_LT(oracle.losses.back(), 0.9 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
+  for (const TrainingOutcome& rank : ranks) {
+    EXPECT_EQ(rank.parameters_hash, ranks[0].parameters_hash);
+    EXPECT_EQ(rank.losses, ranks[0].losses);
+  }
+}
+
+TEST(Cover, HoldsEveryPair) {
+  const std::vector<Cell> all = AllCells(), cover = PairwiseCover(all, 48);
+
+  EXPECT_EQ(MissingPairs(all, cover), 0u);
+  EXPECT_GE(cover.size(), 48u);
+  EXPECT_LT(cover.size(), all.size() / 3);
+}
+
+// One of each strategy, at the largest world it takes part in.
+std::vector<Cell> OneOfEach() {
+  std::vector<Cell> cells;
+  for (const Cell& cell : AllCells()) {
+    if (cell.world == 4 && cell.deal == CellDeal::kThree && cell.overlap && !cell.dropout) cells.push_back(cell);
+  }
+  return cells;
+}
+
+class EachStrategy : public testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(, EachStrategy, testing::ValuesIn(OneOfEach()),
+                         [](const testing::TestParamInfo<Cell>& info) { return std::string(info.param.name); });
+
+TEST_P(EachStrategy, GivesTheOraclesLossesInFp32) {
+  TrainingCase training = GetParam().training();
+  training.type = at::kFloat;
+  training.lab_tiny = true;
+  training.steps = WantsAll() ? 100 : 20;
+  training.global = 8;
+  training.micro = 1;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_FALSE(ranks.empty());
+  const std::vector<double>&found = ranks[0].losses, &expected = Oracle(training).losses;
+  EXPECT_LE(LargestDifference({found.begin(), found.begin() + 20}, {expected.begin(), expected.begin() + 20}), 1e-6);
+  EXPECT_LE(LargestDifference(found, expected), 1e-5);
+}
+
+TEST_P(EachStrategy, OverlapChangesNoBit_ThoughEachOperationWaitsForALateRankInTurn) {
+  TrainingCase training = GetParam().training();
+  training.type = at::kFloat;
+  training.steps = 40;
+  training.overlap = false;
+  TrainingCase late = training;
+  late.overlap = true;
+  late.delay_ms = 100;
+
+  ExpectSameBits(TrainWorld({GetParam().mesh()}, training), TrainWorld({GetParam().mesh()}, late));
+}
+
+TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses) {
+  TrainingCase training = GetParam().training();
+  training.steps = 10;
+
+  for (PoolTransport transport : {PoolTransport::kGloo, PoolTransport::kTwoHosts}) {
+    std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh(), transport}, training);
+    ASSERT_FALSE(ranks.empty());
+    EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
+  }
+}
+
+TEST_P(EachStrategy, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
+  TrainingCase training = GetParam().training();
+  training.steps = 8;
+  TrainingCase rejected = training;
+  rejected.rejected_step = 5;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, rejected);
+  std::vector<TrainingOutcome> whole = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_FALSE(ranks.empty());
+  ASSERT_FALSE(whole.empty());
+  for (const TrainingOutcome& rank : ranks) {
+    EXPECT_EQ(rank.parameters_hash, ranks[0].parameters_hash);
+    EXPECT_FALSE(std::isfinite(rank.norms[4]));
+    EXPECT_TRUE(std::isfinite(rank.norms[5]));
+  }
+  EXPECT_TRUE(std::equal(ranks[0].losses.begin(), ranks[0].losses.begin() + 5, whole[0].losses.begin()));
+  EXPECT_NE(ranks[0].losses[5], whole[0].losses[5]);
+}
+
+// Three micro-batches for four ranks: one rank has nothing to compute and takes part in everything.
+TEST_P(EachStrategy, ARankWithoutAMicroBatchAddsNothing) {
+  TrainingCase training = GetParam().training();
+  training.steps = 20;
+  training.global = 3;
+  training.micro = 1;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_FALSE(ranks.empty());
+  EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
+  EXPECT_EQ(ranks[3].parameters_hash, ranks[0].parameters_hash);
+}
+
+TEST_P(EachStrategy, ReducingEachMicroBatchGivesTheOraclesLosses) {
+  TrainingCase training = GetParam().training();
+  training.steps = 20;
+  training.reduce_every_micro_batch = true;
+
+  std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh()}, training);
+
+  ASSERT_FALSE(ranks.empty());
+  EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
+}
+
+TEST(Zero1, ByAllReduceIsDdpToTheBit) {
+  TrainingCase ddp{.type = at::kFloat, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
+  TrainingCase zero1 = ddp;
+  zero1.strategy = Strategy::kZero1;
+  zero1.reduce_scatter = false;
+
+  for (int world : {2, 3, 4}) {
+    ExpectSameBits(TrainWorld({{.dp_replicate = world}}, ddp), TrainWorld({{.dp_shard = world}}, zero1));
+  }
+}
+
+// Zero-1 with a second axis: shards inside, replicas across.
+TEST(TwoAxes, OfAnyStrategyThatShardsGiveTheOraclesLosses) {
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    TrainingCase training{.steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = strategy};
+
+    std::vector<TrainingOutcome> ranks = TrainWorld({{.dp_replicate = 2, .dp_shard = 2}}, training);
+
+    ASSERT_FALSE(ranks.empty());
+    EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10) << StrategyWord(strategy);
+  }
+}
+
+TEST(Prefetch, ChangesNoBit) {
+  TrainingCase training{.type = at::kFloat, .steps = 10, .global = 12, .micro = 2, .strategy = Strategy::kFsdp};
+  const std::vector<TrainingOutcome> one = TrainWorld({{.dp_shard = 3}}, training);
+  for (int64_t elements : {int64_t{0}, int64_t{1} << 30}) {
+    TrainingCase other = training;
+    other.prefetch_elements = elements;
+    ExpectSameBits(one, TrainWorld({{.dp_shard = 3}}, other));
+  }
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-parity-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// A checkpoint holds whole tensors, so what one layout has written any other goes on from.
+TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
+  struct Layout {
+    Strategy strategy;
+    MeshShape mesh;
+  };
+  const Layout layouts[] = {{Strategy::kDdp, {.dp_replicate = 2}},
+                            {Strategy::kFsdp, {.dp_shard = 3}},
+                            {Strategy::kHsdp, {.dp_replicate = 2, .dp_shard = 2}},
+                            {Strategy::kZero2, {.dp_shard = 4}},
+                            {Strategy::kZero1, {.dp_shard = 2}},
+                            {Strategy::kDdp, {.dp_replicate = 1}}};
+  Folder folder;
+  std::vector<double> losses;
+  int64_t step = 0;
+  for (const Layout& layout : layouts) {
+    TrainingCase part{.steps = step + 3, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = layout.strategy};
+    part.folder = folder.path();
+    part.load_step = step;
+    part.save_step = step += 3;
+    std::vector<TrainingOutcome> ranks = TrainWorld({layout.mesh}, part);
+    ASSERT_FALSE(ranks.empty());
+    losses.insert(losses.end(), ranks[0].losses.begin(), ranks[0].losses.end());
+  }
+  TrainingCase whole{.steps = step, .global = 12, .clip_norm = 0.5};
+
+  EXPECT_LE(LargestDifference(losses, Oracle(whole).losses), 1e-10);
+}
+
+TEST_P(EachStrategy, ResumedIsUninterruptedToTheBit) {
+  Folder folder;
+  TrainingCase whole = GetParam().training();
+  whole.type = at::kFloat;
+  whole.steps = 12;
+  whole.save_step = 6;
+  whole.folder = folder.path();
+  TrainingCase rest = whole;
+  rest.save_step = 0;
+  rest.load_step = 6;
+
+  std::vector<TrainingOutcome> all = TrainWorld({GetParam().mesh()}, whole);
+  std::vector<TrainingOutcome> resumed = TrainWorld({GetParam().mesh()}, rest);
+
+  ASSERT_FALSE(all.empty());
+  ASSERT_FALSE(resumed.empty());
+  EXPECT_EQ(resumed[0].losses, std::vector<double>(all[0].losses.begin() + 6, all[0].losses.end()));
+  EXPECT_EQ(resumed[0].parameters_hash, all[0].parameters_hash);
+}
+
+TEST(Pool, ARankThatDiesFailsItsCaseAlone) {
+  auto died = Pool().Run({.mesh = {.dp_shard = 2}, .main = "die", .arguments = ""});
+  auto after = Pool().Run({.mesh = {.dp_shard = 2}, .main = "count", .arguments = ""});
+
+  EXPECT_EQ(died.status().code(), absl::StatusCode::kInternal);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(*after, (std::vector<std::string>{"2", "2"}));
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  trainyard::BecomePoolRankIfAsked(argc, argv,
+                                   {{"train", trainyard::TrainMain},
+                                    {"die",
+                                     [](const trainyard::PoolRank& rank, const std::string&) {
+                                       if (rank.rank == 1) raise(SIGKILL);
+                                       return rank.groups.world->Barrier()->Wait().ok() ? "alive" : "alone";
+                                     }},
+                                    {"count", [](const trainyard::PoolRank& rank, const std::string&) {
+                                       return std::to_string(rank.mesh.world_size());
+                                     }}});
+  at::set_num_threads(1);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

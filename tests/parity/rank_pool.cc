@@ -1,0 +1,195 @@
+#include "tests/parity/rank_pool.h"
+
+#include <ATen/Parallel.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+
+extern char** environ;
+
+namespace trainyard {
+namespace {
+
+constexpr char kRankFlag[] = "--rank-of-a-pool";
+constexpr int kSocket = 3;  // of a rank, to its pool
+
+// A message is its length in 8 bytes and then its text; a text "ok ..." or "error ..." goes back.
+bool Send(int socket, const std::string& text) {
+  uint64_t length = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  bytes += text;
+  for (size_t sent = 0; sent < bytes.size();) {
+    ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    sent += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool ReceiveExactly(int socket, char* out, size_t count, absl::Time deadline) {
+  while (count > 0) {
+    pollfd waits{.fd = socket, .events = POLLIN, .revents = 0};
+    const int64_t left = std::max<int64_t>(absl::ToInt64Milliseconds(deadline - absl::Now()), 0);
+    if (poll(&waits, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30))) <= 0) return false;
+    ssize_t n = recv(socket, out, count, 0);
+    if (n <= 0) return false;
+    out += n;
+    count -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool Receive(int socket, std::string& text, absl::Time deadline) {
+  uint64_t length = 0;
+  if (!ReceiveExactly(socket, reinterpret_cast<char*>(&length), sizeof length, deadline)) return false;
+  text.resize(length);
+  return ReceiveExactly(socket, text.data(), length, deadline);
+}
+
+// "REPLICATE SHARD TRANSPORT CASE FOLDER MAIN ARGUMENTS..."
+absl::StatusOr<std::string> Serve(int rank, const std::string& command,
+                                  const std::vector<std::pair<std::string, PoolMain>>& mains) {
+  std::istringstream in(command);
+  MeshShape shape;
+  int transport = 0, number = 0;
+  std::string folder, main, arguments;
+  in >> shape.dp_replicate >> shape.dp_shard >> transport >> number >> folder >> main;
+  std::getline(in >> std::ws, arguments, '\0');
+  const int world = shape.dp_replicate * shape.dp_shard;
+  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shape, world));
+  FolderStore store(folder);
+  GroupOptions options{.world_size = world, .rank = rank, .store = &store};
+  options.timeout = absl::Minutes(2);
+  options.shared_memory = transport != static_cast<int>(PoolTransport::kGloo);
+  options.place = transport == static_cast<int>(PoolTransport::kTwoHosts) && rank >= world / 2 ? "b" : "a";
+  options.piece_bytes = 4096;  // several pieces of every tensor
+  ASSIGN_OR_RETURN(std::unique_ptr<MeshGroups> groups, JoinMesh(mesh, /*reshard_to=*/0, options));
+  for (const auto& group : groups->owned) {
+    RETURN_IF_ERROR(WarmUp(*group));
+  }
+  for (const auto& [name, function] : mains) {
+    if (name != main) continue;
+    absl::StatusOr<std::string> result = function({.mesh = mesh, .groups = *groups, .rank = rank}, arguments);
+    // Nobody takes a group down while a peer still talks to it.
+    if (result.ok()) {
+      RETURN_IF_ERROR(groups->world->Barrier()->Wait());
+    }
+    return result;
+  }
+  return absl::NotFoundError(absl::StrCat("no main is called ", main));
+}
+
+}  // namespace
+
+void BecomePoolRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains) {
+  if (argc != 3 || std::string(argv[1]) != kRankFlag) return;
+  at::set_num_threads(1);
+  const int rank = std::atoi(argv[2]);
+  std::string command;
+  while (Receive(kSocket, command, absl::InfiniteFuture())) {
+    absl::StatusOr<std::string> result = Serve(rank, command, mains);
+    std::string answer = result.ok() ? "ok " + *result : absl::StrCat("error ", result.status().ToString());
+    if (!Send(kSocket, answer)) break;
+  }
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+absl::Status RankPool::Start() {
+  if (!processes_.empty()) return absl::OkStatus();
+  std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-pool-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) return absl::InternalError("no temporary folder");
+  folder_ = pattern;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (int rank = 0; rank < size_; ++rank) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return absl::InternalError("no socket pair");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], kSocket);
+    std::string flag = kRankFlag, number = absl::StrCat(rank), path = program;
+    char* argv[] = {path.data(), flag.data(), number.data(), nullptr};
+    Process process{.socket = ends[0]};
+    const int error = posix_spawn(&process.pid, program.c_str(), &actions, nullptr, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    processes_.push_back(process);
+    if (error != 0) return absl::InternalError(absl::StrCat("rank ", rank, " cannot be started: error ", error));
+  }
+  return absl::OkStatus();
+}
+
+void RankPool::Stop() {
+  for (const Process& process : processes_) {
+    close(process.socket);
+    if (process.pid == 0) continue;
+    kill(process.pid, SIGKILL);
+    waitpid(process.pid, nullptr, 0);
+  }
+  processes_.clear();
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
+  const int world = one.mesh.dp_replicate * one.mesh.dp_shard;
+  if (world < 1 || world > size_) return absl::InvalidArgumentError(absl::StrCat("a world of ", world));
+  absl::StatusOr<std::vector<std::string>> results = absl::UnknownError("not run");
+  if (absl::Status started = Start(); started.ok()) {
+    results = RunOnce(one, world);
+  } else {
+    results = started;
+  }
+  if (!results.ok()) Stop();
+  return results;
+}
+
+absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& one, int world) {
+  const int number = ++num_cases_;
+  const std::string folder = absl::StrCat(folder_, "/", number);
+  std::filesystem::create_directory(folder);
+  const absl::Time deadline = absl::Now() + one.limit;
+  for (int rank = 0; rank < world; ++rank) {
+    if (!Send(processes_[rank].socket,
+              absl::StrCat(one.mesh.dp_replicate, " ", one.mesh.dp_shard, " ", static_cast<int>(one.transport), " ",
+                           number, " ", folder, " ", one.main, " ", one.arguments))) {
+      return absl::InternalError(absl::StrCat("rank ", rank, " is gone"));
+    }
+  }
+  std::vector<std::string> results(world);
+  absl::Status status;
+  for (int rank = 0; rank < world; ++rank) {
+    std::string answer;
+    if (!Receive(processes_[rank].socket, answer, deadline)) {
+      const bool late = absl::Now() >= deadline;
+      status.Update(late ? absl::DeadlineExceededError(
+                               absl::StrCat("rank ", rank, " gave no answer within ", absl::FormatDuration(one.limit)))
+                         : absl::InternalError(absl::StrCat("rank ", rank, " died; see its output above")));
+      break;
+    }
+    if (answer.rfind("ok ", 0) == 0) {
+      results[rank] = answer.substr(3);
+    } else {
+      status.Update(absl::InternalError(absl::StrCat("rank ", rank, ": ", answer)));
+    }
+  }
+  RETURN_IF_ERROR(status);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  return results;
+}
+
+}  // namespace trainyard
