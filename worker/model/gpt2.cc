@@ -100,7 +100,8 @@ class Gpt2 final : public Model {
         return Forward(blocks_[i], in, StartDropout(drop, unit));
       });
     }
-    return at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
+    at::Tensor scores = at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
+    return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
   at::Tensor Forward(const Block& block, const at::Tensor& x, double drop) const {

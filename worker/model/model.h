@@ -75,7 +75,7 @@ class Model {
   int64_t num_elements() const;
 
   // Sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of the
-  // model's type; under gradient mode it can be run backward. The sum, not the mean: whoever adds up micro-batches and
+  // logits' type; under gradient mode it can be run backward. The sum, not the mean: whoever adds up micro-batches and
   // ranks divides once. A target of -1 counts for nothing. With `dropout` unset nothing is dropped (evaluation).
   // REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
@@ -84,12 +84,16 @@ class Model {
   // Scores of the next token after each position: [sequences, tokens, vocabulary]. Nothing is dropped.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
 
+  // Of logits, from which the loss is computed; unless it was set, the parameters'. Changes nothing else.
+  void set_output_type(at::ScalarType type) { output_type_ = type; }
+
   virtual int64_t context() const = 0;
   virtual int64_t vocabulary() const = 0;
 
  protected:
   std::vector<Unit> units_;
   std::vector<NamedTensor> parameters_;  // leaves that require gradients
+  std::optional<at::ScalarType> output_type_;
 };
 
 // Copies `values` into the model's parameters by name. All problems are told at once, at most three of a kind.

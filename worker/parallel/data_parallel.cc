@@ -1,6 +1,7 @@
 #include "worker/parallel/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 
@@ -22,14 +23,22 @@ namespace {
 constexpr Placement kShard = Placement::kShard;
 constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
 
+Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
+  const at::ScalarType type = model.parameters()[0].tensor.scalar_type();
+  return options.precision.value_or(
+      Precision{.param = type, .reduce = type, .output = type, .master = type, .state = type});
+}
+
 FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParallelOptions& options) {
+  const Precision precision = PrecisionFor(model, options);
   const Placements placements = PlacementsOf(options.strategy);
   FlatGroups groups;
   if (placements.parameters == kShard) {
     for (const Unit& unit : model.units()) {
       std::vector<int> parameters;
       for (int i = 0; i < unit.num_parameters; ++i) parameters.push_back(unit.first_parameter + i);
-      groups.push_back(std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, shard));
+      groups.push_back(
+          std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, precision, shard));
     }
     return groups;
   }
@@ -37,7 +46,7 @@ FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParalle
   for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
   for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
     groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, shard));
+                                                 placements, precision, shard));
   }
   return groups;
 }
@@ -47,13 +56,15 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, const Communicat
                   const DataParallelOptions& options, const std::vector<Action>& plan) {
   const Placements placements = PlacementsOf(options.strategy);
   const bool units = placements.parameters == kShard;
+  const Precision precision = PrecisionFor(model, options);
   int64_t elements = 0;
   for (size_t g = units ? 1 : 0; g < groups.size(); ++g) elements = std::max(elements, groups[g]->layout().total);
   int slots = 0;
   if (shard.world_size() > 1 && placements.gradients == kShard) {
     slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true) : std::min<int>(kBucketSlots, groups.size());
   }
-  return SlotPool(elements, slots, model.parameters()[0].tensor.options().requires_grad(false));
+  const size_t width = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
+  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device());
 }
 
 class FlatDataParallel final : public DataParallel, private BackwardEvents {
@@ -62,6 +73,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
       : model_(model),
         communicators_(communicators),
         options_(options),
+        precision_(PrecisionFor(model, options)),
         units_(PlacementsOf(options.strategy).parameters == kShard),
         groups_(MakeGroups(model, *communicators.shard, options)),
         evaluation_plan_(Plan(/*with_backward=*/false, /*reduce=*/false)),
@@ -69,8 +81,11 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
         reducing_plan_(Plan(/*with_backward=*/true, /*reduce=*/true)),
         pool_(MakePool(model, groups_, *communicators.shard, options, reducing_plan_)),
         gatherer_(groups_, *communicators.shard, pool_),
-        reducer_(model, groups_, communicators, options, &pool_, /*own_root=*/units_),
-        updater_(groups_, communicators, options, reducer_.scatters()) {}
+        reducer_(model, groups_, communicators, options, precision_, &pool_, /*own_root=*/units_),
+        updater_(groups_, communicators, options, reducer_.scatters()) {
+    if (precision_.output != precision_.param) model.set_output_type(precision_.output);
+    if (precision_.scaled) loss_scale_ = InitialLossScale(options.loss_scale);
+  }
 
   ~FlatDataParallel() override {
     // The model may outlive this object; its hooks may not.
@@ -114,6 +129,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   // --- What the loop calls. ---
 
+  void BeginStep(uint64_t num_tokens) override {
+    if (precision_.scaled) seed_ = LossSeed(loss_scale_.scale, num_tokens);
+  }
+
   absl::StatusOr<at::Tensor> Forward(absl::FunctionRef<at::Tensor()> loss_sum) override {
     RETURN_IF_ERROR(BeginPass(c10::GradMode::is_enabled()));
     return Framed(loss_sum);
@@ -123,7 +142,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
     RETURN_IF_ERROR(error_);
     BeginRound(last);
     RETURN_IF_ERROR(Framed([&] {
-      loss.backward();
+      loss.backward(seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false)));
       return at::Tensor();
     }));
     return EndRound(last);
@@ -152,10 +171,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {
     RETURN_IF_ERROR(error_);
-    absl::StatusOr<StepOutput> output = updater_.Step(input, rejected_ && AgreesByFlag());
+    absl::StatusOr<StepOutput> output = updater_.Step(input, seed_, rejected_ && AgreesByFlag());
     RETURN_IF_ERROR(Keep(output.status()));
     reducer_.BeginStep();
     rejected_ = in_last_round_ = false;
+    output->loss_scale = loss_scale_.scale;
+    if (precision_.scaled) loss_scale_ = NextLossScale(loss_scale_, options_.loss_scale, output->skipped);
+    seed_ = 1;
     const double waited_s = gatherer_.waited_s() + reducer_.waited_s();
     output->exposed_comm_s += waited_s - waited_before_s_;
     waited_before_s_ = waited_s;
@@ -177,6 +199,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   uint64_t num_updates() const override { return updater_.num_updates(); }
   void set_num_updates(uint64_t num_updates) override { updater_.set_num_updates(num_updates); }
+
+  LossScale loss_scale() const override { return loss_scale_; }
+  void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
 
   absl::StatusOr<std::vector<NamedHash>> HashParameters() override {
     RETURN_IF_ERROR(error_);
@@ -329,6 +354,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   Model& model_;
   const MeshCommunicators communicators_;
   const DataParallelOptions options_;
+  const Precision precision_;
   const bool units_;  // parameters are sharded: groups are units, and passes follow a plan
   const FlatGroups groups_;
   const std::vector<Action> evaluation_plan_, inner_plan_, reducing_plan_;
@@ -341,6 +367,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   size_t cursor_ = 0;  // next action of the plan
   bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
+  LossScale loss_scale_;
+  double seed_ = 1;             // of this step's backward
   double waited_before_s_ = 0;  // up to the step before
   absl::Status error_;          // the first
 };

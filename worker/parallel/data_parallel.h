@@ -4,6 +4,7 @@
 //
 // The life of a step; `rounds` is the same on every rank, and a rank that has fewer micro-batches fills up with Shadow:
 //
+//   strategy.BeginStep(tokens)
 //   for each round:
 //     loss = strategy.Forward([&] { return model.LossSum(..., strategy, ...); })
 //     strategy.Backward(loss, last)      gradients are added up; with `last` they are reduced while backward goes on
@@ -25,6 +26,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,8 @@
 #include "worker/collectives/communicator.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
+#include "worker/numerics/loss_scaler.h"
+#include "worker/numerics/precision.h"
 #include "worker/parallel/placement.h"
 
 namespace trainyard {
@@ -48,6 +52,10 @@ struct MeshCommunicators {
 
 struct DataParallelOptions {
   Strategy strategy = Strategy::kDdp;
+  // None: all of the model's type. Otherwise the model comes in the type of the masters, and computes in `param` from
+  // then on.
+  std::optional<Precision> precision = {};
+  LossScaleConfig loss_scale = {};  // where precision asks for one
   AdamWConfig optimizer = {};
   double clip_norm = 1.0;                 // 0: no clipping
   int64_t bucket_elements = 6553600;      // a bucket is closed once it holds so many; 25 MiB of fp32
@@ -68,6 +76,7 @@ struct StepInput {
 struct StepOutput {
   double gradient_norm = 0;   // of the mean gradient, before clipping
   double exposed_comm_s = 0;  // time this rank waited for communication in this step
+  double loss_scale = 1;      // of this step
   bool skipped = false;       // the gradient was not finite: nothing was updated, on any rank
 };
 
@@ -97,6 +106,10 @@ using RangeSource = absl::FunctionRef<absl::Status(absl::string_view role, absl:
 
 class DataParallel : public UnitHooks {
  public:
+  // Of a step, before its first round; needed where losses are scaled. `num_tokens`: as in StepInput, or where that is
+  // not known yet, any number of its size that is the same on every rank.
+  virtual void BeginStep(uint64_t num_tokens) = 0;
+
   // Frames a pass; `loss_sum` runs the model with this object as its hooks. Under grad mode Backward must follow, or
   // the pass counts for nothing. Possible errors: those of a Collective; FailedPrecondition when the model's units do
   // not run in the order of units().
@@ -124,6 +137,9 @@ class DataParallel : public UnitHooks {
   virtual absl::Status LoadState(RangeSource source) = 0;
   virtual uint64_t num_updates() const = 0;
   virtual void set_num_updates(uint64_t num_updates) = 0;
+  // For checkpoints; changes with every step where losses are scaled.
+  virtual LossScale loss_scale() const = 0;
+  virtual void set_loss_scale(const LossScale& scale) = 0;
 
   // Collective: the hash of each whole parameter, in the model's order, on every rank.
   virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;

@@ -18,12 +18,18 @@ bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 }  // namespace
 
+at::ScalarType AccumulatorType(const Precision& precision) {
+  return c10::elementSize(precision.reduce) < 4 ? at::kFloat : precision.reduce;
+}
+
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-                     Communicator& shard)
+                     const Precision& precision, Communicator& shard)
     : model_(model),
       name_(std::move(name)),
       placements_(placements),
+      precision_(precision),
       rank_(shard.rank()),
+      takes_over_(placements.gradients == kShard || AccumulatorType(precision) != precision.param),
       parameters_(std::move(parameters)) {
   c10::NoGradGuard no_grad;
   std::sort(parameters_.begin(), parameters_.end());
@@ -38,47 +44,61 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   layout_ = LayOut(sizes, order, shard.world_size());
   num_decayed_ = first_other == order.end() ? layout_.total : layout_.offsets[*first_other];
   gaps_ = layout_.Gaps();
+  Allocate(shard);
+}
 
-  const at::TensorOptions type = model.parameters()[0].tensor.options().requires_grad(false);
+void FlatGroup::Allocate(Communicator& shard) {
+  const at::TensorOptions device = at::TensorOptions().device(model_.parameters()[0].tensor.device());
+  const at::TensorOptions weight = device.dtype(precision_.param), sum = device.dtype(AccumulatorType(precision_));
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
-  if (placements.parameters == kShard) {
-    parameter_shard_ = shard.NewBuffer(layout_.shard, type.dtype().toScalarType()).zero_();
+  if (placements_.parameters == kShard) {
+    weights_ = shard.NewBuffer(layout_.shard, precision_.param).zero_();
   } else {
-    whole_parameters_ = at::zeros({layout_.total}, type);
-    parameter_shard_ = own(whole_parameters_);
+    whole_parameters_ = at::zeros({layout_.total}, weight);
+    weights_ = own(whole_parameters_);
   }
-  if (placements.gradients == kShard) {
-    gradient_shard_ = at::zeros({layout_.shard}, type);
+  parameter_shard_ =
+      precision_.keeps_masters() ? at::zeros({layout_.shard}, device.dtype(precision_.master)) : weights_;
+  if (placements_.gradients == kShard) {
+    gradient_shard_ = at::zeros({layout_.shard}, sum);
   } else {
-    whole_gradients_ = at::zeros({layout_.total}, type);
+    whole_gradients_ = at::zeros({layout_.total}, sum);
     gradient_shard_ = own(whole_gradients_);
   }
-  first_moment_ = at::zeros({layout_.shard}, type);
-  second_moment_ = at::zeros({layout_.shard}, type);
+  first_moment_ = at::zeros({layout_.shard}, device.dtype(precision_.state));
+  second_moment_ = at::zeros({layout_.shard}, device.dtype(precision_.state));
 }
 
 absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   c10::NoGradGuard no_grad;
   const bool sharded = placements_.parameters == kShard;
-  at::Tensor whole = sharded ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
+  const bool apart = sharded || precision_.keeps_masters();
+  at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
   for (size_t i = 0; i < parameters_.size(); ++i) View(whole, i).copy_(model_.parameters()[parameters_[i]].tensor);
   RETURN_IF_ERROR(world.Broadcast(whole, /*root=*/0)->Wait()) << "while taking over the parameters of rank 0";
+  if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
-    parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
-    doors_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), whole.nbytes(),
-                                                   at::DataPtr(nullptr, whole.device()), /*allocator=*/nullptr,
-                                                   /*resizable=*/false);
+    doors_ = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(),
+        at::DataPtr(nullptr, weights_.device()), /*allocator=*/nullptr, /*resizable=*/false);
+    TakeMasters();
+  } else if (apart) {
+    whole_parameters_.copy_(whole);
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor parameter = model_.parameters()[parameters_[i]].tensor;
-    parameter.set_data(sharded ? NewDoor(layout_.offsets[i], parameter) : View(whole, i));
-    if (placements_.gradients != kShard) parameter.mutable_grad() = View(whole_gradients_, i);
+    parameter.set_data(sharded ? NewDoor(layout_.offsets[i], parameter) : View(whole_parameters_, i));
+    if (!takes_over_) parameter.mutable_grad() = View(whole_gradients_, i);
   }
   return absl::OkStatus();
 }
 
+void FlatGroup::TakeMasters() {
+  if (precision_.keeps_masters()) weights_.copy_(parameter_shard_);
+}
+
 at::Tensor FlatGroup::NewDoor(int64_t offset, const at::Tensor& like) const {
-  at::Tensor door = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(doors_), like.key_set(), like.dtype());
+  at::Tensor door = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(doors_), like.key_set(), weights_.dtype());
   door.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   door.unsafeGetTensorImpl()->set_storage_offset(offset);
   return door;
@@ -88,9 +108,7 @@ void FlatGroup::Open(const at::Tensor& whole) {
   doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(whole.mutable_data_ptr(), whole.device()));
 }
 
-void FlatGroup::Close() {
-  doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, parameter_shard_.device()));
-}
+void FlatGroup::Close() { doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, weights_.device())); }
 
 at::Tensor FlatGroup::View(const at::Tensor& flat, size_t i) const {
   return flat.narrow(0, layout_.offsets[i], layout_.sizes[i]).view(model_.parameters()[parameters_[i]].tensor.sizes());
@@ -102,19 +120,35 @@ void FlatGroup::ZeroGaps(const at::Tensor& flat) const {
 
 std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   std::vector<AdamW::Range> ranges;
-  // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
   const int64_t decayed = std::clamp<int64_t>(num_decayed_ - rank_ * layout_.shard, 0, layout_.shard);
   auto add = [&](int64_t first, int64_t count, bool decays) {
     if (count == 0) return;
-    ranges.push_back({.parameters = parameter_shard_.narrow(0, first, count),
-                      .gradients = gradient_shard_.narrow(0, first, count),
-                      .decays = decays,
-                      .exp_avg = first_moment_.narrow(0, first, count),
-                      .exp_avg_sq = second_moment_.narrow(0, first, count)});
+    AdamW::Range range{.parameters = parameter_shard_.narrow(0, first, count),
+                       .gradients = gradient_shard_.narrow(0, first, count),
+                       .decays = decays,
+                       .exp_avg = first_moment_.narrow(0, first, count),
+                       .exp_avg_sq = second_moment_.narrow(0, first, count)};
+    if (precision_.keeps_masters()) range.weights = weights_.narrow(0, first, count);
+    if (precision_.rounds_stochastically()) range.stretches = StretchesIn({first, count});
+    ranges.push_back(std::move(range));
   };
+  // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
   add(0, decayed, /*decays=*/true);
   add(decayed, layout_.shard - decayed, /*decays=*/false);
   return ranges;
+}
+
+// What lies in a range of this rank's shard.
+std::vector<AdamW::Stretch> FlatGroup::StretchesIn(const ElementRange& range) const {
+  std::vector<AdamW::Stretch> stretches;
+  for (const ShardPiece& piece : layout_.PiecesOf(rank_)) {
+    if (piece.offset < range.first || piece.offset >= range.first + range.count) continue;
+    stretches.push_back({.offset = piece.offset - range.first,
+                         .count = piece.range.count,
+                         .parameter = static_cast<uint64_t>(parameters_[piece.parameter]),
+                         .first_element = piece.range.first});
+  }
+  return stretches;
 }
 
 }  // namespace trainyard

@@ -19,17 +19,21 @@
 #include "worker/collectives/communicator.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
+#include "worker/numerics/precision.h"
 #include "worker/parallel/placement.h"
 #include "worker/parallel/shard_layout.h"
 
 namespace trainyard {
+
+// In which gradients are added up on a rank: sums of many in 16 bits lose too much.
+at::ScalarType AccumulatorType(const Precision& precision);
 
 class FlatGroup {
  public:
   // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
   // first. `shard` is the group's communicator of dp_shard; where nothing is sharded, of one rank.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-            Communicator& shard);
+            const Precision& precision, Communicator& shard);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
@@ -47,10 +51,16 @@ class FlatGroup {
   // Flat. The whole is undefined where it is sharded; a shard is a part of the whole where that is replicated.
   const at::Tensor& whole_parameters() const { return whole_parameters_; }
   const at::Tensor& whole_gradients() const { return whole_gradients_; }
-  const at::Tensor& parameter_shard() const { return parameter_shard_; }
+  const at::Tensor& weights() const { return weights_; }                  // this rank's, as computed with and gathered
+  const at::Tensor& parameter_shard() const { return parameter_shard_; }  // as updated: the masters, or the weights
   const at::Tensor& gradient_shard() const { return gradient_shard_; }
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
+
+  // Autograd cannot add into the gradients by itself: they are sharded, or of another type than the weights.
+  bool takes_over() const { return takes_over_; }
+  // After the masters were changed from outside: sets this rank's weights by them.
+  void TakeMasters();
 
   // For sharded parameters: see [Note: doors]. `whole` is flat and at least layout().total long; the caller keeps it.
   void Open(const at::Tensor& whole);
@@ -65,18 +75,23 @@ class FlatGroup {
   std::vector<AdamW::Range> OptimizerRanges() const;
 
  private:
+  void Allocate(Communicator& shard);
   at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
+  std::vector<AdamW::Stretch> StretchesIn(const ElementRange& range) const;
 
   const Model& model_;
   const std::string name_;
   const Placements placements_;
+  const Precision precision_;
   const int rank_;
+  const bool takes_over_;
   std::vector<int> parameters_;
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole
   std::vector<ElementRange> gaps_;
   c10::Storage doors_;
-  at::Tensor whole_parameters_, whole_gradients_, parameter_shard_, gradient_shard_, first_moment_, second_moment_;
+  at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,
+      second_moment_;
 };
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@ namespace trainyard {
 Gatherer::Gatherer(const std::vector<std::unique_ptr<FlatGroup>>& groups, Communicator& shard, SlotPool& pool)
     : groups_(groups), shard_(shard), pool_(pool), states_(groups.size()) {
   const FlatGroup& root = *groups[0];
-  if (shard.world_size() > 1) root_ = at::empty({root.layout().total}, root.parameter_shard().options());
+  if (shard.world_size() > 1) root_ = at::empty({root.layout().total}, root.weights().options());
 }
 
 absl::Status Gatherer::Start(int unit) {
@@ -21,9 +21,9 @@ absl::Status Gatherer::Start(int unit) {
   at::Tensor whole = root_;
   if (unit != 0) {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
-    whole = pool_.memory(state.slot).narrow(0, 0, group.layout().total);
+    whole = pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total);
   }
-  state.gather = shard_.AllGather(whole, group.parameter_shard());
+  state.gather = shard_.AllGather(whole, group.weights());
   return absl::OkStatus();
 }
 
@@ -31,13 +31,13 @@ absl::Status Gatherer::Wait(int unit) {
   State& state = states_[unit];
   FlatGroup& group = *groups_[unit];
   if (shard_.world_size() == 1) {
-    group.Open(group.parameter_shard());
+    group.Open(group.weights());
     return absl::OkStatus();
   }
   absl::Status status = TimedWait(*state.gather, waited_s_);
   state.gather = nullptr;
   RETURN_IF_ERROR(status) << "while gathering unit " << group.name();
-  group.Open(unit == 0 ? root_ : pool_.memory(state.slot));
+  group.Open(unit == 0 ? root_ : pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total));
   return absl::OkStatus();
 }
 

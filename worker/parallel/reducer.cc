@@ -13,8 +13,8 @@
 namespace trainyard {
 
 Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
-                 const MeshCommunicators& communicators, const DataParallelOptions& options, SlotPool* pool,
-                 bool own_root)
+                 const MeshCommunicators& communicators, const DataParallelOptions& options, const Precision& precision,
+                 SlotPool* pool, bool own_root)
     : model_(model),
       groups_(groups),
       communicators_(communicators),
@@ -23,6 +23,8 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       scatters_(communicators.shard->world_size() > 1 &&
                 (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
       own_root_(own_root),
+      wire_type_(precision.reduce),
+      casts_(AccumulatorType(precision) != precision.reduce),
       pool_(pool),
       group_of_(model.parameters().size()),
       number_in_group_(model.parameters().size()),
@@ -53,7 +55,7 @@ absl::Status Reducer::OnGradient(int parameter) {
     return absl::InternalError(absl::StrCat("the gradient of ", model_.parameters()[parameter].name,
                                             " came after those of ", group.name(), " were reduced"));
   }
-  if (sharded_) {
+  if (group.takes_over()) {
     RETURN_IF_ERROR(TakeOver(state, group, parameter));
   }
   --state.num_missing;
@@ -77,11 +79,12 @@ absl::Status Reducer::TakeOver(State& state, const FlatGroup& group, int paramet
 absl::Status Reducer::Acquire(State& state, int number) {
   const FlatGroup& group = *groups_[number];
   const bool alone = group.layout().world == 1;
-  if (alone && !state.has_sum) {
+  if (!sharded_) {
+    state.flat = group.whole_gradients();
+  } else if (alone && !state.has_sum) {
     state.flat = group.gradient_shard();  // the sum over a group of one
-  } else if (!alone && reduce_ && !(own_root_ && number == 0)) {
-    ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
-    state.flat = pool_->memory(state.slot).narrow(0, 0, group.layout().total);
+  } else if (!alone && reduce_) {
+    ASSIGN_OR_RETURN(state.flat, WireMemory(state, number));
   } else {
     if (!state.own.defined()) {
       state.own = at::empty({group.layout().total}, group.gradient_shard().options());
@@ -89,6 +92,22 @@ absl::Status Reducer::Acquire(State& state, int number) {
     state.flat = state.own;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> Reducer::WireMemory(State& state, int number) {
+  const FlatGroup& group = *groups_[number];
+  if (sharded_ && !(own_root_ && number == 0)) {
+    ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
+    return pool_->Memory(state.slot, wire_type_, group.layout().total);
+  }
+  at::Tensor& own = casts_ ? state.own_wire : state.own;
+  if (!own.defined()) own = at::empty({group.layout().total}, group.gradient_shard().options().dtype(wire_type_));
+  return own;
+}
+
+const at::Tensor& Reducer::Received(State& state, const FlatGroup& group) {
+  if (!state.received.defined()) state.received = at::empty_like(group.gradient_shard(), wire_type_);
+  return state.received;
 }
 
 void Reducer::ZeroUnwritten(State& state, const FlatGroup& group) {
@@ -109,25 +128,30 @@ absl::Status Reducer::Start(int number) {
   const FlatGroup& group = *groups_[number];
   state.started = true;
   in_order_.push_back(number);
-  if (!sharded_) {
-    if (number == 0) Spoil(group.whole_gradients());
-    if (scatters_) {
-      state.reduction = communicators_.shard->ReduceScatterSum(group.gradient_shard(), group.whole_gradients());
-    } else {
-      state.reduction = communicators_.world->AllReduceSum(group.whole_gradients());
+  if (group.takes_over()) {
+    if (!state.flat.defined()) {
+      RETURN_IF_ERROR(Acquire(state, number));
     }
-    return absl::OkStatus();
+    ZeroUnwritten(state, group);
+  } else {
+    state.flat = group.whole_gradients();
   }
-  if (!state.flat.defined()) {
-    RETURN_IF_ERROR(Acquire(state, number));
-  }
-  ZeroUnwritten(state, group);
   if (number == 0) Spoil(state.flat);
-  if (group.layout().world > 1) {
-    if (state.has_sum && !state.received.defined()) state.received = at::empty_like(group.gradient_shard());
-    state.reduction =
-        communicators_.shard->ReduceScatterSum(state.has_sum ? state.received : group.gradient_shard(), state.flat);
+  if (sharded_ && group.layout().world == 1) return absl::OkStatus();
+  state.sent = state.flat;
+  if (state.flat.scalar_type() != wire_type_) {
+    ASSIGN_OR_RETURN(state.sent, WireMemory(state, number));
+    state.sent.copy_(state.flat);
   }
+  if (scatters_) return StartScattering(state, group);
+  state.reduction = communicators_.world->AllReduceSum(state.sent);
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::StartScattering(State& state, const FlatGroup& group) {
+  const bool in_place = !state.has_sum && !casts_;
+  state.reduction =
+      communicators_.shard->ReduceScatterSum(in_place ? group.gradient_shard() : Received(state, group), state.sent);
   if (state.slot >= 0) pool_->Release(state.slot, state.reduction, communicators_.shard);
   state.slot = -1;
   return absl::OkStatus();
@@ -142,19 +166,27 @@ absl::Status Reducer::Settle(int number) {
     if (pool_ != nullptr) pool_->Settled(state.reduction);
     state.reduction = nullptr;
   }
-  if (sharded_) {
-    const at::Tensor& sum = group.gradient_shard();
-    if (state.has_sum) sum.add_(group.layout().world > 1 ? state.received : state.flat);
-    state.has_sum = true;
-    state.flat = at::Tensor();
+  const at::Tensor& sum = group.gradient_shard();
+  if (!sharded_ && !scatters_) {
+    if (casts_) group.whole_gradients().copy_(state.sent);
+  } else if (state.has_sum) {
+    sum.add_(group.layout().world > 1 ? state.received : state.flat);
+  } else if (casts_ && group.layout().world > 1) {
+    sum.copy_(state.received);
   }
-  if (!last_ || communicators_.replicate->world_size() == 1) return absl::OkStatus();
-  if (!sharded_ && !scatters_) return absl::OkStatus();  // the world's sum is there already
-  across_.push_back(communicators_.replicate->AllReduceSum(group.gradient_shard()));
-  if (!overlap_) {
-    RETURN_IF_ERROR(TimedWait(*across_.back(), waited_s_));
-  }
-  return absl::OkStatus();
+  state.has_sum = sharded_;
+  state.flat = state.sent = at::Tensor();
+  const bool complete = !sharded_ && !scatters_;  // the world's sum is there already
+  if (complete || !last_ || communicators_.replicate->world_size() == 1) return absl::OkStatus();
+  return StartAcross(number);
+}
+
+absl::Status Reducer::StartAcross(int number) {
+  State& state = states_[number];
+  const at::Tensor& sum = groups_[number]->gradient_shard();
+  if (casts_) Received(state, *groups_[number]).copy_(sum);
+  across_.push_back({number, communicators_.replicate->AllReduceSum(casts_ ? state.received : sum)});
+  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, waited_s_);
 }
 
 absl::Status Reducer::StartComplete() {
@@ -175,7 +207,10 @@ absl::Status Reducer::StartAll() {
 
 absl::Status Reducer::Finish() {
   while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
-  for (const std::unique_ptr<Collective>& operation : across_) RETURN_IF_ERROR(TimedWait(*operation, waited_s_));
+  for (const auto& [group, operation] : across_) {
+    RETURN_IF_ERROR(TimedWait(*operation, waited_s_)) << "while reducing across replicas";
+    if (casts_) groups_[group]->gradient_shard().copy_(states_[group].received);
+  }
   across_.clear();
   return absl::OkStatus();
 }
@@ -184,7 +219,7 @@ void Reducer::BeginStep() {
   rejected_ = false;
   for (size_t g = 0; g < states_.size(); ++g) {
     states_[g].has_sum = false;
-    if (!sharded_) groups_[g]->whole_gradients().zero_();
+    if (!groups_[g]->takes_over()) groups_[g]->whole_gradients().zero_();
   }
 }
 

@@ -5,6 +5,7 @@
 //   sharded      each gradient is taken over into a flat buffer (written first, added to after), which is a slot, or
 //                memory of its own where gradients are kept over several rounds; once complete: reduce-scatter into
 //                this rank's shard
+//   16 bits      sums are made in fp32 (AccumulatorType); what is sent is cast to precision.reduce and back
 //   and across   with dp_replicate above 1 a shard's sum goes through an all-reduce over that axis
 //
 // [Note: order] All ranks start and wait for the same operations in the same order, whatever they have computed:
@@ -31,7 +32,8 @@ class Reducer {
  public:
   // `pool` may be null where gradients are replicated. `own_root`: group 0 is never in a slot. Nothing is owned.
   Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
-          const MeshCommunicators& communicators, const DataParallelOptions& options, SlotPool* pool, bool own_root);
+          const MeshCommunicators& communicators, const DataParallelOptions& options, const Precision& precision,
+          SlotPool* pool, bool own_root);
 
   // Whether this rank ends with its shard of the sums only, where there is more than one.
   bool scatters() const { return scatters_; }
@@ -59,19 +61,26 @@ class Reducer {
 
  private:
   struct State {
-    std::vector<bool> written;  // sharded: by parameter of the group
+    std::vector<bool> written;  // taken over: by parameter of the group
     int num_missing = 0;        // parameters without a gradient in this round
     bool started = false;       // in this round
     bool has_sum = false;       // sharded: an earlier round's sum is in the shard
-    at::Tensor flat = {};       // sharded: undefined until the first gradient
-    int slot = -1;              // of `flat`, if any
-    at::Tensor own = {};        // sharded: memory for whole gradients, once it was needed
-    at::Tensor received = {};   // sharded: memory for the sum of a later round
+    at::Tensor flat = {};       // where gradients are taken over to; undefined until the first one
+    int slot = -1;              // of what is sent, if any
+    at::Tensor own = {};        // memory for whole gradients that stay for several rounds, once it was needed
+    at::Tensor own_wire = {};   // memory for what is sent, where it can be no slot
+    at::Tensor sent = {};       // what a reduction under way reads
+    at::Tensor received = {};   // memory for this rank's sum, where it cannot go straight into its place
     std::shared_ptr<Collective> reduction = nullptr;
   };
 
   absl::Status TakeOver(State& state, const FlatGroup& group, int parameter);
   absl::Status Acquire(State& state, int number);
+  // Flat memory as long as group `number` for what is sent: a slot, or the group's own.
+  absl::StatusOr<at::Tensor> WireMemory(State& state, int number);
+  const at::Tensor& Received(State& state, const FlatGroup& group);
+  absl::Status StartScattering(State& state, const FlatGroup& group);
+  absl::Status StartAcross(int number);
   absl::Status StartComplete();
   void ZeroUnwritten(State& state, const FlatGroup& group);
   void Spoil(const at::Tensor& flat);
@@ -83,11 +92,17 @@ class Reducer {
   const bool sharded_;  // gradients
   const bool scatters_;
   const bool own_root_;
+  const at::ScalarType wire_type_;
+  const bool casts_;  // what is sent is of another type than what is added up
   SlotPool* const pool_;
   std::vector<int> group_of_, number_in_group_;  // by parameter of the model
   std::vector<State> states_;
   std::vector<int> in_order_;  // started, not settled
-  std::vector<std::unique_ptr<Collective>> across_;
+  struct Across {
+    int group;
+    std::unique_ptr<Collective> operation;
+  };
+  std::vector<Across> across_;
 
   bool reduce_ = false, last_ = false, rejected_ = false;
   size_t next_ = 0;  // group whose turn it is, where groups are buckets

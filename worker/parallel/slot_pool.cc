@@ -8,7 +8,7 @@
 
 namespace trainyard {
 
-SlotPool::SlotPool(int64_t elements, int num_slots, const at::TensorOptions& type) : elements_(elements), type_(type) {
+SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device) : bytes_(bytes), device_(device) {
   for (int i = 0; i < num_slots; ++i) Add();
 }
 
@@ -46,12 +46,17 @@ void SlotPool::Settled(const std::shared_ptr<Collective>& operation) {
   }
 }
 
+at::Tensor SlotPool::Memory(int slot, at::ScalarType type, int64_t elements) const {
+  const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(type));
+  return slots_[slot].memory.narrow(0, 0, bytes).view(type);
+}
+
 int SlotPool::num_held() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.held; }));
 }
 
 int SlotPool::Add() {
-  slots_.push_back({.memory = at::empty({elements_}, type_)});
+  slots_.push_back({.memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_))});
   return num_slots() - 1;
 }
 

@@ -21,8 +21,8 @@ namespace trainyard {
 
 class SlotPool {
  public:
-  // Makes `num_slots` slots of `elements` at once; more only when all are held at the same time.
-  SlotPool(int64_t elements, int num_slots, const at::TensorOptions& type);
+  // Makes `num_slots` slots of `bytes` at once; more only when all are held at the same time.
+  SlotPool(int64_t bytes, int num_slots, at::Device device);
 
   // Index of a slot that nothing reads or writes any more. Waits when there is none but such as an operation still
   // uses. Possible errors: those of that operation.
@@ -37,14 +37,14 @@ class SlotPool {
   // `operation` was waited for: no slot is in its use any more.
   void Settled(const std::shared_ptr<Collective>& operation);
 
-  // Flat, `elements` long.
-  const at::Tensor& memory(int slot) const { return slots_[slot].memory; }
+  // The first `elements` of `type` of a slot, flat.
+  at::Tensor Memory(int slot, at::ScalarType type, int64_t elements) const;
   int num_slots() const { return static_cast<int>(slots_.size()); }
   int num_held() const;
 
  private:
   struct Slot {
-    at::Tensor memory;
+    at::Tensor memory;  // bytes
     bool held = false;
     std::shared_ptr<Collective> pending = nullptr;
     const Communicator* communicator = nullptr;
@@ -54,8 +54,8 @@ class SlotPool {
   int Add();
   absl::StatusOr<int> Take(int slot);
 
-  const int64_t elements_;
-  const at::TensorOptions type_;
+  const int64_t bytes_;
+  const at::Device device_;
   std::vector<Slot> slots_;
   uint64_t num_released_ = 0;
 };

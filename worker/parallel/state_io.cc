@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <xxhash.h>
 
 #include "absl/strings/str_format.h"
@@ -18,11 +19,16 @@ constexpr Role kParameters = {kParameterRole, &FlatGroup::parameter_shard};
 constexpr Role kRoles[] = {
     kParameters, {kFirstMomentRole, &FlatGroup::first_moment}, {kSecondMomentRole, &FlatGroup::second_moment}};
 
+// Whether this rank has all parameters as they are updated.
+bool HoldsAll(const FlatGroup& group) {
+  return group.whole_parameters().defined() && group.parameter_shard().is_alias_of(group.whole_parameters());
+}
+
 // The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
 absl::StatusOr<at::Tensor> Whole(const FlatGroup& group, const Role& role, Communicator& shard) {
   const at::Tensor& own = (group.*role.shard)();
   if (group.layout().world == 1) return own;
-  if (role.name == kParameters.name && group.whole_parameters().defined()) return group.whole_parameters();
+  if (role.name == kParameters.name && HoldsAll(group)) return group.whole_parameters();
   at::Tensor whole = at::empty({group.layout().total}, own.options());
   RETURN_IF_ERROR(shard.AllGather(whole, own)->Wait()) << "while gathering the state of " << group.name();
   return whole;
@@ -62,22 +68,40 @@ absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const Me
   return told;
 }
 
+namespace {
+
+// Replicated parameters: all of them, by way of memory in the masters' type where the weights have another.
+absl::Status LoadWhole(const Model& model, FlatGroup& group, RangeSource source) {
+  const ShardLayout& layout = group.layout();
+  const at::Tensor& shard = group.parameter_shard();
+  at::Tensor whole = group.whole_parameters();
+  if (!HoldsAll(group)) whole = at::zeros({layout.total}, shard.options());
+  for (int i : layout.order) {
+    RETURN_IF_ERROR(source(kParameterRole, model.parameters()[group.parameters()[i]].name, 0, layout.sizes[i],
+                           whole.narrow(0, layout.offsets[i], layout.sizes[i])));
+  }
+  if (HoldsAll(group)) return absl::OkStatus();
+  group.whole_parameters().copy_(whole);
+  shard.copy_(whole.narrow(0, group.rank() * layout.shard, layout.shard));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource source) {
   for (const Role& role : kRoles) {
     for (const auto& group : groups) {
-      const ShardLayout& layout = group->layout();
-      auto name = [&](int i) { return absl::string_view(model.parameters()[group->parameters()[i]].name); };
-      if (role.name == kParameters.name && group->whole_parameters().defined()) {
-        for (int i : layout.order) {
-          at::Tensor out = group->whole_parameters().narrow(0, layout.offsets[i], layout.sizes[i]);
-          RETURN_IF_ERROR(source(role.name, name(i), 0, layout.sizes[i], out));
-        }
+      const bool parameters = role.name == kParameters.name;
+      if (parameters && group->whole_parameters().defined()) {
+        RETURN_IF_ERROR(LoadWhole(model, *group, source));
         continue;
       }
-      for (const ShardPiece& piece : layout.PiecesOf(group->rank())) {
+      for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
         at::Tensor out = (*group.*role.shard)().narrow(0, piece.offset, piece.range.count);
-        RETURN_IF_ERROR(source(role.name, name(piece.parameter), piece.range.first, piece.range.count, out));
+        const std::string& name = model.parameters()[group->parameters()[piece.parameter]].name;
+        RETURN_IF_ERROR(source(role.name, name, piece.range.first, piece.range.count, out));
       }
+      if (parameters) group->TakeMasters();
     }
   }
   return absl::OkStatus();

@@ -23,7 +23,7 @@ Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const Me
   optimizer_ = std::make_unique<AdamW>(options.optimizer, std::move(ranges));
 }
 
-absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, bool rejected) {
+absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bool rejected) {
   ++num_steps_;
   StepOutput output;
   Agreed agreed{.sum_of_squares = LocalSumOfSquares(), .rejected = rejected};
@@ -31,7 +31,7 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, bool rejected) 
     ASSIGN_OR_RETURN(agreed, Agree(agreed, output.exposed_comm_s));
   }
   if (agreed.rejected) agreed.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
-  const GradientScale scale = ScaleOf(agreed.sum_of_squares, input.num_tokens, clip_norm_);
+  const GradientScale scale = ScaleOf(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
   output.gradient_norm = scale.norm;
   output.skipped = !std::isfinite(scale.norm);
   if (output.skipped) return output;
@@ -72,7 +72,7 @@ absl::Status Updater::GatherParameters(double& waited_s) {
     const Placements& placements = group->placements();
     if (placements.parameters == Placement::kShard || placements.optimizer_state == Placement::kReplicate) continue;
     if (group->layout().world == 1) continue;
-    gathers.push_back(communicators_.shard->AllGather(group->whole_parameters(), group->parameter_shard()));
+    gathers.push_back(communicators_.shard->AllGather(group->whole_parameters(), group->weights()));
   }
   for (const auto& gather : gathers) RETURN_IF_ERROR(TimedWait(*gather, waited_s));
   return absl::OkStatus();

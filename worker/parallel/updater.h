@@ -24,9 +24,9 @@ class Updater {
   Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const MeshCommunicators& communicators,
           const DataParallelOptions& options, bool scatters);
 
-  // `rejected`: this rank's part is of no use. exposed_comm_s is the time waited here. Possible errors: those of a
-  // Collective; Internal when the ranks are not in the same step.
-  absl::StatusOr<StepOutput> Step(const StepInput& input, bool rejected);
+  // `seed`: what backward was seeded with. `rejected`: this rank's part is of no use. exposed_comm_s is the time waited
+  // here. Possible errors: those of a Collective; Internal when the ranks are not in the same step.
+  absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
 
   uint64_t num_updates() const { return optimizer_->num_steps(); }
   void set_num_updates(uint64_t num_updates) { optimizer_->set_num_steps(num_updates); }

@@ -51,7 +51,7 @@ class FlatGroupTest : public testing::Test {
       at::Tensor tensor = parameter.tensor;
       tensor.mutable_grad().reset();
     }
-    group_ = std::make_unique<FlatGroup>(model_, "unit", std::vector<int>{0, 1, 2}, kSharded, *single_);
+    group_ = std::make_unique<FlatGroup>(model_, "unit", std::vector<int>{0, 1, 2}, kSharded, Precision{}, *single_);
     EXPECT_TRUE(group_->TakeRankZeros(*single_).ok());
   }
 

@@ -29,12 +29,14 @@ struct Case {
   int64_t micro_batches = 4;
   int steps = 3;
   int rejected_step = 0;  // by the last rank
+  at::ScalarType type = at::kDouble;
 };
 
 using State = std::map<std::pair<std::string, std::string>, at::Tensor>;
 
 struct Outcome {
   std::vector<double> losses, norms;
+  std::vector<double> scales;
   std::vector<int> skipped;
   std::vector<NamedHash> hashes;
   State state;  // of rank 0
@@ -42,14 +44,15 @@ struct Outcome {
   CollectiveCounts counts;  // of the shard group in the last step
 };
 
-std::unique_ptr<Model> NewModel(uint64_t seed) {
-  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble);
+std::unique_ptr<Model> NewModel(uint64_t seed, at::ScalarType type = at::kDouble) {
+  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, type);
 }
 
 std::pair<at::Tensor, at::Tensor> MicroBatch(int64_t step, int64_t index) {
   at::Tensor tokens = at::empty({2, 9}, at::kLong);
   for (int64_t i = 0; i < tokens.numel(); ++i) {
-    tokens.mutable_data_ptr<int64_t>()[i] = ((step * 31 + index) * 7 + i * i) % 33;
+    // Much the same in all steps, so that there is something to learn.
+    tokens.mutable_data_ptr<int64_t>()[i] = (index * 7 + i * i + (i % 5 == 0 ? step * 31 : 0)) % 33;
   }
   return {tokens.narrow(1, 0, 8).contiguous(), tokens.narrow(1, 1, 8).contiguous()};
 }
@@ -74,7 +77,7 @@ absl::Status RunStep(int step, const Deal& deal, Model& model, DataParallel& str
 absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, MemoryStore& store, const State* restored) {
   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, 0, {.world_size = mesh.world_size(), .rank = rank, .store = &store}));
   // Only rank 0 has the right weights at first.
-  std::unique_ptr<Model> model = NewModel(rank == 0 ? 1 : 99);
+  std::unique_ptr<Model> model = NewModel(rank == 0 ? 1 : 99, c.type);
   ASSIGN_OR_RETURN(auto strategy,
                    Parallelize(*model, mesh, {groups->world, groups->shard, groups->replicate}, c.options));
   if (restored != nullptr) {
@@ -92,12 +95,14 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
     const CollectiveCounts before = groups->shard->counts();
     double loss_sum = 0;
     if (step == c.rejected_step && rank == mesh.world_size() - 1) strategy->RejectStep();
+    strategy->BeginStep(static_cast<uint64_t>(c.micro_batches * 16));
     RETURN_IF_ERROR(RunStep(step, deal, *model, *strategy, loss_sum));
     ASSIGN_OR_RETURN(StepOutput output,
                      strategy->Step({.lr = 1e-2, .num_tokens = static_cast<uint64_t>(c.micro_batches * 16)}));
     outcome.losses.push_back(loss_sum);
     outcome.norms.push_back(output.gradient_norm);
     outcome.skipped.push_back(output.skipped);
+    outcome.scales.push_back(output.loss_scale);
     outcome.counts = groups->shard->counts();
     for (const auto& [key, count] : before) {
       outcome.counts[key].operations -= count.operations;
@@ -281,6 +286,105 @@ TEST(Strategies, CommunicateWhatThePlanSays) {
   Outcome zero1 = run(Of(Strategy::kZero1));
   EXPECT_EQ(operations(zero1, CollectiveKind::kAllGather), operations(zero1, CollectiveKind::kReduceScatter));
   EXPECT_GT(operations(zero1, CollectiveKind::kAllGather), 2u);
+}
+
+// The table of strategies under a policy. Sums are made in another order than on one rank, and rounded to 16 bits.
+void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
+  for (int64_t micro_batches : {2, 5}) {
+    Case alone{"alone", {.precision = precision, .clip_norm = 0.5}, 1, 1, micro_batches, steps};
+    alone.type = at::kFloat;
+    alone.options.loss_scale = {.initial = 0x1p40, .backoff = 0x1p-20, .hysteresis = 1};
+    std::vector<Outcome> expected = RunCase(alone);
+    ASSERT_FALSE(expected.empty());
+    for (const auto& [strategy, shard, replicate, every] :
+         std::vector<std::tuple<Strategy, int, int, bool>>{{Strategy::kDdp, 1, 2, false},
+                                                           {Strategy::kZero1, 2, 1, false},
+                                                           {Strategy::kZero2, 2, 1, false},
+                                                           {Strategy::kZero2, 2, 1, true},
+                                                           {Strategy::kFsdp, 3, 1, false},
+                                                           {Strategy::kFsdp, 1, 1, true},
+                                                           {Strategy::kFsdp, 1, 2, false},
+                                                           {Strategy::kHsdp, 2, 2, true},
+                                                           {Strategy::kHsdp, 2, 2, false}}) {
+      Case c = alone;
+      c.options.strategy = strategy;
+      c.options.bucket_elements = 2000;
+      c.options.reduce_every_micro_batch = every;
+      c.shard = shard;
+      c.replicate = replicate;
+      SCOPED_TRACE(absl::StrCat(precision.ToString(), " ", StrategyWord(strategy), " ", shard, "x", replicate, " of ",
+                                micro_batches));
+      std::vector<Outcome> ranks = RunCase(c);
+      ASSERT_FALSE(ranks.empty());
+      for (int step = 0; step < steps; ++step) {
+        double sum = 0;
+        for (const Outcome& rank : ranks) sum += rank.losses[step];
+        EXPECT_NEAR(sum, expected[0].losses[step], tolerance * expected[0].losses[step]) << "step " << step + 1;
+      }
+      for (const Outcome& rank : ranks) {
+        EXPECT_EQ(rank.skipped, expected[0].skipped);
+        EXPECT_EQ(rank.scales, expected[0].scales);
+        EXPECT_EQ(rank.hashes, ranks[0].hashes);
+      }
+      for (const auto& [key, tensor] : ranks[0].state) {
+        const at::ScalarType type = key.first == kParameterRole ? precision.master : precision.state;
+        EXPECT_EQ(tensor.scalar_type(), type) << key.first;
+        // A key's bias changes nothing, so that its gradient is noise, which AdamW makes steps of full size from.
+        if (key.second.ends_with("c_attn.bias")) continue;
+        EXPECT_TRUE(tensor.to(at::kFloat).allclose(expected[0].state.at(key).to(at::kFloat), 0.2, 0.02)) << key.second;
+      }
+    }
+    const bool learns = expected[0].losses.back() < expected[0].losses.front();
+    EXPECT_TRUE(learns) << "nothing was learnt, so nothing was compared";
+  }
+}
+
+TEST(Policies, Bf16WithMasters) { ExpectPolicy(*PrecisionOf("bf16"), 4, 1e-2); }
+
+TEST(Policies, Bf16ReducedInBf16) { ExpectPolicy(*PrecisionOf({.param = "bf16"}), 4, 1e-2); }
+
+TEST(Policies, Bf16WithoutMastersRoundsByChance) {
+  ExpectPolicy(*PrecisionOf({.param = "bf16", .master = "bf16", .state = "bf16"}), 4, 1e-2);
+}
+
+TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*PrecisionOf("fp16"), 6, 1e-2); }
+
+TEST(Policies, SendWhatTheySay) {
+  auto types = [](const Precision& precision, Strategy strategy, CollectiveKind kind) {
+    Case c{"wire", {.strategy = strategy, .precision = precision}, 2, 1, 4, 2};
+    c.type = at::kFloat;
+    std::vector<at::ScalarType> found;
+    for (const auto& [key, count] : RunCase(c).at(0).counts) {
+      if (key.first == kind && count.operations > 0) found.push_back(key.second);
+    }
+    return found;
+  };
+  const Precision word = *PrecisionOf("bf16"), map = *PrecisionOf({.param = "bf16"});
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
+    EXPECT_THAT(types(word, strategy, CollectiveKind::kAllGather), testing::ElementsAre(at::kBFloat16));
+    EXPECT_THAT(types(word, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kFloat));
+    EXPECT_THAT(types(map, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kBFloat16));
+  }
+}
+
+TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
+  const Precision bf16 = *PrecisionOf("bf16");
+  Case first{"saved", {.strategy = Strategy::kFsdp, .precision = bf16}, 2, 1, 2, 2};
+  first.type = at::kFloat;
+  std::vector<Outcome> saved = RunCase(first);
+  ASSERT_FALSE(saved.empty());
+  for (const auto& [strategy, shard, replicate] : std::vector<std::tuple<Strategy, int, int>>{
+           {Strategy::kDdp, 1, 2}, {Strategy::kZero1, 2, 1}, {Strategy::kFsdp, 3, 1}, {Strategy::kHsdp, 2, 2}}) {
+    Case c = first;
+    c.options.strategy = strategy;
+    c.shard = shard;
+    c.replicate = replicate;
+    c.steps = 0;
+    std::vector<Outcome> loaded = RunCase(c, &saved[0].state);
+    ASSERT_FALSE(loaded.empty());
+    EXPECT_EQ(loaded[0].hashes, saved[0].hashes) << StrategyWord(strategy);
+    for (const auto& [key, tensor] : saved[0].state) EXPECT_TRUE(loaded[0].state.at(key).equal(tensor)) << key.second;
+  }
 }
 
 TEST(Strategies, AMeshThatDoesNotFitIsRefused) {
