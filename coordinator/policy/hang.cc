@@ -156,30 +156,61 @@ class Judge {
     return operation;
   }
 
-  // All wait. In one communicator: who has started less than the others has left one out; who started another operation
-  // under the same number took a wrong turn.
+  // All wait, in one communicator or in several. Who has started less than another in one that somebody waits in has
+  // left an operation out, or is yet to come to it: that does not count against a rank that itself waits for one such.
   void CompareOperations(const std::vector<const RankStand*>& fresh, Blame& blame) const {
-    const std::string& name = Waiting(*fresh.front())->name();
-    uint64_t newest = 0;
+    std::map<std::string, uint64_t> newest;
+    for (const RankStand* rank : fresh) newest[Waiting(*rank)->name()];
     for (const RankStand* rank : fresh) {
-      if (Waiting(*rank)->name() == name) newest = std::max(newest, Waiting(*rank)->started());
+      for (const v1::CommunicatorReport& communicator : rank->communicators) {
+        auto known = newest.find(communicator.name());
+        if (known != newest.end()) known->second = std::max(known->second, communicator.started());
+      }
     }
-    std::map<std::string, std::vector<const RankStand*>> by_operation;
+    std::map<std::string, std::vector<const RankStand*>> behind;  // by communicator
     for (const RankStand* rank : fresh) {
-      const v1::CommunicatorReport& communicator = *Waiting(*rank);
-      if (communicator.name() != name) continue;
-      if (communicator.started() < newest) blame.culprits.push_back(rank);
-      by_operation[communicator.last_started()].push_back(rank);
+      for (const v1::CommunicatorReport& communicator : rank->communicators) {
+        auto known = newest.find(communicator.name());
+        if (known != newest.end() && communicator.started() < known->second) behind[known->first].push_back(rank);
+      }
+    }
+    std::set<std::string> held_up;  // communicators in which a culprit is behind
+    for (const RankStand* rank : fresh) {
+      const std::string& own = Waiting(*rank)->name();
+      bool has_left_out = false, waits_for_another = behind.contains(own);
+      for (const auto& [name, ranks] : behind) {
+        if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+        has_left_out = true;
+        if (name == own) waits_for_another = false;
+      }
+      if (!has_left_out || waits_for_another) continue;
+      blame.culprits.push_back(rank);
+      for (const auto& [name, ranks] : behind) {
+        if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) held_up.insert(name);
+      }
     }
     if (!blame.culprits.empty()) {
       std::erase_if(blame.waiting, [&](const RankStand* rank) {
-        return std::find(blame.culprits.begin(), blame.culprits.end(), rank) != blame.culprits.end();
+        return !held_up.contains(Waiting(*rank)->name()) ||
+               std::find(blame.culprits.begin(), blame.culprits.end(), rank) != blame.culprits.end();
       });
       blame.operation = NewestWaitedFor(blame.waiting);
       blame.mismatch = Waiting(*blame.culprits.front())->waits_in();
       return;
     }
-    if (by_operation.size() > 1) return TakeMinority(by_operation, blame);
+    CompareNames(fresh, blame);
+  }
+
+  // All have started as many: who entered another operation under the same number took a wrong turn.
+  void CompareNames(const std::vector<const RankStand*>& fresh, Blame& blame) const {
+    std::map<std::string, std::map<std::string, std::vector<const RankStand*>>> by_communicator;
+    for (const RankStand* rank : fresh) {
+      const v1::CommunicatorReport& communicator = *Waiting(*rank);
+      by_communicator[communicator.name()][communicator.last_started()].push_back(rank);
+    }
+    for (const auto& [name, by_operation] : by_communicator) {
+      if (by_operation.size() > 1) return TakeMinority(by_operation, blame);
+    }
     std::set<std::string> hosts;
     for (const RankStand* rank : fresh) hosts.insert(rank->host);
     std::vector<std::string> named(hosts.begin(), hosts.end());

@@ -322,6 +322,36 @@ TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
+// 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; 2 waits in the shard group of 2 and 3 for 3, which left one out
+// there and waits across.
+TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
+  auto stand = [](RankStand& rank, const std::string& name, uint64_t started, bool waits) {
+    v1::CommunicatorReport& report = rank.communicators.emplace_back();
+    report.set_name(name);
+    report.set_started(started);
+    report.set_last_started(Op(started, name));
+    if (waits) report.set_waits_in(Op(started, name));
+  };
+  for (int i = 0; i < 4; ++i) Add();
+  std::vector<RankStand>& ranks = facts_.ranks;
+  stand(ranks[0], "world", 5, true);
+  stand(ranks[0], "shard of ranks 0-1", 80, false);
+  stand(ranks[1], "world", 5, true);
+  stand(ranks[1], "shard of ranks 0-1", 80, false);
+  stand(ranks[1], "replicate of ranks 1-3 by 2", 9, false);
+  stand(ranks[2], "world", 4, false);
+  stand(ranks[2], "shard of ranks 2-3", 80, true);
+  stand(ranks[3], "world", 4, false);
+  stand(ranks[3], "shard of ranks 2-3", 79, false);
+  stand(ranks[3], "replicate of ranks 1-3 by 2", 9, true);
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_THAT(decided.culprits, ElementsAre(3));
+  EXPECT_THAT(decided.reason, HasSubstr("in which 3 ranks wait"));
+}
+
 TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
   Learned("train", 0.1);
