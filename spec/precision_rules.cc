@@ -1,6 +1,39 @@
 #include "spec/precision_rules.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/strict_yaml.h"
+
 namespace trainyard {
+namespace {
+
+bool IsSmall(v1::Precision type) { return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16; }
+
+std::string WordOf(v1::Precision type) { return EnumWord(*v1::Precision_descriptor()->FindValueByNumber(type)); }
+
+// What cannot be, or nothing. worker/numerics/precision.cc refuses the same.
+std::string Contradiction(const v1::PrecisionPolicy& p) {
+  int num_fp64 = 0;
+  for (v1::Precision type : {p.param(), p.reduce(), p.output(), p.master(), p.state()}) {
+    if (!v1::Precision_IsValid(type) || type == v1::PRECISION_UNSPECIFIED) return "";  // refused already
+    num_fp64 += type == v1::PRECISION_FP64 ? 1 : 0;
+  }
+  if (num_fp64 != 0 && num_fp64 != 5) return "fp64 is for all of param, reduce, output, master and state, or none";
+  if (p.master() == v1::PRECISION_FP16) return "master fp16 loses most updates; choose fp32 or bf16";
+  if (p.state() == v1::PRECISION_FP16) return "state fp16 cannot hold squares of gradients; choose fp32 or bf16";
+  if (p.master() == v1::PRECISION_BF16 && p.param() != v1::PRECISION_BF16) {
+    return absl::StrCat("master bf16 has fewer digits than param ", WordOf(p.param()),
+                        "; choose param bf16, or master fp32");
+  }
+  if (IsSmall(p.reduce()) && p.reduce() != p.param() && p.param() != v1::PRECISION_FP32) {
+    return absl::StrCat("reduce ", WordOf(p.reduce()), " does not go with param ", WordOf(p.param()), "; choose ",
+                        WordOf(p.param()), " or fp32");
+  }
+  return "";
+}
+
+}  // namespace
 
 v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   v1::PrecisionPolicy out = policy;
@@ -15,6 +48,28 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   if (!out.has_master()) out.set_master(kept);
   if (!out.has_state()) out.set_state(kept);
   return out;
+}
+
+void CheckPrecision(const v1::Train& train, const Positions& positions, Problems* problems) {
+  const v1::PrecisionPolicy types = ResolvedPrecision(train.precision());
+  if (std::string wrong = Contradiction(types); !wrong.empty()) {
+    problems->AddError(positions, "train.precision", wrong);
+  }
+  const bool scaled = types.param() == v1::PRECISION_FP16 || types.reduce() == v1::PRECISION_FP16;
+  if (types.param() == v1::PRECISION_FP16) {
+    problems->AddWarning(positions, "train.precision",
+                         "fp16 is slow on a CPU, which this version trains on; bf16 is not");
+  }
+  if (train.has_loss_scale() && !scaled) {
+    problems->AddWarning(positions, "train.loss_scale", "has no effect: only fp16 needs its losses scaled");
+  }
+  const v1::Optimizer& optimizer = train.optimizer();
+  if (optimizer.clip_value() > 0 && optimizer.clip_norm() > 0) {
+    problems->AddError(positions, "train.optimizer.clip_value",
+                       absl::StrCat("is one way to clip, train.optimizer.clip_norm (",
+                                    FieldYaml(optimizer, *v1::Optimizer::descriptor()->FindFieldByName("clip_norm")),
+                                    ") the other; give one of them"));
+  }
 }
 
 }  // namespace trainyard

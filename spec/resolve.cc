@@ -109,6 +109,9 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
   if (trains) {
     v1::PrecisionPolicy& precision = *spec->mutable_train()->mutable_precision();
     precision = ResolvedPrecision(precision);
+    // Clipping by value takes the place of clipping by the norm.
+    v1::Optimizer& optimizer = *spec->mutable_train()->mutable_optimizer();
+    if (optimizer.clip_value() > 0 && !optimizer.has_clip_norm()) optimizer.set_clip_norm(0);
   }
   ApplyDefaults(spec);
   // Defaults make every map there is; of the two kinds of job only the one that was asked for stays.

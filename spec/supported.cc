@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/strict_yaml.h"
-#include "spec/precision_rules.h"
 
 namespace trainyard {
 namespace {
@@ -12,18 +11,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 constexpr const char* kNotYet[] = {
-    "train.loss_scale",
     "train.freeze",
-    "train.nonfinite_limit",
     "train.data.uneven",
-    "train.optimizer.clip_value",
     "parallel.gather_bucket_elements",
     "parallel.all_gather",
     "parallel.persist_elements",
     "parallel.optimizer_tile_elements",
     "parallel.recompute",
     "parallel.offload",
-    "diagnostics",
+    "diagnostics.events",
+    "diagnostics.hash_every_steps",
 };
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {
@@ -62,15 +59,6 @@ void CheckSupported(const v1::JobSpec& spec, const Positions& positions, Problem
     }
     if (message == nullptr || !Differs(*message, *field)) continue;
     problems->AddError(positions, path, "is not supported by this version; leave it out");
-  }
-  const v1::PrecisionPolicy precision = ResolvedPrecision(spec.train().precision());
-  for (v1::Precision type :
-       {precision.param(), precision.reduce(), precision.output(), precision.master(), precision.state()}) {
-    const bool plain = type == v1::PRECISION_FP32 || type == v1::PRECISION_FP64;
-    // A value that is no type has been refused already.
-    if (!v1::Precision_IsValid(precision.param()) || (plain && type == precision.param())) continue;
-    problems->AddError(positions, "train.precision", "is not supported by this version; choose fp32 or fp64 for all");
-    break;
   }
   if (spec.parallel().reshard_after_forward() >= 2) {
     problems->AddError(positions, "parallel.reshard_after_forward",

@@ -11,6 +11,7 @@
 #include "common/strict_yaml.h"
 #include "spec/choices.h"
 #include "spec/parallel_rules.h"
+#include "spec/precision_rules.h"
 #include "spec/supported.h"
 
 namespace trainyard {
@@ -101,6 +102,7 @@ class Validator {
   void Parallel() {
     CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
     CheckParallel(spec_, Ranks(), positions_, &problems_);
+    CheckPrecision(train_, positions_, &problems_);
     CheckSupported(spec_, positions_, &problems_);
   }
 

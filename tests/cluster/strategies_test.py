@@ -34,6 +34,16 @@ def test_shipped_job_trains_with_the_losses_of_ddp(cluster, strategy):
         assert loss == pytest.approx(expected[step], rel=1e-6), f"step {step}"
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_shipped_job_of_sixteen_bits_trains(cluster, precision):
+    flags = ["--set", f"train.steps={STEPS}", "--set", f"train.data.text=[{cluster.text}]"]
+
+    losses = losses_of(cluster, JOBS / f"{precision}.yaml", *flags, "--set", "resources.threads_per_rank=1")
+
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    assert losses[1] == pytest.approx(5.55, abs=0.5), "not that of a model that knows nothing"
+
+
 LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}), ("zero3", 1, {})]
 
 

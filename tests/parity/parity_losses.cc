@@ -55,6 +55,7 @@ absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& 
   std::string losses;
   for (int64_t step = 0; step < tokens.size(0); ++step) {
     const at::Tensor batch = tokens.select(0, step).narrow(0, rank.rank * share, share);
+    strategy->BeginStep(count);
     ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&] {
       return model->LossSum(batch.narrow(1, 0, config.context), batch.narrow(1, 1, config.context), *strategy,
                             DropoutKey{.step = static_cast<uint64_t>(step)});

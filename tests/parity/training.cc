@@ -1,6 +1,7 @@
 #include "tests/parity/training.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/hash.h"
 #include "common/status_macros.h"
 #include "tests/parity/delays.h"
 #include "tests/parity/reference.h"
@@ -27,6 +29,7 @@ constexpr uint64_t kSeed = 20;
 template <class Case, class Visit>
 void EachField(Case& c, Visit visit) {
   visit("type", c.type);
+  visit("precision", c.precision);
   visit("steps", c.steps);
   visit("global", c.global);
   visit("micro", c.micro);
@@ -100,6 +103,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, bool writes, DataPa
   manifest.step = static_cast<uint64_t>(step);
   manifest.generation = 1;
   manifest.spec = "none";
+  manifest.spec_digest = HashHex(manifest.spec);
   manifest.optimizer_updates = strategy.num_updates();
   manifest.strategy = "parity";
   manifest.world_size = 1;
@@ -153,6 +157,15 @@ absl::Status Summarise(DataParallel& strategy, TrainingOutcome& outcome) {
   });
 }
 
+// None, where all is of one type.
+std::optional<Precision> PrecisionPolicyOf(const TrainingCase& training) {
+  if (training.precision == "-") return std::nullopt;
+  if (training.precision == "bf16-master") {
+    return *PrecisionOf(PrecisionWords{.param = "bf16", .reduce = "fp32", .output = "fp32", .master = "bf16"});
+  }
+  return *PrecisionOf(training.precision);
+}
+
 }  // namespace
 
 std::string TrainingCase::ToString() const {
@@ -178,6 +191,7 @@ Gpt2Config TrainingCase::model() const {
 
 DataParallelOptions TrainingCase::options() const {
   return {.strategy = strategy,
+          .precision = PrecisionPolicyOf(*this),
           .optimizer = {},
           .clip_norm = clip_norm,
           .bucket_elements = bucket_elements,
@@ -256,6 +270,7 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
   for (int64_t step = training.load_step + 1; step <= training.steps; ++step) {
     traffic.Begin();
     groups.BeginStep(step);
+    strategy->BeginStep(tokens);
     if (step == training.rejected_step && rank.rank == world - 1) strategy->RejectStep();
     ASSIGN_OR_RETURN(double loss, RunRounds(training, step, deal, *model, *strategy));
     RETURN_IF_ERROR(strategy->FinishBackward());
@@ -265,7 +280,7 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     at::Tensor sum = at::full({1}, loss, at::kDouble);
     RETURN_IF_ERROR(groups.communicators().world->AllReduceSum(sum)->Wait());
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
-    outcome.norms.push_back(output.gradient_norm);
+    outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
       RETURN_IF_ERROR(SaveTo(training.folder, step, rank.rank == 0, *strategy));
     }

@@ -15,6 +15,7 @@ namespace trainyard {
 
 struct TrainingCase {
   at::ScalarType type = at::kDouble;
+  std::string precision = "-";  // fp16, bf16, or bf16-master for masters of bf16 too; "-": all of `type`
   int64_t steps = 1;
   int64_t global = 12;
   int64_t micro = 1;
@@ -47,7 +48,7 @@ struct TrainingCase {
 
 struct TrainingOutcome {
   std::vector<double> losses;  // mean over the tokens of each step's global batch
-  std::vector<double> norms;   // of the gradient
+  std::vector<double> norms;   // of the gradient; NaN: no rank made the update
   std::string parameters_hash;
   double sum_of_parameters = 0;  // of their absolute values; on rank 0
   std::string counts;            // collectives of the last step, "world all-reduce 3, shard ..."

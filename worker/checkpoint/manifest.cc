@@ -35,6 +35,11 @@ class ObjectReader {
   void Read(const char* key, uint64_t& value) {
     if (const Json* found = Take(key, "a count", &Json::is_number_unsigned)) value = found->get<uint64_t>();
   }
+  void Read(const char* key, double& value) {
+    if (const Json* found = Take(key, "a number", &Json::is_number)) value = found->get<double>();
+  }
+  // Whether a key is there that need not be.
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
   void Read(const char* key, std::vector<int64_t>& values) {
     const Json* found = Take(key, "a list", &Json::is_array);
     if (found == nullptr) return;
@@ -257,6 +262,13 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   random.Read("seed", m.seed);
   ObjectReader optimizer(top.Inner("optimizer", false), "optimizer");
   optimizer.Read("updates", m.optimizer_updates);
+  if (optimizer.Has("loss_scale")) {
+    ObjectReader scale(optimizer.Inner("loss_scale", false), "optimizer.loss_scale");
+    scale.Read("scale", m.loss_scale.scale);
+    scale.Read("good_steps", m.loss_scale.good_steps);
+    scale.Read("hysteresis_left", m.loss_scale.hysteresis_left);
+    RETURN_IF_ERROR(scale.Finish());
+  }
   ObjectReader data(top.Inner("data", false), "data");
   data.Read("consumed_samples", m.data.consumed_samples);
   data.Read("epoch", m.data.epoch);
@@ -315,6 +327,11 @@ std::string ManifestText(const Manifest& m) {
       {"files", files},
       {"tensors", tensors},
   };
+  if (m.loss_scale.scale > 0) {
+    json["optimizer"]["loss_scale"] = {{"scale", m.loss_scale.scale},
+                                       {"good_steps", m.loss_scale.good_steps},
+                                       {"hysteresis_left", m.loss_scale.hysteresis_left}};
+  }
   std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
   text.replace(kHead.size(), kHashDigits, HashHex(text));
   return text;

@@ -63,8 +63,14 @@ struct Manifest {
   std::string spec_digest;
   uint64_t seed = 0;  // all randomness follows from it, step and micro-batch: there is no state to keep
   uint64_t optimizer_updates = 0;
+  // The loss scaler of fp16: its scale, good steps in a row, overflows it still stands. Scale 0: losses are not scaled.
+  struct LossScale {
+    double scale = 0;
+    uint64_t good_steps = 0;
+    uint64_t hysteresis_left = 0;
+  } loss_scale;
   ManifestData data;
-  std::string strategy;  // "ddp"
+  std::string strategy;  // a word of parallel.data
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
   std::vector<ManifestFile> files;

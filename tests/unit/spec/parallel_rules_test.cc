@@ -170,10 +170,42 @@ TEST(Precision, OfAWordIsTheUsualRecipe_OfAMapFollowsParam) {
   EXPECT_EQ(Types("{type: fp16, reduce: fp16}"), "fp16 fp16 fp32 fp32 fp32 ");
 }
 
-TEST(Precision, OfSixteenBitsIsRefused) {
+TEST(Precision, ThatContradictsItselfIsRefused) {
+  auto errors = [](const char* precision) {
+    return Read(kGoodJob, {absl::StrCat("train.precision=", precision)}).Errors();
+  };
+
+  EXPECT_EQ(errors("bf16"), "");
+  EXPECT_EQ(errors("{param: bf16, master: bf16}"), "");
+  EXPECT_EQ(errors("{param: fp64, reduce: fp32}"),
+            "--set train.precision={param: fp64, reduce: fp32}: train.precision: fp64 is for all of param, reduce, "
+            "output, master and state, or none");
+  EXPECT_EQ(errors("{master: fp16}"),
+            "--set train.precision={master: fp16}: train.precision: master fp16 loses most updates; choose fp32 or "
+            "bf16");
+  EXPECT_EQ(errors("{param: fp16, reduce: bf16}"),
+            "--set train.precision={param: fp16, reduce: bf16}: train.precision: reduce bf16 does not go with param "
+            "fp16; choose fp16 or fp32");
+}
+
+TEST(Precision, WarnsOfWhatIsSlowAndOfScalersWithoutEffect) {
   EXPECT_EQ(
-      Read(kGoodJob, {"train.precision=bf16"}).Errors(),
-      "--set train.precision=bf16: train.precision: is not supported by this version; choose fp32 or fp64 for all");
+      Read(kGoodJob, {"train.precision=fp16", "train.loss_scale={initial: 1024}"}).Warnings(),
+      "--set train.precision=fp16: warning: train.precision: fp16 is slow on a CPU, which this version trains on; "
+      "bf16 is not");
+  EXPECT_EQ(Read(kGoodJob, {"train.loss_scale={initial: 1024}"}).Warnings(),
+            "--set train.loss_scale={initial: 1024}: warning: train.loss_scale: has no effect: only fp16 needs its "
+            "losses scaled");
+}
+
+TEST(Clipping, IsByOneOfTwoWays) {
+  EXPECT_EQ(Read(kGoodJob, {"train.optimizer={clip_norm: 1, clip_value: 0.5}"}).Errors(),
+            "--set train.optimizer={clip_norm: 1, clip_value: 0.5}: train.optimizer.clip_value: is one way to clip, "
+            "train.optimizer.clip_norm (1) the other; give one of them");
+  auto job = PrepareJob(Read(kGoodJob, {"train.optimizer.clip_value=0.5"}).spec,
+                        {.job_id = "abcdefgh", .default_run_root = "/r"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.train().optimizer().clip_norm(), 0);
 }
 
 TEST(Deal, CountsRoundsAndEmptyPlaces) {
