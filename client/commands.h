@@ -44,6 +44,7 @@ void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen);    // hos
 void AddUncordon(CLI::App& app, const Globals& globals, Chosen* chosen);  // hosts.cc
 void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen);     // hosts.cc
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
 
 // The exit code of a verb that ended with `status`, after telling why it failed: a sentence on standard error, and with

@@ -53,6 +53,8 @@ void AddKind(const v1::Event& event, Json* line) {
                     {"compute_s", step.compute_s()},
                     {"exposed_communication_s", step.exposed_communication_s()},
                     {"optimizer_s", step.optimizer_s()}});
+      if (step.skipped()) line->update({{"skipped", true}});
+      if (step.loss_scale() > 0) line->update({{"loss_scale", step.loss_scale()}});
       break;
     }
     case v1::Event::kEval:

@@ -83,6 +83,7 @@ int Main(int argc, char** argv) {
   AddDrain(app, globals, &chosen);
   AddDoctor(app, globals, &chosen);
   AddValidate(app, globals, &chosen);
+  AddParity(app, globals, &chosen);
   AddSample(app, globals, &chosen);
   AddVersion(app, globals, &chosen);
   try {

@@ -1,0 +1,149 @@
+// trainctl parity: the losses of a job in one process and under every data-parallel strategy, side by side.
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/interrupts.h"
+#include "client/job_calls.h"
+#include "client/job_input.h"
+#include "client/job_stream.h"
+#include "client/parity_plan.h"
+#include "client/parity_report.h"
+#include "client/private_cluster.h"
+#include "common/files.h"
+#include "common/ids.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+struct ParityCommandOptions {
+  JobOptions job;
+  uint64_t steps = 20;
+  double most = -1;  // --assert; below 0: none
+  bool keep = false;
+  bool json = false;
+};
+
+class Parity {
+ public:
+  Parity(const ParityCommandOptions& options, Interrupts& interrupts) : options_(options), interrupts_(interrupts) {}
+
+  absl::StatusOr<int> Run() {
+    const JobInput input{.file = options_.job.file, .overrides = options_.job.overrides};
+    ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/true));
+    RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
+    if (!loaded.spec.has_train()) return absl::InvalidArgumentError("a probe trains nothing that could be compared");
+    const std::string folder =
+        JoinPath(WorkingDirectory(), absl::StrCat("trainyard-runs/parity-", loaded.spec.name(), "-", RandomId(8)));
+    RETURN_IF_ERROR(MakeFolders(folder));
+    absl::Cleanup remove = [&] {
+      std::error_code ignored;
+      if (!options_.keep) std::filesystem::remove_all(folder, ignored);
+    };
+    const std::vector<ParityVariant> variants =
+        ParityVariants(loaded.spec, {.steps = options_.steps, .folder = folder});
+    ASSIGN_OR_RETURN(std::unique_ptr<PrivateCluster> cluster,
+                     PrivateCluster::Start({.folder = JoinPath(folder, ".trainyard"),
+                                            .slots = ParitySlots(variants),
+                                            .binary_folder = BinaryFolder()}));
+    ASSIGN_OR_RETURN(connection_, Connection::Open({.address = cluster->address()}, absl::Seconds(10)));
+    std::vector<ParityResult> results;
+    for (const ParityVariant& variant : variants) {
+      ASSIGN_OR_RETURN(ParityResult result, Train(variant), << "variant " << variant.name);
+      results.push_back(std::move(result));
+    }
+    connection_ = nullptr;
+    RETURN_IF_ERROR(cluster->Stop());
+    return Tell(results);
+  }
+
+ private:
+  absl::StatusOr<ParityResult> Train(const ParityVariant& variant) {
+    v1::SubmitRequest request;
+    request.set_job_id(RandomId(8));
+    *request.mutable_spec() = variant.spec;
+    ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection_, request));
+    const absl::Time began = absl::Now();
+    ParityResult result{.name = variant.name, .losses = {}};
+    std::string reason;
+    JobStream stream(*connection_, accepted.job_id(), {});
+    interrupts_.OnFirst([&stream] { stream.Stop(); });
+    auto state = stream.Follow(
+        [&](const v1::Event& event) {
+          if (event.has_step()) result.losses.push_back(event.step().loss());
+          if (event.has_state()) reason = event.state().reason();
+        },
+        [](absl::string_view) {});
+    interrupts_.OnFirst(nullptr);
+    if (interrupts_.interrupted()) return absl::CancelledError("interrupted");
+    RETURN_IF_ERROR(state.status());
+    if (*state != v1::JOB_STATE_SUCCEEDED) {
+      return absl::InternalError(absl::StrCat("ended ", absl::AsciiStrToLower(StateName(*state)), ": ", reason));
+    }
+    if (!options_.json) {
+      const uint32_t ranks = variant.spec.resources().ranks();
+      fprintf(stderr, "%-12s %u %s  %.1f s\n", variant.name.c_str(), ranks, ranks == 1 ? "rank " : "ranks",
+              absl::ToDoubleSeconds(absl::Now() - began));
+    }
+    return result;
+  }
+
+  int Tell(const std::vector<ParityResult>& results) const {
+    fputs(options_.json ? absl::StrCat(ParityJson(results), "\n").c_str() : ParityText(results).c_str(), stdout);
+    const double worst = WorstDifference(results);
+    if (options_.most < 0 || worst <= options_.most) return kExitDone;
+    fprintf(stderr, "trainctl: the losses differ by up to %.1e, more than --assert %.1e\n", worst, options_.most);
+    return kExitFailed;
+  }
+
+  const ParityCommandOptions& options_;
+  Interrupts& interrupts_;
+  std::unique_ptr<Connection> connection_;
+};
+
+absl::StatusOr<int> Run(const ParityCommandOptions& options) {
+  BlockSignals();
+  Interrupts interrupts([] { _exit(kExitCancelled); });
+  return Parity(options, interrupts).Run();
+}
+
+}  // namespace
+
+void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
+  auto options = std::make_shared<ParityCommandOptions>();
+  CLI::App* verb = app.add_subcommand("parity", "Compare a job's losses in one process and under every strategy");
+  AddJobOptions(*verb, &options->job);
+  verb->add_option("--steps", options->steps, "Steps that each of them makes")
+      ->capture_default_str()
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1000000}));
+  verb->add_option("--assert", options->most, "Exit code 1 when any loss differs by more than this, relatively")
+      ->check(CLI::Range(0.0, 1.0));
+  verb->add_flag("--keep", options->keep, "Leave the run folders of all variants in ./trainyard-runs/parity-*");
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->footer(
+      "Runs here, with daemons of its own: in one process, there once more with each step's micro-batches in reverse\n"
+      "(the noise floor: how far apart two right answers are), then ddp, zero1, zero2, zero3, fsdp with and without\n"
+      "resharding on 2 ranks, and hsdp on 2 x 2. Data, precision and seed are the job's; what it says of `parallel` is "
+      "not\nused, but for bucket_elements and overlap.\n\n"
+      "Examples:\n"
+      "  trainctl parity configs/jobs/lab-tiny.yaml --assert 1e-6\n"
+      "  trainctl parity job.yaml --steps 100 --json | jq .worst");
+  verb->callback([options, chosen] {
+    *chosen = [options] {
+      auto exit_code = Run(*options);
+      return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
+    };
+  });
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,72 @@
+#include "client/parity_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "spec/parallel_rules.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr uint32_t kRanks = 2;
+constexpr uint32_t kHybridSide = 2;
+
+v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
+  v1::JobSpec spec = job;
+  v1::Train& train = *spec.mutable_train();
+  train.set_steps(steps);
+  train.clear_evaluate();
+  // The schedule's warm-up may be longer than these few steps; its shape is the job's all the same.
+  train.mutable_schedule()->set_warmup_steps(std::min(train.schedule().warmup_steps(), steps));
+  if (!train.batch().has_micro()) {
+    train.mutable_batch()->set_micro(
+        static_cast<uint32_t>(AutoMicro(train.batch().global(), kHybridSide * kHybridSide)));
+  }
+  spec.mutable_checkpoint()->clear_every_steps();
+  spec.mutable_recovery()->set_max_restarts(0);
+  v1::Parallel parallel;
+  if (job.parallel().has_bucket_elements()) parallel.set_bucket_elements(job.parallel().bucket_elements());
+  if (job.parallel().has_overlap()) parallel.set_overlap(job.parallel().overlap());
+  *spec.mutable_parallel() = parallel;
+  spec.clear_diagnostics();
+  spec.mutable_resources()->clear_hosts();
+  spec.mutable_resources()->clear_exclude_hosts();
+  return spec;
+}
+
+}  // namespace
+
+std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOptions& options) {
+  const v1::JobSpec common = Common(job, options.steps);
+  std::vector<ParityVariant> variants;
+  auto add = [&](const char* name, v1::DataParallel strategy, uint32_t ranks) -> v1::JobSpec& {
+    ParityVariant& variant = variants.emplace_back();
+    variant.name = name;
+    variant.spec = common;
+    variant.spec.mutable_parallel()->set_data(strategy);
+    variant.spec.mutable_resources()->set_ranks(ranks);
+    variant.spec.mutable_checkpoint()->set_dir(JoinPath(options.folder, absl::StrCat("variant-", variants.size())));
+    return variant.spec;
+  };
+  add("one process", v1::DATA_PARALLEL_DDP, 1);
+  add("reversed", v1::DATA_PARALLEL_DDP, 1).mutable_diagnostics()->set_reverse_micro_batches(true);
+  add("ddp", v1::DATA_PARALLEL_DDP, kRanks);
+  add("zero1", v1::DATA_PARALLEL_ZERO1, kRanks);
+  add("zero2", v1::DATA_PARALLEL_ZERO2, kRanks);
+  add("zero3", v1::DATA_PARALLEL_ZERO3, kRanks);
+  add("fsdp", v1::DATA_PARALLEL_FSDP, kRanks);
+  add("fsdp, kept", v1::DATA_PARALLEL_FSDP, kRanks).mutable_parallel()->set_reshard_after_forward(1);  // `false`
+  v1::Parallel& hybrid = *add("hsdp 2 x 2", v1::DATA_PARALLEL_HSDP, kHybridSide * kHybridSide).mutable_parallel();
+  hybrid.set_shard(kHybridSide);
+  hybrid.set_replicate(kHybridSide);
+  return variants;
+}
+
+uint32_t ParitySlots(const std::vector<ParityVariant>& variants) {
+  uint32_t slots = 1;
+  for (const ParityVariant& variant : variants) slots = std::max(slots, variant.spec.resources().ranks());
+  return slots;
+}
+
+}  // namespace trainyard::client
