@@ -13,8 +13,19 @@ namespace trainyard {
 struct TrainConfig {
   std::string job_name;
 
-  enum class Precision { kFp32, kFp64 };
-  Precision precision = Precision::kFp32;
+  // Words of train.precision: fp32, fp64, bf16, fp16.
+  struct Precision {
+    std::string param = "fp32", reduce = "fp32", output = "fp32", master = "fp32", state = "fp32";
+  } precision;
+  struct LossScale {
+    double initial = 65536;
+    uint64_t window = 1000;
+    double backoff = 0.5;
+    uint64_t hysteresis = 2;
+    double min = 1;
+    bool is_static = false;
+  } loss_scale;
+  uint64_t nonfinite_limit = 10;  // steps without an update in a row
   uint64_t steps = 0;
   uint64_t seed = 1337;
 
@@ -43,6 +54,7 @@ struct TrainConfig {
     double eps = 1e-8;
     double weight_decay = 0.1;
     double clip_norm = 1.0;
+    double clip_value = 0;
   } optimizer;
 
   enum class ScheduleKind { kCosine, kLinear, kConstant };
@@ -69,6 +81,8 @@ struct TrainConfig {
     int64_t max_live_elements = 1000000000;
     int64_t reuse_elements = 0;
   } parallel;
+
+  bool reverse_micro_batches = false;  // of each rank, in each step
 
   enum class Device { kCpu, kCuda };
   Device device = Device::kCpu;

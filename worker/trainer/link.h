@@ -91,6 +91,8 @@ struct StepRecord {
   double compute_s = 0;
   double exposed_communication_s = 0;
   double optimizer_s = 0;
+  bool skipped = false;
+  double loss_scale = 0;  // 0: losses are not scaled
 };
 
 struct EvalRecord {

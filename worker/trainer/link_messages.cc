@@ -131,6 +131,8 @@ v1::StepReport ToMessage(const StepRecord& record) {
   report.set_compute_s(record.compute_s);
   report.set_exposed_communication_s(record.exposed_communication_s);
   report.set_optimizer_s(record.optimizer_s);
+  report.set_skipped(record.skipped);
+  report.set_loss_scale(record.loss_scale);
   return report;
 }
 

@@ -1,10 +1,13 @@
 #include "worker/trainer/rank.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/gpt2.h"
+#include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
@@ -94,16 +97,35 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   return absl::OkStatus();
 }
 
-DataParallelOptions OptionsOf(const StartOrder& order, Strategy strategy) {
+absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
+  const TrainConfig::Precision& words = config.precision;
+  return trainyard::PrecisionOf(PrecisionWords{.param = words.param,
+                                               .reduce = words.reduce,
+                                               .output = words.output,
+                                               .master = words.master,
+                                               .state = words.state});
+}
+
+DataParallelOptions OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
   const TrainConfig& config = order.config;
+  const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // gloo makes a reduce-scatter of an all-reduce, so where gradients are kept whole it only costs a copy.
   const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
   return {.strategy = strategy,
+          .precision = precision,
+          .loss_scale = {.initial = scale.initial,
+                         .window = scale.window,
+                         .backoff = scale.backoff,
+                         .hysteresis = scale.hysteresis,
+                         .min = scale.min,
+                         .dynamic = !scale.is_static},
           .optimizer = {.beta1 = config.optimizer.beta1,
                         .beta2 = config.optimizer.beta2,
                         .eps = config.optimizer.eps,
-                        .weight_decay = config.optimizer.weight_decay},
+                        .weight_decay = config.optimizer.weight_decay,
+                        .clip_value = config.optimizer.clip_value,
+                        .seed = config.seed},
           .clip_norm = config.optimizer.clip_norm,
           .bucket_elements = parallel.bucket_elements,
           .overlap = parallel.overlap,
@@ -120,9 +142,11 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(config.parallel.strategy));
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   rank.deal = DealStep(config.batch_global, config.batch_micro, mesh.DataRank(order.rank), mesh.num_data_ranks());
+  if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
   const MeshCommunicators communicators{
       .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
-  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, OptionsOf(order, strategy)));
+  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
+  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, OptionsOf(order, strategy, precision)));
   return absl::OkStatus();
 }
 
@@ -153,7 +177,7 @@ void LogModel(const StartOrder& order, const Model& model, std::ostream& log) {
   const TrainConfig& config = order.config;
   log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
                          config.model.layers, config.model.heads, config.model.width, config.model.context,
-                         model.num_elements(), config.precision == TrainConfig::Precision::kFp64 ? "fp64" : "fp32")
+                         model.num_elements(), PrecisionOf(config).value_or(Precision{}).ToString())
       << std::endl;
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, order.world_size,
@@ -173,7 +197,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
                   .context = config.model.context,
                   .vocabulary = config.model.vocabulary,
                   .dropout = config.model.dropout};
-  return NewGpt2(gpt2, config.seed, config.precision == TrainConfig::Precision::kFp64 ? at::kDouble : at::kFloat);
+  // Made in the type of the masters, which are what a checkpoint holds.
+  ASSIGN_OR_RETURN(at::ScalarType master, TypeOfWord(config.precision.master), << "train.precision.master");
+  return NewGpt2(gpt2, config.seed, master);
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,

@@ -59,6 +59,11 @@ Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t 
   manifest.spec_digest = order.spec_digest;
   manifest.seed = order.config.seed;
   manifest.optimizer_updates = parts_.strategy.num_updates();
+  if (order.config.precision.param == "fp16" || order.config.precision.reduce == "fp16") {
+    const LossScale scale = parts_.strategy.loss_scale();
+    manifest.loss_scale = {
+        .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
+  }
   manifest.data = {.consumed_samples = consumed_samples,
                    .epoch = consumed_samples / samples_per_epoch,
                    .num_files = fingerprint_->num_files,

@@ -40,6 +40,7 @@ absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
   if (optimizer.has_eps()) out.optimizer.eps = optimizer.eps();
   if (optimizer.has_weight_decay()) out.optimizer.weight_decay = optimizer.weight_decay();
   if (optimizer.has_clip_norm()) out.optimizer.clip_norm = optimizer.clip_norm();
+  out.optimizer.clip_value = optimizer.clip_value();
 
   const v1::Schedule& schedule = train.schedule();
   switch (schedule.kind()) {
@@ -64,6 +65,36 @@ TrainConfig::Switch SwitchOf(v1::Switch value) {
   return TrainConfig::Switch::kAuto;
 }
 
+const char* WordOf(v1::Precision type) {
+  switch (type) {
+    case v1::PRECISION_FP64:
+      return "fp64";
+    case v1::PRECISION_BF16:
+      return "bf16";
+    case v1::PRECISION_FP16:
+      return "fp16";
+    default:
+      return "fp32";
+  }
+}
+
+void ReadPrecision(const v1::Train& train, TrainConfig& out) {
+  const v1::PrecisionPolicy& policy = train.precision();
+  out.precision = {.param = WordOf(policy.param()),
+                   .reduce = WordOf(policy.reduce()),
+                   .output = WordOf(policy.output()),
+                   .master = WordOf(policy.master()),
+                   .state = WordOf(policy.state())};
+  const v1::LossScale& scale = train.loss_scale();
+  if (scale.has_initial()) out.loss_scale.initial = scale.initial();
+  if (scale.has_window()) out.loss_scale.window = scale.window();
+  if (scale.has_backoff()) out.loss_scale.backoff = scale.backoff();
+  if (scale.has_hysteresis()) out.loss_scale.hysteresis = scale.hysteresis();
+  if (scale.has_min()) out.loss_scale.min = scale.min();
+  out.loss_scale.is_static = scale.static_();
+  if (train.has_nonfinite_limit()) out.nonfinite_limit = train.nonfinite_limit();
+}
+
 absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   RETURN_IF_ERROR(ReadModel(train.model(), out.model));
   out.data.text.assign(train.data().text().begin(), train.data().text().end());
@@ -76,7 +107,7 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   if (!train.has_steps()) return Missing("train.steps");
   out.steps = train.steps();
   if (train.has_seed()) out.seed = train.seed();
-  if (train.precision().master() == v1::PRECISION_FP64) out.precision = TrainConfig::Precision::kFp64;
+  ReadPrecision(train, out);
   out.evaluate_every = train.evaluate().every_steps();
   if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
   return ReadOptimizer(train, out);
@@ -141,6 +172,7 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   }
   RETURN_IF_ERROR(ReadTrain(spec.train(), config));
   config.parallel = ParallelOf(spec.parallel());
+  config.reverse_micro_batches = spec.diagnostics().reverse_micro_batches();
   config.shared_memory = SwitchOf(spec.network().shared_memory());
   config.checkpoint_dir = spec.checkpoint().dir();
   if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");

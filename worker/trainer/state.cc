@@ -74,6 +74,10 @@ absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
         return checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
       }));
   strategy.set_num_updates(checkpoint.manifest().optimizer_updates);
+  if (const Manifest::LossScale& scale = checkpoint.manifest().loss_scale; scale.scale > 0) {
+    strategy.set_loss_scale(
+        {.scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left});
+  }
   return absl::OkStatus();
 }
 

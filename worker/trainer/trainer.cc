@@ -1,12 +1,14 @@
 #include "worker/trainer/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/numerics/schedule.h"
@@ -106,9 +108,9 @@ absl::Status Trainer::MakeStep() {
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
   record.optimizer_s = update.seconds();
-  if (output.skipped && order_.rank == 0) {
-    log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
-  }
+  record.skipped = output.skipped;
+  const bool scaled = config_.precision.param == "fp16" || config_.precision.reduce == "fp16";
+  if (scaled) record.loss_scale = output.loss_scale;
   record.exposed_communication_s = output.exposed_comm_s;
   record.grad_norm = output.gradient_norm;
   record.step_s = whole.seconds();
@@ -117,7 +119,33 @@ absl::Status Trainer::MakeStep() {
   work_.steps++;
   link_.ReportWork(work_);
   record_ = record;
-  return absl::OkStatus();
+  return NoteSkipped(output.skipped);
+}
+
+// All ranks count alike, so all of them are here in the same step.
+absl::Status Trainer::NoteSkipped(bool skipped) {
+  num_skipped_ = skipped ? num_skipped_ + 1 : 0;
+  if (!skipped) return absl::OkStatus();
+  if (order_.rank == 0) {
+    log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
+  }
+  if (num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
+  const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
+                                        step_, ", had no update: ");
+  // Whoever has a bad loss is the cause; where none has, it is the gradients of all.
+  at::Tensor bad = at::full({1}, bad_micro_batch_.has_value() ? 1.0 : 0.0, at::kDouble);
+  RETURN_IF_ERROR(rank_.world().AllReduceSum(bad)->Wait());
+  if (bad_micro_batch_.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(what, "the loss of micro-batch ", *bad_micro_batch_, " on rank ",
+                                                      order_.rank,
+                                                      " is not finite; a smaller lr or another "
+                                                      "precision may help"));
+  }
+  if (order_.rank == 0 && bad.item<double>() == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, "losses are finite, gradients are not; a smaller lr or another precision may help"));
+  }
+  return absl::AbortedError(absl::StrCat(what, "another rank tells the cause"));
 }
 
 void Trainer::EnterStep() {
@@ -134,6 +162,8 @@ void Trainer::LeaveSave() {
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
   const uint64_t position = ConsumedSamples(step_ - 1);
+  rank_.strategy->BeginStep(static_cast<uint64_t>(config_.batch_global * config_.model.context));
+  bad_micro_batch_.reset();
   const size_t rounds = static_cast<size_t>(rank_.deal.num_rounds);
   for (size_t i = 0; i < rounds; ++i) {
     const bool last_round = i + 1 == rounds;
@@ -150,7 +180,10 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
     }));
     const double value = loss.item<double>();
-    if (!std::isfinite(value)) rank_.strategy->RejectStep();
+    if (!std::isfinite(value)) {
+      rank_.strategy->RejectStep();
+      if (!bad_micro_batch_.has_value()) bad_micro_batch_ = static_cast<int64_t>(index);
+    }
     RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
     terms.loss_sum += value;
     terms.tokens += static_cast<double>(batch.targets.numel());

@@ -46,6 +46,8 @@ class Trainer {
   void EnterStep();
   void LeaveSave();
   absl::Status Compute(AgreementTerms& terms);
+  // `skipped`: no rank made this step's update.
+  absl::Status NoteSkipped(bool skipped);
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
@@ -68,9 +70,11 @@ class Trainer {
   bool metrics_failed_ = false;
   uint64_t step_;
   Agreement agreement_;
-  at::Tensor terms_;                       // of the reduction under way
-  std::unique_ptr<Collective> reduction_;  // null: none is under way
-  StepRecord record_;                      // of the step whose reduction is under way
+  at::Tensor terms_;                        // of the reduction under way
+  std::unique_ptr<Collective> reduction_;   // null: none is under way
+  StepRecord record_;                       // of the step whose reduction is under way
+  std::optional<int64_t> bad_micro_batch_;  // of this step: the first of this rank's whose loss was not finite
+  uint64_t num_skipped_ = 0;                // steps without an update in a row
   bool leave_ = false;
   bool saving_ = false;  // rank 0 saves, as far as this other rank knows
   WorkTotals work_;

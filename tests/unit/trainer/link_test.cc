@@ -359,7 +359,8 @@ TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
 
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->model.dropout, 0.25);
-  EXPECT_EQ(config->precision, TrainConfig::Precision::kFp64);
+  EXPECT_EQ(config->precision.master, "fp64");
+  EXPECT_EQ(config->precision.param, "fp32");
   EXPECT_EQ(config->seed, 7u);
   EXPECT_EQ(config->optimizer.lr, 0.5);
   EXPECT_EQ(config->optimizer.beta1, 0.8);

@@ -1,0 +1,154 @@
+// Whole runs of several ranks, as threads, without a daemon: every strategy saves, goes on from what another has saved,
+// and survives a save that fails.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "common/hash.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/trainer/fake_link.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/trainer/run.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::SizeIs;
+
+struct Layout {
+  const char* strategy;
+  int ranks;
+  int shard = 0;
+};
+
+struct Ranks {
+  FakeStore store;
+  std::vector<std::unique_ptr<FakeLink>> links;
+  std::vector<std::ostringstream> logs;
+  std::vector<ExitCode> codes;
+};
+
+class StrategiesTest : public ::testing::Test {
+ protected:
+  StrategiesTest() {
+    at::set_num_threads(1);
+    std::string text;
+    for (int i = 0; i < 4000; ++i) absl::StrAppend(&text, i * i % 97, " and ", i % 7, "; ");
+    EXPECT_TRUE(WriteFileAtomically(folder_ / "text.txt", text).ok());
+  }
+
+  StartOrder Order(const std::string& run, const Layout& layout, uint64_t steps) {
+    StartOrder order;
+    order.job_id = "abcdefgh";
+    order.generation = 1;
+    order.host = "w1";
+    order.spec_bytes = "spec";
+    order.spec_digest = HashHex(order.spec_bytes);
+    order.world_size = order.local_world_size = layout.ranks;
+    TrainConfig& config = order.config;
+    config.job_name = "small";
+    config.steps = steps;
+    config.model = {.layers = 2, .heads = 2, .width = 16, .context = 16};
+    config.data = {.text = {folder_ / "text.txt"}, .validation = 0.1};
+    config.batch_global = 6;
+    config.batch_micro = 1;
+    config.evaluate_every = 2;
+    config.evaluate_batches = 3;
+    config.optimizer.lr = 1e-2;
+    config.schedule.kind = TrainConfig::ScheduleKind::kConstant;
+    config.parallel.strategy = layout.strategy;
+    config.parallel.shard = layout.shard;
+    config.checkpoint_dir = folder_ / run;
+    return order;
+  }
+
+  // `disk` is rank 0's.
+  static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real()) {
+    auto all = std::make_unique<Ranks>();
+    all->logs.resize(order.world_size);
+    all->codes.resize(order.world_size);
+    for (int r = 0; r < order.world_size; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < order.world_size; ++r) {
+      threads.emplace_back([&, r] {
+        StartOrder own = order;
+        own.rank = r;
+        all->codes[r] = RunRank(own, {.link = *all->links[r],
+                                      .file_system = r == 0 ? disk : FileSystem::Real(),
+                                      .log = all->logs[r],
+                                      .told_to_leave = [] { return false; }});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < order.world_size; ++r) EXPECT_EQ(all->codes[r], kExitDone) << all->logs[r].str();
+    return all;
+  }
+
+  static void ExpectNear(double a, double b) { EXPECT_NEAR(a, b, 1e-5 * std::abs(b)); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(StrategiesTest, EachGoesOnFromTheCheckpointOfAnother) {
+  const Layout layouts[] = {{"fsdp", 2},  {"ddp", 2},   {"hsdp", 4, 2}, {"zero2", 3},
+                            {"zero1", 2}, {"zero3", 1}, {"fsdp", 4}};
+  const uint64_t steps = 2 * std::size(layouts);
+  const auto alone = Run(Order("alone", {"ddp", 1}, steps));
+  const std::vector<StepRecord> expected = alone->links[0]->steps();
+  ASSERT_THAT(expected, SizeIs(steps));
+
+  uint64_t done = 0;
+  for (const Layout& layout : layouts) {
+    StartOrder order = Order("run", layout, done + 2);
+    order.resume = done > 0;
+
+    const auto ranks = Run(order);
+
+    const std::vector<StepRecord> found = ranks->links[0]->steps();
+    ASSERT_THAT(found, SizeIs(2)) << layout.strategy;
+    for (const StepRecord& step : found) {
+      EXPECT_EQ(step.step, ++done);
+      ExpectNear(step.loss, expected[done - 1].loss);
+      EXPECT_NEAR(step.grad_norm, expected[done - 1].grad_norm, 1e-4 * step.grad_norm);
+    }
+    ASSERT_THAT(ranks->links[0]->evals(), SizeIs(1)) << layout.strategy;
+    ExpectNear(ranks->links[0]->evals()[0].loss, alone->links[0]->evals()[done / 2 - 1].loss);
+  }
+}
+
+// Rank 0 cannot write, and must not leave the others in a gather; nor does training stop for it.
+TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
+  for (const char* strategy : {"fsdp", "zero1"}) {
+    FullDisk no_folder(0), some_room(3000);
+    for (FullDisk* disk : {&no_folder, &some_room}) {
+      StartOrder order = Order(absl::StrCat(strategy, disk == &no_folder), {strategy, 2}, 4);
+      order.config.checkpoint_every = 2;
+
+      const auto ranks = Run(order, *disk);
+
+      EXPECT_THAT(ranks->links[0]->steps(), SizeIs(4));
+      EXPECT_THAT(ranks->links[0]->FactsOf<SaveFailedFact>(), SizeIs(2));
+      EXPECT_THAT(ranks->links[0]->FactsOf<SavedFact>(), SizeIs(0));
+    }
+  }
+}
+
+TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
+  StartOrder order = Order("run", {"hsdp", 1, 3}, 4);
+  FakeLink link;
+  std::ostringstream log;
+
+  const ExitCode code = RunRank(
+      order, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+
+  EXPECT_EQ(code, kExitRefused);
+  EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace trainyard
