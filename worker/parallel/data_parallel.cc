@@ -89,13 +89,16 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   ~FlatDataParallel() override {
     // The model may outlive this object; its hooks may not.
-    for (const NamedTensor& parameter : model_.parameters()) WatchGradient(parameter.tensor, nullptr, 0);
+    for (const NamedTensor& parameter : model_.parameters()) {
+      if (parameter.tensor.requires_grad()) WatchGradient(parameter.tensor, nullptr, 0);
+    }
   }
 
   absl::Status Begin() {
     for (const auto& group : groups_) RETURN_IF_ERROR(group->TakeRankZeros(*communicators_.world));
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      WatchGradient(model_.parameters()[i].tensor, this, static_cast<int>(i));
+      const at::Tensor& parameter = model_.parameters()[i].tensor;
+      if (parameter.requires_grad()) WatchGradient(parameter, this, static_cast<int>(i));
     }
     return absl::OkStatus();
   }
@@ -284,9 +287,13 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
         absl::StrCat("unit ", model_.units()[computation.unit].name, " runs out of the order of units()"));
   }
 
+  // The root is in use to the end of a pass: its last norm and the head come after the last unit.
   absl::Status RunUpToComputation() {
     RETURN_IF_ERROR(error_);
-    while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_])) RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
+    const Action free_root{Act::kFree, 0};
+    while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_]) && (*plan_)[cursor_] != free_root) {
+      RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
+    }
     return absl::OkStatus();
   }
 

@@ -39,10 +39,18 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
     order.push_back(static_cast<int>(sizes.size()));
     sizes.push_back(model.parameters()[parameter].tensor.numel());
   }
-  auto first_other = std::stable_partition(order.begin(), order.end(),
-                                           [&](int i) { return Decays(model.parameters()[parameters_[i]].tensor); });
+  auto kind = [&](int i) {
+    const at::Tensor& tensor = model.parameters()[parameters_[i]].tensor;
+    return !tensor.requires_grad() ? 2 : Decays(tensor) ? 0 : 1;
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return kind(a) < kind(b); });
   layout_ = LayOut(sizes, order, shard.world_size());
-  num_decayed_ = first_other == order.end() ? layout_.total : layout_.offsets[*first_other];
+  auto start_of = [&](int least) {
+    auto it = std::find_if(order.begin(), order.end(), [&](int i) { return kind(i) >= least; });
+    return it == order.end() ? layout_.total : layout_.offsets[*it];
+  };
+  num_decayed_ = start_of(1);
+  num_trained_ = start_of(2);
   gaps_ = layout_.Gaps();
   Allocate(shard);
 }
@@ -120,7 +128,9 @@ void FlatGroup::ZeroGaps(const at::Tensor& flat) const {
 
 std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   std::vector<AdamW::Range> ranges;
-  const int64_t decayed = std::clamp<int64_t>(num_decayed_ - rank_ * layout_.shard, 0, layout_.shard);
+  const int64_t start = rank_ * layout_.shard;
+  const int64_t decayed = std::clamp<int64_t>(num_decayed_ - start, 0, layout_.shard);
+  const int64_t trained = std::clamp<int64_t>(num_trained_ - start, 0, layout_.shard);
   auto add = [&](int64_t first, int64_t count, bool decays) {
     if (count == 0) return;
     AdamW::Range range{.parameters = parameter_shard_.narrow(0, first, count),
@@ -134,7 +144,7 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   };
   // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
   add(0, decayed, /*decays=*/true);
-  add(decayed, layout_.shard - decayed, /*decays=*/false);
+  add(decayed, trained - decayed, /*decays=*/false);
   return ranges;
 }
 

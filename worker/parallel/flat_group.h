@@ -31,7 +31,8 @@ at::ScalarType AccumulatorType(const Precision& precision);
 class FlatGroup {
  public:
   // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
-  // first. `shard` is the group's communicator of dp_shard; where nothing is sharded, of one rank.
+  // first and those that are frozen last. `shard` is the group's communicator of dp_shard; where nothing is sharded, of
+  // one rank.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
             const Precision& precision, Communicator& shard);
 
@@ -88,6 +89,7 @@ class FlatGroup {
   std::vector<int> parameters_;
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole
+  int64_t num_trained_ = 0;  // those, and the ones without decay; what is frozen follows
   std::vector<ElementRange> gaps_;
   c10::Storage doors_;
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,

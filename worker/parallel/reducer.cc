@@ -43,7 +43,10 @@ void Reducer::BeginRound(bool reduce, bool last) {
   last_ = last;
   next_ = 0;
   for (size_t g = 0; g < states_.size(); ++g) {
-    states_[g].num_missing = static_cast<int>(groups_[g]->parameters().size());
+    const std::vector<int>& parameters = groups_[g]->parameters();
+    states_[g].num_missing = static_cast<int>(std::count_if(parameters.begin(), parameters.end(), [&](int parameter) {
+      return model_.parameters()[parameter].tensor.requires_grad();
+    }));
     states_[g].started = false;
   }
 }

@@ -2,6 +2,7 @@
 // collectives promised, and state that every layout can load from every other.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,6 +31,7 @@ struct Case {
   int steps = 3;
   int rejected_step = 0;  // by the last rank
   at::ScalarType type = at::kDouble;
+  std::vector<std::string> frozen = {};  // beginnings of names
 };
 
 using State = std::map<std::pair<std::string, std::string>, at::Tensor>;
@@ -39,7 +41,8 @@ struct Outcome {
   std::vector<double> scales;
   std::vector<int> skipped;
   std::vector<NamedHash> hashes;
-  State state;  // of rank 0
+  State state;            // of rank 0
+  double evaluation = 0;  // of three batches, this rank's part
   uint64_t updates = 0;
   CollectiveCounts counts;  // of the shard group in the last step
 };
@@ -78,6 +81,11 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, 0, {.world_size = mesh.world_size(), .rank = rank, .store = &store}));
   // Only rank 0 has the right weights at first.
   std::unique_ptr<Model> model = NewModel(rank == 0 ? 1 : 99, c.type);
+  for (const NamedTensor& parameter : model->parameters()) {
+    for (const std::string& frozen : c.frozen) {
+      if (parameter.name.starts_with(frozen)) parameter.tensor.requires_grad_(false);
+    }
+  }
   ASSIGN_OR_RETURN(auto strategy,
                    Parallelize(*model, mesh, {groups->world, groups->shard, groups->replicate}, c.options));
   if (restored != nullptr) {
@@ -107,6 +115,22 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
     for (const auto& [key, count] : before) {
       outcome.counts[key].operations -= count.operations;
       outcome.counts[key].elements -= count.elements;
+    }
+  }
+  // Evaluation: a rank without a batch of its own takes part all the same.
+  {
+    c10::NoGradGuard no_grad;
+    const Deal batches = DealStep(3, 1, mesh.DataRank(rank), mesh.num_data_ranks());
+    for (size_t round = 0; round < static_cast<size_t>(batches.num_rounds); ++round) {
+      if (round >= batches.micro_batches.size()) {
+        RETURN_IF_ERROR(strategy->Shadow(/*with_backward=*/false, /*last=*/false));
+        continue;
+      }
+      auto [inputs, targets] = MicroBatch(99, batches.micro_batches[round]);
+      ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&, &inputs = inputs, &targets = targets] {
+        return model->LossSum(inputs, targets, *strategy, std::nullopt);
+      }));
+      outcome.evaluation += loss.item<double>();
     }
   }
   RETURN_IF_ERROR(strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
@@ -158,6 +182,9 @@ void ExpectSame(const std::vector<Outcome>& ranks, const Outcome& expected) {
     if (expected.skipped[step]) continue;
     EXPECT_NEAR(ranks[0].norms[step], expected.norms[step], 1e-8 * expected.norms[step]) << "step " << step + 1;
   }
+  double evaluation = 0;
+  for (const Outcome& rank : ranks) evaluation += rank.evaluation;
+  EXPECT_NEAR(evaluation, expected.evaluation, 1e-8 * expected.evaluation);
   for (const Outcome& rank : ranks) {
     EXPECT_EQ(rank.hashes, ranks[0].hashes);
     EXPECT_EQ(rank.norms.back(), ranks[0].norms.back());
@@ -241,6 +268,32 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
     EXPECT_THAT(expected[0].skipped, testing::ElementsAre(0, 1, 0));
     EXPECT_EQ(expected[0].updates, 2u);
     ExpectSame(ranks, expected[0]);
+  }
+}
+
+TEST(Strategies, WhatIsFrozenStaysAsItIs) {
+  const std::unique_ptr<Model> fresh = NewModel(1);
+  for (const std::vector<std::string>& frozen :
+       std::vector<std::vector<std::string>>{{"wte", "wpe", "h.0"}, {"h.1", "ln_f", "h.2.mlp"}}) {
+    for (const auto& [strategy, shard, replicate] :
+         std::vector<std::tuple<Strategy, int, int>>{{Strategy::kDdp, 1, 2},
+                                                     {Strategy::kZero1, 2, 1},
+                                                     {Strategy::kZero2, 2, 1},
+                                                     {Strategy::kFsdp, 2, 1},
+                                                     {Strategy::kHsdp, 2, 2}}) {
+      Case c{StrategyWord(strategy), Of(strategy), shard, replicate, /*micro_batches=*/3};
+      c.frozen = frozen;
+      SCOPED_TRACE(absl::StrCat(c.name, " without ", frozen[0]));
+      std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
+      ASSERT_FALSE(expected.empty());
+      ExpectSame(ranks, expected[0]);
+      for (const NamedTensor& parameter : fresh->parameters()) {
+        const bool stays = std::any_of(frozen.begin(), frozen.end(),
+                                       [&](const std::string& start) { return parameter.name.starts_with(start); });
+        EXPECT_EQ(ranks.at(0).state.at({kParameterRole, parameter.name}).equal(parameter.tensor), stays)
+            << parameter.name;
+      }
+    }
   }
 }
 
