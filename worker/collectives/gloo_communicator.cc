@@ -1,6 +1,5 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -158,7 +157,7 @@ class GlooCommunicator final : public Communicator {
                           in.is_contiguous() && out.is_contiguous(),
                       "the parts do not make up the whole, densely");
           at::Tensor from = in.detach().view(-1);
-          parts = at::empty_like(from);
+          parts = TakeScratch(from);
           std::vector<int64_t> equal;
           return group_->alltoall_base(parts, from, equal, equal);
         },
@@ -214,6 +213,18 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
+  // As many elements of the same type, of memory that no operation uses any more: a step like the one before allocates
+  // nothing. Of the one thread.
+  at::Tensor TakeScratch(const at::Tensor& like) {
+    const int64_t bytes = static_cast<int64_t>(like.nbytes());
+    for (at::Tensor& kept : scratch_) {
+      if (kept.storage().use_count() > 1) continue;
+      if (kept.numel() < bytes) kept = at::empty({bytes}, at::kByte);
+      return kept.narrow(0, 0, bytes).view(like.scalar_type());
+    }
+    return scratch_.emplace_back(at::empty({bytes}, at::kByte)).narrow(0, 0, bytes).view(like.scalar_type());
+  }
+
   // `finish` is asked after `launch` what the wait has to do in the end.
   template <typename Launch>
   std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch,
@@ -240,6 +251,7 @@ class GlooCommunicator final : public Communicator {
   const int rank_;
   const int world_size_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<at::Tensor> scratch_;
   mutable absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   absl::Status error_ ABSL_GUARDED_BY(mu_);
