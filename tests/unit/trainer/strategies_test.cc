@@ -68,7 +68,8 @@ class StrategiesTest : public ::testing::Test {
   }
 
   // `disk` is rank 0's.
-  static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real()) {
+  static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real(),
+                                    ExitCode expected = kExitDone) {
     auto all = std::make_unique<Ranks>();
     all->logs.resize(order.world_size);
     all->codes.resize(order.world_size);
@@ -85,7 +86,7 @@ class StrategiesTest : public ::testing::Test {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (int r = 0; r < order.world_size; ++r) EXPECT_EQ(all->codes[r], kExitDone) << all->logs[r].str();
+    for (int r = 0; r < order.world_size; ++r) EXPECT_EQ(all->codes[r], expected) << all->logs[r].str();
     return all;
   }
 
@@ -136,6 +137,25 @@ TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
       EXPECT_THAT(ranks->links[0]->FactsOf<SavedFact>(), SizeIs(0));
     }
   }
+}
+
+// Weights that grow without end: from some step on every loss is NaN, and all ranks stop in the same step.
+TEST_F(StrategiesTest, StepsWithoutAnUpdateInARow_EndTheJobWithTheirCause) {
+  StartOrder order = Order("run", {"fsdp", 2}, 1000);
+  order.config.optimizer.lr = 1e6;
+  order.config.optimizer.clip_norm = 0;
+  order.config.nonfinite_limit = 3;
+  order.config.evaluate_every = 0;
+
+  const auto ranks = Run(order, FileSystem::Real(), kExitRefused);
+
+  EXPECT_LT(ranks->links[0]->steps().size(), 100u);
+  for (const auto& link : ranks->links) {
+    ASSERT_THAT(link->FactsOf<RefusedFact>(), SizeIs(1));
+    EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("3 steps in a row, the last of them "));
+    EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("is not finite"));
+  }
+  EXPECT_TRUE(ranks->links[0]->steps().back().skipped);
 }
 
 TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
