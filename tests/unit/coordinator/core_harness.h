@@ -128,6 +128,14 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
+  // The texts of all notices of a job.
+  std::vector<std::string> Notices(const std::string& job_id) {
+    std::vector<std::string> notices;
+    for (const EventPtr& event : WatchFrom(job_id, 0)) {
+      if (event->has_notice()) notices.push_back(event->notice().text());
+    }
+    return notices;
+  }
   // The decisions that were told of a job, "rule: text" each.
   std::vector<std::string> Decisions(const std::string& job_id) {
     std::vector<std::string> decisions;
