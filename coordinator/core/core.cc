@@ -78,6 +78,20 @@ void TakeUp(Turn& turn, Job& job) {
                            " to attach and decides nothing until then"));
 }
 
+// Also to the jobs that may have waited for it, where a host would have been unreachable by then.
+void TellAway(Turn& turn, absl::Duration away, bool held_up) {
+  std::string lasted = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
+  std::string text = held_up ? absl::StrCat("the coordinator was held up for ", lasted,
+                                            " by a store that took nothing (was its disk full?)")
+                             : absl::StrCat("the coordinator was away for ", lasted, " (stopped or suspended)");
+  absl::StrAppend(&text, "; no host counts as silent for it");
+  turn.DecideCluster(HostName(), "", "warning", text);
+  if (away < turn.state.options.lease) return;
+  for (auto& [id, job] : turn.state.jobs) {
+    if (HasTrainers(job.state())) turn.Notice(job, "warning", text);
+  }
+}
+
 }  // namespace
 
 const char* NameOf(const Event& event) { return std::visit(Namer(), event); }
@@ -113,10 +127,7 @@ Output Core::Start(CoreTime time) {
 Output Core::Handle(Event event, CoreTime time) {
   Turn turn(state_, time);
   if (absl::Duration away = time.steady - time.now; away > state_.away) {
-    turn.DecideCluster(HostName(), "", "warning",
-                       absl::StrCat("the coordinator was away for ",
-                                    absl::FormatDuration(absl::Trunc(away - state_.away, absl::Milliseconds(100))),
-                                    " (stopped, suspended, or held up by its disk); no host counts as silent for it"));
+    TellAway(turn, away - state_.away, time.held_up);
     state_.away = away;
   }
   std::visit([&turn](auto& what) { Run(turn, what); }, event);

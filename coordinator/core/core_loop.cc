@@ -183,6 +183,7 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
   retry_wait_ = first ? kRetryMin : std::min(retry_wait_ * 2, kRetryMax);
   retry_at_ = now + retry_wait_;
   stalled_ = std::move(unwritten);
+  time_.HoldUp();
   if (first || now - logged_at_ >= kStallLogInterval) {
     logged_at_ = now;
     options_.sink->Release(WriteLog{WriteLog::Level::kError,
