@@ -18,6 +18,9 @@ constexpr uint32_t kMostDoublings = 6;
 // A trainer whose link is not open (its daemon is new) opens it within a second or two; one that has not by then is
 // taken as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
+// What the network does not carry for the moment, a lossy one carries later: TCP doubles its pauses. A connection that
+// is dead is told by the ranks themselves, which see it go silent for 15 s.
+constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
 constexpr double kSpinning = 0.8;
 // On a host with more to do than cores a process that wants all of one gets less, but is found running.
 constexpr double kSpinningCrowded = 0.1;
@@ -28,6 +31,8 @@ constexpr int kFramesTold = 4;
 std::string PhaseOf(const RankStand& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
 
 bool IsStopped(const RankStand& rank) { return rank.process_state == "T"; }
+// Somebody looks at it with a debugger, and would not thank us for a restart.
+bool IsTraced(const RankStand& rank) { return rank.process_state == "t"; }
 
 const v1::CommunicatorReport* Waiting(const RankStand& rank) {
   for (const v1::CommunicatorReport& communicator : rank.communicators) {
@@ -76,13 +81,16 @@ class Judge {
       for (const RankStand* rank : alive_) last = std::max(last, rank->busy_at);
     }
     decision.stalled_since = last;
+    if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
     if (!blame.hard && (now_ - last < limit_ || facts_.asked)) {
       if (now_ - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
       return decision;
     }
     decision.learned = blame.hard || limit_learned_;
     if (!blame.hard) decision.phase = limit_phase_;
-    decision.act = facts_.restart && decision.learned ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
+    bool traced = std::any_of(blame.culprits.begin(), blame.culprits.end(), [](const auto* r) { return IsTraced(*r); });
+    bool restart = facts_.restart && decision.learned && !traced;
+    decision.act = restart ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
     decision.reason = absl::StrCat(Tell(blame), "; ", TellPatience(now_ - last, blame.hard));
     return decision;
   }
@@ -244,6 +252,7 @@ class Judge {
   std::string TellHow(const RankStand& rank, bool one) const {
     const char* is = one ? "is " : "are ";
     if (IsStopped(rank)) return absl::StrCat(is, "stopped (SIGSTOP, state T)");
+    if (IsTraced(rank)) return absl::StrCat(is, "held by a debugger (state t)");
     std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
     std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
     if (IsHard(rank)) {

@@ -322,11 +322,24 @@ TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
+TEST_F(HangTest, ARankInADebuggerIsNamed_AndLeftAlone) {
+  Wait(Add(), 412, 412);
+  Add().process_state = "t";
+  facts_.ranks[1].silent = true;
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_EQ(decided.act, Act::kNotify);
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is held by a debugger (state t)"));
+}
+
 TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
   Learned("train", 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may carry it yet";
+  HangDecision decided = At(absl::Seconds(31));
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
