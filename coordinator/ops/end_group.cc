@@ -54,7 +54,7 @@ void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExit
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
   for (const std::string& line : exit.last_lines()) absl::StrAppend(&text, "\n  ", line);
-  turn.Notice(job, "info", std::move(text));
+  turn.Notice(job, "warning", std::move(text));
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ class SharedMemoryCommunicator final : public Communicator {
       std::string theirs = segment_->OperationOf(rank, ticket_);
       std::string ours = segment_->OperationOf(rank_, ticket_);
       if (theirs == ours) continue;
-      return absl::InternalError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
     }
     return absl::OkStatus();
   }
