@@ -2,34 +2,21 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 
 import pytest
 
 import harness
-import processes
+import ill_trainers
+import memory_cgroup
 
-LONG = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
+LONG = harness.LONG_JOB
 
 
 def checkpoints(run_folder):
     return sorted(path for path in pathlib.Path(run_folder).iterdir() if path.name.startswith("step-") and "." not in path.name)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, stubs):
-    """{step: loss} of the long job with nothing going wrong; what every disturbed run must give too."""
-    processes.start_following()
-    cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
-    try:
-        cluster.start_coordinator()
-        cluster.start_worker("h1", slots=2)
-        job = cluster.submit(run_folder=cluster.folder / "run", **LONG)
-        assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
-        return harness.metrics_steps(cluster.folder / "run")
-    finally:
-        cluster.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -117,6 +104,34 @@ def test_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path
     assert view.state_name == "FAILED"
     assert only.name in view.job.reason, view.job.reason
     assert view.job.restarts == 0
+
+
+@pytest.fixture
+def small_memory():
+    """A cgroup of 1 GiB; made before the cluster, and so taken away after it."""
+    try:
+        group = memory_cgroup.MemoryCgroup("memory", 1 << 30)
+    except OSError as error:
+        pytest.skip(f"this machine lets nobody here make a cgroup with a limit on memory: {error}")
+    with group:
+        yield group
+
+
+def test_a_trainer_killed_for_its_memory_is_told_so_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
+    host = ill_trainers.IllHost(cluster, tmp_path)
+    host.start(prefix=small_memory.prefix)
+    job = cluster.submit(run_folder=tmp_path / "run", **LONG)
+    cluster.wait_for_step(job, 120)
+
+    host.let(1, "eat")
+
+    view = cluster.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert (view.job.restarts, view.job.generation) == (1, 2)
+    assert harness.metrics_steps(tmp_path / "run") == undisturbed
+    told = cluster.trainctl("why", job).stdout
+    assert re.search(r"rank 1 on h1 was killed by signal 9 \(SIGKILL\): out of memory: the kernel killed it \(cgroup \S+, "
+                     r"limit 1024 MiB: oom_kill 0 to 1\)", told), told
 
 
 def namespace_prefix(mount_point, size):
