@@ -7,8 +7,8 @@
 //   block     never returns, and waits in a system call
 //   slow MS   returns, so many milliseconds late
 //   eat       takes memory until the kernel ends the process
-//   skip      leaves the collectives of this step's gradients out: the function at the offset TRAINER_FAULT_SKIPS of the
-//             program, which takes and returns nothing, does nothing until the next call of item()
+//   skip      leaves a collective of this step out: the function at the offset TRAINER_FAULT_SKIPS of the program, which
+//             returns an absl::Status, does nothing and says OK until the next call of item()
 //
 // `eat` and `skip` happen once: they remove the file first.
 #define _GNU_SOURCE
@@ -20,17 +20,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { kReturn = 0xC3 };  // x86-64
+// x86-64: movq $0, (%rdi); movq %rdi, %rax; ret. The status is returned where rdi points to, and OK is 0.
+static const unsigned char kSayOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
 
-static unsigned char* skipped = NULL;  // the first byte of the function that does nothing now
-static unsigned char skipped_byte;
+static unsigned char* skipped = NULL;  // where the function begins that does nothing now
+static unsigned char kept[sizeof kSayOk];
 
-static void put_byte(unsigned char* at, unsigned char byte) {
+static void put_code(unsigned char* at, const unsigned char* code) {
   unsigned long page = (unsigned long)sysconf(_SC_PAGESIZE);
-  void* start = (void*)((unsigned long)at & ~(page - 1));
-  if (mprotect(start, page, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) abort();
-  *at = byte;
-  if (mprotect(start, page, PROT_READ | PROT_EXEC) != 0) abort();
+  unsigned char* start = (unsigned char*)((unsigned long)at & ~(page - 1));
+  unsigned long size = (unsigned long)(at - start) + sizeof kSayOk;
+  if (mprotect(start, size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) abort();
+  memcpy(at, code, sizeof kSayOk);
+  if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0) abort();
 }
 
 // The first entry is the program.
@@ -44,8 +46,8 @@ static void skip(void) {
   unsigned long base = 0;
   dl_iterate_phdr(take_base, &base);
   skipped = (unsigned char*)(base + strtoul(getenv("TRAINER_FAULT_SKIPS"), NULL, 16));
-  skipped_byte = *skipped;
-  put_byte(skipped, kReturn);
+  memcpy(kept, skipped, sizeof kept);
+  put_code(skipped, kSayOk);
 }
 
 static void eat(void) {
@@ -54,7 +56,7 @@ static void eat(void) {
 }
 
 static void misbehave(void) {
-  if (skipped != NULL) put_byte(skipped, skipped_byte);
+  if (skipped != NULL) put_code(skipped, kept);
   skipped = NULL;
   const char* path = getenv("TRAINER_FAULT");
   char what[16] = "";
