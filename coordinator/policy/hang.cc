@@ -21,6 +21,8 @@ constexpr absl::Duration kLinkPatience = absl::Seconds(30);
 // What the network does not carry for the moment, a lossy one carries later: TCP doubles its pauses. A connection that
 // is dead is told by the ranks themselves, which see it go silent for 15 s.
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
+// A little more than the time from one report of a rank to the next.
+constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 constexpr double kSpinning = 0.8;
 // On a host with more to do than cores a process that wants all of one gets less, but is found running.
 constexpr double kSpinningCrowded = 0.1;
@@ -73,6 +75,8 @@ class Judge {
     bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankStand* r) { return IsKnown(*r); });
     // With a host out of reach it is for the rule of lost hosts to say what is wrong, unless it is plain without it.
     if (!all_heard && !blame.hard && !blame.certain) return decision;
+    const absl::Time heard = HeardUntil(blame);
+    if (heard - last_ < kHangExamineAfter) return decision;
 
     for (const RankStand* rank : blame.culprits) decision.culprits.push_back(rank->rank);
     absl::Time last = last_;
@@ -82,8 +86,8 @@ class Judge {
     }
     decision.stalled_since = last;
     if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
-    if (!blame.hard && (now_ - last < limit_ || facts_.asked)) {
-      if (now_ - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
+    if (!blame.hard && (heard - last < limit_ || facts_.asked)) {
+      if (heard - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
       return decision;
     }
     decision.learned = blame.hard || limit_learned_;
@@ -124,6 +128,16 @@ class Judge {
     return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_) || IsSilent(rank));
   }
   bool IsKnown(const RankStand& rank) const { return IsFresh(rank) || IsHard(rank); }
+
+  // Until when those it is concluded from are known to have stood still. Of a host whose messages are late, and which
+  // still has its lease, nothing newer is known.
+  absl::Time HeardUntil(const Blame& blame) const {
+    absl::Time until = now_;
+    for (const RankStand* rank : blame.hard ? blame.culprits : alive_) {
+      if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->told_at) + kReportInterval);
+    }
+    return until;
+  }
 
   Blame FindBlame() const {
     Blame blame;
