@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "tests/unit/agent/fake_coordinator.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/rank_folder.h"
 #include "worker/shim/process.h"
 
@@ -75,8 +76,6 @@ int HealthOf(const std::string& address, const std::string& service) {
 class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/trainyard-daemon-test-XXXXXX";
-    root_ = mkdtemp(name);
     // The daemon takes shim and trainer from one folder.
     std::string binaries = BinaryFolder();
     programs_ = JoinPath(root_, "bin");
@@ -94,7 +93,6 @@ class DaemonTest : public ::testing::Test {
     }
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    std::filesystem::remove_all(root_);
   }
 
   std::string ranks() const { return JoinPath(root_, "state/ranks"); }
@@ -138,7 +136,8 @@ class DaemonTest : public ::testing::Test {
     return coordinator_->Await([=](const Seen& seen) { return CountOf(seen, v1::Fact::kExited) == count; });
   }
 
-  std::string root_;
+  const TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
   std::string programs_;
   std::unique_ptr<FakeCoordinator> coordinator_ = std::make_unique<FakeCoordinator>();
   std::unique_ptr<Daemon> daemon_;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/memory_kills.h"
 #include "worker/agent/process_probe.h"
 
@@ -127,12 +128,7 @@ TEST(ProcessExaminer, OfAProcessThatIsGone_SaysSo) {
 // A proc file system and cgroups of our own.
 class MemoryKillsTest : public ::testing::Test {
  protected:
-  MemoryKillsTest() {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/kills-XXXXXX");
-    root_ = mkdtemp(pattern.data());
-    Write("proc/vmstat", "pgfault 7\noom_kill 3\n");
-  }
-  ~MemoryKillsTest() override { (void)!system(absl::StrCat("rm -rf ", root_).c_str()); }
+  MemoryKillsTest() { Write("proc/vmstat", "pgfault 7\noom_kill 3\n"); }
 
   void Write(const std::string& path, const std::string& text) {
     std::string whole = JoinPath(root_, path);
@@ -141,7 +137,8 @@ class MemoryKillsTest : public ::testing::Test {
   }
   std::string proc() const { return JoinPath(root_, "proc"); }
 
-  std::string root_;
+  const TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
 };
 
 TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/inventory.h"
 
 namespace trainyard::agent {
@@ -20,12 +21,6 @@ using ::testing::SizeIs;
 
 class RankFolderTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/trainyard-ranks-test-XXXXXX";
-    ranks_ = mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(ranks_); }
-
   // A rank that has ended; its age orders it.
   std::string Make(const TrainerId& id, int age_s, bool told) {
     std::string folder = JoinPath(ranks_, FolderName(id));
@@ -40,7 +35,8 @@ class RankFolderTest : public ::testing::Test {
     return folder;
   }
 
-  std::string ranks_;
+  const TemporaryFolder temporary_;
+  const std::string ranks_ = temporary_.path();
 };
 
 TrainerId Rank(uint32_t rank) { return {JobId("job23456"), Generation(2), rank}; }

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +13,7 @@
 #include "common/limits.h"
 #include "coordinator/coordinator.h"
 #include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/temporary_folder.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 #include "trainyard/v1/service.grpc.pb.h"
 
@@ -88,14 +88,7 @@ class StreamHost {
 
 class RpcTest : public testing::Test {
  protected:
-  RpcTest() : state_(testing::TempDir() + "/rpc-XXXXXX") {
-    if (mkdtemp(state_.data()) == nullptr) std::abort();
-    Start();
-  }
-  ~RpcTest() override {
-    coordinator_.reset();
-    std::filesystem::remove_all(state_);
-  }
+  RpcTest() { Start(); }
 
   void Start() {
     CoordinatorOptions options;
@@ -140,7 +133,8 @@ class RpcTest : public testing::Test {
         [](const v1::DesiredState& state) { return state.trainers_size() == 2 && state.trainers(0).go(); }));
   }
 
-  std::string state_;
+  const TemporaryFolder folder_;
+  const std::string state_ = folder_.path();
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
