@@ -18,6 +18,8 @@ v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl
 }
 
 void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
+  // Its host was given up and the job has no group any more: what comes back late is a stray of that host.
+  if (!HasTrainers(job.state())) return;
   rank.record.set_started(true);
   rank.record.set_pid(started.pid());
   rank.seen_running = true;

@@ -350,6 +350,8 @@ void Trainer::End(v1::TrainerExited exited) {
       daemon.Post(pipe->life, agent::LinkClosed{pipe->link});
     });
   }
+  // What it had not said yet nobody else knows.
+  if (pipe_ == nullptr ? !steps_.empty() : steps_sent_ < steps_.size()) world_.judge.LoseReports(id_.job);
   pipe_ = nullptr;
   group_->Leave(this, stage_ == Stage::kEnding);
   machine_.Ended(id_, exited);
