@@ -21,6 +21,7 @@ constexpr size_t kWatchersMax = 4;
 constexpr char kNoSpace[] = "No space left";
 // What policy/host_loss says of a host that is given up.
 constexpr char kLost[] = " is lost: not heard of";
+constexpr char kLostByWord[] = " is lost: the operator";
 
 std::string Name(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
 
@@ -81,6 +82,8 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
 void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   // The shortest lease, less what one tick may be late.
   constexpr absl::Duration kLeastSilence = absl::Milliseconds(2'500);
+  // By an operator, whatever it may still have to tell.
+  if (record.rank() == 0 && absl::StrContains(record.gone(), kLostByWord)) LoseReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !heard_of) return;
   absl::Duration silent = engine_.now() - heard_of(record.host());
   if (silent >= kLeastSilence) return;

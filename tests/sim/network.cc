@@ -82,8 +82,8 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t life = stream->coordinator_life;
   coordinator.Heard(life, stream->session);
-  // Of a stream that its daemon has given up it says nothing of now.
-  if (!stream->over_at_daemon) heard_[stream->machine->name()] = world_.engine.now();
+  // Of a stream that its daemon has given up it says nothing of now; a hello waits for its turn.
+  if (!stream->over_at_daemon && !message.has_hello()) heard_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
       return coordinator.Post(life, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
