@@ -118,6 +118,7 @@ void TellReach(Turn& turn, Job& job, const Reach& reach) {
   }
   job.head().set_unreachable(unreachable);
   job.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
+  if (!unreachable) StopLooking(turn, job);
   turn.Save(job);
   turn.Notice(job, unreachable ? "warning" : "info",
               unreachable
@@ -218,6 +219,7 @@ void JudgeLosses(Turn& turn, Job& job) {
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);
     if (!decision.lost) continue;
+    if (absl::string_view(decision.rule) == "abandon" && !MayAbandon(turn, job)) return;
     if (job.finished_at == absl::InfiniteFuture()) {
       LoseHost(turn, job, name, decision.rule, decision.reason);
     } else {

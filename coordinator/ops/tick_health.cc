@@ -123,6 +123,7 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 void TickJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
   EndMissingTrainers(turn, job);
+  TellDroppedReports(turn, job);
   JudgeLosses(turn, job);
   JudgeFormation(turn, job);
   EndUnkillable(turn, job);
@@ -149,10 +150,12 @@ void TickJob(Turn& turn, Job& job) {
   }
 }
 
-// Jobs that have waited so long that later ones no longer overtake them.
+// Jobs whose time has come: to be placed where they could not run before, or because they have waited so long that
+// later ones no longer overtake them.
 void MarkOverdue(Turn& turn) {
   for (uint64_t index : turn.state.queue) {
-    const Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    ScheduleWhereAvoidanceEnds(turn, job);
     if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
                            ": later jobs no longer take slots it could use"));

@@ -198,6 +198,42 @@ TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
   EXPECT_EQ(cluster.Get().ranks(0).host(), "w3");
 }
 
+TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
+  Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  cluster.first.Save(Key(kJob, 1, 0), 40);
+  cluster.spare.Attach();
+  FakeHost other(cluster.harness, "w4", 1, 44);
+  other.Attach();
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(65));
+  ASSERT_EQ(cluster.spare.desired().look_for_size(), 1);
+  EXPECT_EQ(cluster.spare.desired().look_for(0).path(), "/runs/x/step-40");
+  cluster.spare.Look(/*there=*/true);
+  other.Look(/*there=*/false);
+  cluster.harness.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and one host that could go on";
+  EXPECT_EQ(cluster.Get().generation(), 1u);
+  std::vector<std::string> decisions = cluster.harness.Decisions(kJob);
+  EXPECT_THAT(decisions, Contains(HasSubstr("/runs/x/step-40 is not on w4 (No such file or directory)")));
+  EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
+                          [](const std::string& told) { return told.find("abandon: ") == 0; }),
+            1);
+  EXPECT_EQ(other.desired().look_for_size(), 0) << "it has answered";
+
+  cluster.first.Attach();
+  cluster.harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original goes on";
+  cluster.first.Vanish();
+  cluster.harness.Advance(absl::Seconds(65));
+  other.Look(/*there=*/true);
+  cluster.spare.Look(/*there=*/true);
+  cluster.harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.Get().generation(), 2u) << "the folder is shared by now";
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
+}
+
 TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
   Cluster cluster;
   cluster.spare.Attach();
