@@ -65,10 +65,13 @@ TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
 TEST_F(RankFolderTest, StartFailure_ReadsBackAsAnExit) {
   std::string folder = Make(Rank(1), 0, false);
 
-  ASSERT_EQ(WriteStartFailure(folder, "no memory"), absl::OkStatus());
+  for (const absl::Status& why : {absl::ResourceExhaustedError("disk full"), absl::NotFoundError("no such program")}) {
+    ASSERT_EQ(WriteStartFailure(folder, why), absl::OkStatus());
 
-  EXPECT_EQ(ReadExit(folder)->cause(), v1::TrainerExited::CAUSE_START_FAILED);
-  EXPECT_EQ(ReadExit(folder)->message(), "no memory");
+    EXPECT_EQ(ReadExit(folder)->cause(), v1::TrainerExited::CAUSE_START_FAILED);
+    EXPECT_EQ(ReadExit(folder)->message(), why.message());
+    EXPECT_EQ(ReadExit(folder)->may_pass(), absl::IsResourceExhausted(why));
+  }
 }
 
 TEST_F(RankFolderTest, LostExit_BringsTheEndOfTheOutput) {

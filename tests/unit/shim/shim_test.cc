@@ -132,6 +132,7 @@ TEST_F(ShimTest, ProgramThatIsNotThere_IsAFailedStartThatNamesIt) {
   EXPECT_EQ(exited.cause(), v1::TrainerExited::CAUSE_START_FAILED);
   EXPECT_THAT(exited.message(), HasSubstr("/no/such/trainer"));
   EXPECT_THAT(exited.message(), HasSubstr("No such file"));
+  EXPECT_FALSE(exited.may_pass());
 }
 
 TEST_F(ShimTest, Environment_IsTheLaunchRecordsAlone) {
