@@ -9,18 +9,19 @@
 
 namespace trainyard {
 
-void Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {
+bool Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch, uint64_t stop_request) {
   absl::Time began = absl::Now();
   Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
   StateView state = ViewState(parts_.model, parts_.strategy);
   absl::StatusOr<SavedCheckpoint> saved = WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest),
                                                           state.tensors, parts_.file_system, parts_.check_fence);
   double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  if (absl::IsAborted(saved.status())) return;
+  if (absl::IsAborted(saved.status())) return false;
   if (!saved.ok()) {
     parts_.log << "save of step " << step << " failed, training goes on: " << saved.status().message() << std::endl;
-    parts_.link.Tell(SaveFailedFact{.step = step, .message = std::string(saved.status().message())});
-    return;
+    parts_.link.Tell(
+        SaveFailedFact{.step = step, .message = std::string(saved.status().message()), .stop_request = stop_request});
+    return false;
   }
   parts_.log << absl::StrFormat("saved step %d in %.3f s: %s (%.1f MB)", step, seconds, saved->path,
                                 static_cast<double>(saved->size_bytes) / 1e6)
@@ -31,6 +32,7 @@ void Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_
                                              .size_bytes = saved->size_bytes,
                                              .seconds = seconds});
   unconfirmed_.push_back({.fact = fact, .step = step});
+  return true;
 }
 
 Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {

@@ -37,9 +37,10 @@ class Saver {
   };
   explicit Saver(Parts parts) : parts_(std::move(parts)) {}
 
-  // Writes the state as it is after `step`. Where the fence has fallen nothing comes of it, and the loop finds out by
+  // Writes the state as it is after `step`; returns whether it is on disk. `stop_request` is of the stop that is off
+  // where it is not; 0: there is none. Where the fence has fallen nothing comes of it, and the loop finds out by
   // looking itself.
-  void Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
+  bool Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch, uint64_t stop_request);
 
   // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.
   void PruneConfirmed();
