@@ -169,6 +169,97 @@ def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
     assert view.job.checkpoints[-1].step == 3000
 
 
+def fill(folder):
+    """Leaves no byte free there; returns the file to remove."""
+    filler = folder / "filler"
+    with open(filler, "wb") as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    os.write(file.fileno(), bytes(size))
+            except OSError:
+                pass
+    return filler
+
+
+def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_carried_out(cluster, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", slots=2, prefix=namespace_prefix(disk, "8m"))
+    inside = pathlib.Path(f"/proc/{worker.pid}/root{disk}")
+    filler = inside / "filler"
+    filler.write_bytes(bytes((8 << 20) - (64 << 10)))
+    job = cluster.submit(run_folder=disk / "run", train__steps=1_000_000)
+    cluster.wait_for_step(job, 20)
+    trainers = set(harness.trainers())
+
+    cluster.trainctl("pause", job)
+
+    told = harness.wait_until(lambda: [line for line in cluster.trainctl("why", job).stdout.splitlines()
+                                       if "was not paused" in line], "the failed pause is told")
+    assert "could not be saved" in told[0] and "space" in told[0].lower(), told
+    view = cluster.wait_for_state(job, "RUNNING")
+    cluster.wait_for_step(job, view.job.last_step + 50)
+    assert (cluster.get(job).job.generation, set(harness.trainers())) == (1, trainers)
+    filler.unlink()
+    cluster.trainctl("pause", job)
+    paused = cluster.wait_for_state(job, "PAUSED")
+    assert paused.job.checkpoints[-1].step >= view.job.last_step + 50
+    cluster.trainctl("cancel", job)
+
+
+def own_folder_prefix(folder, own):
+    """A command prefix for which `folder` is a folder of its own."""
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    prefix = [*unshare, "sh", "-c", f"mount --bind '{own}' '{folder}' && exec \"$@\"", "sh"]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody here make a mount namespace")
+    return prefix
+
+
+def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason(cluster, tmp_path):
+    runs = tmp_path / "runs"
+    for folder in (runs, tmp_path / "of-h1", tmp_path / "of-h2"):
+        folder.mkdir()
+    cluster.start_coordinator()
+    for name in ("h1", "h2"):
+        cluster.start_worker(name, 2, "--metrics", "", "--health", "",
+                             prefix=own_folder_prefix(runs, tmp_path / f"of-{name}"))
+    job = cluster.submit(run_folder=runs / "a", train__steps=400, train__model={"layers": 2, "heads": 2, "width": 64,
+                                                                               "context": 64})
+    cluster.wait_for_step(job, 10)
+
+    cluster.trainctl("drain", "h1")
+
+    reason = harness.wait_until(lambda: (text := cluster.get(job).job.reason) and "waits for slots" in text and text,
+                                "the job waits")
+    assert "h1 (cordoned: drained: trainctl drain)" in reason
+    assert "that was recorded is not in" in reason and "as host h2 sees it" in reason
+    assert cluster.get(job).job.restarts == 0
+    cluster.trainctl("uncordon", "h1")
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    assert [event.step.step for event in cluster.watch(job) if event.HasField("step")] == list(range(1, 401))
+
+
+def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_host(cluster, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster.start_coordinator()
+    full = cluster.start_worker("h1", 2, "--metrics", "", "--health", "", state=disk / "state",
+                                prefix=namespace_prefix(disk, "4m"))
+    fill(pathlib.Path(f"/proc/{full.pid}/root{disk}"))
+    cluster.start_worker("h2", 2, "--metrics", "", "--health", "")
+
+    view = cluster.wait_for_end(cluster.submit(train__steps=5))
+
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 1), view.job.reason
+    assert {rank.host for rank in view.job.ranks} == {"h2"}
+    told = cluster.trainctl("why", view.job.job_id).stdout
+    assert re.search(r"rank \d on h1 could not be started: .*[Nn]o space left", told), told
+
+
 def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them_over(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)

@@ -112,6 +112,8 @@ def test_a_rank_that_never_enters_a_collective_is_named_with_what_it_does(ill_ho
     assert took < BAR_S, f"named after {took:.1f} s: {text}"
     expected = rf"rank 1 on h1 is {how} and has not entered \S+ \d+ \(.*\) of step \d+, in which 1 rank waits"
     assert re.match(expected, text), text
+    (stack,) = harness.wait_until(lambda: decisions(ill_host.cluster, job)[1:], "its stack is told")
+    assert stack.startswith("stack of rank 1 on h1:\n") and "trainyard::Trainer::Run()" in stack, stack
     check_restarted_once(ill_host, job, tmp_path / "run", undisturbed)
 
 
