@@ -39,9 +39,7 @@ struct Namer {
   const char* operator()(const HostFactsTold&) const { return "host_facts"; }
   const char* operator()(const RankReportsTold&) const { return "rank_reports"; }
   const char* operator()(const RevisionApplied&) const { return "revision_applied"; }
-  const char* operator()(const PutValue&) const { return "put_value"; }
-  const char* operator()(const WatchValues&) const { return "watch_values"; }
-  const char* operator()(const WatchValuesClosed&) const { return "watch_values_closed"; }
+  const char* operator()(const HostValuesTold&) const { return "host_values"; }
   const char* operator()(const Tick&) const { return "tick"; }
 };
 

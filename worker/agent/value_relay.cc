@@ -24,9 +24,7 @@ void AddTo(v1::PutValues& put, const std::string& name, const std::string& value
   added.set_value(value);
 }
 
-absl::Status Away() {
-  return absl::UnavailableError("the coordinator is away; the value will be put when it is back");
-}
+absl::Status Away() { return absl::UnavailableError("the coordinator is away; the value will be put when it is back"); }
 
 }  // namespace
 
@@ -150,8 +148,7 @@ void ValueRelay::Put(const TrainerId& id, const std::string& name, const std::st
   if (done != nullptr) done(std::move(status));
 }
 
-absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name, const std::string& value,
-                                   Done& done) {
+absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name, const std::string& value, Done& done) {
   if (value.size() > limits::kStoreValueBytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("value '", name, "' of ", value.size(), " bytes is larger than ", limits::kStoreValueBytes));

@@ -50,7 +50,8 @@ class ValueRelay {
   // that answers: the value is kept and put as soon as there is one; ask again to hear of it.
   void Put(const TrainerId& id, const std::string& name, const std::string& value, Done done);
 
-  // Ends waits for a coordinator that has not answered in time. By the event thread, which looks once a second at least.
+  // Ends waits for a coordinator that has not answered in time. By the event thread, which looks once a second at
+  // least.
   void Expire(absl::Time now);
   absl::Time NextDeadline() const;
 
