@@ -192,6 +192,14 @@ void Judge::AfterRound(const Core& core, bool whole) {
 }
 
 void Judge::AfterLoad(const Core& core) {
+  // What the life before did not get into its store nobody was told; how jobs came to be as they are was looked at.
+  std::erase_if(fates_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
+  for (const auto& [id, job] : core.state().jobs) {
+    Fate& fate = fates_[id];
+    if (fate.generation != job.head().generation() || fate.state != job.state()) {
+      fate = {job.head().generation(), job.state(), engine_.now()};
+    }
+  }
   for (const JobId& job : submitted_) {
     if (core.state().jobs.contains(job)) continue;
     Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, and it is gone"));
