@@ -5,7 +5,7 @@
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
 //   update
 //   [evaluate]     every N steps and after the last
-//   [save]         every N steps, at the last, and when leaving
+//   [save]         every N steps, at the last, and when leaving; a stop that needs its save is off without it
 #pragma once
 
 #include <functional>
@@ -51,6 +51,7 @@ class Trainer {
   absl::Status CheckFence() const;
   absl::Status Evaluate();
   absl::Status Save();
+  absl::Status StayIfUnsaved(bool saved);
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
@@ -72,7 +73,8 @@ class Trainer {
   std::unique_ptr<Collective> reduction_;  // null: none is under way
   StepRecord record_;                      // of the step whose reduction is under way
   bool leave_ = false;
-  bool saving_ = false;  // rank 0 saves, as far as this other rank knows
+  uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
+  bool saving_ = false;          // rank 0 saves, as far as this other rank knows
   WorkTotals work_;
   double last_loss_ = 0;
 };

@@ -229,7 +229,7 @@ TEST_F(LinkTest, GoAndStop_ReachTheLoop) {
   daemon->Send(go);
 
   EXPECT_TRUE(link->AwaitGo([] { return false; }).ok());
-  EXPECT_EQ(link->stop_request(), 7u);
+  EXPECT_EQ(link->stop_request().number, 7u);
 }
 
 TEST_F(LinkTest, Abort_EndsAWaitAndCallsBackOnce) {
