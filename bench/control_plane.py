@@ -19,7 +19,7 @@ import run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BIN = ROOT / "build" / "bin"
-LIMIT_S = 1800
+LIMIT_S = 900
 
 
 class MeasurementFailed(Exception):
@@ -28,7 +28,7 @@ class MeasurementFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """`figure` names what is compared with the bar among what `measure` tells."""
+    """`figure` names what is compared with the bar among what `measure` tells; `takes` is about how long that is, s."""
 
     name: str
     what: str
@@ -37,15 +37,19 @@ class Row:
     bar: float
     aim: float
     measure: object
+    takes: int
     better: str = "lower"
 
 
-def simulated(kind, hosts, samples=None):
+def simulated(kind, hosts, samples=None, limit=60):
+    """`limit`: seconds after which no sample is begun."""
+
     def measure(options):
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
             count = max(1, min(samples or 1, options.samples or 10**6))
             command = [BIN / "trainyard-bench-control", kind, "--coordinator", BIN / "trainyard-coordinator",
-                       "--folder", folder, "--hosts", hosts, "--samples", count, "--seconds", options.seconds]
+                       "--folder", folder, "--hosts", hosts, "--samples", count, "--seconds", options.seconds,
+                       "--limit", limit]
             done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT_S)
             if done.returncode != 0:
                 log = pathlib.Path(folder) / "coordinator.log"
@@ -58,35 +62,37 @@ def simulated(kind, hosts, samples=None):
 
 def make_rows():
     rows = [Row(f"formation-{n}", f"last of {n:,} hosts joins → every rank told to go, p99", "p99", "ms", bar, aim,
-                simulated("formation", n, samples))
-            for n, bar, aim, samples in [(64, 15, 5, 200), (256, 60, 25, 200), (1024, 300, 130, 100),
-                                         (4096, 6000, 2000, 10)]]
+                simulated("formation", n, samples, limit), takes)
+            for n, bar, aim, samples, limit, takes in [(64, 15, 5, 200, 60, 10), (256, 60, 25, 200, 120, 50),
+                                                       (1024, 300, 130, 100, 300, 150), (4096, 6000, 2000, 10, 240, 150)]]
     rows += [Row(f"storm-{n}", f"{n:,} hosts dial at once → all attached, p99", "p99", "ms", bar, aim,
-                 simulated("storm", n, 20)) for n, bar, aim in [(256, 150, 45), (1024, 500, 150)]]
+                 simulated("storm", n, 20), takes) for n, bar, aim, takes in [(256, 150, 45, 5), (1024, 500, 150, 20)]]
     rows += [Row(f"death-{n}", f"a trainer's death → last of the {n:,} daemons' others told, p99", "p99", "ms", bar,
-                 aim, simulated("death", n, 100)) for n, bar, aim in [(2, 20, 2), (256, 30, 5), (1024, 60, 22)]]
+                 aim, simulated("death", n, 100, 150), takes)
+             for n, bar, aim, takes in [(2, 20, 2, 5), (256, 30, 5, 30), (1024, 60, 22, 120)]]
     rows += [
         Row("restart", "coordinator kill -9 → new one serving, 1,024 hosts attached, job adopted, worst of 10",
-            "max", "ms", 1500, 400, simulated("restart", 1024, 10)),
+            "max", "ms", 1500, 400, simulated("restart", 1024, 10), 20),
         Row("steady-cpu", "1,024 hosts, a heartbeat a second: CPU, % of a core", "cpu_percent", "%", 6, 2.5,
-            simulated("steady", 1024)),
-        Row("steady-memory", "the same: memory", "memory_mib", "MiB", 100, 65, simulated("steady", 1024)),
+            simulated("steady", 1024), 30),
+        Row("steady-memory", "the same: memory", "memory_mib", "MiB", 100, 65, simulated("steady", 1024), 30),
         Row("events", "durable facts a second through 1,024 streams", "per_s", "/s", 50_000, 150_000,
-            simulated("events", 1024), better="higher"),
+            simulated("events", 1024), 30, better="higher"),
         Row("overhead", "CPU of coordinator, daemon, shims, link threads ÷ the trainers', lab-10m", "percent", "%",
-            0.5, 0.1, control_training.measure_overhead),
+            0.5, 0.1, control_training.measure_overhead, 80),
         Row("stopped-coordinator", "longest step while the coordinator is stopped ÷ median step", "ratio", "×", 1.5,
-            1.1, lambda options: control_training.measure_stopped(options, "coordinator")),
+            1.1, lambda options: control_training.measure_stopped(options, "coordinator"), 90),
         Row("stopped-daemon", "longest step while the daemon is stopped ÷ median step", "ratio", "×", 1.5, 1.1,
-            lambda options: control_training.measure_stopped(options, "daemon")),
+            lambda options: control_training.measure_stopped(options, "daemon"), 90),
     ]
-    for how, words in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective")):
-        for step_s in (0.1, 2.0):
+    for how, words in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective"),
+                       ("skip", "skips a step's collectives")):
+        for step_s, takes in ((0.1, 15), (2.0, 50)):
             rows.append(Row(f"hang-{how}-{step_s:g}s", f"a rank {words}, steps of {step_s:g} s → named, less 2 steps",
                             "less_steps_s", "s", 10, 5,
-                            lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s)))
+                            lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s), takes))
     rows.append(Row("host-cut", "a host is cut off → decided, less 2 steps", "less_steps_s", "s", 3, 3,
-                    control_training.measure_host_cut))
+                    control_training.measure_host_cut, 20))
     return rows
 
 
@@ -121,14 +127,17 @@ def table(facts, results):
 def read_arguments(rows):
     parser = argparse.ArgumentParser(prog="./dev bench control-plane", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
+    parser.add_argument("row", nargs="*", help="rows to measure; none: all")
+    parser.epilog = "\n".join(["rows, and about how long each takes on two cores:", *(
+        f"  {row.name:<20} {row.takes:>4} s  {row.what}" for row in rows),
+        f"  {'all of them':<20} {sum(row.takes for row in rows):>4} s"])
     parser.add_argument("--samples", type=int, metavar="N", help="at most so many samples of a row")
     parser.add_argument("--seconds", type=float, default=20, metavar="S",
                         help="of the rows that look on: steady, events (default 20)")
     parser.add_argument("--train-seconds", type=float, default=60, metavar="S",
                         help="of training, for overhead (default 60)")
-    parser.add_argument("--stop-seconds", type=float, default=20, metavar="S",
-                        help="for which coordinator and daemon are stopped (default 20)")
+    parser.add_argument("--stop-seconds", type=float, default=60, metavar="S",
+                        help="for which coordinator and daemon are stopped (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     options = parser.parse_args()
@@ -154,7 +163,8 @@ def main():
         print(f"bench: {row.name}", file=sys.stderr, flush=True)
         try:
             results.append(judge(row, row.measure(options)))
-        except (MeasurementFailed, control_training.MeasurementFailed, AssertionError) as failure:
+        except (MeasurementFailed, control_training.MeasurementFailed, AssertionError,
+                subprocess.TimeoutExpired) as failure:
             failed.append(row.name)
             print(f"bench: {row.name} could not be measured: {failure}", file=sys.stderr, flush=True)
     document = json.dumps({"machine": facts, "rows": results, "not_measured": failed}, indent=1)

@@ -4,10 +4,8 @@ it sees what is wrong with them. lab-10m, two ranks of one thread, on daemons of
 import json
 import os
 import pathlib
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -166,44 +164,23 @@ def measure_stopped(options, who):
 SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
 
 
-def start_faulty_worker(cluster, folder):
-    """A daemon whose rank 1 does what the file `fault` in `folder` says, by a library in its trainer."""
-    import harness
-
-    programs = pathlib.Path(folder) / "programs"
-    programs.mkdir()
-    library = programs / "hang_fault.so"
-    source = ROOT / "tests" / "cluster" / "hang_fault.c"
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
-    for name in ("trainyard-worker", "trainyard-shim"):
-        shutil.copy2(harness.BIN / name, programs / name)
-    trainer = programs / "trainyard-trainer"
-    trainer.write_text(f"""#!/bin/sh
-if [ "$RANK" = 1 ]; then export LD_PRELOAD={library} HANG_FAULT={folder}/fault; fi
-exec {harness.BIN}/trainyard-trainer "$@"
-""")
-    trainer.chmod(0o755)
-    cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
-                                "--slots", 2, "--name", "h1", "--state", pathlib.Path(folder) / "worker-h1", *QUIET])
-    harness.wait_until(lambda: cluster._server_info().hosts == 1, "the daemon attaches")
-
-
 def measure_hang(how, step_s):
     """From the fault to the coordinator's notice that names the rank."""
     import harness
+    import ill_trainers
 
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         cluster = small_cluster(folder)
         try:
-            cluster.start_coordinator()
-            start_faulty_worker(cluster, folder)
+            host = ill_trainers.IllHost(cluster, pathlib.Path(folder))
+            host.start()
             job = cluster.submit(**job_keys(folder, **SHAPES[step_s]))
             wait_for_steps(folder, 3 * WARM_STEPS)
             began = time.monotonic()
             if how == "stop":
                 os.kill(cluster.get(job).pid_of(1), signal.SIGSTOP)
             else:
-                (pathlib.Path(folder) / "fault").write_text(how)
+                host.let(1, how)
 
             def named():
                 request = cluster.stubs.service.ListEventsRequest(job_id=job)

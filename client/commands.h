@@ -43,6 +43,7 @@ void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen);    // hosts.cc
 void AddUncordon(CLI::App& app, const Globals& globals, Chosen* chosen);  // hosts.cc
 void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen);     // hosts.cc
+void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen);    // hosts.cc
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);

@@ -103,9 +103,13 @@ Json RanksJson(const v1::Job& job) {
                      {"phase_s", rank.phase_s()},
                      {"waits_in", rank.waits_in()},
                      {"compute_s", rank.compute_s()},
+                     {"wait_share", rank.wait_share()},
                      {"straggler", rank.straggler()},
                      {"pid", rank.pid()},
-                     {"exit", rank.exit()}});
+                     {"exit", rank.exit()},
+                     {"max_rss_bytes", rank.max_rss_bytes()},
+                     {"user_s", rank.user_s()},
+                     {"system_s", rank.system_s()}});
   }
   return ranks;
 }

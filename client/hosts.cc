@@ -1,4 +1,4 @@
-// trainctl cluster, cordon, uncordon, drain: the hosts, and what an operator does with one.
+// trainctl cluster, cordon, uncordon, drain, forget: the hosts, and what an operator does with one.
 #include <cstdio>
 #include <memory>
 
@@ -44,6 +44,8 @@ std::string Told(const v1::HostStatus& host, v1::SetHostRequest::Action action) 
     case v1::SetHostRequest::ACTION_LOST:
       return jobs.empty() ? "is cordoned and counts as lost"
                           : absl::StrCat("is cordoned and counts as lost; formed anew elsewhere: ", jobs);
+    case v1::SetHostRequest::ACTION_FORGET:
+      return "is forgotten; a daemon of that name that attaches is a new host";
     default:
       return jobs.empty() ? "is cordoned: nothing new is placed there"
                           : absl::StrCat("is cordoned: nothing new is placed there; these stay: ", jobs);
@@ -116,8 +118,18 @@ void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--lost", options->lost, "The host is gone for good: do not wait for its ranks, take them as ended");
   verb->footer(
       "Each job there stops at a step, saves, and takes other hosts, or waits for slots. trainctl uncordon undoes the\n"
-      "cordon.\n\n"
+      "cordon. A job whose save fails stays, and goes on. --now also gives up hosts of these jobs that cannot be "
+      "reached.\n\n"
       "Examples:\n  trainctl drain w3 --reason 'new memory'\n  trainctl drain w3 --lost");
+}
+
+void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<HostOptions>();
+  AddHostVerb(app, globals, chosen, "forget", "Take a host off the list that has been switched off for good",
+              v1::SetHostRequest::ACTION_FORGET, options)
+      ->footer(
+          "Refused while its daemon is attached or a job has ranks there: drain it, then stop its daemon.\n\n"
+          "Examples:\n  trainctl drain w3 && trainctl forget w3 --reason 'returned to the vendor'");
 }
 
 }  // namespace trainyard::client

@@ -64,6 +64,11 @@ std::string HostJson(const v1::HostStatus& host) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array(), labels = nlohmann::ordered_json::object();
   for (const std::string& job : host.jobs()) jobs.push_back(job);
   for (const auto& [key, value] : LabelsOf(host)) labels[key] = value;
+  nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
+  for (const v1::Gpu& gpu : host.gpu_devices()) {
+    gpus.push_back(
+        {{"index", gpu.index()}, {"name", gpu.name()}, {"uuid", gpu.uuid()}, {"memory_bytes", gpu.memory_bytes()}});
+  }
   nlohmann::ordered_json json = {{"event", "host"},
                                  {"name", host.name()},
                                  {"state", HostState(host)},
@@ -81,6 +86,8 @@ std::string HostJson(const v1::HostStatus& host) {
                                  {"cores", host.cores()},
                                  {"memory_bytes", host.memory_bytes()},
                                  {"gpus", host.gpus()},
+                                 {"gpu_devices", gpus},
+                                 {"gpu_note", host.gpu_note()},
                                  {"labels", labels},
                                  {"version", host.version()},
                                  {"torch_version", host.torch_version()},

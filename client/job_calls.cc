@@ -72,9 +72,16 @@ absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHost
   return Call<v1::SetHostRequest, v1::HostStatus>(connection, request, &v1::JobService::StubInterface::SetHost);
 }
 
-absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, const v1::ListEventsRequest& request) {
-  return Call<v1::ListEventsRequest, v1::ListEventsResponse>(connection, request,
-                                                             &v1::JobService::StubInterface::ListEvents);
+absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::ListEventsRequest request) {
+  v1::ListEventsResponse events;
+  while (true) {
+    auto page = Call<v1::ListEventsRequest, v1::ListEventsResponse>(connection, request,
+                                                                    &v1::JobService::StubInterface::ListEvents);
+    if (!page.ok()) return page.status();
+    for (v1::Event& event : *page->mutable_events()) *events.add_events() = std::move(event);
+    request.set_page_token(page->next_page_token());
+    if (page->next_page_token().empty() || page->events().empty()) return events;
+  }
 }
 
 absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection) {

@@ -24,7 +24,8 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
                                               size_t max);
 absl::StatusOr<v1::ListHostsResponse> ListHosts(Connection& connection);
 absl::StatusOr<v1::HostStatus> SetHost(Connection& connection, const v1::SetHostRequest& request);
-absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, const v1::ListEventsRequest& request);
+// All pages of the answer, oldest event first.
+absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::ListEventsRequest request);
 absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection);
 // The last lines of one rank's output, both streams in order.
 std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank, uint32_t lines);

@@ -53,13 +53,13 @@ JobStream::JobStream(Connection& connection, std::string job_id, const RetryOpti
 void JobStream::Stop() {
   absl::MutexLock lock(&mu_);
   stopped_ = true;
+  stop_asked_.SignalAll();
   if (context_ != nullptr) context_->TryCancel();
 }
 
 bool JobStream::Pause(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  mu_.AwaitWithTimeout(absl::Condition(&stopped_), duration);
-  return !stopped_;
+  return !stop_asked_.AwaitFor(&mu_, duration, [this] { return stopped_; });
 }
 
 absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {

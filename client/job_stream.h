@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "client/connection.h"
 #include "client/retry.h"
+#include "common/steady_cond_var.h"
 #include "trainyard/v1/service.pb.h"
 
 namespace trainyard::client {
@@ -69,6 +70,7 @@ class JobStream {
   EventFilter filter_;
 
   absl::Mutex mu_;
+  SteadyCondVar stop_asked_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
 };

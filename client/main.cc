@@ -81,6 +81,7 @@ int Main(int argc, char** argv) {
   AddCordon(app, globals, &chosen);
   AddUncordon(app, globals, &chosen);
   AddDrain(app, globals, &chosen);
+  AddForget(app, globals, &chosen);
   AddDoctor(app, globals, &chosen);
   AddValidate(app, globals, &chosen);
   AddParity(app, globals, &chosen);

@@ -91,7 +91,10 @@ void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
                            options, Pause);
   verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
   verb->footer(
-      "The job stops at a step all ranks agree on and keeps its checkpoint. Pausing a paused job is no error.\n\n"
+      "The job stops at a step all ranks agree on and keeps its checkpoint. Where that save fails it is not paused "
+      "and\n"
+      "goes on; --now pauses it without, and gives up hosts that cannot be reached. Pausing a paused job is no "
+      "error.\n\n"
       "Examples:\n  trainctl pause k3x7q2ab --reason 'the cluster is needed for a demo'");
 }
 

@@ -14,6 +14,15 @@
 #include "common/status_macros.h"
 
 namespace trainyard::client {
+namespace {
+
+// ", 1.2 GiB, 35.2 s of CPU" of a process that has ended.
+std::string UsageText(const v1::RankStatus& rank) {
+  if (rank.max_rss_bytes() == 0) return "";
+  return absl::StrFormat(", %s, %.1f s of CPU", BytesText(rank.max_rss_bytes()), rank.user_s() + rank.system_s());
+}
+
+}  // namespace
 
 std::string StatusText(const v1::Job& job) {
   std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
@@ -40,15 +49,17 @@ std::string StatusText(const v1::Job& job) {
   absl::StrAppend(&text, Table(facts));
   if (job.ranks_size() == 0) return text;
   std::vector<std::vector<std::string>> rows = {
-      {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
+      {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "WAITED", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
   for (const v1::RankStatus& rank : job.ranks()) {
     const bool ended = !rank.exit().empty();
     rows.push_back(
         {absl::StrCat(rank.rank()), rank.host(), absl::StrCat(rank.phase(), rank.straggler() ? " (straggler)" : ""),
          ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
          rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+         rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
          DurationText(absl::Seconds(rank.last_report_age_s())), rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
-         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80), Printable(rank.exit(), 200)});
+         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
+         absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
   }
   return absl::StrCat(text, "\n", Table(rows));
 }

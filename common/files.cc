@@ -37,6 +37,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
     case EMFILE:
     case ENFILE:
     case ENOMEM:
+    case EAGAIN:  // of fork: too many processes
       return absl::ResourceExhaustedError(message);
     default:
       return absl::UnknownError(message);

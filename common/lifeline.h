@@ -3,9 +3,9 @@
 // pipe.
 //
 //   the writing end closes, nothing was written     its holder is gone, however that came: everybody ends at once
-//   one byte, 'L', was written (LetGo below)        everybody goes on without: a daemon becomes an ordinary one, and
-//   the
-//                                                   end of the pipe, now or later, means nothing any more
+//   one byte, 'L', was written (LetGo below)        everybody goes on without: the end of the pipe, now or later, means
+//                                                   nothing any more. The daemons leave by themselves once the job has
+//                                                   ended: nobody is left who would stop them
 //
 // Nobody reads the byte: a reader would take it from the others. It stays in the pipe, where each of them sees that it
 // is there, also a shim that is started later. So the order is: write the byte, then close or exit; nothing more to

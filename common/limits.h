@@ -31,6 +31,8 @@ inline constexpr size_t kJobEvents = 65'536;
 inline constexpr size_t kReportsPerMessage = 256;
 // Reports waiting for the core; beyond it those of other ranks than 0 are thinned.
 inline constexpr size_t kReportBytesQueued = 32 << 20;
+// Facts waiting for the core; beyond it daemons' streams are not read, and facts wait in their outboxes.
+inline constexpr size_t kFactBytesQueued = 32 << 20;
 
 // Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; of a finished job that is
 // not among the newest; their text; and all jobs' together, of which finished jobs give theirs up first.
@@ -41,6 +43,9 @@ inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableEventsOfFinished = 16;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 64 << 20;
+// Of them in one answer; a client asks for the rest by itself.
+inline constexpr size_t kEventsPageBytes = 4 << 20;
+static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
 // Step and evaluation reports that are made durable before a rank's end is acknowledged, newest of a job.
 inline constexpr size_t kDurableReports = 4'096;
 
@@ -66,8 +71,9 @@ inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 // What this version speaks on the control streams, newest and oldest; two sides use the newest that both do.
-inline constexpr uint32_t kProtocol = 1;
-inline constexpr uint32_t kOldestProtocol = 1;
+// 2: rendezvous values travel on the daemon's stream.
+inline constexpr uint32_t kProtocol = 2;
+inline constexpr uint32_t kOldestProtocol = 2;
 static_assert(kOldestProtocol <= kProtocol);
 
 }  // namespace trainyard::limits

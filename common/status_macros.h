@@ -5,7 +5,7 @@
 //   ASSIGN_OR_RETURN(Job job, store.Get(id));
 //   ASSIGN_OR_RETURN(Job job, store.Get(id), << "while cancelling");
 //
-// The text is appended to the status' message after "; ". The code is kept.
+// The text is appended to the status' message after "; ". The code is kept, and so are payloads.
 #pragma once
 
 #include <sstream>
@@ -14,7 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace trainyard {
 
@@ -31,7 +33,10 @@ class StatusBuilder {
   operator absl::Status() && {  // NOLINT: implicit by design, it ends a return statement
     std::string text = text_.str();
     if (text.empty()) return std::move(status_);
-    return absl::Status(status_.code(), absl::StrCat(status_.message(), "; ", text));
+    absl::Status told(status_.code(), absl::StrCat(status_.message(), "; ", text));
+    status_.ForEachPayload(
+        [&told](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+    return told;
   }
 
   template <typename T>

@@ -91,8 +91,11 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .queue = queue_.get(),
       .sink = this,
       .heard = [this] { return server_->TakeHeard(); },
-      .observe = [this, &clock](const LoopRound& round,
-                                const Core& core) { metrics_->ObserveRound(round, core, clock.TimeNow()); },
+      .observe =
+          [this, &clock](const LoopRound& round, const Core& core) {
+            metrics_->ObserveRound(round, core, clock.TimeNow());
+            jobs_unfinished_ = core.state().jobs.size() - core.state().finished.size();
+          },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
             backed_up_ = true;  // what is not ours any more, or damaged, must not replace the backup there is

@@ -38,6 +38,9 @@ class Coordinator final : private EffectSink {
   const std::string& address() const { return server_->address(); }
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
+  // As of the last round. Thread-safe.
+  size_t jobs_unfinished() const { return jobs_unfinished_; }
+
   // Handles what is queued, ends all streams with UNAVAILABLE, closes the store. Jobs go on.
   void Stop();
 
@@ -51,7 +54,8 @@ class Coordinator final : private EffectSink {
   absl::Duration Flush() override { return server_->Flush(); }
 
   std::string store_path_;
-  std::atomic<bool> backed_up_{false};  // or is not to be
+  std::atomic<size_t> jobs_unfinished_{1};  // until the first round has said so
+  std::atomic<bool> backed_up_{false};      // or is not to be
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -3,9 +3,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/lifeline.h"
+#include "common/limits.h"
 #include "common/logging.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
@@ -22,6 +25,8 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitBadInput = 2;
+// For the store, its watchers and all that is no daemon.
+constexpr rlim_t kDescriptorsKept = 256;
 
 // Blocked in every thread from here on and read from a descriptor instead, so no handler ever runs.
 int BlockSignals() {
@@ -44,11 +49,23 @@ void TellReady(int fd, const Coordinator& coordinator) {
   close(fd);
 }
 
+// From the end of its last job until a coordinator that was let go leaves: a watcher that just lost it comes back.
+constexpr int kIdleSeconds = 10;
+
 // Returns the exit code.
-int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd) {
+int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator& coordinator) {
   pollfd polled[] = {{signal_fd, POLLIN, 0}, {failed_fd, POLLIN, 0}, {lifeline_fd, POLLIN, 0}};
+  bool let_go = false;
+  int idle_seconds = 0;
   while (true) {
-    if (poll(polled, lifeline_fd >= 0 ? 3 : 2, -1) < 0) continue;
+    const int ready = poll(polled, lifeline_fd >= 0 ? 3 : 2, let_go ? 1000 : -1);
+    if (ready == 0) {
+      idle_seconds = coordinator.jobs_unfinished() == 0 ? idle_seconds + 1 : 0;
+      if (idle_seconds < kIdleSeconds) continue;
+      spdlog::info("let go, and every job has ended: going down");
+      return 0;
+    }
+    if (ready < 0) continue;
     if (polled[1].revents != 0) return kExitFailed;
     if (polled[0].revents != 0) {
       signalfd_siginfo info;
@@ -61,9 +78,24 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd) {
       spdlog::info("the lifeline has ended: going down");
       return 0;
     }
-    spdlog::info("let go: the end of the lifeline means nothing any more");
+    spdlog::info("let go: the end of the lifeline means nothing any more; leaving once every job has ended");
     lifeline_fd = -1;
+    let_go = true;
   }
+}
+
+// A daemon is a descriptor here, and gRPC's listener that once found none left accepts nobody any more. What the
+// system allows at most is often far above what a shell starts with.
+void RaiseDescriptors() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limits::kHosts + kDescriptorsKept) return;
+  spdlog::warn(
+      "{} descriptors may be open, enough for about {} hosts of the {} that this version takes; raise the hard "
+      "limit (ulimit -Hn, LimitNOFILE=) if there are to be more",
+      limit.rlim_cur, limit.rlim_cur - std::min<rlim_t>(limit.rlim_cur, kDescriptorsKept), limits::kHosts);
 }
 
 int Run(const CoordinatorOptions& options) {
@@ -78,7 +110,7 @@ int Run(const CoordinatorOptions& options) {
     return absl::IsInvalidArgument(coordinator.status()) ? kExitBadInput : kExitFailed;
   }
   TellReady(options.ready_fd, **coordinator);
-  int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd);
+  int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd, **coordinator);
   (*coordinator)->Stop();
   return code;
 }
@@ -102,5 +134,6 @@ int main(int argc, char** argv) {
   }
   const trainyard::CoordinatorOptions& options = command_line->options;
   trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
+  trainyard::RaiseDescriptors();
   return trainyard::Run(options);
 }

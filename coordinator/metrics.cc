@@ -100,9 +100,13 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   saves_ = &counters_[kSaves.name]->Add({});
   failed_saves_ = &counters_[kFailedSaves.name]->Add({});
   saved_bytes_ = &counters_[kSavedBytes.name]->Add({});
-  for (const MetricSpec& spec : {kRecords, kCommitFailures, kShed, kForgotten}) counters_[spec.name]->Add({});
+  records_ = &counters_[kRecords.name]->Add({});
+  commit_failures_ = &counters_[kCommitFailures.name]->Add({});
+  shed_ = &counters_[kShed.name]->Add({});
+  stalled_ = &gauges_[kStalled.name]->Add({});
+  counters_[kForgotten.name]->Add({});
   for (const char* kind : {"durable", "report", "cluster"}) counters_[kEventsDropped.name]->Add({{"kind", kind}});
-  for (const MetricSpec& spec : {kStalled, kDurableBytes}) gauges_[spec.name]->Add({});
+  gauges_[kDurableBytes.name]->Add({});
   step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
   save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
   commit_seconds_ = &histograms_[kCommitSeconds.name]->Add({}, kFastBuckets);
@@ -172,16 +176,20 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
 }
 
 void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, absl::Time now) {
-  for (const char* event : round.events) counters_[kEvents.name]->Add({{"event", event}}).Increment();
+  for (const char* event : round.events) {
+    prometheus::Counter*& counter = events_[event];
+    if (counter == nullptr) counter = &counters_[kEvents.name]->Add({{"event", event}});
+    counter->Increment();
+  }
   handle_seconds_->Observe(absl::ToDoubleSeconds(round.handle_time));
   if (round.records > 0) {
     commit_seconds_->Observe(absl::ToDoubleSeconds(round.commit_time));
-    counters_[kRecords.name]->Add({}).Increment(static_cast<double>(round.records));
+    records_->Increment(static_cast<double>(round.records));
   }
   queue_length_->Set(static_cast<double>(round.queue_length));
-  counters_[kCommitFailures.name]->Add({}).Increment(static_cast<double>(round.commit_failures));
-  counters_[kShed.name]->Add({}).Increment(static_cast<double>(round.reports_shed));
-  gauges_[kStalled.name]->Add({}).Set(round.stalled ? 1 : 0);
+  commit_failures_->Increment(static_cast<double>(round.commit_failures));
+  shed_->Increment(static_cast<double>(round.reports_shed));
+  stalled_->Set(round.stalled ? 1 : 0);
   uint64_t asked = 0;
   {
     std::lock_guard lock(mutex_);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/metrics.h"
 #include "coordinator/core/core_loop.h"
@@ -57,6 +58,11 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
+  absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, whose address stands for it
+  prometheus::Counter* records_;
+  prometheus::Counter* commit_failures_;
+  prometheus::Counter* shed_;
+  prometheus::Gauge* stalled_;
   prometheus::Counter* tokens_;
   prometheus::Counter* saves_;
   prometheus::Counter* failed_saves_;

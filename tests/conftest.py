@@ -35,3 +35,18 @@ def one_host(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=2)
     return cluster
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, stubs):
+    """{step: loss} of harness.LONG_JOB with nothing going wrong; what every disturbed run of it must give too."""
+    processes.start_following()
+    cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
+    try:
+        cluster.start_coordinator()
+        cluster.start_worker("h1", slots=2)
+        job = cluster.submit(run_folder=cluster.folder / "run", **harness.LONG_JOB)
+        assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
+        return harness.metrics_steps(cluster.folder / "run")
+    finally:
+        cluster.close()

@@ -76,7 +76,7 @@ TEXT
   exit $code
 }
 
-# sim [SEED] [--first S] [--seeds N] [--trace]
+# sim [SEED] [--first S] [--seeds N] [--trace] [--shrink SEED] [--replay FILE] [--lossy-minutes N]
 sim() {
   local seed='' count=1 more=()
   while (($#)); do
@@ -86,10 +86,15 @@ sim() {
       --first) seed=${2:-}; shift 2 || die_usage "--first needs a number." ;;
       --first=*) seed=${1#*=}; shift ;;
       --trace | --no-shrink) more+=("$1"); shift ;;
+      --shrink)
+        seed=${2:-}
+        more+=(--shrink-to "tests/sim/regressions/seed-$seed.txt")
+        shift 2 || die_usage "--shrink needs a seed that fails." ;;
+      --replay | --lossy-minutes) more+=("$1" "${2:-}"); shift 2 || die_usage "$1 needs a value." ;;
       *) seed=$1; shift ;;
     esac
   done
-  seed=${seed:-$((RANDOM * 32768 + RANDOM))}
+  seed=${seed:-$((RANDOM * 32768 + RANDOM + 1))}
   [[ $seed =~ ^[0-9]+$ && $count =~ ^[1-9][0-9]*$ ]] || die_usage "sim takes whole numbers, e.g. ./dev sim 42 --seeds 10."
   setup build
   build release trainyard-sim

@@ -24,7 +24,9 @@ Fleet::~Fleet() {
     ending_ = true;
   }
   thread_.join();
-  for (Host& host : hosts_) host.daemon->HangUp();
+  for (Host& host : hosts_) {
+    if (host.daemon != nullptr) host.daemon->HangUp();
+  }
   for (auto& [life, daemon] : former_) daemon->HangUp();
 }
 
@@ -108,8 +110,11 @@ void Fleet::Handle(Entry entry) {
   }
   Host& host = hosts_[entry.host];
   if (entry.life != 0 && entry.life != host.life) return EndFormer(entry);
+  if (host.daemon == nullptr) return;  // left, and nobody has taken its place yet
   host.daemon->Handle(std::move(entry.item), absl::Now());
-  absl::Time next = host.daemon->next_wake();
+  // With its connection: a thousand that stayed open would be no hosts of anybody's.
+  if (host.daemon->over()) host.daemon = nullptr;
+  absl::Time next = host.daemon == nullptr ? absl::InfiniteFuture() : host.daemon->next_wake();
   if (next == host.wake) return;
   timers_.erase({host.wake, entry.host});
   host.wake = next;

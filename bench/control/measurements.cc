@@ -32,6 +32,23 @@ Figures Summarize(const std::vector<double>& samples) {
           {"samples", static_cast<double>(samples.size())}};
 }
 
+// How many samples to take, and until when; the first one warms up and does not count.
+class Rounds {
+ public:
+  explicit Rounds(const Setting& setting) : setting_(setting) {}
+  bool Next() {
+    if (begun_ < 2) return ++begun_, true;
+    return begun_ <= setting_.samples && absl::Now() - since_ < setting_.limit && (++begun_, true);
+  }
+  size_t number() const { return begun_ - 1; }
+  bool counts() const { return begun_ > 1; }
+
+ private:
+  const Setting& setting_;
+  const absl::Time since_ = absl::Now();
+  size_t begun_ = 0;
+};
+
 // A coordinator with its clients.
 struct Stage {
   explicit Stage(const Setting& setting) : coordinator(setting.coordinator, setting.folder) {}
@@ -79,8 +96,7 @@ absl::StatusOr<Figures> MeasureFormation(const Setting& setting) {
   size_t last = setting.hosts - 1;
   std::vector<double> times;
   double cpu = 0;
-  // The first one warms up.
-  for (size_t i = 0; i < setting.samples + 1; ++i) {
+  for (Rounds rounds(setting); rounds.Next();) {
     fleet.Tell(last, [](SimulatedHost& host) { host.LeaveCluster(); });
     RETURN_IF_ERROR(stage.jobs->AwaitHosts(static_cast<uint32_t>(last)));
     ASSIGN_OR_RETURN(std::string job, stage.jobs->Submit(static_cast<uint32_t>(setting.hosts)));
@@ -88,8 +104,8 @@ absl::StatusOr<Figures> MeasureFormation(const Setting& setting) {
     absl::Duration cpu_before = stage.coordinator.cpu_time();
     absl::Time begin = absl::Now();
     fleet.Replace(last);
-    ASSIGN_OR_RETURN(absl::Time end, fleet.Await(Milestone::kGo, setting.hosts), << "in formation " << i);
-    if (i > 0) {
+    ASSIGN_OR_RETURN(absl::Time end, fleet.Await(Milestone::kGo, setting.hosts), << "in formation " << rounds.number());
+    if (rounds.counts()) {
       times.push_back(Milliseconds(end - begin));
       cpu += Milliseconds(stage.coordinator.cpu_time() - cpu_before);
     }
@@ -105,11 +121,13 @@ absl::StatusOr<Figures> MeasureStorm(const Setting& setting) {
   Stage stage(setting);
   RETURN_IF_ERROR(stage.Open());
   std::vector<double> times;
-  for (size_t i = 0; i < setting.samples + 1; ++i) {
+  for (Rounds rounds(setting); rounds.Next();) {
+    const size_t i = rounds.number();
     // Other lives each time, as after a power cut of all hosts.
     if (i > 0) {
       stage.fleet->TellAll([](SimulatedHost& host) { host.LeaveCluster(); });
       RETURN_IF_ERROR(stage.jobs->AwaitHosts(0));
+      RETURN_IF_ERROR(stage.fleet->Await(Milestone::kDetached, setting.hosts).status());
     }
     stage.fleet->Reset();
     absl::Time begin = absl::Now();
@@ -126,7 +144,8 @@ absl::StatusOr<Figures> MeasureDeath(const Setting& setting) {
   RETURN_IF_ERROR(stage.Open());
   RETURN_IF_ERROR(stage.Attach(setting.hosts));
   std::vector<double> times;
-  for (size_t i = 0; i < setting.samples + 1; ++i) {
+  for (Rounds rounds(setting); rounds.Next();) {
+    const size_t i = rounds.number();
     ASSIGN_OR_RETURN(std::string job, stage.Form(), << "in round " << i);
     // Any rank may die, the first one too.
     size_t victim = (i * 37) % setting.hosts;

@@ -17,6 +17,7 @@ struct Setting {
   size_t hosts = 64;
   size_t samples = 100;
   absl::Duration duration = absl::Seconds(20);  // of rows that look on for a while
+  absl::Duration limit = absl::Minutes(5);      // no sample is begun later, once there is one
 };
 
 // Figures by name; times in milliseconds unless the name says otherwise.

@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace trainyard::bench {
 namespace {
 
 // A trainer's exit code when its group was over (docs/decisions/0001-spine.md).
 constexpr int kExitAborted = 3;
+// From the abort to its exit: a real one leaves its collective, and LibTorch's threads end.
+constexpr absl::Duration kAbortTakes = absl::Milliseconds(100);
 
 agent::CoreOptions MakeCoreOptions(const SimulatedHost::Options& options) {
   agent::CoreOptions core{
@@ -45,26 +49,28 @@ bool IsFromCoordinator(const agent::Event& event) {
 SimulatedHost::SimulatedHost(Options options)
     : options_(std::move(options)),
       core_(MakeCoreOptions(options_)),
-      session_(options_.coordinator, [post = options_.post](agent::Event event) { post(std::move(event)); }) {}
+      session_(
+          options_.coordinator, [post = options_.post](agent::Event event) { post(std::move(event)); },
+          [post = options_.post](const v1::StoreValues& values) {
+            post(ValuesCame{{JobId(values.job_id()), Generation(values.generation())}, values.count()});
+          }) {}
 
-// A rank's watch holds the session's channel, so it goes first.
-SimulatedHost::~SimulatedHost() { trainers_.clear(); }
+SimulatedHost::~SimulatedHost() = default;
 
 void SimulatedHost::Handle(Item item, absl::Time now) {
   now_ = now;
+  EndAborted();
   if (auto* event = std::get_if<agent::Event>(&item)) {
     bool from_coordinator = IsFromCoordinator(*event);
     if (std::holds_alternative<agent::Welcomed>(*event)) options_.reached(Milestone::kAttached, 1);
-    if (std::holds_alternative<agent::SessionEnded>(*event)) options_.reached(Milestone::kDetached, 1);
+    if (std::holds_alternative<agent::SessionEnded>(*event)) {
+      options_.reached(Milestone::kDetached, 1);
+      over_ = left_;
+    }
     Take(std::move(*event));
     if (from_coordinator) session_.ReadMore();
-  } else if (auto* complete = std::get_if<ValuesComplete>(&item)) {
-    auto at = trainers_.find(complete->id);
-    if (at == trainers_.end() || at->second.ended) return;
-    v1::Fact fact;
-    fact.mutable_ready()->set_first_step(1);
-    fact.mutable_ready()->set_parameters(1);
-    Say(at->second, std::move(fact));
+  } else if (auto* came = std::get_if<ValuesCame>(&item)) {
+    Count(*came);
   } else {
     std::get<Command>(item)(*this);
   }
@@ -93,6 +99,33 @@ void SimulatedHost::Say(Trainer& trainer, v1::Fact fact) {
   Take(agent::LinkFact{trainer.link, std::move(fact)});
 }
 
+void SimulatedHost::PutValue(const Trainer& trainer) {
+  // About what gloo puts for an address.
+  constexpr size_t kValueBytes = 64;
+  v1::AgentMessage message;
+  v1::PutValues& put = *message.mutable_put();
+  put.set_job_id(trainer.desired.key().job_id());
+  put.set_generation(trainer.desired.key().generation());
+  v1::StoreValue& value = *put.add_values();
+  value.set_name(absl::StrCat("rank-", trainer.desired.key().rank()));
+  value.set_value(std::string(kValueBytes, 'v'));
+  session_.Send(std::move(message));
+}
+
+void SimulatedHost::Count(const ValuesCame& came) {
+  for (auto& [id, trainer] : trainers_) {
+    if (agent::GroupOf(id) != came.group || trainer.ended) continue;
+    uint32_t all = trainer.desired.world_size();
+    bool before = trainer.values >= all;
+    trainer.values += came.count;
+    if (before || trainer.values < all) continue;
+    v1::Fact fact;
+    fact.mutable_ready()->set_first_step(1);
+    fact.mutable_ready()->set_parameters(1);
+    Say(trainer, std::move(fact));
+  }
+}
+
 // ---- What the core wants done ----
 
 void SimulatedHost::Do(agent::StartProcess& effect) {
@@ -101,13 +134,6 @@ void SimulatedHost::Do(agent::StartProcess& effect) {
   trainer.desired = std::move(effect.desired);
   trainer.token = effect.token;
   trainer.link = agent::LinkId(++links_);
-  trainer.values = std::make_unique<ValueExchange>(ValueExchange::Options{
-      .channel = session_.channel(),
-      .incarnation = options_.incarnation,
-      .key = trainer.desired.key(),
-      .values = trainer.desired.world_size(),
-      .complete = [post = options_.post, id] { post(ValuesComplete{id}); },
-  });
   Soon(agent::ProcessStarted{id, 1000});
   v1::RegisterTrainer registration;
   *registration.mutable_key() = trainer.desired.key();
@@ -124,7 +150,7 @@ void SimulatedHost::Do(agent::SendLink& effect) {
     fact.mutable_registered()->set_spec_digest(effect.message.start().trainer().spec_digest());
     fact.set_sequence(++trainer->last_fact);
     Soon(agent::LinkFact{trainer->link, std::move(fact)});
-    trainer->values->Put();
+    PutValue(*trainer);
   } else if (effect.message.has_go()) {
     options_.reached(Milestone::kGo, 1);
   } else if (effect.message.has_ack()) {
@@ -134,11 +160,26 @@ void SimulatedHost::Do(agent::SendLink& effect) {
     KeepFlooding(*trainer);
   } else if (effect.message.has_abort() && !trainer->ended) {
     options_.reached(Milestone::kDropped, 1);
+    trainer->exits_at = now_ + kAbortTakes;
+  }
+}
+
+void SimulatedHost::EndAborted() {
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.ended || trainer.exits_at > now_) continue;
     v1::TrainerExited exited;
     exited.set_cause(v1::TrainerExited::CAUSE_EXIT);
     exited.set_code(kExitAborted);
-    EndTrainer(agent::FromProto(trainer->desired.key()), *trainer, std::move(exited));
+    EndTrainer(id, trainer, std::move(exited));
   }
+}
+
+absl::Time SimulatedHost::next_wake() const {
+  absl::Time next = core_.NextWake();
+  for (const auto& [id, trainer] : trainers_) {
+    if (!trainer.ended) next = std::min(next, trainer.exits_at);
+  }
+  return next;
 }
 
 void SimulatedHost::Do(agent::CloseLink& effect) {
@@ -162,6 +203,7 @@ void SimulatedHost::Do(agent::MarkTold& effect) {
 
 void SimulatedHost::Do(agent::Leave&) {
   options_.reached(Milestone::kRefused, 1);
+  left_ = true;
   session_.HangUp("the daemon leaves");
 }
 

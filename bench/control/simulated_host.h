@@ -4,6 +4,7 @@
 // Everything but the session's own threads runs on the fleet's thread.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,7 +13,6 @@
 #include <variant>
 
 #include "absl/time/time.h"
-#include "bench/control/value_exchange.h"
 #include "worker/agent/core.h"
 #include "worker/agent/session.h"
 
@@ -33,10 +33,12 @@ constexpr size_t kMilestones = 7;
 class SimulatedHost {
  public:
   using Command = std::function<void(SimulatedHost&)>;
-  struct ValuesComplete {
-    agent::TrainerId id;
+  // So many more values of a group have come.
+  struct ValuesCame {
+    agent::GroupId group;
+    uint32_t count;
   };
-  using Item = std::variant<agent::Event, ValuesComplete, Command>;
+  using Item = std::variant<agent::Event, ValuesCame, Command>;
 
   struct Options {
     std::string coordinator;
@@ -54,7 +56,7 @@ class SimulatedHost {
   SimulatedHost& operator=(const SimulatedHost&) = delete;
 
   void Handle(Item item, absl::Time now);
-  absl::Time next_wake() const { return core_.NextWake(); }
+  absl::Time next_wake() const;
 
   // Commands of the bench.
   //
@@ -68,6 +70,9 @@ class SimulatedHost {
   // For the end of the bench, so that hosts end beside one another.
   void HangUp() { session_.HangUp("the bench ends"); }
 
+  // It has left the cluster, and its stream has ended: nothing comes of it any more.
+  bool over() const { return over_; }
+
  private:
   struct Trainer {
     v1::DesiredTrainer desired;
@@ -75,7 +80,8 @@ class SimulatedHost {
     agent::LinkId link;
     uint64_t last_fact = 0;
     uint64_t acknowledged = 0;
-    std::unique_ptr<ValueExchange> values;
+    absl::Time exits_at = absl::InfiniteFuture();  // told to abort: it takes a while, as processes do
+    uint32_t values = 0;                           // of its group that have come; what they are is nothing to it
     bool ended = false;
   };
 
@@ -84,8 +90,11 @@ class SimulatedHost {
   void Soon(agent::Event event) { soon_.push_back(std::move(event)); }
   Trainer* Find(agent::LinkId link);
   void Say(Trainer& trainer, v1::Fact fact);
+  void PutValue(const Trainer& trainer);
+  void Count(const ValuesCame& came);
   void EndTrainer(const agent::TrainerId& id, Trainer& trainer, v1::TrainerExited exited);
   void KeepFlooding(Trainer& trainer);
+  void EndAborted();
 
   void Do(agent::Dial& effect) { session_.Dial(effect.hello); }
   void Do(agent::HangUp& effect) { session_.HangUp(effect.reason); }
@@ -110,6 +119,8 @@ class SimulatedHost {
   absl::Time now_;
   uint64_t links_ = 0;
   uint64_t flood_window_ = 0;
+  bool left_ = false;
+  bool over_ = false;
 };
 
 }  // namespace trainyard::bench

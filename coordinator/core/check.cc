@@ -44,7 +44,12 @@ absl::Status CheckRanks(const State& state, const Job& job) {
     indexed += ranks.size();
     auto host = state.hosts.find(name);
     bool listed = host != state.hosts.end() && host->second.jobs.contains(job.id);
-    if (!IsFinal(job.state()) && !listed) return Broken(job, absl::StrCat("host ", name.value(), " does not know it"));
+    bool left = std::any_of(ranks.begin(), ranks.end(),
+                            [&](uint32_t rank) { return rank < job.ranks.size() && !job.ranks[rank].ended(); });
+    // A host may be forgotten once nothing of the job is left there, and be a new one after that.
+    if (!IsFinal(job.state()) && left && !listed) {
+      return Broken(job, absl::StrCat("host ", name.value(), " does not know it"));
+    }
     if (IsFinal(job.state()) && listed) return Broken(job, absl::StrCat("is over, yet holds host ", name.value()));
     for (uint32_t rank : ranks) {
       if (rank >= job.ranks.size() || job.ranks[rank].host() != name) return Broken(job, "a rank's host is wrong");
@@ -68,8 +73,8 @@ absl::Status CheckPromises(const Job& job) {
   if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.store.sealed) {
     return Broken(job, "forms with a sealed store");
   }
-  if ((job.store.sealed || job.nothing_desired) && !job.store.watchers.empty()) {
-    return Broken(job, "watchers were left at a store that is over");
+  if ((job.store.sealed || job.nothing_desired) && job.store.log != nullptr) {
+    return Broken(job, "values are still told of a store that is over");
   }
   if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
   if (job.head().restarts() + job.head().planned_restarts() + 1 != job.head().generation() &&

@@ -39,9 +39,7 @@ struct Namer {
   const char* operator()(const HostFactsTold&) const { return "host_facts"; }
   const char* operator()(const RankReportsTold&) const { return "rank_reports"; }
   const char* operator()(const RevisionApplied&) const { return "revision_applied"; }
-  const char* operator()(const PutValue&) const { return "put_value"; }
-  const char* operator()(const WatchValues&) const { return "watch_values"; }
-  const char* operator()(const WatchValuesClosed&) const { return "watch_values_closed"; }
+  const char* operator()(const HostValuesTold&) const { return "host_values"; }
   const char* operator()(const Tick&) const { return "tick"; }
 };
 
@@ -76,6 +74,20 @@ void TakeUp(Turn& turn, Job& job) {
   turn.Decide(job, "adoption", "info",
               absl::StrCat("a new coordinator took the job up; it waits for ", absl::StrJoin(hosts, ", "),
                            " to attach and decides nothing until then"));
+}
+
+// Also to the jobs that may have waited for it, where a host would have been unreachable by then.
+void TellAway(Turn& turn, absl::Duration away, bool held_up) {
+  std::string lasted = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
+  std::string text = held_up ? absl::StrCat("the coordinator was held up for ", lasted,
+                                            " by a store that took nothing (was its disk full?)")
+                             : absl::StrCat("the coordinator was away for ", lasted, " (stopped or suspended)");
+  absl::StrAppend(&text, "; no host counts as silent for it");
+  turn.DecideCluster(HostName(), "", "warning", text);
+  if (away < turn.state.options.lease) return;
+  for (auto& [id, job] : turn.state.jobs) {
+    if (HasTrainers(job.state())) turn.Notice(job, "warning", text);
+  }
 }
 
 }  // namespace
@@ -113,10 +125,7 @@ Output Core::Start(CoreTime time) {
 Output Core::Handle(Event event, CoreTime time) {
   Turn turn(state_, time);
   if (absl::Duration away = time.steady - time.now; away > state_.away) {
-    turn.DecideCluster(HostName(), "", "warning",
-                       absl::StrCat("the coordinator was away for ",
-                                    absl::FormatDuration(absl::Trunc(away - state_.away, absl::Milliseconds(100))),
-                                    " (stopped, suspended, or held up by its disk); no host counts as silent for it"));
+    TellAway(turn, away - state_.away, time.held_up);
     state_.away = away;
   }
   std::visit([&turn](auto& what) { Run(turn, what); }, event);

@@ -49,14 +49,11 @@ bool IsRead(const Event& event) {
       event);
 }
 
-// What a person asked for is refused with the reason rather than left to hang; none: it is no such call. A daemon's
-// values wait like all that daemons tell.
+// What a person asked for is refused with the reason rather than left to hang; none: it is no such call.
 std::optional<CallId> CallOf(const Event& event) {
   return std::visit(
       [](const auto& what) -> std::optional<CallId> {
-        if constexpr (std::is_same_v<std::decay_t<decltype(what)>, PutValue>) {
-          return std::nullopt;
-        } else if constexpr (requires { what.call; }) {
+        if constexpr (requires { what.call; }) {
           return what.call;
         } else {
           return std::nullopt;
@@ -102,6 +99,7 @@ std::vector<Event> CoreLoop::TakeBatch(absl::Time until) {
   auto end = deferred_.begin() + static_cast<ptrdiff_t>(count);
   std::vector<Event> batch(std::make_move_iterator(deferred_.begin()), std::make_move_iterator(end));
   deferred_.erase(deferred_.begin(), end);
+  for (const Event& event : batch) deferred_bytes_ -= QueuedBytes(event);
   return batch;
 }
 
@@ -183,6 +181,7 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
   retry_wait_ = first ? kRetryMin : std::min(retry_wait_ * 2, kRetryMax);
   retry_at_ = now + retry_wait_;
   stalled_ = std::move(unwritten);
+  time_.HoldUp();
   if (first || now - logged_at_ >= kStallLogInterval) {
     logged_at_ = now;
     options_.sink->Release(WriteLog{WriteLog::Level::kError,
@@ -201,7 +200,8 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
   const absl::Time now = options_.clock->TimeNow();
   absl::Duration wait = (until > now ? std::min(until, retry_at_) : retry_at_) - now;
   std::vector<Event> batch;
-  if (deferred_.size() < limits::kCoreQueueEvents) {
+  const bool room = deferred_bytes_ < limits::kFactBytesQueued + limits::kReportBytesQueued;
+  if (room && deferred_.size() < limits::kCoreQueueEvents) {
     batch = options_.queue->Take(wait, kBatchEvents);
   } else {
     options_.queue->AwaitClosed(wait);
@@ -231,6 +231,7 @@ void CoreLoop::HandleStalled(Event event) {
                                      "changed; make room, then try again"),
               {}});
   } else {
+    deferred_bytes_ += QueuedBytes(event);
     deferred_.push_back(std::move(event));
   }
 }

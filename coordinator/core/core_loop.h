@@ -98,6 +98,7 @@ class CoreLoop {
   uint64_t revision_;
   std::optional<Unwritten> stalled_;
   std::deque<Event> deferred_;  // came while the store took nothing
+  size_t deferred_bytes_ = 0;   // QueuedBytes of them
   absl::Time stalled_since_;
   absl::Time retry_at_;
   absl::Duration retry_wait_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/time/time.h"
 
@@ -15,6 +16,8 @@ struct CoreTime {
   absl::Time now;     // goes forward only, and stands still while the coordinator itself was away
   absl::Time steady;  // goes forward only, also while it was away: for the ledger of goodput
   absl::Time wall;    // stamps what people read
+  // The newest time away was spent on a store that took nothing.
+  bool held_up = false;
 };
 
 // Makes the core's time of the machine's. A coordinator that was stopped (SIGSTOP), suspended or held up by its disk
@@ -29,14 +32,19 @@ class CoreClock {
   CoreTime Advance(absl::Time steady, absl::Time wall) {
     if (last_ != absl::InfinitePast() && steady - last_ > kAwayAfter) away_ += steady - last_ - kAwayStep;
     last_ = std::max(last_, steady);
-    return {last_ - away_, last_, wall};
+    CoreTime time(last_ - away_, last_, wall);
+    time.held_up = std::exchange(held_up_, false);
+    return time;
   }
+  // What passes from now until the next round was spent on the store.
+  void HoldUp() { held_up_ = true; }
   // When something that was heard of at `steady` was heard of in the core's time; not after `now`.
   absl::Time FromSteady(absl::Time steady) const { return std::min(steady, last_) - away_; }
 
  private:
   absl::Time last_ = absl::InfinitePast();
   absl::Duration away_;
+  bool held_up_ = false;
 };
 
 }  // namespace trainyard

@@ -32,6 +32,11 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   }
   trainer.set_go(job.store.sealed);
   trainer.set_stop(job.stop);
+  if (job.stop) {
+    trainer.set_stop_request(job.record.stop_requests());
+    // What an operator asked for can be asked for again; a cancelled job has no use for what it would make.
+    trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
+  }
   trainer.set_data_address(host.inventory.data_address());
   return trainer;
 }
@@ -68,7 +73,16 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
       request.mutable_key()->set_job_id(job.id.value());
       request.mutable_key()->set_generation(job.generation().value());
       request.mutable_key()->set_rank(index);
+      request.set_with_stack(rank.look->with_stack);
     }
+  }
+  for (const JobId& id : state.looking) {
+    const Job& job = state.jobs.at(id);
+    auto look = job.path_looks.find(host.name);
+    if (look == job.path_looks.end() || look->second.answer.has_value()) continue;
+    v1::PathRequest& request = *desired.add_look_for();
+    request.set_request_id(look->second.request_id);
+    request.set_path(look->second.path);
   }
   for (const v1::RunningTrainer& running : host.held) {
     const Job& job = state.jobs.at(JobId(running.key().job_id()));

@@ -22,7 +22,7 @@ struct Reply {
   CallId call;
   absl::Status status;
   // Set where `status` is OK.
-  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo, v1::PutValueResponse,
+  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo,
                v1::ListHostsResponse, v1::HostStatus, v1::ListEventsResponse>
       response;
 };
@@ -67,23 +67,20 @@ struct EndSession {
 
 using ValuePtr = std::shared_ptr<const v1::StoreValue>;
 
-using WatchList = std::shared_ptr<const std::vector<WatchId>>;
+using SessionList = std::shared_ptr<const std::vector<SessionId>>;
 
 // The values of one generation, in the order they were put. It grows while effects that name it are on their way: all
 // of that is on the loop's thread.
 struct ValueLog {
-  std::vector<ValuePtr> values;
+  JobId job;
+  uint64_t generation = 0;
+  std::vector<ValuePtr> values = {};
 };
 
-// These watchers are due what they have not yet got of the log.
+// These hosts are due what they have not yet got of the log.
 struct SendValues {
   std::shared_ptr<const ValueLog> log;
-  WatchList watches;
-};
-
-struct EndValues {
-  std::vector<WatchId> watches;
-  absl::Status status;
+  SessionList sessions;
 };
 
 // ---- to the operator -----------------------------------------------------------------------------------------------
@@ -128,8 +125,8 @@ struct JobEnded {
 };
 
 using Effect =
-    std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues, EndValues,
-                 WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
+    std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues, WriteLog,
+                 JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
 
 // A put, or a delete where there is no value.
 struct Record {

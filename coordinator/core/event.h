@@ -128,6 +128,7 @@ struct DetachHost {
 struct HostFactsTold {
   SessionId session;
   v1::FactBatch batch;
+  size_t bytes = 0;  // by the queue: what it counts this as
 };
 
 struct RankReportsTold {
@@ -148,19 +149,10 @@ struct HostDraining {
   bool draining = false;
 };
 
-struct PutValue {
-  CallId call;
-  v1::PutValueRequest request;
-};
-
-struct WatchValues {
-  WatchId watch;
-  v1::WatchValuesRequest request;
-};
-
-struct WatchValuesClosed {
-  WatchId watch;
-  JobId job;
+// Rendezvous values that ranks of the host put.
+struct HostValuesTold {
+  SessionId session;
+  v1::PutValues put;
 };
 
 // ---- time ----------------------------------------------------------------------------------------------------------
@@ -180,7 +172,7 @@ struct Tick {
 using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob,
                            ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed,
                            LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied,
-                           PutValue, WatchValues, WatchValuesClosed, Tick>;
+                           HostValuesTold, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

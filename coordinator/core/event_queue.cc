@@ -7,15 +7,33 @@
 
 namespace trainyard {
 
+size_t QueuedBytes(const Event& event) {
+  if (const auto* told = std::get_if<RankReportsTold>(&event)) return told->bytes;
+  if (const auto* facts = std::get_if<HostFactsTold>(&event)) return facts->bytes;
+  return 0;
+}
+
 bool EventQueue::TryPost(Event event) {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (closed_ || events_.size() >= limit_) return false;
-  events_.push_back(std::move(event));
-  changed_.notify_all();
+  bool wake;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (closed_ || events_.size() >= limit_) return false;
+    events_.push_back(std::move(event));
+    wake = std::exchange(taker_waits_, false);
+  }
+  // Without the lock, which who wakes would only wait for; and not at all while the taker is busy anyway.
+  if (wake) changed_.notify_all();
   return true;
 }
 
 bool EventQueue::Post(Event event) {
+  bool wake = false;
+  bool room = PostUnwoken(std::move(event), wake);
+  if (wake) changed_.notify_all();
+  return room;
+}
+
+bool EventQueue::PostUnwoken(Event event, bool& wake) {
   std::lock_guard<std::mutex> lock(mu_);
   if (closed_) return true;
   if (auto* told = std::get_if<RankReportsTold>(&event)) {
@@ -23,9 +41,12 @@ bool EventQueue::Post(Event event) {
     if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*told)) return !IsFull();
     told->bytes = told->reports.ByteSizeLong();
     report_bytes_ += told->bytes;
+  } else if (auto* facts = std::get_if<HostFactsTold>(&event)) {
+    facts->bytes = facts->batch.ByteSizeLong();
+    fact_bytes_ += facts->bytes;
   }
   events_.push_back(std::move(event));
-  changed_.notify_all();
+  wake = std::exchange(taker_waits_, false);
   return !IsFull();
 }
 
@@ -64,15 +85,20 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
   std::vector<std::function<void()>> resumed;
   {
     std::unique_lock<std::mutex> lock(mu_);
-    Await(lock, wait, [this] { return !events_.empty() || closed_; });
+    Await(lock, wait, [this] {
+      taker_waits_ = events_.empty() && !closed_;
+      return !taker_waits_;
+    });
+    taker_waits_ = false;
     size_t count = std::min(most, events_.size());
     taken.reserve(count + 1);
     std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
     events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count));
     for (const Event& event : taken) {
       if (const auto* told = std::get_if<RankReportsTold>(&event)) report_bytes_ -= told->bytes;
+      if (const auto* facts = std::get_if<HostFactsTold>(&event)) fact_bytes_ -= facts->bytes;
     }
-    if ((events_.size() < limit_ / 2 && report_bytes_ < report_bytes_limit_ / 2) || closed_) resumed.swap(paused_);
+    if (!IsFull(2) || closed_) resumed.swap(paused_);
   }
   for (auto& resume : resumed) resume();
   return taken;

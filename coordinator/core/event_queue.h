@@ -20,10 +20,14 @@
 
 namespace trainyard {
 
+// What an event counts as where bytes are limited: facts and reports, once they have been in the queue.
+size_t QueuedBytes(const Event& event);
+
 class EventQueue {
  public:
-  explicit EventQueue(size_t limit, size_t report_bytes = limits::kReportBytesQueued)
-      : limit_(limit), report_bytes_limit_(report_bytes) {}
+  explicit EventQueue(size_t limit, size_t report_bytes = limits::kReportBytesQueued,
+                      size_t fact_bytes = limits::kFactBytesQueued)
+      : limit_(limit), report_bytes_limit_(report_bytes), fact_bytes_limit_(fact_bytes) {}
 
   // For calls. False: the queue is full or closed, and the event was not taken.
   [[nodiscard]] bool TryPost(Event event);
@@ -48,22 +52,31 @@ class EventQueue {
   size_t size() const;
 
  private:
+  bool PostUnwoken(Event event, bool& wake);  // `wake`: who takes is to be woken
   template <typename Ready>
   bool Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const;
   // Leaves out of `told` what need not wait. Returns whether anything is left.
   bool Thin(RankReportsTold& told);
-  bool IsFull() const { return events_.size() >= limit_ || report_bytes_ >= report_bytes_limit_; }
+  bool IsFull() const { return IsFull(1); }
+  // Of 1 / `part` of each limit.
+  bool IsFull(size_t part) const {
+    return events_.size() >= limit_ / part || report_bytes_ >= report_bytes_limit_ / part ||
+           fact_bytes_ >= fact_bytes_limit_ / part;
+  }
 
   const size_t limit_;
   const size_t report_bytes_limit_;
+  const size_t fact_bytes_limit_;
   // The standard ones: they wait by the steady clock, absl::Mutex by the wall clock, whose step back it sleeps through.
   mutable std::mutex mu_;  // guards what follows
   mutable std::condition_variable changed_;
   std::deque<Event> events_;
   size_t report_bytes_ = 0;  // of the reports among them
+  size_t fact_bytes_ = 0;    // of the facts
   uint64_t shed_ = 0;
   std::vector<std::function<void()>> paused_;
   bool closed_ = false;
+  bool taker_waits_ = false;
 };
 
 }  // namespace trainyard

@@ -1,5 +1,9 @@
 #include "coordinator/core/records.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -9,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
@@ -110,6 +115,9 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   state.by_submission[job.record.submit_index()] = job.id;
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
   job.progress_at = now;
+  for (const v1::AvoidedHost& avoided : job.record.avoided()) {
+    job.avoid_until[HostName(avoided.host())] = now + kAvoidLeast;
+  }
   state.durable_bytes += job.history.durable_bytes();
   job.longest_s = job.record.longest_s();
   job.head().set_unreachable(false);  // as far as this coordinator knows
@@ -119,6 +127,9 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   if (IsFinal(at)) state.finished.push_back(job.id);
   if (IsFinal(at)) return absl::OkStatus();
   for (const auto& [name, ranks] : job.ranks_on) {
+    // A host that was forgotten since its ranks ended stays so.
+    bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (!left && !state.hosts.contains(name)) continue;
     Host& host = state.hosts[name];
     host.name = name;
     host.jobs.insert(job.id);
@@ -146,11 +157,24 @@ std::string RankPartKey(const JobId& job, uint64_t generation, uint32_t part) {
 std::string JobKey(const JobId& job) { return absl::StrCat(kJobPrefix, job.value()); }
 std::string ToldKey(const JobId& job) { return absl::StrCat(kToldPrefix, job.value()); }
 
+// A v1::RankPart, written without one: it is made for every fact, and copying the ranks would be most of that.
 Record RankPartRecord(const Job& job, uint32_t part) {
-  v1::RankPart message;
+  namespace pb = google::protobuf;
+  constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(
+      v1::RankPart::kRanksFieldNumber, pb::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+  std::string value;
   size_t end = std::min<size_t>(job.ranks.size(), size_t{part + 1} * kRanksPerPart);
-  for (size_t rank = size_t{part} * kRanksPerPart; rank < end; ++rank) *message.add_ranks() = job.ranks[rank].record;
-  return {RankPartKey(job.id, job.head().generation(), part), message.SerializeAsString()};
+  {
+    pb::io::StringOutputStream out(&value);
+    pb::io::CodedOutputStream coded(&out);
+    for (size_t rank = size_t{part} * kRanksPerPart; rank < end; ++rank) {
+      const v1::RankRecord& record = job.ranks[rank].record;
+      coded.WriteVarint32(kTag);
+      coded.WriteVarint32(static_cast<uint32_t>(record.ByteSizeLong()));
+      record.SerializeWithCachedSizes(&coded);
+    }
+  }
+  return {RankPartKey(job.id, job.head().generation(), part), std::move(value)};
 }
 
 Record MakeJobRecord(Job& job) {

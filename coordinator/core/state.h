@@ -35,7 +35,16 @@ struct CoreOptions {
 struct Look {
   std::string request_id;
   absl::Time asked_at;
+  bool with_stack = false;
   std::optional<v1::Examination> answer;
+};
+
+// A host was asked whether it has a path.
+struct PathLook {
+  std::string request_id;
+  std::string path;
+  absl::Time asked_at;
+  std::optional<v1::PathAnswer> answer;
 };
 
 // One rank of a job's current generation. `record` is durable.
@@ -73,11 +82,11 @@ struct Rank {
 // re-attaching.
 struct ValueStore {
   std::map<std::string, ValuePtr> values;
-  std::shared_ptr<ValueLog> log = std::make_shared<ValueLog>();  // the same ones
+  std::shared_ptr<ValueLog> log;  // the same ones; null: the group has formed, or is over, and nobody need have them
   size_t bytes = 0;
   bool sealed = false;
-  std::map<WatchId, Incarnation> watchers;
-  WatchList watcher_list;  // of `watchers`; null: not made since they changed
+  SessionList sessions;  // of the generation's hosts, when State::session_changes was `sessions_of`; null: not made yet
+  uint64_t sessions_of = 0;
 };
 
 // How a running group gets on. Soft, but for what JobRecord.phases keeps.
@@ -118,6 +127,10 @@ struct Job {
   absl::Time restart_at = absl::InfinitePast();           // not placed again before
   absl::Time reports_until = absl::InfiniteFuture();      // waits for step reports that are on their way
   double longest_s = 0;  // step, evaluation or save seen: a stop must be given that time
+  std::map<HostName, PathLook> path_looks;                // for its newest checkpoint, while it cannot be reached
+  bool kept_told = false;                                 // that it is not given up, as nobody else has that
+  uint64_t reports_dropped = 0;                           // step reports, of which nobody was told yet
+  absl::Time drops_since = absl::InfiniteFuture();        // the first of a span was told then; infinite: none runs
   ValueStore store;
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
 
@@ -126,6 +139,7 @@ struct Job {
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
 
   // Soft: over generations.
+  std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before
   // A host runs this generation, which is above the recorded one: the store is older than what runs (restored from a
   // copy). The job is held: nothing of it is ended, started or decided. 0: it is not.
   uint64_t held_at = 0;
@@ -209,11 +223,13 @@ struct State {
   std::set<uint64_t> queue;    // submit indexes of jobs that wait for slots
   std::set<uint64_t> overdue;  // those of them that later jobs may no longer overtake
   std::set<JobId> active;      // jobs with HasTrainers(state)
+  std::set<JobId> looking;     // jobs with path_looks
   absl::Time told_saved_at = absl::InfinitePast();
   std::deque<JobId> finished;  // oldest first
 
   std::map<HostName, Host> hosts;
   absl::flat_hash_map<SessionId, HostName> sessions;
+  uint64_t session_changes = 0;  // counts the streams that came and went
   absl::flat_hash_map<Incarnation, HostName> incarnations;  // current ones
   std::map<ReaderId, LogReader> readers;
 

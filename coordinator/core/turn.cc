@@ -264,6 +264,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   }
   PushAll(job);
   SaveTold(job);
+  StopLooking(*this, job);
   EndLogsOfJob(*this, job);
   state.finished.push_back(job.id);
   if (state.finished.size() > kFinishedWithHistory) {

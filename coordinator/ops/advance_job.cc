@@ -15,9 +15,10 @@ namespace {
 // Step reports travel beside the facts; the last ones may arrive after the last exit.
 constexpr absl::Duration kReportsGrace = absl::Seconds(1);
 
+// Asked after every fact. Ranks that come in their order would make each look at all before it, but for the last one.
 bool AllReady(const Job& job) {
-  return std::all_of(job.ranks.begin(), job.ranks.end(),
-                     [](const Rank& rank) { return rank.record.ready() && !rank.exited(); });
+  const auto ready = [](const Rank& rank) { return rank.record.ready() && !rank.exited(); };
+  return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
 }
 
 // Every rank made all steps and left with 0, or had to be killed when it did not leave.
@@ -54,8 +55,9 @@ void AdvanceForming(Turn& turn, Job& job) {
   }
   if (job.state() != v1::JOB_STATE_STARTING || !AllReady(job)) return;
   job.store.sealed = true;
-  EndValueWatchers(turn, job, absl::OkStatus());
+  CloseStore(job);
   job.progress_at = turn.now;
+  for (const auto& [host, ranks] : job.ranks_on) StopAvoiding(turn, job, host);
   turn.Move(
       job, LifecycleEvent::kAllReady,
       absl::StrCat("all ", job.ranks.size(), " ranks are ready; first step ", job.ranks.front().record.first_step()));
@@ -102,7 +104,10 @@ void AdvanceStopping(Turn& turn, Job& job) {
   if (job.record.has_failure()) CountFailure(turn, job);
   v1::JobRecord::Ending ending = job.record.ending();
   if (ending == v1::JobRecord::ENDING_UNSPECIFIED) {
-    turn.Move(job, LifecycleEvent::kEndedFailed, DecideRecovery(FactsForRecovery(job)).reason);
+    RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
+    // It was decided when it failed; a host that came since changes nothing.
+    turn.Move(job, LifecycleEvent::kEndedFailed,
+              decision.restart ? std::string(job.record.failure().text()) : std::move(decision.reason));
     return;
   }
   std::string reason = job.record.ending_reason();
@@ -121,7 +126,8 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   bool progress = job.told.step() > job.step_at_last_failure || job.head().generation() == 1;
   job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;
   job.step_at_last_failure = job.told.step();
-  job.restart_at = turn.now + DecideRecovery(FactsForRecovery(job)).delay;
+  job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
+  AvoidFailedHost(turn, job);
   job.waiting_since = turn.now;
   turn.state.queue.insert(index);
   turn.Schedule(job);
@@ -130,15 +136,20 @@ void AdvanceRecovering(Turn& turn, Job& job) {
 }  // namespace
 
 bool AllEnded(const Job& job) {
-  return std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.ended(); });
+  const auto ended = [](const Rank& rank) { return rank.ended(); };
+  return (job.ranks.empty() || ended(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ended);
 }
 
-RecoveryFacts FactsForRecovery(const Job& job) {
+RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
   RecoveryFacts facts{.failure = &job.record.failure(),
                       .restarts = job.head().restarts(),
                       .max_restarts = job.head().spec().recovery().max_restarts(),
                       .checkpoint_step = std::nullopt,
-                      .failures_without_progress = job.failures_without_progress};
+                      .failures_without_progress = job.failures_without_progress,
+                      .elsewhere = false};
+  if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
+    facts.elsewhere = CouldRunWithout(turn.now, turn.state, job, {job.record.failure().host()});
+  }
   int count = job.head().checkpoints_size();
   if (count > 0) facts.checkpoint_step = job.head().checkpoints(count - 1).step();
   if (count == 0 && job.record.restored_step() > 0) facts.checkpoint_step = job.record.restored_step();

@@ -21,6 +21,8 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
     // It was being ended to be paused or restarted: the same end, with another outcome.
     job.record.clear_ending();
     turn.SetReason(job, std::move(text));
+    // The stop that is under way may be undone by a failed save; this one is not.
+    if (job.stop && !job.nothing_desired) StopAtStep(turn, job);
     turn.Save(job);
     turn.Touch(job);
     return;

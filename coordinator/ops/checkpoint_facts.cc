@@ -70,13 +70,12 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                            failed.step(), ": ", CutText(failed.message(), 4096), "; training goes on"));
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", CutText(failed.message(), 1024)));
-  if (!job.stop || job.state() != v1::JOB_STATE_STOPPING) return;
-  if (job.record.ending() != v1::JobRecord::ENDING_PAUSE) return;
-  // The ranks leave all the same; what was made since the newest checkpoint is made again at once, not some day.
-  job.record.set_ending(v1::JobRecord::ENDING_RESTART);
-  job.record.set_ending_reason("the job was not paused: its save failed; the group is formed again");
-  turn.Decide(job, "operator", "error", job.record.ending_reason());
-  turn.Save(job);
+  // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
+  bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.stop &&
+                job.state() == v1::JOB_STATE_STOPPING && !job.nothing_desired && !job.record.cancelled() &&
+                !job.record.has_failure();
+  if (!undone) return;
+  UndoStop(turn, job, absl::StrCat("step ", failed.step(), " could not be saved: ", CutText(failed.message(), 1024)));
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {

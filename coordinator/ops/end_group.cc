@@ -9,6 +9,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
+#include "coordinator/policy/hang.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {
@@ -28,7 +29,9 @@ bool IsEnding(const Job& job) {
 }
 
 void KillAfterCause(Turn& turn, Job& job) {
-  if (HasOwnCause(job.record.failure().kind())) {
+  if (AwaitsStacks(job)) {
+    job.drop_at = std::min(job.drop_at, turn.now + kStackWait);
+  } else if (HasOwnCause(job.record.failure().kind())) {
     DropTrainers(turn, job);
   } else {
     job.drop_at = std::min(job.drop_at, turn.now + kCauseGrace);
@@ -54,7 +57,7 @@ void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExit
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
   for (const std::string& line : exit.last_lines()) absl::StrAppend(&text, "\n  ", line);
-  turn.Notice(job, "info", std::move(text));
+  turn.Notice(job, "warning", std::move(text));
 }
 
 }  // namespace
@@ -76,6 +79,8 @@ absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3
 
 void StopAtStep(Turn& turn, Job& job) {
   job.stop = true;
+  job.record.set_stop_requests(job.record.stop_requests() + 1);
+  turn.Save(job);
   job.drop_at = turn.now + StopGrace(job);
   job.drop_by = turn.now + std::max(kStopGraceMost, StopGrace(job));
   turn.PushAll(job);
@@ -96,14 +101,24 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
   }
 }
 
+void UndoStop(Turn& turn, Job& job, const std::string& why) {
+  const char* what = job.record.ending() == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted";
+  std::string text = absl::StrCat("the job was not ", what, ": ", why, "; training goes on (--now ends it without)");
+  job.stop = false;
+  job.drop_at = job.drop_by = absl::InfiniteFuture();
+  job.record.clear_ending_reason();
+  turn.Decide(job, "operator", "error", text);
+  turn.Move(job, LifecycleEvent::kStopUndone, std::move(text));
+  RestartStallTimer(turn, job);
+  turn.PushAll(job);
+}
+
 void DropTrainers(Turn& turn, Job& job) {
   job.drop_at = absl::InfiniteFuture();
   if (job.nothing_desired) return;
   AccountGoodput(turn, job);
   job.nothing_desired = true;
-  EndValueWatchers(
-      turn, job,
-      absl::AbortedError(absl::StrCat("generation ", job.head().generation(), " of job ", job.id.value(), " is over")));
+  CloseStore(job);
   turn.PushAll(job);
   turn.Touch(job);
 }
@@ -138,7 +153,7 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
 
 void DecideFailure(Turn& turn, Job& job) {
   const v1::FailureRecord failure = job.record.failure();
-  RecoveryDecision decision = DecideRecovery(FactsForRecovery(job));
+  RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
   if (!IsEnding(job)) {
     AccountGoodput(turn, job);
     StepsLost(*job.record.mutable_goodput());

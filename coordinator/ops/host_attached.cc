@@ -144,6 +144,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   host.applied_revision = 0;
   host.record.set_revision(std::max(host.record.revision(), event.hello.applied_revision()));
   turn.state.sessions[event.session] = host.name;
+  ++turn.state.session_changes;
   turn.Save(host);
 }
 
@@ -286,7 +287,11 @@ void Run(Turn& turn, AttachHost& event) {
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
   if (!known) TellNewDaemon(turn, host);
+  if (!known) {
+    for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
+  }
   for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));
+  SendStoredValues(turn, host);
   turn.Push(name);
   turn.ScheduleAll();
 }

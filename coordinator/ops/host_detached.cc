@@ -11,6 +11,7 @@ void Run(Turn& turn, DetachHost& event) {
   if (it == turn.state.sessions.end()) return;
   Host& host = turn.state.hosts.at(it->second);
   turn.state.sessions.erase(it);
+  ++turn.state.session_changes;
   host.session = SessionId();
   turn.Warn(absl::StrCat("host ", host.name.value(), ": its stream ended; its trainers go on"));
   EndLogsAtHost(turn, host);

@@ -43,7 +43,8 @@ absl::Status CheckFence(const State& state, const Host& host, const v1::Fact& fa
     return absl::AbortedError(absl::StrCat("the job is at generation ", job.head().generation()));
   }
   if (IsFinal(job.state())) return absl::AbortedError(absl::StrCat("the job is ", StateName(job.state())));
-  if (key.rank() >= job.ranks.size() || job.ranks[key.rank()].host() != host.name) {
+  // A host that was forgotten has no part in what it ran before.
+  if (key.rank() >= job.ranks.size() || job.ranks[key.rank()].host() != host.name || !host.jobs.contains(job.id)) {
     return absl::AbortedError("that rank is not on this host");
   }
   return absl::OkStatus();

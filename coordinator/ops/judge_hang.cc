@@ -1,5 +1,5 @@
-// Groups that make no progress, and ranks that are slow: gathers what ranks and their daemons report, asks
-// policy/hang and policy/straggler, and carries out what they decide.
+// Groups that make no progress: gathers what ranks and their daemons report, asks policy/hang, and carries out what it
+// decides. note_stand.cc keeps the reports, judge_stragglers.cc has the ranks that are slow.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,23 +12,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kCommunicators = 8;
 constexpr size_t kWordBytes = 128;
-constexpr size_t kPhaseTimes = 16;
-constexpr size_t kPhaseBytes = 32;
-constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
-// Of a core. Less is what the threads of a process that waits use.
-constexpr double kBusy = 0.05;
-// What is learned is written when it was outgrown by so much.
-constexpr double kOutgrown = 1.5;
-constexpr absl::Duration kStragglerInterval = absl::Seconds(1);
-
-v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
-  for (v1::PhaseRecord& record : *job.record.mutable_phases()) {
-    if (record.phase() == phase) return &record;
-  }
-  return nullptr;
-}
 
 PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   PhaseFacts facts;
@@ -42,76 +26,6 @@ PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   }
   return facts;
 }
-
-v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase) {
-  v1::PhaseRecord* record = FindPhase(job, phase);
-  if (record == nullptr) {
-    record = job.record.add_phases();
-    record->set_phase(phase);
-  }
-  return *record;
-}
-
-// The phases there are; others would let a trainer fill our memory.
-bool IsMeasured(absl::string_view phase) {
-  return phase == "first_step" || phase == "train" || phase == "evaluate" || phase == "save";
-}
-
-void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_at) {
-  for (int i = 0; i < report.phase_times_size() && i < static_cast<int>(kPhaseTimes); ++i) {
-    const v1::PhaseTime& time = report.phase_times(i);
-    if (!IsMeasured(time.phase()) || !(time.longest_s() > 0)) continue;
-    // A stall was in it.
-    if (made_at - absl::Seconds(time.longest_s()) < job.hang.unlearned_until) continue;
-    if (job.hang.told_learned && !job.hang.told.empty() && made_at > job.hang.stalled_since) continue;
-    PhaseTimes& times = job.hang.times[time.phase()];
-    times.Add(report.last_step(), time.longest_s());
-    if (time.phase() == "train") job.head().set_learned_step_s(times.longest());
-    v1::PhaseRecord& record = PhaseRecordOf(job, time.phase());
-    if (times.longest() > kOutgrown * record.learned_s()) {
-      record.set_learned_s(times.longest());
-      turn.Save(job);
-    }
-  }
-}
-
-bool SameStand(const RankStand& stand, const v1::RankReport& report) {
-  if (stand.phase != report.phase() || stand.last_step != report.last_step()) return false;
-  if (static_cast<int>(stand.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
-    return false;
-  }
-  for (size_t i = 0; i < stand.communicators.size(); ++i) {
-    const v1::CommunicatorReport& now = report.communicators(static_cast<int>(i));
-    if (stand.communicators[i].started() != now.started() || stand.communicators[i].completed() != now.completed()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-v1::CommunicatorReport Bounded(const v1::CommunicatorReport& told) {
-  v1::CommunicatorReport kept = told;
-  kept.set_name(CutText(told.name(), kWordBytes));
-  kept.set_waits_in(CutText(told.waits_in(), kWordBytes));
-  kept.set_last_started(CutText(told.last_started(), kWordBytes));
-  return kept;
-}
-
-void NoteProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
-  RankStand& stand = rank.stand;
-  stand.seen_at = turn.now;
-  stand.silent = report.silent();
-  stand.process_state = report.process_state().substr(0, 1);
-  if (turn.now - rank.cpu_at < kCpuInterval || report.cpu_total_s() <= 0) return;
-  if (rank.cpu_at != absl::InfinitePast()) {
-    double share = (report.cpu_total_s() - rank.cpu_s) / absl::ToDoubleSeconds(turn.now - rank.cpu_at);
-    if (share >= kBusy) stand.busy_at = turn.now;
-  }
-  rank.cpu_s = report.cpu_total_s();
-  rank.cpu_at = turn.now;
-}
-
-// ---- hangs ----
 
 HangFacts GatherFacts(const Turn& turn, const Job& job) {
   HangFacts facts;
@@ -135,14 +49,20 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
   return facts;
 }
 
-void AskForLooks(Turn& turn, Job& job, const HangDecision& decision) {
+// With a stack only where the process is to be ended anyway: to tell it, it is interrupted.
+void AskForLooks(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
   constexpr size_t kAtMost = 4;
-  for (size_t i = 0; i < decision.culprits.size() && i < kAtMost; ++i) {
-    Rank& rank = job.ranks[decision.culprits[i]];
-    if (rank.look.has_value()) continue;
+  for (size_t i = 0; i < culprits.size() && i < kAtMost; ++i) {
+    Rank& rank = job.ranks[culprits[i]];
+    auto host = turn.state.hosts.find(rank.host());
+    const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
+    // A stopped process cannot tell where it is, and that it is stopped says enough.
+    const bool stack_is_there = can_answer && !rank.ended() && rank.stand.process_state != "T";
+    if (rank.look.has_value() || (with_stack && !stack_is_there)) continue;
     rank.look = Look{.request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(),
-                                                ".", absl::ToUnixMillis(turn.now)),
+                                                ".", absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
                      .asked_at = turn.now,
+                     .with_stack = with_stack,
                      .answer = std::nullopt};
     turn.Push(rank.host());
   }
@@ -178,7 +98,9 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   watch.stalled = true;
   watch.suspects.clear();
   watch.suspects.insert(decision.culprits.begin(), decision.culprits.end());
-  if (decision.act == HangDecision::Act::kExamine) return AskForLooks(turn, job, decision);
+  if (decision.act == HangDecision::Act::kExamine) {
+    return AskForLooks(turn, job, decision.culprits, /*with_stack=*/false);
+  }
   if (decision.act == HangDecision::Act::kNone) return;
   if (decision.act == HangDecision::Act::kNotify) {
     if (!watch.told.empty()) return;
@@ -200,6 +122,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   if (!decision.culprits.empty()) failure.set_rank(decision.culprits.front());
   failure.set_text(decision.reason);
   ForgetLooks(turn, job);
+  AskForLooks(turn, job, decision.culprits, /*with_stack=*/true);
   FailGeneration(turn, job, failure);
 }
 
@@ -222,68 +145,46 @@ void JudgeJobHang(Turn& turn, Job& job) {
   CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
 }
 
-// ---- stragglers ----
-
-void JudgeJobStragglers(Turn& turn, Job& job) {
-  if (job.state() != v1::JOB_STATE_RUNNING || job.ranks.size() < 2) return;
-  if (turn.now - job.hang.stragglers_judged_at < kStragglerInterval) return;
-  job.hang.stragglers_judged_at = turn.now;
-  std::vector<StragglerFacts> facts;
-  facts.reserve(job.ranks.size());
-  for (const Rank& rank : job.ranks) {
-    facts.push_back({.rank = rank.record.rank(),
-                     .host = rank.record.host(),
-                     .micro_batch_s = rank.computing.MicroBatchSeconds(),
-                     .slow_since = rank.slow_since,
-                     .named = rank.straggler});
+// Where a rank that hung was, for `why`; the group's end waited for that.
+void TakeStack(Turn& turn, Job& job, const Rank& rank) {
+  const v1::Examination& seen = *rank.look->answer;
+  const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
+  std::string text;
+  if (seen.stack().empty()) {
+    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kWordBytes * 2));
+  } else {
+    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (", CutText(seen.stack_note(), kWordBytes),
+                        seen.stack_note().empty() ? ":" : "):");
+    for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
   }
-  std::vector<StragglerChange> changes = JudgeStragglers(turn.now, facts);
-  for (size_t i = 0; i < facts.size(); ++i) {
-    job.ranks[i].slow_since = facts[i].slow_since;
-    job.ranks[i].straggler = facts[i].named;
-  }
-  for (StragglerChange& change : changes) {
-    turn.Decide(job, "straggler", change.named ? "warning" : "info", std::move(change.text));
+  turn.Decide(job, "hang", "info", std::move(text));
+  if (job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING) {
+    if (job.record.failure().kind() == v1::FailureRecord::KIND_HANG && !AwaitsStacks(job)) DropTrainers(turn, job);
   }
 }
 
 }  // namespace
 
-void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
-  NoteProcess(turn, rank, report);
-  absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
-  RankStand& stand = rank.stand;
-  // What a daemon sends again says nothing new of the trainer itself.
-  if (report.phase().empty() || made_at < stand.told_at) return;
-  stand.told_at = made_at;
-  Learn(turn, job, report, made_at);
-  if (report.micro_batches_made() > 0) {
-    rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made());
-  }
-  stand.phase_s = report.phase_s();
-  if (!SameStand(stand, report)) {
-    stand.progress_at = turn.now;
-    job.hang.progress_at = turn.now;
-  }
-  stand.phase = CutText(report.phase(), kPhaseBytes);
-  stand.last_step = report.last_step();
-  stand.communicators.clear();
-  for (int i = 0; i < report.communicators_size() && i < static_cast<int>(kCommunicators); ++i) {
-    stand.communicators.push_back(Bounded(report.communicators(i)));
-  }
-}
-
-void NoteExamination(Turn& turn, Rank& rank, const v1::Examination& examination) {
+void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination) {
   if (!rank.look.has_value() || rank.look->request_id != examination.request_id()) return;
-  constexpr int kFrames = 8;
+  const int kFrames = rank.look->with_stack ? 32 : 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
   kept.set_system_call(CutText(examination.system_call(), kWordBytes));
   while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
-  for (std::string& frame : *kept.mutable_stack()) frame.resize(std::min(frame.size(), kWordBytes));
+  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kWordBytes);
   bool first = !rank.look->answer.has_value();
   rank.look->answer = std::move(kept);
-  if (first) turn.Push(rank.host());  // it is asked no more
+  if (!first) return;
+  turn.Push(rank.host());  // it is asked no more
+  if (rank.look->with_stack) TakeStack(turn, job, rank);
+}
+
+bool AwaitsStacks(const Job& job) {
+  return job.record.failure().kind() == v1::FailureRecord::KIND_HANG &&
+         std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
+           return rank.look.has_value() && rank.look->with_stack && !rank.look->answer.has_value() && !rank.ended();
+         });
 }
 
 void RestartStallTimer(Turn& turn, Job& job) { job.hang.since = turn.now; }
@@ -299,7 +200,7 @@ void JudgeHangs(Turn& turn) {
   for (const JobId& id : active) {
     Job& job = state.jobs.at(id);
     JudgeJobHang(turn, job);
-    JudgeJobStragglers(turn, job);
+    JudgeStragglersOf(turn, job);
   }
 }
 

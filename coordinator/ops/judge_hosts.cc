@@ -118,12 +118,14 @@ void TellReach(Turn& turn, Job& job, const Reach& reach) {
   }
   job.head().set_unreachable(unreachable);
   job.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
+  if (!unreachable) StopLooking(turn, job);
   turn.Save(job);
   turn.Notice(job, unreachable ? "warning" : "info",
-              unreachable ? absl::StrCat("no host of the job can be reached; it is left alone for ",
-                                         job.head().spec().recovery().abandon_after_s(),
-                                         " s (recovery.abandon_after_s), then started elsewhere")
-                          : std::string("a host of the job can be reached again"));
+              unreachable
+                  ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
+                                 job.head().spec().recovery().abandon_after_s(),
+                                 " s (recovery.abandon_after_s), then started elsewhere")
+                  : std::string("a host of the job can be reached again"));
 }
 
 }  // namespace
@@ -179,6 +181,19 @@ void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, cons
   turn.Touch(job);
 }
 
+namespace {
+
+// Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
+void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
+  turn.Notice(job, "warning", absl::StrCat(reason, "; its ranks had made all steps"));
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
+    LoseRanks(turn, job, host->second, reason);
+  }
+  turn.Push(name);
+}
+
+}  // namespace
+
 void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
   std::vector<HostName> names;
   for (const auto& [name, ranks] : job.ranks_on) {
@@ -203,7 +218,13 @@ void JudgeLosses(Turn& turn, Job& job) {
     facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_heard;
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);
-    if (decision.lost) LoseHost(turn, job, name, decision.rule, decision.reason);
+    if (!decision.lost) continue;
+    if (absl::string_view(decision.rule) == "abandon" && !MayAbandon(turn, job)) return;
+    if (job.finished_at == absl::InfiniteFuture()) {
+      LoseHost(turn, job, name, decision.rule, decision.reason);
+    } else {
+      LeaveBehind(turn, job, name, decision.reason);
+    }
   }
 }
 

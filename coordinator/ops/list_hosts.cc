@@ -15,6 +15,8 @@ void TellInventory(const Host& host, v1::HostStatus& status) {
   status.set_cores(inventory.cores());
   status.set_memory_bytes(inventory.memory_bytes());
   status.set_gpus(static_cast<uint32_t>(inventory.gpus_size()));
+  *status.mutable_gpu_devices() = inventory.gpus();
+  status.set_gpu_note(inventory.gpu_note());
   status.set_version(inventory.version());
   status.set_torch_version(inventory.torch_version());
   status.set_kernel(inventory.kernel());

@@ -2,9 +2,11 @@
 // through the turn, and answer by effects; an error is an answer to its caller, never a failure of the core.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -39,9 +41,7 @@ void Run(Turn& turn, HostFactsTold& event);      // host_facts.cc
 void Run(Turn& turn, RankReportsTold& event);    // rank_reports.cc
 void Run(Turn& turn, RevisionApplied& event);    // revision_applied.cc
 void Run(Turn& turn, HostDraining& event);       // host_beats.cc
-void Run(Turn& turn, PutValue& event);           // put_value.cc
-void Run(Turn& turn, WatchValues& event);        // watch_values.cc
-void Run(Turn& turn, WatchValuesClosed& event);  // watch_values.cc
+void Run(Turn& turn, HostValuesTold& event);     // put_values.cc
 
 // ---- time ----------------------------------------------------------------------------------------------------------
 void Run(Turn& turn, Tick& event);  // tick_health.cc
@@ -53,7 +53,7 @@ void AdvanceJob(Turn& turn, Job& job);
 // Whether each rank of the generation has told its exit, or is known to be gone without one.
 bool AllEnded(const Job& job);
 struct RecoveryFacts;
-RecoveryFacts FactsForRecovery(const Job& job);
+RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job);
 
 // end_group.cc
 // The generation has failed: restart or give up, by policy/recovery. While the job is unconfirmed the failure is only
@@ -69,6 +69,9 @@ void ReleaseHeld(Turn& turn, Job& job);
 void StopAtStep(Turn& turn, Job& job);
 // However long a save goes on, a stop that was asked for ends with a kill.
 inline constexpr absl::Duration kStopGraceMost = absl::Minutes(10);
+
+// The ranks went on, as the save before their stop failed: the job was not paused or restarted. REQUIRES: STOPPING.
+void UndoStop(Turn& turn, Job& job, const std::string& why);
 
 // What a stop is given: it takes effect between two steps, and an evaluation or a save may be in between.
 absl::Duration StopGrace(const Job& job);
@@ -100,11 +103,32 @@ std::string WithReason(absl::string_view what, const std::string& reason);
 // Answers with the job as `act` has left it, or with the error of `act`; NotFound where there is no such job.
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act);
 
+// avoid_hosts.cc: hosts that could not run a job, though it may run elsewhere (JobRecord.avoided).
+// The failed rank's host is left out of the job's placement for a time, if that was the cause.
+void AvoidFailedHost(Turn& turn, Job& job);
+// The job ran there, an operator asked, or a new daemon has attached: it is worth another try.
+void StopAvoiding(Turn& turn, Job& job, const HostName& host);
+void StopAvoidingAll(Turn& turn, Job& job);
+// The job is placed again once the time of one of them has run out.
+void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job);
+// Why each of them is left out now; those that are a last resort only where `with_last_resorts`.
+std::map<std::string, std::string> AvoidedNow(absl::Time now, const Job& job, bool with_last_resorts);
+
+// look_elsewhere.cc: whether a job none of whose hosts can be reached may be started elsewhere. Asks hosts about its
+// checkpoint; false as long as too few of them are known to have it.
+bool MayAbandon(Turn& turn, Job& job);
+// Nobody need look any more: a host of the job can be reached, or it was given up.
+void StopLooking(Turn& turn, Job& job);
+void NotePaths(Turn& turn, const HostName& host, const v1::RankReports& reports);
+
 // place_jobs.cc: places those of the waiting jobs (by submit index) that fit, oldest first.
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 // Free slots of every host that is attached and reachable, in name order, and why some of them are not to be used.
 struct HostSlots;
 std::vector<HostSlots> FreeSlots(const State& state);
+// Whether the job fits on hosts that can be reached now, were every slot there free, without these and those that
+// are avoided.
+bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& hosts);
 
 // trainer_facts.cc and checkpoint_facts.cc: one fact of a trainer of the current generation.
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
@@ -116,15 +140,25 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
 void ReleaseHeldAck(Turn& turn, Host& host, const Job& job);
 void ReleaseHeldAcks(Turn& turn);
 
+// rank_reports.cc: one notice of step reports that were dropped for the many that a span brings, once it is over.
+void TellDroppedReports(Turn& turn, Job& job);
+
 // host_beats.cc: what a host's heartbeats told since the tick before.
 void TakeBeat(Host& host, const Tick::Heard& heard);
 
 // list_hosts.cc: the host as the API tells it.
 v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host);
 
-// judge_hang.cc: what ranks report of where they stand, and what follows when they stand still, or one is slow.
+// note_stand.cc: what ranks report of where they stand.
 void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report);
-void NoteExamination(Turn& turn, Rank& rank, const v1::Examination& examination);
+// What is known of this phase; made where nothing is.
+v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase);
+// judge_stragglers.cc: who is slow.
+void JudgeStragglersOf(Turn& turn, Job& job);
+// judge_hang.cc: what follows when they stand still.
+void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);
+// Whether the stack of a rank that hung is on its way: its group is not killed before it has come, or kStackWait passed.
+bool AwaitsStacks(const Job& job);
 void JudgeHangs(Turn& turn);
 // No stall of this job began before now.
 void RestartStallTimer(Turn& turn, Job& job);
@@ -134,10 +168,10 @@ absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase);
 // host_decisions.cc: what an `auto` came to on one host.
 void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told);
 
-// watch_values.cc: how a store's watchers learn that it is sealed, or that its generation is over.
-void EndValueWatchers(Turn& turn, Job& job, absl::Status status);
-// OK, or why this daemon may not use the store of this generation.
-absl::Status CheckStoreAccess(const State& state, const JobId& id, uint64_t generation, Incarnation incarnation);
+// put_values.cc: a store that is sealed, or whose generation is over, is told to nobody any more; a host that has just
+// attached is told all there is.
+void CloseStore(Job& job);
+void SendStoredValues(Turn& turn, const Host& host);
 
 // read_logs.cc: a new generation may lie on other hosts; a job that has ended has no more output to follow.
 void MoveLogsOfJob(Turn& turn, const Job& job);

@@ -8,6 +8,8 @@
 namespace trainyard {
 namespace {
 
+constexpr char kNotWaitedFor[] = "the operator asked for a pause without waiting for it";
+
 absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
   if (job.held_at != 0)
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
@@ -24,6 +26,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
     case v1::JOB_STATE_RUNNING:
     case v1::JOB_STATE_RECOVERING:
       EndGroup(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason), request.now());
+      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
       return absl::OkStatus();
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
@@ -34,7 +37,10 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
         turn.SetReason(job, std::move(reason));
         turn.Save(job);
       }
-      if (request.now()) DropTrainers(turn, job);
+      if (request.now()) {
+        DropTrainers(turn, job);
+        LoseUnreachable(turn, job, kNotWaitedFor);
+      }
       return absl::OkStatus();
     default:
       break;

@@ -30,11 +30,11 @@ void ForgetGeneration(Turn& turn, Job& job) {
   }
 }
 
-void SetRanks(Turn& turn, Job& job, const std::vector<RankPlace>& places) {
+void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
   job.ranks.assign(places.size(), Rank());
   for (size_t i = 0; i < places.size(); ++i) {
     job.ranks[i].record.set_rank(static_cast<uint32_t>(i));
-    job.ranks[i].record.set_host(places[i].host.value());
+    job.ranks[i].record.set_host(places[i].value());
     turn.SaveRank(job, static_cast<uint32_t>(i));
   }
   job.record.set_rank_count(places.size());
@@ -79,13 +79,16 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   bool again = job.head().generation() > 0;
   std::vector<HostName> previous;
   for (const Rank& rank : job.ranks) previous.push_back(rank.host());
-  std::vector<RankPlace> places = AssignRanks(*decision.ranks_by_host, previous);
+  std::vector<HostName> places = AssignRanks(*decision.ranks_by_host, previous);
 
   ForgetGeneration(turn, job);
   job.head().set_generation(job.head().generation() + 1);
+  // That a checkpoint is not on a host is nothing that the job could have done better.
+  if (failed && job.record.failure().kind() == v1::FailureRecord::KIND_CHECKPOINT) failed = false;
   if (failed) job.head().set_restarts(job.head().restarts() + 1);
   if (again && !failed) job.head().set_planned_restarts(job.head().planned_restarts() + 1);
   job.record.clear_failure();
+  job.record.clear_stop_requests();
   job.store = ValueStore();
   job.nothing_desired = false;
   job.stop = false;
@@ -93,6 +96,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   job.finished_at = absl::InfiniteFuture();
   job.unreachable_since = absl::InfiniteFuture();
   job.head().set_unreachable(false);
+  StopLooking(turn, job);
   job.reports_until = absl::InfiniteFuture();
   job.progress_at = turn.now;
   job.unconfirmed.clear();
@@ -149,21 +153,25 @@ std::vector<HostSlots> AllHosts(const State& state) {
   return hosts;
 }
 
-PlacementFacts MakeFacts(const Job& job, const std::vector<HostSlots>& hosts) {
+PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts) {
   const v1::Resources& resources = job.head().spec().resources();
-  return {
+  PlacementFacts facts{
       .ranks = job.world_size(),
       .needs_gpu = resources.device() == v1::DEVICE_CUDA,
       .hosts = hosts,
       .previous = HostsOfRanks(job),
       .only = {resources.hosts().begin(), resources.hosts().end()},
       .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
+      .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
       .one_a_host = job.head().spec().has_probe() && static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+  // Better where it may fail again than nowhere.
+  if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
+  return facts;
 }
 
 // Later jobs are to leave alone what this one, which has waited for long, could use.
 void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
-  PlacementFacts facts = MakeFacts(job, hosts);
+  PlacementFacts facts = MakeFacts(turn.now, job, hosts);
   if (!CouldFit(facts)) return;  // however long the others wait, it would not be placed
   std::string why = absl::StrCat("kept for job ", job.id.value(), ", which has waited for ",
                                  absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
@@ -203,6 +211,14 @@ std::vector<HostSlots> FreeSlots(const State& state) {
   return hosts;
 }
 
+bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
+  std::vector<HostSlots> hosts = AllHosts(state);
+  PlacementFacts facts = MakeFacts(now, job, hosts);
+  facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
+  facts.excluded.insert(facts.excluded.end(), without.begin(), without.end());
+  return CouldFit(facts);
+}
+
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
   std::set<uint64_t> indexes = submit_indexes;
   indexes.insert(turn.state.overdue.begin(), turn.state.overdue.end());
@@ -212,7 +228,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
   for (uint64_t index : indexes) {
     Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
     if (!MayBePlaced(turn, job)) continue;
-    PlacementDecision decision = DecidePlacement(MakeFacts(job, hosts));
+    PlacementDecision decision = DecidePlacement(MakeFacts(turn.now, job, hosts));
     if (!decision.ranks_by_host.has_value()) {
       if (job.head().reason() != decision.reason) turn.SetReason(job, decision.reason);
       if (turn.state.overdue.contains(index)) KeepFor(turn, job, hosts);

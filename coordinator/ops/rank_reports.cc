@@ -11,6 +11,8 @@
 namespace trainyard {
 namespace {
 
+constexpr absl::Duration kDropsSpan = absl::Minutes(1);
+
 // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
 // coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
 void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
@@ -57,6 +59,18 @@ void TellInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
   while (eval < report.evals_size()) TellEval(turn, job, report.evals(eval++));
 }
 
+// The first loss is told at once; what follows within a span only together, when it is over.
+void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
+  if (job.drops_since != absl::InfiniteFuture()) {
+    job.reports_dropped += count;
+    return;
+  }
+  job.drops_since = turn.now;
+  turn.Notice(job, "warning",
+              absl::StrCat(count, " step reports were dropped by the daemon on ", rank.record.host(),
+                           " while it could not reach the coordinator"));
+}
+
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
@@ -73,19 +87,29 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   if (rank.record.rank() != 0) return;
   TellInOrder(turn, job, report);
   if (rank.exited() || rank.record.finished()) turn.KeepReports(job);
-  if (report.dropped_steps() > 0) {
-    turn.Notice(job, "warning",
-                absl::StrCat(report.dropped_steps(), " step reports were dropped by the daemon on ", rank.record.host(),
-                             " while it could not reach the coordinator"));
-  }
+  if (report.dropped_steps() > 0) NoteDropped(turn, job, rank, report.dropped_steps());
 }
 
 }  // namespace
+
+void TellDroppedReports(Turn& turn, Job& job) {
+  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
+  if (job.reports_dropped > 0) {
+    turn.Notice(
+        job, "warning",
+        absl::StrCat(job.reports_dropped, " more step reports were dropped in the ",
+                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
+  }
+  // As long as there is more to tell, it is told once a span.
+  job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
+  job.reports_dropped = 0;
+}
 
 void Run(Turn& turn, RankReportsTold& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;
   const HostName& host = session->second;
+  if (!event.reports.paths().empty()) NotePaths(turn, host, event.reports);
   for (const v1::RankReport& report : event.reports.reports()) {
     auto it = turn.state.jobs.find(JobId(report.key().job_id()));
     if (it == turn.state.jobs.end()) continue;

@@ -20,6 +20,7 @@ absl::Status Restart(Turn& turn, Job& job, const v1::RestartRequest& request) {
       if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
       return absl::OkStatus();
     case v1::JOB_STATE_RECOVERING:
+      StopAvoidingAll(turn, job);
       if (request.now()) LoseUnreachable(turn, job, "the operator asked for a restart without waiting for it");
       return absl::OkStatus();  // it is being started again already
     case v1::JOB_STATE_STOPPING:

@@ -33,6 +33,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
                                                       "them again; say so with --from-start, or cancel the job"));
   }
   turn.Decide(job, "operator", "info", reason);
+  StopAvoidingAll(turn, job);
   turn.Move(job, LifecycleEvent::kResume, std::move(reason));
   return absl::OkStatus();
 }

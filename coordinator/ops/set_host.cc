@@ -1,11 +1,13 @@
-// SetHost: an operator takes a host out of use, back into use, or says that it is gone.
+// SetHost: an operator takes a host out of use, back into use, or says that it is gone, for now or for good.
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/strict_yaml.h"
 #include "coordinator/core/history.h"
+#include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
@@ -47,13 +49,11 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   turn.DecideCluster(host.name, "operator", "info", absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
-    if (job.state() == v1::JOB_STATE_STOPPING) {
-      if (request.now()) DropTrainers(turn, job);
-      continue;  // it leaves the host anyway
-    }
-    // A failed group is on its way out, and is not placed on a cordoned host again.
-    if (job.state() == v1::JOB_STATE_RECOVERING) continue;
-    EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());
+    // A group that is being ended leaves the host anyway, and is not placed on a cordoned one again.
+    const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
+    if (!ending) EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());
+    if (ending && request.now()) DropTrainers(turn, job);
+    if (request.now()) LoseUnreachable(turn, job, "the operator asked for a drain without waiting for it");
   }
 }
 
@@ -64,6 +64,43 @@ void Lose(Turn& turn, Host& host, const std::string& reason) {
     Job& job = turn.state.jobs.at(id);
     LoseHost(turn, job, host.name, "operator", text);
   }
+}
+
+absl::Status CheckForgettable(const State& state, const Host& host) {
+  std::vector<std::string> problems;
+  if (host.attached()) {
+    problems.push_back(absl::StrCat("its daemon is attached from ", host.peer, " (stop it there first)"));
+  } else if (host.reachable) {
+    problems.push_back("it was heard of within its lease (wait for that to run out)");
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    std::vector<std::string> ranks;
+    for (uint32_t rank : job.ranks_on.at(host.name)) {
+      if (!job.ranks[rank].ended()) ranks.push_back(absl::StrCat(rank));
+    }
+    if (ranks.empty()) continue;
+    if (ranks.size() > 8) ranks.resize(8), ranks.push_back("...");
+    problems.push_back(absl::StrCat("job ", id.value(), " has rank ", absl::StrJoin(ranks, ", "),
+                                    " there (drain it; with --lost if it will not come back)"));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("host ", host.name.value(), " cannot be forgotten: ", absl::StrJoin(problems, "; ")));
+}
+
+// Nothing of it is left but what its jobs' records and the events tell.
+void Forget(Turn& turn, const Host& host, const std::string& reason) {
+  const HostName name = host.name;
+  turn.DecideCluster(name, "operator", "info",
+                     WithReason(absl::StrCat("host ", name.value(), " is forgotten"), reason));
+  for (auto& [id, job] : turn.state.jobs) {
+    StopAvoiding(turn, job, name);
+    job.unconfirmed.erase(name);
+  }
+  turn.state.incarnations.erase(host.incarnation());
+  turn.Delete(HostKey(name));
+  turn.state.hosts.erase(name);
 }
 
 absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
@@ -93,15 +130,29 @@ absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
       Lose(turn, host, request.reason());
       break;
     default:
-      return absl::InvalidArgumentError("action must be CORDON, UNCORDON, DRAIN or LOST");
+      return absl::InvalidArgumentError("action must be CORDON, UNCORDON, DRAIN, LOST or FORGET");
   }
   turn.ScheduleAll();
   return absl::OkStatus();
 }
 
+// Answers with what the host was.
+void ForgetHost(Turn& turn, const SetHost& event) {
+  Reply reply{event.call, absl::OkStatus(), {}};
+  auto it = turn.state.hosts.find(HostName(event.request.name()));
+  reply.status = it == turn.state.hosts.end() ? UnknownHost(turn.state, event.request.name())
+                                              : CheckForgettable(turn.state, it->second);
+  if (reply.status.ok()) {
+    reply.response = MakeHostStatus(turn, it->second);
+    Forget(turn, it->second, event.request.reason());
+  }
+  turn.Emit(std::move(reply));
+}
+
 }  // namespace
 
 void Run(Turn& turn, SetHost& event) {
+  if (event.request.action() == v1::SetHostRequest::ACTION_FORGET) return ForgetHost(turn, event);
   if (absl::Status status = Set(turn, event.request); !status.ok()) {
     turn.Emit(Reply{event.call, std::move(status), {}});
     return;

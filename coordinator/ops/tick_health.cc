@@ -86,10 +86,28 @@ void EndUnkillable(Turn& turn, Job& job) {
   }
 }
 
+// "rank 1 on w2 (its process has ended, its shim does not tell)".
+std::string TellLeaver(const Turn& turn, const Rank& rank) {
+  std::string text = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
+  auto host = turn.state.hosts.find(rank.host());
+  const std::string& state = rank.stand.process_state;
+  if (host == turn.state.hosts.end() || !host->second.reachable) return absl::StrCat(text, " (host unreachable)");
+  if (state == "Z") return absl::StrCat(text, " (its process has ended, its shim does not tell)");
+  return state.empty() ? text : absl::StrCat(text, " (state ", state, ")");
+}
+
 // Every rank has told its last step, but not every one has left.
 void EndLeavers(Turn& turn, Job& job) {
   if (turn.now - job.finished_at < kLeaveLimit || job.nothing_desired || AllEnded(job)) return;
-  turn.Notice(job, "warning", "every rank has made all steps, but not every one has left; those are killed");
+  std::vector<std::string> leavers;
+  for (const Rank& rank : job.ranks) {
+    if (rank.ended()) continue;
+    leavers.push_back(leavers.size() < 3 ? TellLeaver(turn, rank) : "...");
+    if (leavers.size() > 3) break;
+  }
+  turn.Notice(job, "warning",
+              absl::StrCat("every rank has made all steps, but not left within ", absl::FormatDuration(kLeaveLimit),
+                           ": ", absl::StrJoin(leavers, ", "), "; what is left of the group is killed"));
   DropTrainers(turn, job);
 }
 
@@ -105,6 +123,7 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 void TickJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
   EndMissingTrainers(turn, job);
+  TellDroppedReports(turn, job);
   JudgeLosses(turn, job);
   JudgeFormation(turn, job);
   EndUnkillable(turn, job);
@@ -131,10 +150,12 @@ void TickJob(Turn& turn, Job& job) {
   }
 }
 
-// Jobs that have waited so long that later ones no longer overtake them.
+// Jobs whose time has come: to be placed where they could not run before, or because they have waited so long that
+// later ones no longer overtake them.
 void MarkOverdue(Turn& turn) {
   for (uint64_t index : turn.state.queue) {
-    const Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    ScheduleWhereAvoidanceEnds(turn, job);
     if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
     turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
                            ": later jobs no longer take slots it could use"));

@@ -18,6 +18,8 @@ v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl
 }
 
 void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
+  // Its host was given up and the job has no group any more: what comes back late is a stray of that host.
+  if (!HasTrainers(job.state())) return;
   rank.record.set_started(true);
   rank.record.set_pid(started.pid());
   rank.seen_running = true;
@@ -57,6 +59,16 @@ void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken
                                         CutText(broken.message(), 1024))));
 }
 
+void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
+  std::string message = CutText(refused.message(), 4096);
+  // An original that was cut off may have the checkpoint; that this host lacks it says nothing against the job.
+  FailGeneration(
+      turn, job,
+      refused.checkpoint_missing()
+          ? FailureOf(rank, v1::FailureRecord::KIND_CHECKPOINT, absl::StrCat("cannot go on there: ", message))
+          : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
+}
+
 // Once a rank: what it measured is told to watchers, and the doctor judges it.
 void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
   const bool told = std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
@@ -92,15 +104,13 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
       rank.last_step = std::max(rank.last_step, fact.finished().step());
       break;
     case v1::Fact::kRefused:
-      FailGeneration(turn, job,
-                     FailureOf(rank, v1::FailureRecord::KIND_REFUSED,
-                               absl::StrCat("refused the job: ", CutText(fact.refused().message(), 4096))));
+      Refused(turn, job, rank, fact.refused());
       break;
     case v1::Fact::kBroken:
       Broken(turn, job, rank, fact.broken());
       break;
     case v1::Fact::kExamined:
-      NoteExamination(turn, rank, fact.examined());
+      NoteExamination(turn, job, rank, fact.examined());
       return;
     case v1::Fact::kDecided:
       NoteHostDecisions(turn, job, rank.host(), fact.decided());

@@ -18,6 +18,11 @@ constexpr uint32_t kMostDoublings = 6;
 // A trainer whose link is not open (its daemon is new) opens it within a second or two; one that has not by then is
 // taken as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
+// What the network does not carry for the moment, a lossy one carries later: TCP doubles its pauses. A connection that
+// is dead is told by the ranks themselves, which see it go silent for 15 s.
+constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
+// A little more than the time from one report of a rank to the next.
+constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 constexpr double kSpinning = 0.8;
 // On a host with more to do than cores a process that wants all of one gets less, but is found running.
 constexpr double kSpinningCrowded = 0.1;
@@ -28,6 +33,8 @@ constexpr int kFramesTold = 4;
 std::string PhaseOf(const RankStand& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
 
 bool IsStopped(const RankStand& rank) { return rank.process_state == "T"; }
+// Somebody looks at it with a debugger, and would not thank us for a restart.
+bool IsTraced(const RankStand& rank) { return rank.process_state == "t"; }
 
 const v1::CommunicatorReport* Waiting(const RankStand& rank) {
   for (const v1::CommunicatorReport& communicator : rank.communicators) {
@@ -68,6 +75,8 @@ class Judge {
     bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankStand* r) { return IsKnown(*r); });
     // With a host out of reach it is for the rule of lost hosts to say what is wrong, unless it is plain without it.
     if (!all_heard && !blame.hard && !blame.certain) return decision;
+    const absl::Time heard = HeardUntil(blame);
+    if (heard - last_ < kHangExamineAfter) return decision;
 
     for (const RankStand* rank : blame.culprits) decision.culprits.push_back(rank->rank);
     absl::Time last = last_;
@@ -76,13 +85,16 @@ class Judge {
       for (const RankStand* rank : alive_) last = std::max(last, rank->busy_at);
     }
     decision.stalled_since = last;
-    if (!blame.hard && (now_ - last < limit_ || facts_.asked)) {
-      if (now_ - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
+    if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
+    if (!blame.hard && (heard - last < limit_ || facts_.asked)) {
+      if (heard - last >= kHangExamineAfter) decision.act = HangDecision::Act::kExamine;
       return decision;
     }
     decision.learned = blame.hard || limit_learned_;
     if (!blame.hard) decision.phase = limit_phase_;
-    decision.act = facts_.restart && decision.learned ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
+    bool traced = std::any_of(blame.culprits.begin(), blame.culprits.end(), [](const auto* r) { return IsTraced(*r); });
+    bool restart = facts_.restart && decision.learned && !traced;
+    decision.act = restart ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
     decision.reason = absl::StrCat(Tell(blame), "; ", TellPatience(now_ - last, blame.hard));
     return decision;
   }
@@ -116,6 +128,16 @@ class Judge {
     return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_) || IsSilent(rank));
   }
   bool IsKnown(const RankStand& rank) const { return IsFresh(rank) || IsHard(rank); }
+
+  // Until when those it is concluded from are known to have stood still. Of a host whose messages are late, and which
+  // still has its lease, nothing newer is known.
+  absl::Time HeardUntil(const Blame& blame) const {
+    absl::Time until = now_;
+    for (const RankStand* rank : blame.hard ? blame.culprits : alive_) {
+      if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->told_at) + kReportInterval);
+    }
+    return until;
+  }
 
   Blame FindBlame() const {
     Blame blame;
@@ -275,6 +297,7 @@ class Judge {
   std::string TellHow(const RankStand& rank, bool one) const {
     const char* is = one ? "is " : "are ";
     if (IsStopped(rank)) return absl::StrCat(is, "stopped (SIGSTOP, state T)");
+    if (IsTraced(rank)) return absl::StrCat(is, "held by a debugger (state t)");
     std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
     std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
     if (IsHard(rank)) {

@@ -26,6 +26,9 @@ inline constexpr absl::Duration kHangExamineAfter = absl::Seconds(3);
 // A daemon that was asked to look at a process is not waited for longer.
 inline constexpr absl::Duration kExaminationWait = absl::Seconds(2);
 
+// A rank that is to be ended for a hang lives so much longer, for its stack to be read.
+inline constexpr absl::Duration kStackWait = absl::Seconds(5);
+
 // The longest times that a phase took lately, over all ranks. One entry a step (of the last 64 that had one).
 class PhaseTimes {
  public:

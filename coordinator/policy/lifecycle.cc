@@ -32,6 +32,7 @@ const std::vector<Transition>& LifecycleTable() {
       {v1::JOB_STATE_RECOVERING, E::kStopAsked, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_RECOVERING, E::kCancel, v1::JOB_STATE_STOPPING},
       {v1::JOB_STATE_STOPPING, E::kAllDone, v1::JOB_STATE_SUCCEEDED},
+      {v1::JOB_STATE_STOPPING, E::kStopUndone, v1::JOB_STATE_RUNNING},
       {v1::JOB_STATE_STOPPING, E::kEndedRestart, v1::JOB_STATE_QUEUED},
       {v1::JOB_STATE_STOPPING, E::kEndedPaused, v1::JOB_STATE_PAUSED},
       {v1::JOB_STATE_STOPPING, E::kEndedCancelled, v1::JOB_STATE_CANCELLED},
@@ -81,6 +82,8 @@ absl::string_view EventName(LifecycleEvent event) {
       return "give_up";
     case E::kStopAsked:
       return "stop_asked";
+    case E::kStopUndone:
+      return "stop_undone";
     case E::kPause:
       return "pause";
     case E::kResume:

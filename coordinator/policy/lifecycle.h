@@ -8,7 +8,7 @@
 //      ▼                         ▼
 //   CANCELLED, FAILED ◀────── STOPPING ──▶ QUEUED, PAUSED
 //                             (cancelled, failed for good, or ended as asked: restart, drain, pause; ranks are being
-//                             ended)
+//                             ended. Back to RUNNING where the save before such an end fails)
 #pragma once
 
 #include <optional>
@@ -28,6 +28,7 @@ enum class LifecycleEvent {
   kRestart,         // a rank failed; the group is to be formed again
   kGiveUp,          // a rank failed in a way, or so often, that starting again is no use
   kStopAsked,       // restart, pause or drain: the group is to end, and nothing has failed
+  kStopUndone,      // the save before such an end failed: the group goes on as it was
   kPause,           // asked of a job that has no group
   kResume,          // asked of a paused job
   kCancel,          // somebody asked

@@ -110,6 +110,9 @@ void OrderByPlace(std::vector<HostSlots>& hosts) {
 std::string BarredFor(const PlacementFacts& facts, const HostSlots& host) {
   if (Names(facts.excluded, host.name)) return "in resources.exclude_hosts";
   if (!facts.only.empty() && !Names(facts.only, host.name)) return "not in resources.hosts";
+  if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.barred.empty()) {
+    return avoided->second;
+  }
   return host.barred;
 }
 

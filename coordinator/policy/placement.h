@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,7 +43,9 @@ struct PlacementFacts {
   std::vector<HostName> previous = {};     // by rank, of the generation before; empty: there was none
   std::vector<std::string> only = {};      // resources.hosts; empty: any
   std::vector<std::string> excluded = {};  // resources.exclude_hosts
-  bool one_a_host = false;                 // a probe of hosts: each of `only` gets one rank
+  // Hosts that could not run this job lately, and why: "the checkpoint of step 40 is not in /runs/a".
+  std::map<std::string, std::string> avoided = {};
+  bool one_a_host = false;  // a probe of hosts: each of `only` gets one rank
 };
 
 // How many ranks each chosen host gets, hosts in their order. No count is 0.

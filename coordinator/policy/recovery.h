@@ -43,10 +43,14 @@ std::optional<v1::FailureRecord> JudgeExit(const EndedRank& ended);
 // the peers of a failed rank report is no cause of its own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
-// Starting again is no use: the job cannot work as it is written, or its program cannot run there.
+// Starting again is no use, wherever: the job cannot work as it is written.
 bool IsForGood(v1::FailureRecord::Kind kind);
 // "signal": a label of metrics and reports.
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
+
+// A host that could not run a job is left out of its placement for so long, doubling with each time up to the most.
+inline constexpr absl::Duration kAvoidLeast = absl::Minutes(1);
+inline constexpr absl::Duration kAvoidMost = absl::Minutes(10);
 
 struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;
@@ -54,6 +58,7 @@ struct RecoveryFacts {
   uint32_t max_restarts = 0;
   std::optional<uint64_t> checkpoint_step;  // newest recorded
   uint32_t failures_without_progress = 0;   // in a row, before this one
+  bool elsewhere = false;                   // the job could be placed without the host of the failed rank
 };
 
 struct RecoveryDecision {
@@ -62,8 +67,10 @@ struct RecoveryDecision {
   std::string reason;    // "...; restarting from step 100 (restart 1 of 10)"
 };
 
-// Restart, or give up with the cause. The first failure restarts at once; those that follow without a step gained wait
-// 250 ms, doubling up to 10 s, so that a job that cannot start does not burn its host.
+// Restart, or give up with the cause. What only one host cannot do is done elsewhere: a start that fails there for good
+// where the job fits without it, and a checkpoint that is missing there in any case, which is not counted. The first
+// failure restarts at once; those that follow without a step gained wait 250 ms, doubling up to 10 s, so that a job
+// that cannot start does not burn its host.
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts);
 
 }  // namespace trainyard

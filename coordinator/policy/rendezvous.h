@@ -3,7 +3,6 @@
 // again.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "common/ids.h"
@@ -11,14 +10,9 @@
 
 namespace trainyard {
 
-struct RankPlace {
-  HostName host;
-  uint32_t local_rank = 0;        // among the job's ranks on this host
-  uint32_t local_world_size = 0;  // how many those are
-};
-
-// By rank. `previous` is the host of each rank in the generation before; empty: ranks are numbered host by host in the
-// order of `ranks_by_host`. REQUIRES: the counts are not 0, and `previous` is empty or as long as their sum.
-std::vector<RankPlace> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous);
+// The host of each rank. `previous` is the host of each rank in the generation before; empty: ranks are numbered host
+// by host in the order of `ranks_by_host`. REQUIRES: the counts are not 0, and `previous` is empty or as long as their
+// sum.
+std::vector<HostName> AssignRanks(const RanksByHost& ranks_by_host, const std::vector<HostName>& previous);
 
 }  // namespace trainyard

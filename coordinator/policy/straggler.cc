@@ -25,11 +25,11 @@ double MedianOfOthers(const std::vector<double>& values, size_t index) {
 
 }  // namespace
 
-void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps) {
+void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps, double wait_s) {
   // A total that falls is of another process.
   if (!samples_.empty() && micro_batches < samples_.back().micro_batches) samples_.clear();
   if (!samples_.empty() && at - samples_.back().at < kSampleInterval) return;
-  samples_.push_back({at, compute_s, micro_batches, steps});
+  samples_.push_back({at, compute_s, micro_batches, steps, wait_s});
   while (samples_.size() > 2 && at - samples_[1].at >= kWindow) samples_.pop_front();
 }
 
@@ -49,6 +49,14 @@ double ComputeWindow::StepSeconds() const {
   const Sample* first = First();
   if (first == nullptr || samples_.back().steps <= first->steps) return 0;
   return (samples_.back().compute_s - first->compute_s) / static_cast<double>(samples_.back().steps - first->steps);
+}
+
+double ComputeWindow::WaitShare() const {
+  const Sample* first = First();
+  if (first == nullptr) return 0;
+  double waited = samples_.back().wait_s - first->wait_s;
+  double computed = samples_.back().compute_s - first->compute_s;
+  return waited > 0 && computed >= 0 ? waited / (waited + computed) : 0;
 }
 
 std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<StragglerFacts>& ranks) {

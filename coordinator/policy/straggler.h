@@ -15,10 +15,12 @@ namespace trainyard {
 class ComputeWindow {
  public:
   // Totals since the trainer began.
-  void Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps);
+  void Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps, double wait_s = 0);
   // Means over the window; 0: too little is known yet.
   double MicroBatchSeconds() const;
   double StepSeconds() const;
+  // Of computing and waiting for other ranks together, what the waiting was; 0 also where too little is known yet.
+  double WaitShare() const;
 
  private:
   struct Sample {
@@ -26,6 +28,7 @@ class ComputeWindow {
     double compute_s;
     uint64_t micro_batches;
     uint64_t steps;
+    double wait_s;
   };
   // The oldest and the newest where they lie far enough apart; else null.
   const Sample* First() const;

@@ -6,7 +6,6 @@
 
 #include "common/rpc_status.h"
 #include "coordinator/rpc/attach_stream.h"
-#include "coordinator/rpc/values_stream.h"
 
 namespace trainyard {
 
@@ -14,7 +13,7 @@ namespace {
 
 // Nobody waits for an acknowledgement to go on, and one stands for all before it: what a host tells within this time is
 // acknowledged once.
-constexpr absl::Duration kAckWait = absl::Milliseconds(10);
+constexpr absl::Duration kAckWait = absl::Milliseconds(20);
 
 // One PushLogs. Reads on only while the reader it feeds keeps up.
 class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
@@ -74,31 +73,14 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
 
 }  // namespace
 
-AgentServiceImpl::AgentServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge)
-    : context_(context), calls_(calls), bridge_(bridge) {}
+AgentServiceImpl::AgentServiceImpl(const RpcContext& context, LogBridge& bridge) : context_(context), bridge_(bridge) {}
 AgentServiceImpl::~AgentServiceImpl() = default;
 
-grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* AgentServiceImpl::Attach(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AgentServiceImpl::Attach(
     grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<AttachStream>(context_, sessions_, context->peer());
   AttachStream* reactor = stream.get();
   reactor->Start(std::move(stream));
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* AgentServiceImpl::PutValue(grpc::CallbackServerContext* context,
-                                                     const v1::PutValueRequest* request,
-                                                     v1::PutValueResponse* response) {
-  return calls_.Start("PutValue", context, response, [request](CallId call) {
-    return trainyard::PutValue{call, *request};
-  });
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* AgentServiceImpl::WatchValues(grpc::CallbackServerContext*,
-                                                                          const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<ValuesStream>(context_, watches_);
-  ValuesStream* reactor = stream.get();
-  reactor->Start(std::move(stream), *request);
   return reactor;
 }
 
@@ -134,16 +116,8 @@ void AgentServiceImpl::Release(EndSession end) {
   if (auto stream = sessions_.Find(end.session)) stream->End(end.status);
 }
 
-void AgentServiceImpl::Release(EndValues end) {
-  values_.SendAll();
-  for (WatchId watch : end.watches) {
-    if (auto stream = watches_.Find(watch)) stream->End(end.status);
-  }
-}
-
 void AgentServiceImpl::EndAll(const absl::Status& status) {
   for (auto& [id, stream] : sessions_.All()) stream->End(status);
-  for (auto& [id, stream] : watches_.All()) stream->End(status);
 }
 
 std::vector<Tick::Heard> AgentServiceImpl::TakeHeard() {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "coordinator/core/effect.h"
-#include "coordinator/rpc/call_table.h"
 #include "coordinator/rpc/log_bridge.h"
 #include "coordinator/rpc/registry.h"
 #include "coordinator/rpc/value_fan_out.h"
@@ -19,24 +18,17 @@
 namespace trainyard {
 
 class AttachStream;
-class ValuesStream;
 
-// WatchValues writes bytes that were encoded once for all watchers; the others write messages.
-using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_WatchValues<
-    v1::AgentService::WithCallbackMethod_Attach<v1::AgentService::WithCallbackMethod_PutValue<
-        v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>>>;
+// Attach writes values that were encoded once for all hosts.
+using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_Attach<
+    v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>;
 
 class AgentServiceImpl final : public AgentServiceBase {
  public:
-  AgentServiceImpl(const RpcContext& context, CallTable& calls, LogBridge& bridge);
+  AgentServiceImpl(const RpcContext& context, LogBridge& bridge);
   ~AgentServiceImpl() override;
 
-  grpc::ServerBidiReactor<v1::AgentMessage, v1::CoordinatorMessage>* Attach(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* PutValue(grpc::CallbackServerContext* context, const v1::PutValueRequest* request,
-                                     v1::PutValueResponse* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchValues(grpc::CallbackServerContext* context,
-                                                          const grpc::ByteBuffer* request) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Attach(grpc::CallbackServerContext* context) override;
   grpc::ServerReadReactor<v1::LogChunk>* PushLogs(grpc::CallbackServerContext* context,
                                                   v1::PushLogsResponse* response) override;
 
@@ -44,7 +36,6 @@ class AgentServiceImpl final : public AgentServiceBase {
   void Release(SendToHost send);
   void Release(EndSession end);
   void Release(SendValues send) { values_.Add(std::move(send)); }
-  void Release(EndValues end);
   // Values and acknowledgements gather for a while before they are sent. Returns in what time this is to be called
   // again, at the latest.
   absl::Duration Flush();
@@ -55,13 +46,11 @@ class AgentServiceImpl final : public AgentServiceBase {
 
  private:
   const RpcContext& context_;
-  CallTable& calls_;
   LogBridge& bridge_;
   Registry<SessionId, AttachStream> sessions_;
-  Registry<WatchId, ValuesStream> watches_;
 
   // The loop's thread's own.
-  ValueFanOut values_{watches_};
+  ValueFanOut values_{sessions_};
   std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest of each host
   absl::Time acks_due_;
 };

@@ -1,12 +1,55 @@
 #include "coordinator/rpc/attach_stream.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
-
+#include "common/limits.h"
 #include "common/rpc_status.h"
+#include "coordinator/rpc/value_fan_out.h"
 
 namespace trainyard {
+namespace {
+
+// A message of values is well below what gRPC takes, also with its last piece.
+constexpr size_t kValuesBytes = 4 << 20;
+static_assert(kValuesBytes + ValueFanOut::kPieceBytes + limits::kStoreValueBytes < limits::kGrpcMessageBytes);
+// Refusals that wait for a daemon which does not read; it asks again for what it is not told.
+constexpr int kRefusalsMost = 1'024;
+
+grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
+  grpc::ByteBuffer bytes;
+  bool own = false;
+  grpc::SerializationTraits<v1::CoordinatorMessage>::Serialize(message, &bytes, &own);
+  return bytes;
+}
+
+// What goes before `size` bytes of values in a CoordinatorMessage.
+grpc::Slice EncodeHead(const v1::StoreValues& head, size_t size) {
+  namespace pb = google::protobuf;
+  using Wire = pb::internal::WireFormatLite;
+  constexpr uint32_t kOuter =
+      Wire::MakeTag(v1::CoordinatorMessage::kValuesFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED);
+  constexpr uint32_t kInner = Wire::MakeTag(v1::StoreValues::kValuesFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED);
+  const size_t inner = head.ByteSizeLong() + 1 + pb::io::CodedOutputStream::VarintSize64(size) + size;
+  std::string text;
+  {
+    pb::io::StringOutputStream out(&text);
+    pb::io::CodedOutputStream coded(&out);
+    coded.WriteVarint32(kOuter);
+    coded.WriteVarint64(inner);
+    head.SerializeWithCachedSizes(&coded);
+    coded.WriteVarint32(kInner);
+    coded.WriteVarint64(size);
+  }
+  return grpc::Slice(text);
+}
+
+}  // namespace
 
 AttachStream::AttachStream(const RpcContext& context, Registry<SessionId, AttachStream>& registry, std::string peer)
     : context_(context), registry_(registry), id_(registry.NewId()), peer_(std::move(peer)) {}
@@ -29,7 +72,11 @@ void AttachStream::OnReadDone(bool ok) {
     return;
   }
   heard_unix_ns_.store(absl::ToUnixNanos(context_.clock->TimeNow()));
-  if (Take(std::move(incoming_))) return Read();
+  v1::AgentMessage message;
+  if (!grpc::SerializationTraits<v1::AgentMessage>::Deserialize(&incoming_, &message).ok()) {
+    return End(absl::InvalidArgumentError("a message of Attach cannot be read"));
+  }
+  if (Take(std::move(message))) return Read();
   // The queue is full: read on when it was drained. The registry keeps this alive for as long as it may be read.
   auto self = registry_.Find(id_);
   if (self != nullptr) context_.queue->WhenDrained([self] { self->Read(); });
@@ -54,6 +101,8 @@ bool AttachStream::Take(v1::AgentMessage message) {
       return context_.queue->Post(RankReportsTold{id_, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kHeartbeat:
       return TakeHeartbeat(message.heartbeat());
+    case v1::AgentMessage::kPut:
+      return context_.queue->Post(HostValuesTold{id_, std::move(*message.mutable_put())});
     default:
       return true;  // of a newer daemon: what this version does not know, it need not
   }
@@ -78,24 +127,82 @@ bool AttachStream::TakeHeartbeat(const v1::Heartbeat& beat) {
 void AttachStream::Send(v1::CoordinatorMessage message) {
   absl::MutexLock lock(&mu_);
   if (ended_with_.has_value()) return;
-  if (message.has_welcome()) {
-    welcome_ = std::move(message);
-  } else if (message.has_desired()) {
-    desired_ = std::move(message);
+  if (message.has_values()) {
+    Refuse(std::move(message));
   } else {
-    ack_ = std::move(message);
+    Kind kind = message.has_welcome() ? Kind::kWelcome : message.has_desired() ? Kind::kDesired : Kind::kAck;
+    waiting_[static_cast<size_t>(kind)] = std::move(message);
+    Wait(kind);
   }
   if (!writing_) WriteNext();
 }
 
-void AttachStream::WriteNext() {
-  for (std::optional<v1::CoordinatorMessage>* waiting : {&welcome_, &desired_, &ack_}) {
-    if (!waiting->has_value()) continue;
-    outgoing_ = *std::exchange(*waiting, std::nullopt);
-    writing_ = true;
-    StartWrite(&outgoing_);
-    return;
+void AttachStream::Refuse(v1::CoordinatorMessage message) {
+  v1::CoordinatorMessage& waits = waiting_[static_cast<size_t>(Kind::kRefused)];
+  v1::StoreValues& told = *waits.mutable_values();
+  v1::StoreValues& more = *message.mutable_values();
+  bool same = told.job_id() == more.job_id() && told.generation() == more.generation();
+  if (!same) {
+    told = std::move(more);  // of another group: what was put for the one before is asked for again, or is over
+  } else {
+    for (v1::RefusedValue& refused : *more.mutable_refused()) {
+      if (told.refused_size() >= kRefusalsMost) break;
+      *told.add_refused() = std::move(refused);
+    }
   }
+  Wait(Kind::kRefused);
+}
+
+void AttachStream::SendValues(const JobId& job, uint64_t generation, const ValuePiece* pieces, size_t count) {
+  absl::MutexLock lock(&mu_);
+  if (ended_with_.has_value()) return;
+  auto is_older = [&](const Values& values) { return values.job == job && values.generation < generation; };
+  values_.erase(std::remove_if(values_.begin(), values_.end(), is_older), values_.end());
+  auto at = std::find_if(values_.begin(), values_.end(),
+                         [&](const Values& values) { return values.job == job && values.generation == generation; });
+  if (at == values_.end()) at = values_.insert(values_.end(), {job, generation, {}});
+  at->pieces.insert(at->pieces.end(), pieces, pieces + count);
+  Wait(Kind::kValues);
+  if (!writing_) WriteNext();
+}
+
+void AttachStream::Wait(Kind kind) {
+  if (std::find(order_.begin(), order_.end(), kind) == order_.end()) order_.push_back(kind);
+}
+
+void AttachStream::EncodeValues() {
+  Values& values = values_.front();
+  v1::StoreValues head;
+  head.set_job_id(values.job.value());
+  head.set_generation(values.generation);
+  std::vector<grpc::Slice> slices(1);
+  size_t bytes = 0;
+  while (!values.pieces.empty() && bytes < kValuesBytes) {
+    ValuePiece& piece = values.pieces.front();
+    bytes += piece.bytes.size();
+    head.set_count(head.count() + piece.count);
+    slices.push_back(std::move(piece.bytes));
+    values.pieces.pop_front();
+  }
+  slices[0] = EncodeHead(head, bytes);
+  outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
+  if (values.pieces.empty()) values_.pop_front();
+  if (!values_.empty()) Wait(Kind::kValues);
+}
+
+void AttachStream::WriteNext() {
+  if (order_.empty()) return;
+  Kind kind = order_.front();
+  order_.erase(order_.begin());
+  if (kind == Kind::kValues) {
+    EncodeValues();
+  } else {
+    v1::CoordinatorMessage& message = waiting_[static_cast<size_t>(kind)];
+    outgoing_ = Encode(message);
+    message.Clear();
+  }
+  writing_ = true;
+  StartWrite(&outgoing_);
 }
 
 void AttachStream::OnWriteDone(bool ok) {

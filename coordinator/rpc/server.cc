@@ -71,7 +71,7 @@ RpcServer::RpcServer(RpcServerOptions options, EventQueue* queue, Clock* clock,
       context_{.queue = queue, .clock = clock, .count = std::move(count)},
       calls_(context_),
       jobs_(context_, calls_, bridge_),
-      agents_(context_, calls_, bridge_) {}
+      agents_(context_, bridge_) {}
 
 RpcServer::~RpcServer() { Stop(); }
 
@@ -106,6 +106,12 @@ absl::Status RpcServer::Listen() {
   // Readers that vanished without a word (watchers have no lease) are found within 15 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  // Connections that are kept open for nothing take descriptors from daemons.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 60'000);
+  // Most messages are small, and each of a thousand daemons sends one a second: a ping each, to learn how wide the way
+  // is, would double what they cost.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
   builder.RegisterService(&jobs_);
   builder.RegisterService(&agents_);
   server_ = builder.BuildAndStart();

@@ -9,23 +9,24 @@
 #include <utility>
 
 #include "common/clock.h"
-#include "coordinator/rpc/values_stream.h"
 
 namespace trainyard {
 namespace {
 
-// Half of what a write costs: a moment is half of what sending takes.
-constexpr absl::Duration kMomentPerWatcher = absl::Microseconds(5);
+// About what a write costs: a moment is what sending takes. Who waits for the values of all ranks is not kept waiting
+// by this: once every host has put as many as any other, they go out at once.
+constexpr absl::Duration kMomentPerHost = absl::Microseconds(10);
 constexpr int kMomentsMost = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
-// Values as they go over the wire: whole fields of a StoreValues, so that pieces laid side by side are a message too.
-void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<grpc::Slice>& pieces) {
+// Values as they go over the wire: whole fields of a StoreValueList, so that pieces laid side by side are one too.
+void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<ValuePiece>& pieces) {
   namespace pb = google::protobuf;
   constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(
-      v1::StoreValues::kValuesFieldNumber, pb::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+      v1::StoreValueList::kValuesFieldNumber, pb::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
   std::string piece;
+  uint32_t count = 0;
   for (size_t i = begin; i < values.size(); ++i) {
     {
       pb::io::StringOutputStream out(&piece);  // appends
@@ -34,8 +35,9 @@ void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<grpc:
       coded.WriteVarint32(static_cast<uint32_t>(values[i]->ByteSizeLong()));
       values[i]->SerializeWithCachedSizes(&coded);
     }
+    ++count;
     if (piece.size() < ValueFanOut::kPieceBytes && i + 1 < values.size()) continue;
-    pieces.emplace_back(piece);
+    pieces.push_back({grpc::Slice(piece), std::exchange(count, 0)});
     piece.clear();
   }
 }
@@ -43,8 +45,8 @@ void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<grpc:
 }  // namespace
 
 absl::Time ValueFanOut::Log::due() const {
-  size_t count = newcomers.size() + (watches == nullptr ? 0 : watches->size());
-  absl::Duration moment = kMomentPerWatcher * static_cast<int64_t>(count);
+  size_t count = newcomers.size() + (sessions == nullptr ? 0 : sessions->size());
+  absl::Duration moment = kMomentPerHost * static_cast<int64_t>(count);
   return std::min(last + moment, first + kMomentsMost * moment);
 }
 
@@ -52,10 +54,11 @@ void ValueFanOut::Add(SendValues send) {
   Log& log = logs_[send.log.get()];
   log.last = Now();
   if (!log.waits()) log.first = log.last;
-  if (send.watches->size() == 1) {
-    log.newcomers.insert(send.watches->front());
+  if (send.sessions->size() == 1) {
+    log.newcomers.insert(send.sessions->front());
   } else {
-    log.watches = std::move(send.watches);
+    if (send.log->values.size() % send.sessions->size() == 0) log.first = log.last = absl::InfinitePast();
+    log.sessions = std::move(send.sessions);
   }
   log.log = std::move(send.log);
 }
@@ -63,12 +66,17 @@ void ValueFanOut::Add(SendValues send) {
 void ValueFanOut::Send(Log& log) {
   Encode(log.log->values, log.encoded, log.pieces);
   log.encoded = log.log->values.size();
-  WatchList watches = std::exchange(log.watches, nullptr);
-  std::set<WatchId> newcomers = std::exchange(log.newcomers, {});
-  if (watches != nullptr) newcomers.insert(watches->begin(), watches->end());
-  for (WatchId watch : newcomers) {
-    if (auto stream = watches_.Find(watch)) stream->Advance(log.pieces);
-  }
+  SessionList sessions = std::exchange(log.sessions, nullptr);
+  std::set<SessionId> newcomers = std::exchange(log.newcomers, {});
+  auto send = [&](SessionId session) {
+    auto stream = streams_.Find(session);
+    size_t& had = log.had[session];
+    if (stream == nullptr || had == log.pieces.size()) return;
+    stream->SendValues(log.log->job, log.log->generation, log.pieces.data() + had, log.pieces.size() - had);
+    had = log.pieces.size();
+  };
+  if (sessions != nullptr) std::for_each(sessions->begin(), sessions->end(), send);
+  std::for_each(newcomers.begin(), newcomers.end(), send);
 }
 
 absl::Duration ValueFanOut::SendDue() {
@@ -83,12 +91,6 @@ absl::Duration ValueFanOut::SendDue() {
     it = !log.waits() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
   }
   return wait;
-}
-
-void ValueFanOut::SendAll() {
-  for (auto& [key, log] : logs_) {
-    if (log.waits()) Send(log);
-  }
 }
 
 }  // namespace trainyard

@@ -1,58 +1,53 @@
-// Rendezvous values on their way to the daemons that watch a generation: N ranks put a value each, N hosts want all of
-// them. A write costs about 10 us whatever is in it, so N x N of them must not happen: values gather until none has
-// come for a moment, are encoded once, and every watcher gets the same bytes.
+// Tells the hosts of a generation what is new in its store: values that were put within a moment of each other are
+// encoded once, and all hosts' streams write the same bytes. A moment is in proportion to what telling costs.
 //
-//   watchers        2      64     1,024   4,096
-//   moment      10 us   320 us     5 ms   20 ms     at most twenty times as long, while values go on coming
-//
-// On the loop's thread.
+// On the loop's thread only.
 #pragma once
 
-#include <grpcpp/support/slice.h>
-
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "coordinator/core/effect.h"
+#include "coordinator/rpc/attach_stream.h"
 #include "coordinator/rpc/registry.h"
 
 namespace trainyard {
 
-class ValuesStream;
-
 class ValueFanOut {
  public:
-  // A piece of encoded values has about this many bytes, or one value more.
+  // A piece has no more than this and one value.
   static constexpr size_t kPieceBytes = 1 << 20;
 
-  // Does not own `watches`; it must outlive this object.
-  explicit ValueFanOut(const Registry<WatchId, ValuesStream>& watches) : watches_(watches) {}
+  // Does not own `streams`; it must outlive this object.
+  explicit ValueFanOut(const Registry<SessionId, AttachStream>& streams) : streams_(streams) {}
 
   void Add(SendValues send);
   // Sends what has gathered for long enough. Returns in what time that is to be asked again; infinite: nothing waits.
   absl::Duration SendDue();
-  void SendAll();
 
  private:
   struct Log {
     std::shared_ptr<const ValueLog> log;
-    std::vector<grpc::Slice> pieces;
-    size_t encoded = 0;  // values that the pieces hold
-    WatchList watches;   // everybody who watched at the last put; null: nothing was put
-    std::set<WatchId> newcomers;
-    absl::Time first, last;  // since it was sent
+    std::vector<ValuePiece> pieces;
+    size_t encoded = 0;    // values that the pieces hold
+    SessionList sessions;  // everybody who was attached at the last put; null: nothing was put
+    std::set<SessionId> newcomers;
+    absl::flat_hash_map<SessionId, size_t> had;  // pieces that a session was sent
+    absl::Time first, last;                      // since it was sent
 
-    bool waits() const { return watches != nullptr || !newcomers.empty(); }
+    bool waits() const { return sessions != nullptr || !newcomers.empty(); }
     absl::Time due() const;
   };
 
   void Send(Log& log);
 
-  const Registry<WatchId, ValuesStream>& watches_;
+  const Registry<SessionId, AttachStream>& streams_;
   std::map<const ValueLog*, Log> logs_;  // of generations that form
 };
 

@@ -2,34 +2,21 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 
 import pytest
 
 import harness
-import processes
+import ill_trainers
+import memory_cgroup
 
-LONG = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
+LONG = harness.LONG_JOB
 
 
 def checkpoints(run_folder):
     return sorted(path for path in pathlib.Path(run_folder).iterdir() if path.name.startswith("step-") and "." not in path.name)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, stubs):
-    """{step: loss} of the long job with nothing going wrong; what every disturbed run must give too."""
-    processes.start_following()
-    cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
-    try:
-        cluster.start_coordinator()
-        cluster.start_worker("h1", slots=2)
-        job = cluster.submit(run_folder=cluster.folder / "run", **LONG)
-        assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
-        return harness.metrics_steps(cluster.folder / "run")
-    finally:
-        cluster.close()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -119,6 +106,34 @@ def test_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path
     assert view.job.restarts == 0
 
 
+@pytest.fixture
+def small_memory():
+    """A cgroup of 1 GiB; made before the cluster, and so taken away after it."""
+    try:
+        group = memory_cgroup.MemoryCgroup("memory", 1 << 30)
+    except OSError as error:
+        pytest.skip(f"this machine lets nobody here make a cgroup with a limit on memory: {error}")
+    with group:
+        yield group
+
+
+def test_a_trainer_killed_for_its_memory_is_told_so_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
+    host = ill_trainers.IllHost(cluster, tmp_path)
+    host.start(prefix=small_memory.prefix)
+    job = cluster.submit(run_folder=tmp_path / "run", **LONG)
+    cluster.wait_for_step(job, 120)
+
+    host.let(1, "eat")
+
+    view = cluster.wait_for_end(job)
+    assert view.state_name == "SUCCEEDED", view.job.reason
+    assert (view.job.restarts, view.job.generation) == (1, 2)
+    assert harness.metrics_steps(tmp_path / "run") == undisturbed
+    told = cluster.trainctl("why", job).stdout
+    assert re.search(r"rank 1 on h1 was killed by signal 9 \(SIGKILL\): out of memory: the kernel killed it \(cgroup \S+, "
+                     r"limit 1024 MiB: oom_kill 0 to 1\)", told), told
+
+
 def namespace_prefix(mount_point, size):
     """A command prefix that runs what follows with a small file system of its own at `mount_point`."""
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
@@ -152,6 +167,97 @@ def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert view.job.restarts == 0
     assert view.job.checkpoints[-1].step == 3000
+
+
+def fill(folder):
+    """Leaves no byte free there; returns the file to remove."""
+    filler = folder / "filler"
+    with open(filler, "wb") as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    os.write(file.fileno(), bytes(size))
+            except OSError:
+                pass
+    return filler
+
+
+def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_carried_out(cluster, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster.start_coordinator()
+    worker = cluster.start_worker("h1", slots=2, prefix=namespace_prefix(disk, "8m"))
+    inside = pathlib.Path(f"/proc/{worker.pid}/root{disk}")
+    filler = inside / "filler"
+    filler.write_bytes(bytes((8 << 20) - (64 << 10)))
+    job = cluster.submit(run_folder=disk / "run", train__steps=1_000_000)
+    cluster.wait_for_step(job, 20)
+    trainers = set(harness.trainers())
+
+    cluster.trainctl("pause", job)
+
+    told = harness.wait_until(lambda: [line for line in cluster.trainctl("why", job).stdout.splitlines()
+                                       if "was not paused" in line], "the failed pause is told")
+    assert "could not be saved" in told[0] and "space" in told[0].lower(), told
+    view = cluster.wait_for_state(job, "RUNNING")
+    cluster.wait_for_step(job, view.job.last_step + 50)
+    assert (cluster.get(job).job.generation, set(harness.trainers())) == (1, trainers)
+    filler.unlink()
+    cluster.trainctl("pause", job)
+    paused = cluster.wait_for_state(job, "PAUSED")
+    assert paused.job.checkpoints[-1].step >= view.job.last_step + 50
+    cluster.trainctl("cancel", job)
+
+
+def own_folder_prefix(folder, own):
+    """A command prefix for which `folder` is a folder of its own."""
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    prefix = [*unshare, "sh", "-c", f"mount --bind '{own}' '{folder}' && exec \"$@\"", "sh"]
+    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine lets nobody here make a mount namespace")
+    return prefix
+
+
+def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason(cluster, tmp_path):
+    runs = tmp_path / "runs"
+    for folder in (runs, tmp_path / "of-h1", tmp_path / "of-h2"):
+        folder.mkdir()
+    cluster.start_coordinator()
+    for name in ("h1", "h2"):
+        cluster.start_worker(name, 2, "--metrics", "", "--health", "",
+                             prefix=own_folder_prefix(runs, tmp_path / f"of-{name}"))
+    job = cluster.submit(run_folder=runs / "a", train__steps=400, train__model={"layers": 2, "heads": 2, "width": 64,
+                                                                               "context": 64})
+    cluster.wait_for_step(job, 10)
+
+    cluster.trainctl("drain", "h1")
+
+    reason = harness.wait_until(lambda: (text := cluster.get(job).job.reason) and "waits for slots" in text and text,
+                                "the job waits")
+    assert "h1 (cordoned: drained: trainctl drain)" in reason
+    assert "that was recorded is not in" in reason and "as host h2 sees it" in reason
+    assert cluster.get(job).job.restarts == 0
+    cluster.trainctl("uncordon", "h1")
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    assert [event.step.step for event in cluster.watch(job) if event.HasField("step")] == list(range(1, 401))
+
+
+def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_host(cluster, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    cluster.start_coordinator()
+    full = cluster.start_worker("h1", 2, "--metrics", "", "--health", "", state=disk / "state",
+                                prefix=namespace_prefix(disk, "4m"))
+    fill(pathlib.Path(f"/proc/{full.pid}/root{disk}"))
+    cluster.start_worker("h2", 2, "--metrics", "", "--health", "")
+
+    view = cluster.wait_for_end(cluster.submit(train__steps=5))
+
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 1), view.job.reason
+    assert {rank.host for rank in view.job.ranks} == {"h2"}
+    told = cluster.trainctl("why", view.job.job_id).stdout
+    assert re.search(r"rank \d on h1 could not be started: .*[Nn]o space left", told), told
 
 
 def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them_over(one_host):

@@ -28,6 +28,8 @@ import processes
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
+# Long enough to hurt it on its way; what it gives undisturbed is the fixture `undisturbed`.
+LONG_JOB = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
 
 def wait_until(condition, what, seconds=30.0):

@@ -13,7 +13,7 @@ import pytest
 
 import harness
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class StubDaemon:

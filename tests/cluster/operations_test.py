@@ -1,6 +1,7 @@
 """What an operator does with jobs and hosts, and what he is told."""
 
 import json
+import signal
 
 import harness
 import pytest
@@ -68,6 +69,21 @@ def test_drain_moves_a_job_with_a_save_and_costs_no_restart(two_hosts):
     assert (view.job.generation, view.job.restarts) == (2, 0)
     assert [event.step.step for event in two_hosts.watch(job) if event.HasField("step")] == list(range(1, 401))
     assert host in two_hosts.trainctl("why", job).stdout
+
+
+def test_forget_takes_a_host_off_the_list_once_nothing_of_it_is_left(two_hosts):
+    refused = two_hosts.trainctl("forget", "h1", expect=None).stderr
+    assert "host h1 cannot be forgotten: its daemon is attached from" in refused
+    worker = next(program for program in two_hosts.programs if program.log.name.startswith("worker-h1"))
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+    harness.wait_until(lambda: two_hosts.trainctl("forget", "h1", "--reason", "sold", expect=None).returncode == 0,
+                       "its lease has run out")
+
+    hosts = harness.events(two_hosts.trainctl("cluster", "--json").stdout)
+    assert [host["name"] for host in hosts] == ["h2"]
+    assert "host h1 is forgotten: sold" in two_hosts.trainctl("events").stdout
+    assert "no host h1" in two_hosts.trainctl("drain", "h1", expect=None).stderr
 
 
 def test_restart_forms_the_group_anew_and_why_says_who_wanted_it(one_host):

@@ -64,8 +64,6 @@ void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::s
 }
 
 World::World(int size, const std::string& main, const std::string& arguments, Transport transport) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-world-XXXXXX").string();
-  folder_ = mkdtemp(pattern.data());
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size; ++rank) {
     std::vector<std::string> words = {program, kRankFlag, absl::StrCat(rank), absl::StrCat(size),
@@ -85,8 +83,6 @@ World::~World() {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 absl::StatusOr<std::string> World::ResultOf(int rank) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/group.h"
 
@@ -37,7 +38,8 @@ class World {
   absl::StatusOr<std::vector<std::string>> Results();
 
  private:
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::vector<pid_t> pids_;  // 0 once it was waited for
 };
 

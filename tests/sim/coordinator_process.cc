@@ -1,5 +1,9 @@
 #include "tests/sim/coordinator_process.h"
 
+#include <malloc.h>
+
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/world.h"
 
@@ -8,6 +12,12 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr size_t kQueue = 65'536;
+
+// Of this process, as its allocator counts; 0 where that cannot be told (a sanitizer's allocator).
+size_t MemoryInUse() {
+  struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 }  // namespace
 
@@ -19,6 +29,7 @@ void CoordinatorProcess::Start() {
   paused_ = busy_ = false;
   // A steady clock begins where the wall clock is.
   clock.model.offset = wall_offset;
+  clock.model.drift = world_.scenario.coordinator_drift;
   Snapshot snapshot = *store.Load("");
   CoreOptions options{.cluster_id = "sim-cluster",
                       .incarnation = Incarnation(world_.random.Next() | 1),
@@ -49,8 +60,10 @@ void CoordinatorProcess::Crash() {
   if (!alive()) return;
   world_.judge.Trace("coordinator: crashes");
   store.Crash(world_.random);
+  const size_t held = MemoryInUse();
   loop_.reset();
   queue_.reset();
+  freed_bytes = held - std::min(held, MemoryInUse());
   core_ = nullptr;
   waiting_.clear();
   heard_.clear();
@@ -213,35 +226,33 @@ void CoordinatorProcess::Do(EndWatch& effect) {
 void CoordinatorProcess::Do(SendToHost& effect) { world_.network.SendDown(effect.session, std::move(effect.message)); }
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
 
+// All there are, each time: that a host has some of them already must change nothing.
 void CoordinatorProcess::Do(SendValues& effect) {
-  for (WatchId watch : *effect.watches) {
-    auto at = watchers_.find(watch);
-    if (at != watchers_.end()) at->second.values(effect.log->values);
-  }
-}
-
-void CoordinatorProcess::Do(EndValues& effect) {
-  for (WatchId watch : effect.watches) {
-    auto at = watchers_.find(watch);
-    if (at == watchers_.end()) continue;
-    Watcher watcher = std::move(at->second);
-    watchers_.erase(at);
-    watcher.ended(effect.status);
-  }
+  v1::CoordinatorMessage message;
+  v1::StoreValues& values = *message.mutable_values();
+  values.set_job_id(effect.log->job.value());
+  values.set_generation(effect.log->generation);
+  v1::StoreValueList list;
+  for (const ValuePtr& value : effect.log->values) *list.add_values() = *value;
+  values.set_values(list.SerializeAsString());
+  values.set_count(static_cast<uint32_t>(list.values_size()));
+  for (SessionId session : *effect.sessions) world_.network.SendDown(session, message);
 }
 
 void CoordinatorProcess::Do(WriteLog& effect) {
   world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
+  world_.NoteTold(effect.text);
   // But for a full disk, the core calls only what is a bug of its own an error.
   if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
 }
 
 void CoordinatorProcess::Do(JobTold& effect) {
-  if (world_.mutation != Mutation::kEmptyReason || !effect.event->has_state()) {
-    return world_.judge.CheckEvent(effect.job, *effect.event);
-  }
+  world_.NoteDecision(effect.job, *effect.event);
   v1::Event event = *effect.event;
-  if (world_.random.Chance(0.1)) event.mutable_state()->clear_reason();
+  const bool state = world_.mutation == Mutation::kEmptyReason && event.has_state();
+  const bool notice = world_.mutation == Mutation::kEmptyNotice && event.has_notice();
+  if (state && world_.random.Chance(0.1)) event.mutable_state()->clear_reason();
+  if (notice && world_.random.Chance(0.1)) event.mutable_notice()->clear_text();
   world_.judge.CheckEvent(effect.job, event);
 }
 

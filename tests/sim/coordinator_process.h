@@ -41,7 +41,6 @@ class CoordinatorProcess final : public EffectSink {
   using Answer = std::function<void(std::optional<Reply>)>;
   struct Watcher {
     std::function<void(const WatchBatch&)> batch;
-    std::function<void(const std::vector<ValuePtr>&)> values;
     std::function<void(absl::Status)> ended;  // also when the coordinator died
   };
 
@@ -70,6 +69,7 @@ class CoordinatorProcess final : public EffectSink {
 
   StoreModel store;
   ProcessClock clock;
+  size_t freed_bytes = 0;                              // by its last crash
   absl::Duration wall_offset;                          // taken by the next life
   absl::Duration commit_time = absl::Milliseconds(2);  // longest
 
@@ -88,7 +88,6 @@ class CoordinatorProcess final : public EffectSink {
   void Do(SendToHost& effect);
   void Do(EndSession& effect);
   void Do(SendValues& effect);
-  void Do(EndValues& effect);
   void Do(WriteLog& effect);
   void Do(JobTold& effect);
   template <typename Other>

@@ -11,8 +11,6 @@
 namespace trainyard::sim {
 namespace {
 
-constexpr absl::Duration kRetryPut = absl::Milliseconds(200);
-
 agent::CoreOptions MakeOptions(World& world, const Machine& machine, uint64_t incarnation) {
   agent::CoreOptions options;
   options.coordinator = "sim";
@@ -51,7 +49,7 @@ void DaemonProcess::Start() {
 void DaemonProcess::Crash() {
   if (!alive()) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon crashes"));
-  Detach();
+  attached_ = false;
   // The reports of ranks that have ended were its alone.
   for (const auto& [id, folder] : machine_.folders) {
     if (!folder.told && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
@@ -68,11 +66,18 @@ void DaemonProcess::Crash() {
   world_.network.DaemonDied(machine_);
 }
 
+void DaemonProcess::Terminate(bool stop_trainers, absl::Duration away) {
+  if (!alive()) return;
+  away_ = away;
+  Post(life_,
+       agent::LeaveRequested{stop_trainers ? agent::Leaving::kStoppingTrainers : agent::Leaving::kStayingTrainers});
+}
+
 void DaemonProcess::Post(uint64_t life, agent::Event event) {
   if (!alive() || life != life_ || world_.judge.violation().has_value()) return;
   bool welcomed = std::holds_alternative<agent::Welcomed>(event);
   bool ended = std::holds_alternative<agent::SessionEnded>(event);
-  if (ended) Detach();
+  if (ended) attached_ = false;
   ++world_.daemon_events;
   for (agent::Effect& effect : core_->Handle(std::move(event), world_.LocalTime(machine_))) {
     if (!alive() || life != life_) return;
@@ -85,10 +90,7 @@ void DaemonProcess::Post(uint64_t life, agent::Event event) {
   }
   if (welcomed) {
     attached_ = true;
-    for (auto& [group, values] : values_) {
-      OpenWatch(group);
-      for (auto& [name, request] : values.puts) SendPut(group, request);
-    }
+    for (auto& [group, values] : values_) SendPuts(group, values.puts);
   }
   WakeLater();
 }
@@ -205,6 +207,16 @@ void DaemonProcess::Do(agent::ExamineProcess& effect) {
   });
 }
 
+// Run folders are shared here.
+void DaemonProcess::Do(agent::LookForPath& effect) {
+  world_.engine.After(absl::Milliseconds(5), [this, life = life_, effect] {
+    v1::PathAnswer answer;
+    answer.set_request_id(effect.request_id);
+    answer.set_there(true);
+    Post(life, agent::PathLooked{answer});
+  });
+}
+
 void DaemonProcess::Do(agent::MarkTold& effect) {
   auto at = machine_.folders.find(effect.id);
   if (at != machine_.folders.end() && !machine_.disk_full) at->second.told = true;
@@ -221,7 +233,7 @@ void DaemonProcess::Do(agent::Leave&) {
   world_.engine.After(absl::ZeroDuration(), [this, life = life_] {
     if (life != life_) return;
     Crash();
-    world_.engine.After(absl::Seconds(1), [this, life] {
+    world_.engine.After(std::exchange(away_, absl::Seconds(1)), [this, life] {
       if (life == life_) Start();
     });
   });
@@ -233,86 +245,50 @@ void DaemonProcess::Do(agent::Dial& effect) { world_.network.Dial(machine_, effe
 void DaemonProcess::Do(agent::HangUp& effect) { world_.network.HangUp(machine_, effect.reason); }
 void DaemonProcess::Do(agent::SendUp& effect) { world_.network.SendUp(machine_, std::move(effect.message)); }
 
-void DaemonProcess::Do(agent::AdmitTrainer& effect) { Follow(agent::GroupOf(effect.id)); }
+void DaemonProcess::Do(agent::AdmitTrainer& effect) { values_.try_emplace(agent::GroupOf(effect.id)); }
 
-void DaemonProcess::Do(agent::EndGroup& effect) {
+void DaemonProcess::Do(agent::SealGroup& effect) {
   auto at = values_.find(effect.group);
   if (at == values_.end()) return;
-  if (at->second.watch.value() != 0) world_.CloseWatch(at->second.watch, effect.group.first);
-  values_.erase(at);
+  at->second.sealed = true;
+  at->second.puts.clear();
 }
 
-void DaemonProcess::Detach() {
-  attached_ = false;
-  for (auto& [group, values] : values_) {
-    if (values.watch.value() != 0) world_.CloseWatch(std::exchange(values.watch, WatchId()), group.first);
+void DaemonProcess::Do(agent::EndGroup& effect) { values_.erase(effect.group); }
+
+void DaemonProcess::TakeValues(uint64_t life, const v1::StoreValues& values) {
+  if (life != life_ || !alive()) return;
+  const GroupId group(JobId(values.job_id()), Generation(values.generation()));
+  v1::StoreValueList list;
+  auto at = values_.find(group);
+  if (at == values_.end() || !list.ParseFromString(values.values())) return;
+  for (const v1::StoreValue& value : list.values()) at->second.known[value.name()] = value.value();
+  auto trainers = machine_.trainers();
+  for (auto& [id, trainer] : trainers) {
+    if (agent::GroupOf(id) == group) trainer->JoinWhenPossible();
   }
-}
-
-void DaemonProcess::Follow(const GroupId& group) {
-  bool is_new = values_.try_emplace(group).second;
-  if (is_new && attached_) OpenWatch(group);
-}
-
-void DaemonProcess::OpenWatch(const GroupId& group) {
-  Values& values = values_[group];
-  if (!attached_ || values.sealed || values.watch.value() != 0 || !world_.coordinator.alive()) return;
-  auto again = [this, group, life = life_](const absl::Status& status) {
-    auto at = values_.find(group);
-    if (life != life_ || at == values_.end()) return;
-    at->second.watch = WatchId();
-    if (status.ok()) at->second.sealed = true;
-    if (!absl::IsUnavailable(status)) return;
-    world_.engine.After(kRetryPut, [this, group, life] {
-      if (life == life_ && alive() && values_.contains(group)) OpenWatch(group);
-    });
-  };
-  auto take = [this, group, life = life_](const std::vector<ValuePtr>& sent) {
-    world_.engine.After(world_.network.Delay(), [this, group, life, sent] {
-      auto at = values_.find(group);
-      if (life != life_ || at == values_.end()) return;
-      for (const ValuePtr& value : sent) at->second.known[value->name()] = value->value();
-      auto trainers = machine_.trainers();
-      for (auto& [id, trainer] : trainers) {
-        if (agent::GroupOf(id) == group) trainer->JoinWhenPossible();
-      }
-    });
-  };
-  values.watch = world_.coordinator.Watch({.batch = {}, .values = take, .ended = again});
-  v1::WatchValuesRequest request;
-  request.set_job_id(group.first.value());
-  request.set_generation(group.second.value());
-  request.set_host_incarnation(incarnation_);
-  world_.coordinator.Post(world_.coordinator.life(), trainyard::WatchValues{values.watch, request});
 }
 
 void DaemonProcess::PutValue(const TrainerId& id, const std::string& value) {
   auto at = values_.find(agent::GroupOf(id));
-  if (at == values_.end()) return;
-  v1::PutValueRequest request;
-  *request.mutable_key() = agent::ToProto(id);
-  request.set_host_incarnation(incarnation_);
-  request.set_name(absl::StrCat("address/", id.rank));
-  request.set_value(value);
-  at->second.puts[request.name()] = request;
-  SendPut(at->first, request);
+  if (at == values_.end() || at->second.sealed) return;
+  std::string name = absl::StrCat("address/", id.rank);
+  at->second.puts[name] = value;
+  SendPuts(at->first, {{name, value}});
 }
 
-void DaemonProcess::SendPut(const GroupId& group, const v1::PutValueRequest& request) {
-  if (!attached_) return;  // with the next stream
-  auto retry = [this, group, request, life = life_] {
-    world_.engine.After(kRetryPut, [this, group, request, life] {
-      if (life == life_ && alive() && values_.contains(group)) SendPut(group, request);
-    });
-  };
-  if (machine_.control_cut()) return retry();
-  world_.coordinator.Call(
-      [&](CallId call) {
-        return trainyard::PutValue{call, request};
-      },
-      [retry](std::optional<Reply> reply) {
-        if (!reply.has_value() || absl::IsUnavailable(reply->status)) retry();
-      });
+void DaemonProcess::SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts) {
+  if (!attached_ || puts.empty()) return;  // with the next stream
+  v1::AgentMessage message;
+  v1::PutValues& put = *message.mutable_put();
+  put.set_job_id(group.first.value());
+  put.set_generation(group.second.value());
+  for (const auto& [name, value] : puts) {
+    v1::StoreValue& added = *put.add_values();
+    added.set_name(name);
+    added.set_value(value);
+  }
+  world_.network.SendUp(machine_, std::move(message));
 }
 
 bool DaemonProcess::HasValues(const GroupId& group, uint32_t ranks) const {

@@ -39,6 +39,8 @@ class DaemonProcess {
 
   void Start();
   void Crash();
+  // SIGTERM; what starts it again comes so long after it has left.
+  void Terminate(bool stop_trainers, absl::Duration away);
   bool alive() const { return core_ != nullptr; }
   uint64_t life() const { return life_; }
   agent::CoreStats stats() const { return core_->stats(); }
@@ -49,23 +51,21 @@ class DaemonProcess {
   // ---- of trainers ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
+  // Of this life's stream, by the coordinator.
+  void TakeValues(uint64_t life, const v1::StoreValues& values);
   // Values of all ranks are here.
   bool HasValues(const GroupId& group, uint32_t ranks) const;
 
  private:
   // Rendezvous values of one group, as the relay keeps them.
   struct Values {
-    WatchId watch;  // 0: none is open
     bool sealed = false;
     std::map<std::string, std::string> known;
-    std::map<std::string, v1::PutValueRequest> puts;
+    std::map<std::string, std::string> puts;
   };
 
   void WakeLater();
-  void Follow(const GroupId& group);
-  void OpenWatch(const GroupId& group);
-  void SendPut(const GroupId& group, const v1::PutValueRequest& request);
-  void Detach();
+  void SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts);
   void WriteOutbox(const agent::StoreFacts& store, double part);
 
   void Do(agent::Dial& effect);
@@ -74,12 +74,14 @@ class DaemonProcess {
   void Do(agent::StoreFacts& effect);
   void Do(agent::SampleProcesses& effect);
   void Do(agent::ExamineProcess& effect);
+  void Do(agent::LookForPath& effect);
   void Do(agent::SendLink& effect);
   void Do(agent::CloseLink& effect);
   void Do(agent::StartProcess& effect);
   void Do(agent::SignalProcess& effect);
   void Do(agent::MarkTold& effect);
   void Do(agent::AdmitTrainer& effect);
+  void Do(agent::SealGroup& effect);
   void Do(agent::EndGroup& effect);
   void Do(agent::RememberCluster& effect);
   void Do(agent::Say& effect);
@@ -94,6 +96,7 @@ class DaemonProcess {
   uint64_t last_link_ = 0;
   uint64_t wake_ = 0;
   bool attached_ = false;
+  absl::Duration away_ = absl::Seconds(1);
   std::unique_ptr<agent::Core> core_;
   std::map<agent::LinkId, PipePtr> pipes_;
   std::map<GroupId, Values> values_;

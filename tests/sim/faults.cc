@@ -1,4 +1,5 @@
 // What breaks, and how it heals.
+#include <algorithm>
 #include <csignal>
 #include <iterator>
 
@@ -16,8 +17,7 @@ constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
 void World::Begin(const Fault& fault) {
   if (healed_) return;
   Machine& machine = *machines_[fault.host % machines_.size()];
-  judge.Trace(
-      absl::StrCat("fault: ", NameOf(fault.kind), " ", fault.kind >= FaultKind::kCrashDaemon ? machine.name() : ""));
+  judge.Trace(absl::StrCat("fault: ", NameOf(fault.kind), " ", IsOfHost(fault.kind) ? machine.name() : ""));
   switch (fault.kind) {
     case FaultKind::kCrashCoordinator:
       coordinator.Crash();
@@ -34,6 +34,14 @@ void World::Begin(const Fault& fault) {
     case FaultKind::kStepClock:
       coordinator.wall_offset = absl::Seconds(static_cast<int64_t>(fault.salt % 7'200) - 3'600);
       break;
+    default:
+      return BeginAtHost(fault, machine);
+  }
+  engine.After(fault.lasts, [this, fault] { End(fault); });
+}
+
+void World::BeginAtHost(const Fault& fault, Machine& machine) {
+  switch (fault.kind) {
     case FaultKind::kCrashDaemon:
       machine.daemon().Crash();
       break;
@@ -44,12 +52,17 @@ void World::Begin(const Fault& fault) {
       return CrashTrainer(fault);
     case FaultKind::kFreezeTrainer:
       return FreezeTrainer(fault);
+    case FaultKind::kSlowTrainer:
+      return SlowTrainer(fault);
     case FaultKind::kCutHost:
       machine.CutData();
       machine.CutControl();
       break;
     case FaultKind::kCutControl:
       machine.CutControl();
+      break;
+    case FaultKind::kCutData:
+      ++data_cuts_[PairOf(fault)];
       break;
     case FaultKind::kDropStream:
       return network.Drop(machine);
@@ -58,6 +71,15 @@ void World::Begin(const Fault& fault) {
     case FaultKind::kFullDisk:
       machine.disk_full = true;
       break;
+    case FaultKind::kLossyLink:
+      machine.SetLossy(kMostLoss * static_cast<double>(fault.salt % 100) / 100);
+      break;
+    case FaultKind::kStopDaemon:
+      return machine.daemon().Terminate(/*stop_trainers=*/false, fault.lasts);
+    case FaultKind::kStopHost:
+      return StopHost(fault, machine);
+    default:
+      return;
   }
   engine.After(fault.lasts, [this, fault] { End(fault); });
 }
@@ -87,16 +109,33 @@ void World::End(const Fault& fault) {
     case FaultKind::kFullDisk:
       machine.disk_full = false;
       return;
+    case FaultKind::kCutData:
+      --data_cuts_[PairOf(fault)];
+      return;
+    case FaultKind::kLossyLink:
+      return machine.SetLossy(scenario.loss);
     default:
       return;
   }
 }
 
+// The host and another one; of a single host nothing is cut.
+std::pair<const Machine*, const Machine*> World::PairOf(const Fault& fault) const {
+  const size_t count = machines_.size();
+  const size_t one = fault.host % count;
+  const size_t other = (one + 1 + fault.salt % std::max<size_t>(1, count - 1)) % count;
+  return {machines_[std::min(one, other)].get(), machines_[std::max(one, other)].get()};
+}
+
+std::shared_ptr<Trainer> World::PickTrainer(const Fault& fault) {
+  auto& trainers = machines_[fault.host % machines_.size()]->trainers();
+  if (trainers.empty()) return nullptr;
+  return std::next(trainers.begin(), static_cast<ptrdiff_t>(fault.salt % trainers.size()))->second;
+}
+
 void World::CrashTrainer(const Fault& fault) {
-  Machine& machine = *machines_[fault.host % machines_.size()];
-  if (machine.trainers().empty()) return;
-  auto at = std::next(machine.trainers().begin(), static_cast<ptrdiff_t>(fault.salt % machine.trainers().size()));
-  std::shared_ptr<Trainer> trainer = at->second;
+  std::shared_ptr<Trainer> trainer = PickTrainer(fault);
+  if (trainer == nullptr) return;
   judge.Harm(agent::GroupOf(trainer->id()), "a rank crashed");
   if (fault.salt % 2 == 0) {
     trainer->Signal(SIGSEGV);
@@ -106,14 +145,23 @@ void World::CrashTrainer(const Fault& fault) {
 }
 
 void World::FreezeTrainer(const Fault& fault) {
-  Machine& machine = *machines_[fault.host % machines_.size()];
-  if (machine.trainers().empty()) return;
-  auto at = std::next(machine.trainers().begin(), static_cast<ptrdiff_t>(fault.salt % machine.trainers().size()));
-  at->second->Freeze();
-  frozen_.push_back(at->second);
-  engine.After(fault.lasts, [weak = std::weak_ptr<Trainer>(at->second)] {
-    if (auto trainer = weak.lock()) trainer->Thaw();
+  std::shared_ptr<Trainer> trainer = PickTrainer(fault);
+  if (trainer == nullptr) return;
+  trainer->Freeze();
+  engine.After(fault.lasts, [weak = std::weak_ptr<Trainer>(trainer)] {
+    if (auto frozen = weak.lock()) frozen->Thaw();
   });
+}
+
+// Up to so many times slower that a step stays below the shortest limit of a hang.
+void World::SlowTrainer(const Fault& fault) {
+  std::shared_ptr<Trainer> trainer = PickTrainer(fault);
+  if (trainer != nullptr) trainer->Slow(1.5 + static_cast<double>(fault.salt % 15) / 10, fault.lasts);
+}
+
+void World::StopHost(const Fault& fault, Machine& machine) {
+  for (auto& [id, trainer] : machine.trainers()) judge.Harm(agent::GroupOf(id), "its host was told to stop");
+  machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
 // From here on nothing new breaks; what is broken for longer than its fault's end ends by itself.

@@ -1,6 +1,7 @@
 #include "tests/sim/group.h"
 
 #include <algorithm>
+#include <set>
 
 #include "tests/sim/world.h"
 
@@ -10,6 +11,10 @@ namespace {
 // TCP between ranks gives up after so long.
 constexpr absl::Duration kCutLimit = absl::Seconds(15);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+// The rest of a step is communication.
+constexpr double kComputeShare = 0.8;
+// What TCP sends again comes through within this, or the hosts are cut from each other.
+constexpr absl::Duration kMostDataDelay = absl::Milliseconds(2'500);
 
 }  // namespace
 
@@ -25,11 +30,9 @@ Trainer* Group::First() {
 
 bool Group::Connected() const {
   if (trainers_.empty()) return true;
-  Machine* first = &trainers_.begin()->second->machine();
-  bool one_host = std::all_of(trainers_.begin(), trainers_.end(),
-                              [&](const auto& entry) { return &entry.second->machine() == first; });
-  return one_host || std::none_of(trainers_.begin(), trainers_.end(),
-                                  [](const auto& entry) { return entry.second->machine().data_cut(); });
+  std::set<const Machine*> hosts;
+  for (const auto& [rank, trainer] : trainers_) hosts.insert(&trainer->machine());
+  return hosts.size() == 1 || world_.AllReachEachOther(hosts);
 }
 
 bool Group::AnyFrozen() const {
@@ -56,14 +59,38 @@ void Group::Go() {
              std::all_of(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second->steps(); });
   if (!all || stepping_ || over_) return;
   stepping_ = true;
+  world_.judge.Began(id_);
   step_ = first_step_ - 1;
   if (step_ >= plan_.steps) return EndAll(false);  // the last checkpoint is of the last step
   StepLater();
 }
 
 void Group::StepLater() {
-  absl::Duration takes = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
+  absl::Duration alike = plan_.step_time * (0.9 + 0.2 * world_.random.Unit());
+  step_began_ = world_.engine.now();
+  computes_ = kComputeShare * alike;
+  absl::Duration slowest = computes_;
+  for (auto& [rank, trainer] : trainers_) slowest = std::max(slowest, ComputeTime(*trainer));
+  absl::Duration takes = slowest + (1 - kComputeShare) * alike + LossDelay();
   world_.engine.After(takes, [self = shared_from_this()] { self->TryStep(); });
+}
+
+absl::Duration Group::ComputeTime(const Trainer& trainer) const { return computes_ * trainer.slowness(); }
+
+// Between two steps, and before the first one, it waits for those that are not so far.
+bool Group::Computes(const Trainer& trainer) const {
+  if (step_began_ == absl::InfiniteFuture()) return false;
+  return world_.engine.now() < step_began_ + ComputeTime(trainer);
+}
+
+// Of the slowest link: all wait for it.
+absl::Duration Group::LossDelay() const {
+  absl::Duration longest;
+  std::set<Machine*> hosts;
+  for (const auto& [rank, trainer] : trainers_) hosts.insert(&trainer->machine());
+  if (hosts.size() < 2) return longest;
+  for (Machine* host : hosts) longest = std::max(longest, world_.network.SentAgain(*host, kMostDataDelay));
+  return longest;
 }
 
 void Group::TryStep() {
@@ -80,14 +107,17 @@ void Group::TryStep() {
     return;
   }
   ++step_;
-  for (auto& [rank, trainer] : trainers_) trainer->StepMade(step_, plan_.step_time);
+  for (auto& [rank, trainer] : trainers_) {
+    trainer->StepMade(step_, world_.engine.now() - step_began_, ComputeTime(*trainer));
+  }
+  step_began_ = absl::InfiniteFuture();
   AfterStep();
 }
 
 void Group::AfterStep() {
   if (plan_.evaluate_every > 0 && step_ % plan_.evaluate_every == 0) First()->Evaluated(step_);
   const bool last = step_ >= plan_.steps;
-  const bool stopped = First()->stop_asked() && !last;
+  const bool stopped = (First()->stop_asked() || leave_) && !last;
   const bool due = plan_.save_every > 0 && step_ % plan_.save_every == 0;
   if (due || ((last || stopped) && plan_.save_every > 0)) return SaveThen(stopped, last);
   if (last || stopped) return EndAll(stopped);
@@ -99,7 +129,7 @@ void Group::SaveThen(bool stopped, bool last) {
   absl::Duration takes = world_.random.Between(absl::Milliseconds(20), absl::Milliseconds(200));
   world_.engine.After(takes, [self = shared_from_this(), stopped, last] {
     if (self->over_) return;
-    if (self->AnyFrozen() || !self->Connected()) return self->SaveThen(stopped, last);
+    if (self->AnyFrozen()) return self->SaveThen(stopped, last);
     self->First()->Saved(self->step_);
     if (self->over_) return;  // a younger generation has the folder
     for (auto& [rank, trainer] : self->trainers_) trainer->SetPhase("train");

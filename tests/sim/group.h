@@ -21,11 +21,17 @@ class Group : public std::enable_shared_from_this<Group> {
   void Leave(Trainer* trainer, bool in_order);
   // One more rank may step.
   void Go();
+  // All ranks leave after the present step: one was told to (SIGTERM).
+  void AskToLeave() { leave_ = true; }
   void StartAt(uint64_t step) { first_step_ = step; }
 
   bool Whole() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // every rank reaches every other
   uint64_t first_step() const { return first_step_; }
+  // How long the rank computes before it waits for the others, in the present step; none is made: zero.
+  absl::Duration ComputeTime(const Trainer& trainer) const;
+  // The rank is still at it.
+  bool Computes(const Trainer& trainer) const;
 
  private:
   void StepLater();
@@ -35,6 +41,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void EndAll(bool stopped);
   void BreakAll();
   bool AnyFrozen() const;
+  absl::Duration LossDelay() const;
   Trainer* First();
 
   World& world_;
@@ -46,6 +53,9 @@ class Group : public std::enable_shared_from_this<Group> {
   uint64_t step_ = 0;
   bool stepping_ = false;
   bool over_ = false;
+  bool leave_ = false;
+  absl::Duration computes_;  // this step, where no rank is slow
+  absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };
 

@@ -1,9 +1,11 @@
 #include "tests/sim/judge.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/limits.h"
+#include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/lifecycle.h"
 #include "tests/sim/storage.h"
 
@@ -11,10 +13,15 @@ namespace trainyard::sim {
 namespace {
 
 constexpr size_t kTraceLines = 4'000;
+// The clock of the coordinator may be a little fast.
+const absl::Duration kLeastForming = kFormingPatience - absl::Milliseconds(300);
 // More watchers of a job than a scenario has would be ones that have gone.
 constexpr size_t kWatchersMax = 4;
 // A host that can start nothing fails the job for good, by policy/recovery.
 constexpr char kNoSpace[] = "No space left";
+// What policy/host_loss says of a host that is given up.
+constexpr char kLost[] = " is lost: not heard of";
+constexpr char kLostByWord[] = " is lost: the operator";
 
 std::string Name(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }
 
@@ -71,11 +78,35 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
   }
 }
 
+// A host that is given up has been silent for a lease.
+void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
+  // The shortest lease, less what one tick may be late.
+  constexpr absl::Duration kLeastSilence = absl::Milliseconds(2'500);
+  // By an operator, whatever it may still have to tell.
+  if (record.rank() == 0 && absl::StrContains(record.gone(), kLostByWord)) LoseReports(id.job);
+  if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !heard_of) return;
+  absl::Duration silent = engine_.now() - heard_of(record.host());
+  if (silent >= kLeastSilence) return;
+  Break(invariant::kContact, absl::StrCat(agent::Describe(id), ": ", record.gone(), "; and it was heard of ",
+                                          absl::FormatDuration(silent), " ago"));
+}
+
+void Judge::CheckDecision(const JobId& job, const v1::Event& event) {
+  const v1::Notice& notice = event.notice();
+  uint32_t rank = 0;
+  bool names = notice.rule() == "straggler" && absl::StrContains(notice.text(), " is slow") &&
+               absl::SimpleAtoi(std::string(notice.text().substr(5, notice.text().find(' ', 5) - 5)), &rank);
+  if (names && !slow_.contains({job, Generation(event.generation()), rank})) {
+    Break(invariant::kTrueFacts, absl::StrCat(job.value(), ": ", notice.text(), ", and it never was"));
+  }
+}
+
 void Judge::CheckRank(const Job& job, const Rank& rank) {
   const v1::RankRecord& record = rank.record;
+  TrainerId id{job.id, job.generation(), record.rank()};
+  CheckGivenUp(id, record);
   if (record.pid() == 0) return;
   auto at = processes_.find(record.pid());
-  TrainerId id{job.id, job.generation(), record.rank()};
   if (at == processes_.end() || at->second.id != id) {
     return Break(invariant::kOneGeneration,
                  absl::StrCat(Name(job), " rank ", record.rank(), " has pid ", record.pid(), ", which is ",
@@ -96,7 +127,8 @@ void Judge::CheckRank(const Job& job, const Rank& rank) {
 // A generation of a job that runs ends for a cause that is one.
 void Judge::CheckFate(const Job& job) {
   Fate& before = fates_[job.id];
-  Fate now{job.head().generation(), job.state()};
+  Fate now{job.head().generation(), job.state(), before.running_since};
+  if (now.state != before.state || now.generation != before.generation) now.running_since = engine_.now();
   if (now.generation < before.generation) {
     Break(invariant::kDurable,
           absl::StrCat(job.id.value(), " went back from generation ", before.generation, " to ", now.generation));
@@ -105,7 +137,9 @@ void Judge::CheckFate(const Job& job) {
   bool goes_on = now.generation == before.generation &&
                  (now.state == v1::JOB_STATE_RUNNING || now.state == v1::JOB_STATE_SUCCEEDED);
   GroupId group{job.id, Generation(before.generation)};
-  if (ran && !goes_on && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
+  // A group that waits for a word to go which does not come through loses nothing by being formed anew.
+  bool waited = !began_.contains(group) && engine_.now() - before.running_since >= kLeastForming;
+  if (ran && !goes_on && !waited && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
     Break(invariant::kContact,
           absl::StrCat(job.id.value(), " generation ", before.generation,
                        " was RUNNING, nothing befell "
@@ -149,13 +183,23 @@ void Judge::CheckJob(const Job& job) {
 }
 
 void Judge::AfterRound(const Core& core, bool whole) {
-  if (whole) {
-    if (absl::Status status = core.Check(); !status.ok()) Break(invariant::kConsistent, std::string(status.message()));
-  }
+  if (!whole) return;
+  if (absl::Status status = core.Check(); !status.ok()) Break(invariant::kConsistent, std::string(status.message()));
   for (const auto& [id, job] : core.state().jobs) CheckJob(job);
+  if (core.state().cluster.durable().size() > limits::kClusterEvents) {
+    Break(invariant::kBounded, absl::StrCat("the cluster's history has ", core.state().cluster.durable().size()));
+  }
 }
 
 void Judge::AfterLoad(const Core& core) {
+  // What the life before did not get into its store nobody was told; how jobs came to be as they are was looked at.
+  std::erase_if(fates_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
+  for (const auto& [id, job] : core.state().jobs) {
+    Fate& fate = fates_[id];
+    if (fate.generation != job.head().generation() || fate.state != job.state()) {
+      fate = {job.head().generation(), job.state(), engine_.now()};
+    }
+  }
   for (const JobId& job : submitted_) {
     if (core.state().jobs.contains(job)) continue;
     Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, and it is gone"));
@@ -177,6 +221,11 @@ void Judge::AfterLoad(const Core& core) {
       Break(invariant::kDurable, absl::StrCat("the cancelling of ", job.value(), " was answered, and is forgotten"));
     }
   }
+}
+
+JobOutcome Judge::OutcomeOf(const JobId& job) const {
+  auto at = fates_.find(job);
+  return at == fates_.end() ? JobOutcome() : JobOutcome{at->second.state, at->second.generation};
 }
 
 void Judge::AtEnd(const Core& core) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -37,12 +38,20 @@ inline constexpr char kTrueFacts[] = "records-are-true";           // what is re
 inline constexpr char kRestartPoint[] = "restart-point-is-there";  // a recorded checkpoint exists
 inline constexpr char kSlots[] = "slots-hold";                     // no host runs more trainers than it has slots
 inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled for a true cause only
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,      kFenced,  kToldOnce,
+                                       kContact,       kProgress, kReasons,      kBounded, kConsistent,
+                                       kTrueFacts,     kSlots,    kRestartPoint, kOutcome};
 }  // namespace invariant
 
 struct Violation {
   std::string invariant;
   std::string text;
   absl::Time at;
+};
+
+struct JobOutcome {
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  uint64_t generation = 0;
 };
 
 // One trainer process, as it truly was.
@@ -71,11 +80,17 @@ class Judge {
   TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
   // Something other than lost contact befell this generation, or somebody asked for its end.
   void Harm(const GroupId& group, absl::string_view what);
+  // All ranks of it have heard `go`: from here on it trains.
+  void Began(const GroupId& group) { began_.insert(group); }
+  // This rank was made slow.
+  void Slow(const TrainerId& id) { slow_.insert(id); }
   // Any of its generations from here on: an operator asked for something.
   void HarmJob(const JobId& job) { harmed_jobs_.insert(job); }
   // A watcher was told that the job was in this state.
   void Told(const JobId& job, uint64_t generation, v1::JobState state);
   void Acknowledged(const JobId& job) { submitted_.insert(job); }  // its submission was answered
+  // As the coordinator last had it.
+  JobOutcome OutcomeOf(const JobId& job) const;
   const std::set<JobId>& submitted() const { return submitted_; }
   // A host died with reports that nobody else had.
   void LoseReports(const JobId& job) { reports_lost_.insert(job); }
@@ -88,15 +103,20 @@ class Judge {
   void AfterLoad(const Core& core);
   void AtEnd(const Core& core);
   void CheckEvent(const JobId& job, const v1::Event& event);
+  void CheckDecision(const JobId& job, const v1::Event& event);
+  // When anything of a host last came to the coordinator's process; unset: not looked at.
+  std::function<absl::Time(const std::string& host)> heard_of;
 
  private:
   void CheckJob(const Job& job);
   void CheckRank(const Job& job, const Rank& rank);
+  void CheckGivenUp(const TrainerId& id, const v1::RankRecord& record);
   void CheckFate(const Job& job);
 
   struct Fate {
     uint64_t generation = 0;
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+    absl::Time running_since = absl::InfiniteFuture();
   };
 
   Engine& engine_;
@@ -106,6 +126,9 @@ class Judge {
   std::map<int64_t, TrainerTruth> processes_;
   std::map<TrainerId, int64_t> pids_;
   std::map<GroupId, std::string> harmed_;
+  std::set<GroupId> began_;
+  std::set<TrainerId> slow_;
+  std::set<TrainerId> given_up_;  // ranks of lost hosts
   std::set<JobId> harmed_jobs_;
   std::map<JobId, uint64_t> newest_;  // generations of which a rank was started
   std::set<JobId> submitted_;

@@ -81,6 +81,10 @@ void Machine::Kill() {
   world_.network.Cut(*this);  // nobody is told
   up_ = false;
   daemon_->Crash();
+  for (const auto& [id, folder] : folders) {
+    if (!folder.exited.has_value())
+      world_.judge.Harm(agent::GroupOf(id), "its host died before an end was written down");
+  }
   for (auto& [id, trainer] : std::exchange(trainers_, {})) {
     world_.judge.Harm(agent::GroupOf(id), "its host died");
     world_.judge.LoseReports(id.job);

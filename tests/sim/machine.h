@@ -47,6 +47,8 @@ class Machine {
   void CutData();
   void HealControl();
   void HealData();
+  void SetLossy(double loss) { loss_ = loss; }
+  double loss() const { return loss_; }  // of its packets
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
 
   // On its disk.
@@ -64,6 +66,7 @@ class Machine {
   bool up_ = true;
   int cuts_control_ = 0;
   int cuts_data_ = 0;
+  double loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
   std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // that run
   std::map<TrainerId, int> pending_signals_;                // of shims that have no trainer yet

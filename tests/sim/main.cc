@@ -1,16 +1,23 @@
-// trainyard-sim: runs simulated clusters by seed. Exit code 1: an invariant was broken; the seed, the command that
-// repeats it and a trace of a smaller scenario that breaks the same are printed.
+// trainyard-sim: runs simulated clusters by seed, from a file, or under loss for long. Exit code 1: an invariant was
+// broken; the seed, the command that repeats it and a trace of a smaller scenario that breaks the same are printed.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace
+//   trainyard-sim --first 42 --shrink-to seed-42.txt
+//   trainyard-sim --replay tests/sim/regressions/seed-50749.txt --trace
+//   trainyard-sim --lossy-minutes 1000
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "tests/sim/lossy.h"
+#include "tests/sim/scenario_file.h"
 #include "tests/sim/shrink.h"
 
 namespace trainyard::sim {
@@ -19,6 +26,9 @@ namespace {
 struct Options {
   uint64_t first = 1;
   uint64_t seeds = 1;
+  uint64_t lossy_minutes = 0;
+  std::string shrink_to;
+  std::string replay;
   bool trace = false;
   bool shrink = true;
   Mutation mutation = Mutation::kNone;
@@ -31,26 +41,34 @@ std::optional<Mutation> MutationByName(const std::string& name) {
   return std::nullopt;
 }
 
+// The value of a flag that takes one; false: this is none of those, or the value is wrong.
+bool ReadValue(const std::string& flag, const std::string& value, Options& options) {
+  if (value.empty()) return false;
+  if (flag == "--first") return absl::SimpleAtoi(value, &options.first);
+  if (flag == "--seeds") return absl::SimpleAtoi(value, &options.seeds);
+  if (flag == "--lossy-minutes") return absl::SimpleAtoi(value, &options.lossy_minutes);
+  if (flag == "--shrink-to") options.shrink_to = value;
+  if (flag == "--replay") options.replay = value;
+  if (flag == "--shrink-to" || flag == "--replay") return true;
+  auto mutation = flag == "--mutation" ? MutationByName(value) : std::nullopt;
+  options.mutation = mutation.value_or(Mutation::kNone);
+  return mutation.has_value();
+}
+
 std::optional<Options> ReadOptions(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (word == "--trace") {
       options.trace = true;
     } else if (word == "--no-shrink") {
       options.shrink = false;
-    } else if (word == "--first" && absl::SimpleAtoi(value, &options.first)) {
-      ++i;
-    } else if (word == "--seeds" && absl::SimpleAtoi(value, &options.seeds)) {
-      ++i;
-    } else if (word == "--mutation" && MutationByName(value).has_value()) {
-      options.mutation = *MutationByName(value);
+    } else if (ReadValue(word, i + 1 < argc ? argv[i + 1] : "", options)) {
       ++i;
     } else {
       std::fprintf(stderr,
                    "trainyard-sim: '%s' is not understood; it takes --first SEED, --seeds N, --trace, --no-shrink, "
-                   "--mutation NAME\n",
+                   "--shrink-to FILE, --replay FILE, --lossy-minutes N, --mutation NAME\n",
                    word.c_str());
       return std::nullopt;
     }
@@ -62,15 +80,37 @@ void Print(const std::deque<std::string>& trace) {
   for (const std::string& line : trace) std::printf("  %s\n", line.c_str());
 }
 
-void Explain(const Scenario& scenario, const Violation& violation, const Options& options) {
+int Write(const Shrunk& shrunk, const Options& options) {
+  Golden golden{
+      .why = absl::StrCat("Broke '", shrunk.result.violation->invariant, "': ", shrunk.result.violation->text),
+      .scenario = shrunk.scenario,
+      .mutation = options.mutation,
+      .jobs = {},
+      .told = {},
+      .untold = {},
+      .breaks = options.mutation == Mutation::kNone ? "" : shrunk.result.violation->invariant};
+  std::ofstream file(options.shrink_to);
+  file << WriteGolden(golden);
+  if (!file.flush()) {
+    std::fprintf(stderr, "trainyard-sim: %s cannot be written\n", options.shrink_to.c_str());
+    return 1;
+  }
+  std::printf("the smallest scenario found (in %d runs) is in %s\n", shrunk.runs, options.shrink_to.c_str());
+  return 0;
+}
+
+int Explain(const Scenario& scenario, const Violation& violation, const Options& options) {
   std::printf("\nseed %llu breaks '%s': %s\n", static_cast<unsigned long long>(scenario.seed),
               violation.invariant.c_str(), violation.text.c_str());
-  std::printf("repeat it: ./dev sim %llu\n", static_cast<unsigned long long>(scenario.seed));
-  if (!options.shrink) return;
-  Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation, .trace = false, .check_every = 1});
+  std::printf("repeat it: ./dev sim %llu\nkeep it: ./dev sim --shrink %llu\n",
+              static_cast<unsigned long long>(scenario.seed), static_cast<unsigned long long>(scenario.seed));
+  if (!options.shrink) return 1;
+  Shrunk shrunk = Shrink(scenario, {.mutation = options.mutation});
+  if (!options.shrink_to.empty()) return Write(shrunk, options);
   std::printf("\nthe smallest scenario found (in %d runs) that breaks the same:\n%s\n", shrunk.runs,
-              Describe(shrunk.scenario).c_str());
+              WriteGolden({.scenario = shrunk.scenario}).c_str());
   Print(shrunk.result.trace);
+  return 1;
 }
 
 int Run(const Options& options) {
@@ -78,27 +118,56 @@ int Run(const Options& options) {
   absl::Duration time;
   for (uint64_t seed = options.first; seed < options.first + options.seeds; ++seed) {
     Scenario scenario = DrawScenario(seed);
-    Result result = World(scenario, {.mutation = options.mutation, .trace = options.trace, .check_every = 1}).Run();
+    Result result = World(scenario, {.mutation = options.mutation, .trace = options.trace}).Run();
     events += result.events + result.daemon_events;
     time += result.virtual_time;
     if (options.trace) {
-      std::printf("%s\n", Describe(scenario).c_str());
+      std::printf("%s\n", WriteGolden({.scenario = scenario}).c_str());
       Print(result.trace);
     }
-    if (!result.violation.has_value()) continue;
-    Explain(scenario, *result.violation, options);
-    return 1;
+    if (result.violation.has_value()) return Explain(scenario, *result.violation, options);
   }
   std::printf("%llu seeds from %llu on, %llu events, %.0f s of simulated time: every invariant held\n",
               static_cast<unsigned long long>(options.seeds), static_cast<unsigned long long>(options.first),
               static_cast<unsigned long long>(events), absl::ToDoubleSeconds(time));
-  return 0;
+  if (options.shrink_to.empty()) return 0;
+  std::printf("nothing is written to %s\n", options.shrink_to.c_str());
+  return 1;
+}
+
+int ReplayFile(const Options& options) {
+  std::ifstream file(options.replay);
+  std::stringstream text;
+  text << file.rdbuf();
+  absl::StatusOr<Golden> golden = ReadGolden(text.str());
+  if (!file || !golden.ok()) {
+    std::string why = file ? std::string(golden.status().message()) : "it cannot be read";
+    std::fprintf(stderr, "trainyard-sim: %s: %s\n", options.replay.c_str(), why.c_str());
+    return 2;
+  }
+  if (options.mutation != Mutation::kNone) golden->mutation = options.mutation;
+  Result result;
+  absl::Status status = Replay(*golden, &result);
+  if (options.trace || !status.ok()) Print(result.trace);
+  std::printf("%s: %s\n", options.replay.c_str(), status.ok() ? "as expected" : std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
+}
+
+int RunLossy(const Options& options) {
+  LossyReport report = RunLossyMinutes(options.first, absl::Minutes(static_cast<int64_t>(options.lossy_minutes)));
+  std::printf("%s\n", Describe(report).c_str());
+  if (report.failed.has_value())
+    std::printf("\nthe first of them:\n%s\n", WriteGolden({.scenario = *report.failed}).c_str());
+  return report.wrong.empty() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace trainyard::sim
 
 int main(int argc, char** argv) {
-  auto options = trainyard::sim::ReadOptions(argc, argv);
-  return options.has_value() ? trainyard::sim::Run(*options) : 2;
+  using namespace trainyard::sim;
+  auto options = ReadOptions(argc, argv);
+  if (!options.has_value()) return 2;
+  if (!options->replay.empty()) return ReplayFile(*options);
+  return options->lossy_minutes > 0 ? RunLossy(*options) : Run(*options);
 }

@@ -26,6 +26,9 @@ constexpr Row kRows[] = {
     {"prune-early", "restart-point-is-there"},
     {"claim-slots", "slots-hold"},
     {"cancel-unasked", "outcome-is-deserved"},
+    {"give-up-silent", "lost-contact-ends-nothing"},
+    {"forge-work", "records-are-true"},
+    {"empty-notice", "decisions-have-reasons"},
 };
 
 }  // namespace

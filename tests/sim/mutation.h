@@ -22,7 +22,10 @@ enum class Mutation {
   kPruneEarly,         // rank 0 removes checkpoints before newer ones are recorded
   kClaimSlots,         // a host says it has more slots than it has
   kCancelUnasked,      // a job is cancelled though nobody asked
-  kLast = kCancelUnasked,
+  kGiveUpSilent,       // a host is given up as soon as it is not heard of
+  kForgeWork,          // a rank's computing is told as twice what it was
+  kEmptyNotice,        // a decision says nothing
+  kLast = kEmptyNotice,
 };
 
 // "drop-record"

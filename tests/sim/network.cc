@@ -6,6 +6,26 @@
 #include "tests/sim/world.h"
 
 namespace trainyard::sim {
+namespace {
+
+// TCP waits so long before it sends again, doubling.
+constexpr absl::Duration kSendAgain = absl::Milliseconds(200);
+// Longer than any lease that has not grown: being silent that long is no sign of anything.
+constexpr absl::Duration kMostControlDelay = absl::Seconds(8);
+
+}  // namespace
+
+absl::Duration Network::SentAgain(const Machine& machine, absl::Duration most) {
+  absl::Duration late;
+  if (machine.loss() <= 0) return late;
+  for (absl::Duration wait = kSendAgain; late < most && world_.random.Chance(machine.loss()); wait *= 2) late += wait;
+  return std::min(late, most);
+}
+
+absl::Time Network::HeardOf(const std::string& host) const {
+  auto at = heard_.find(host);
+  return at == heard_.end() ? absl::InfinitePast() : at->second;
+}
 
 absl::Duration Network::Delay() {
   Random& random = world_.random;
@@ -53,7 +73,8 @@ void Network::SendUp(Machine& machine, v1::AgentMessage message) {
   StreamPtr stream = current_[&machine];
   if (stream == nullptr || stream->over_at_daemon) return;
   auto shared = std::make_shared<v1::AgentMessage>(std::move(message));
-  stream->up->Send(Delay(), [this, stream, shared] { Arrive(stream, std::move(*shared)); });
+  stream->up->Send(Delay() + SentAgain(machine, kMostControlDelay),
+                   [this, stream, shared] { Arrive(stream, std::move(*shared)); });
 }
 
 void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
@@ -61,6 +82,8 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t life = stream->coordinator_life;
   coordinator.Heard(life, stream->session);
+  // Of a stream that its daemon has given up it says nothing of now; a hello waits for its turn.
+  if (!stream->over_at_daemon && !message.has_hello()) heard_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
       return coordinator.Post(life, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
@@ -70,6 +93,8 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
     case v1::AgentMessage::kReports:
       if (world_.mutation == Mutation::kForgeReports) world_.ForgeReports(*message.mutable_reports());
       return coordinator.Post(life, RankReportsTold{stream->session, std::move(*message.mutable_reports())});
+    case v1::AgentMessage::kPut:
+      return coordinator.Post(life, HostValuesTold{stream->session, std::move(*message.mutable_put())});
     case v1::AgentMessage::kHeartbeat:
       return Beat(stream, message.heartbeat());
     default:
@@ -98,13 +123,14 @@ void Network::SendDown(SessionId session, v1::CoordinatorMessage message) {
     if (message.has_welcome()) message.mutable_welcome()->clear_acked_fact();
   }
   auto shared = std::make_shared<v1::CoordinatorMessage>(std::move(message));
-  stream->down->Send(Delay(), [stream, shared] {
+  stream->down->Send(Delay() + SentAgain(*stream->machine, kMostControlDelay), [stream, shared] {
     if (stream->over_at_daemon) return;
     DaemonProcess& daemon = stream->machine->daemon();
     if (shared->has_welcome()) daemon.Post(stream->daemon_life, agent::Welcomed{std::move(*shared->mutable_welcome())});
     if (shared->has_desired()) {
       daemon.Post(stream->daemon_life, agent::DesiredStateReceived{std::move(*shared->mutable_desired())});
     }
+    if (shared->has_values()) daemon.TakeValues(stream->daemon_life, shared->values());
     if (shared->has_ack()) daemon.Post(stream->daemon_life, agent::FactsAcknowledged{shared->ack().sequence()});
   });
 }

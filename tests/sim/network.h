@@ -57,6 +57,10 @@ class Network {
   void PumpAll();                  // something has healed
 
   absl::Duration Delay();
+  // What a message of the host waits for packets that were lost and are sent again, in all not more than `most`.
+  absl::Duration SentAgain(const Machine& machine, absl::Duration most);
+  // When the coordinator's process last had anything of the host.
+  absl::Time HeardOf(const std::string& host) const;
 
  private:
   using StreamPtr = std::shared_ptr<Stream>;
@@ -68,6 +72,7 @@ class Network {
   void Beat(const StreamPtr& stream, const v1::Heartbeat& beat);
 
   World& world_;
+  std::map<std::string, absl::Time> heard_;
   std::vector<StreamPtr> all_;  // of which one end at least knows
   std::map<SessionId, StreamPtr> streams_;
   std::map<const Machine*, StreamPtr> current_;  // by the daemon's idea

@@ -53,7 +53,6 @@ void JobWatcher::Open() {
                                          [weak](const WatchBatch& batch) {
                                            if (auto self = weak.lock()) self->Take(batch);
                                          },
-                                     .values = {},
                                      .ended =
                                          [weak](const absl::Status& status) {
                                            auto self = weak.lock();
@@ -90,6 +89,7 @@ void JobWatcher::Take(const WatchBatch& batch) {
   position_ = batch.position;
   if (batch.last) {
     done_ = true;
+    world_.operators.WatcherDone();
     if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.ReportsLost(job_)) {
       world_.judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
                                                             " steps, and a watcher was told ", steps_));
@@ -225,6 +225,8 @@ void Operators::Resume(const JobId& job) {
       [](const std::optional<Reply>&) {});
 }
 
+void Operators::GiveUp(const std::string& host) { SetHostTo(host, v1::SetHostRequest::ACTION_LOST, true); }
+
 void Operators::SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now) {
   world_.coordinator.Call(
       [&](CallId call) {
@@ -253,9 +255,6 @@ void Operators::SetRight() {
   for (const std::string& host : cordoned) SetHostTo(host, v1::SetHostRequest::ACTION_UNCORDON, false);
 }
 
-bool Operators::AllDone() const {
-  return watchers_.size() == plans_.size() * kWatchersPerJob &&
-         std::all_of(watchers_.begin(), watchers_.end(), [](const auto& watcher) { return watcher->told_end(); });
-}
+bool Operators::AllDone() const { return done_ == plans_.size() * kWatchersPerJob; }
 
 }  // namespace trainyard::sim

@@ -53,6 +53,9 @@ class Operators {
   void SetRight();
   // Every job was answered for and has ended, and every watcher knows.
   bool AllDone() const;
+  void WatcherDone() { ++done_; }
+  // Says that a host is lost [a planted bug].
+  void GiveUp(const std::string& host);
 
  private:
   void Submit(const JobPlan& plan);
@@ -63,6 +66,7 @@ class Operators {
   World& world_;
   std::vector<JobPlan> plans_;
   std::vector<std::shared_ptr<JobWatcher>> watchers_;
+  size_t done_ = 0;
 };
 
 JobId IdOf(const JobPlan& plan);

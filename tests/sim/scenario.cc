@@ -1,9 +1,9 @@
 #include "tests/sim/scenario.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "tests/sim/engine.h"
 
 namespace trainyard::sim {
@@ -28,40 +28,66 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
     case FaultKind::kFreezeTrainer:
     case FaultKind::kCutControl:
     case FaultKind::kCutHost:
+    case FaultKind::kCutData:
+    case FaultKind::kSlowTrainer:
+    case FaultKind::kLossyLink:
       return random.Between(absl::Milliseconds(300), absl::Seconds(25));
+    case FaultKind::kStopDaemon:
+    case FaultKind::kStopHost:
+      return random.Between(absl::Milliseconds(20), absl::Seconds(15));
     default:
       return absl::ZeroDuration();
   }
 }
 
+// Cut to what a file can hold.
+absl::Duration DrawTime(Random& random, absl::Duration from, absl::Duration to) {
+  return absl::Trunc(random.Between(from, to), absl::Microseconds(1));
+}
+
+double DrawDrift(Random& random) { return std::round((random.Unit() - 0.5) * 2e-3 * 1e9) / 1e9; }
+
 HostPlan DrawHost(Random& random) {
   return {.slots = static_cast<uint32_t>(random.Between(1, 4)),
-          .clock_offset = random.Between(-absl::Seconds(30), absl::Seconds(30)),
-          .clock_drift = (random.Unit() - 0.5) * 2e-3};
+          .clock_offset = DrawTime(random, -absl::Seconds(30), absl::Seconds(30)),
+          .clock_drift = DrawDrift(random)};
 }
 
 JobPlan DrawJob(Random& random, uint32_t number, uint32_t slots) {
   JobPlan job;
   job.number = number;
-  job.at = random.Between(absl::ZeroDuration(), absl::Seconds(15));
+  job.at = DrawTime(random, absl::ZeroDuration(), absl::Seconds(15));
   job.ranks = static_cast<uint32_t>(random.Between(1, std::min(slots, 5u)));
-  job.steps = static_cast<uint32_t>(random.Between(5, 60));
+  job.steps = static_cast<uint32_t>(random.Chance(0.9) ? random.Between(5, 60) : random.Between(60, 150));
   job.save_every = random.Chance(0.8) ? static_cast<uint32_t>(random.Between(3, 20)) : 0;
   job.evaluate_every = random.Chance(0.3) ? static_cast<uint32_t>(random.Between(4, 10)) : 0;
   job.max_restarts = random.Chance(0.1) ? static_cast<uint32_t>(random.Between(0, 2)) : 1'000;
-  job.step_time = random.Between(absl::Milliseconds(100), absl::Milliseconds(700));
+  job.step_time = DrawTime(random, absl::Milliseconds(100), absl::Milliseconds(700));
   return job;
+}
+
+Fault DrawFault(Random& random, FaultKind kind, size_t hosts, absl::Duration end) {
+  Fault fault{.kind = kind,
+              .at = DrawTime(random, absl::Milliseconds(100), end - absl::Seconds(1)),
+              .lasts = absl::ZeroDuration(),
+              .host = static_cast<uint32_t>(random.Below(hosts)),
+              .salt = random.Next()};
+  fault.lasts = absl::Trunc(DrawLength(fault.kind, random), absl::Microseconds(1));
+  return fault;
 }
 
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
-  constexpr const char* kNames[] = {"crash coordinator", "pause coordinator", "slow store", "full store",
-                                    "step clock",        "crash daemon",      "kill host",  "crash trainer",
-                                    "freeze trainer",    "cut control",       "cut host",   "drop stream",
-                                    "silence stream",    "full disk"};
+  constexpr const char* kNames[] = {"crash-coordinator", "pause-coordinator", "slow-store",  "full-store",
+                                    "step-clock",        "crash-daemon",      "kill-host",   "crash-trainer",
+                                    "freeze-trainer",    "cut-control",       "cut-host",    "drop-stream",
+                                    "silence-stream",    "full-disk",         "stop-daemon", "stop-host",
+                                    "cut-data",          "slow-trainer",      "lossy-link"};
   return kNames[static_cast<int>(kind)];
 }
+
+bool IsOfHost(FaultKind kind) { return kind >= FaultKind::kCrashDaemon; }
 
 const char* NameOf(OperationKind kind) {
   constexpr const char* kNames[] = {"cancel", "pause", "resume", "restart", "drain", "cordon", "uncordon"};
@@ -76,6 +102,7 @@ Scenario DrawScenario(uint64_t seed) {
     scenario.hosts.push_back(DrawHost(random));
     slots += scenario.hosts.back().slots;
   }
+  scenario.coordinator_drift = DrawDrift(random);
   const uint32_t jobs = static_cast<uint32_t>(random.Between(1, 4));
   for (uint32_t i = 0; i < jobs; ++i) scenario.jobs.push_back(DrawJob(random, i + 1, slots));
   // Some worlds know one kind of fault only, so that a rare one is not always hidden behind a common one.
@@ -83,19 +110,14 @@ Scenario DrawScenario(uint64_t seed) {
   const uint64_t kinds = static_cast<uint64_t>(FaultKind::kLast) + 1;
   const uint64_t kind = random.Below(kinds);
   for (uint64_t i = random.Between(0, 9); i > 0; --i) {
-    Fault fault{.kind = static_cast<FaultKind>(one_kind ? kind : random.Below(kinds)),
-                .at = random.Between(absl::Milliseconds(100), kFaultsEnd - absl::Seconds(1)),
-                .lasts = absl::ZeroDuration(),
-                .host = static_cast<uint32_t>(random.Below(scenario.hosts.size())),
-                .salt = random.Next()};
-    fault.lasts = DrawLength(fault.kind, random);
-    scenario.faults.push_back(fault);
+    FaultKind which = static_cast<FaultKind>(one_kind ? kind : random.Below(kinds));
+    scenario.faults.push_back(DrawFault(random, which, scenario.hosts.size(), kFaultsEnd));
   }
   const bool operators = random.Chance(0.5);
   for (uint64_t i = operators ? random.Between(1, 4) : 0; i > 0; --i) {
     scenario.operations.push_back(
         {.kind = static_cast<OperationKind>(random.Below(static_cast<uint64_t>(OperationKind::kLast) + 1)),
-         .at = random.Between(absl::Seconds(1), kFaultsEnd),
+         .at = DrawTime(random, absl::Seconds(1), kFaultsEnd),
          .job = static_cast<uint32_t>(random.Below(jobs)),
          .host = static_cast<uint32_t>(random.Below(scenario.hosts.size())),
          .now = random.Chance(0.3)});
@@ -104,30 +126,56 @@ Scenario DrawScenario(uint64_t seed) {
   return scenario;
 }
 
-std::string Describe(const Scenario& scenario) {
-  auto seconds = [](absl::Duration duration) { return absl::StrFormat("%.3f s", absl::ToDoubleSeconds(duration)); };
-  std::string text = absl::StrCat("seed ", scenario.seed, "\n");
-  for (size_t i = 0; i < scenario.hosts.size(); ++i) {
-    absl::StrAppend(&text, "  host w", i, ": ", scenario.hosts[i].slots, " slots\n");
+Scenario DrawLargeScenario(uint64_t seed, uint32_t hosts, uint32_t jobs) {
+  constexpr absl::Duration kEnd = absl::Seconds(20);
+  Random random(seed, "large scenario");
+  Scenario scenario{.seed = seed, .hosts = {}, .jobs = {}, .operations = {}, .faults = {}, .faults_end = kEnd};
+  for (uint32_t i = 0; i < hosts; ++i) scenario.hosts.push_back(DrawHost(random));
+  for (uint32_t i = 1; i <= jobs; ++i) {
+    JobPlan job = DrawJob(random, i, 16);
+    job.at = DrawTime(random, absl::Seconds(1), absl::Seconds(6));
+    job.ranks = static_cast<uint32_t>(random.Between(2, 16));
+    job.steps = static_cast<uint32_t>(random.Between(10, 40));
+    job.max_restarts = 1'000;
+    scenario.jobs.push_back(job);
   }
-  for (const JobPlan& job : scenario.jobs) {
-    absl::StrAppend(&text, "  ", seconds(job.at), "  submit job", job.number, ": ", job.ranks, " ranks, ", job.steps,
-                    " steps of ", absl::FormatDuration(absl::Trunc(job.step_time, absl::Milliseconds(1))),
-                    ", save every ", job.save_every, ", at most ", job.max_restarts, " restarts\n");
+  auto some = [&](FaultKind kind, uint32_t count) {
+    for (; count > 0; --count) scenario.faults.push_back(DrawFault(random, kind, hosts, kEnd));
+  };
+  some(FaultKind::kKillHost, hosts / 100);
+  some(FaultKind::kCutControl, hosts / 50);
+  some(FaultKind::kCrashDaemon, hosts / 50);
+  some(FaultKind::kCrashTrainer, hosts / 20);
+  some(FaultKind::kLossyLink, hosts / 50);
+  // While most jobs run.
+  scenario.faults.push_back({.kind = FaultKind::kCrashCoordinator, .at = absl::Seconds(12), .lasts = absl::Seconds(1)});
+  return scenario;
+}
+
+Scenario DrawLossyScenario(uint64_t seed, absl::Duration time) {
+  Random random(seed, "lossy scenario");
+  Scenario scenario{.seed = seed, .hosts = {}, .jobs = {}, .operations = {}, .faults = {}, .faults_end = time};
+  for (uint64_t i = random.Between(2, 5); i > 0; --i) {
+    scenario.hosts.push_back(DrawHost(random));
+    scenario.hosts.back().slots = static_cast<uint32_t>(random.Between(1, 2));
   }
-  for (const Operation& operation : scenario.operations) {
-    bool of_host = operation.kind >= OperationKind::kDrain;
-    absl::StrAppend(&text, "  ", seconds(operation.at), "  operator: ", NameOf(operation.kind), " ",
-                    of_host ? absl::StrCat("w", operation.host) : absl::StrCat("job", operation.job + 1),
-                    operation.now ? " now\n" : "\n");
+  uint32_t slots = 0;
+  for (const HostPlan& host : scenario.hosts) slots += host.slots;
+  // Together they have room, one on all hosts that are left.
+  for (uint32_t number = 1; slots > 0; ++number) {
+    JobPlan job = DrawJob(random, number, slots);
+    job.at = DrawTime(random, absl::ZeroDuration(), absl::Seconds(1));
+    if (number == 2) job.ranks = slots;
+    slots -= job.ranks;
+    job.step_time = DrawTime(random, absl::Milliseconds(200), absl::Seconds(2));
+    job.steps = static_cast<uint32_t>(time / job.step_time);
+    job.save_every = static_cast<uint32_t>(random.Between(20, 200));
+    job.max_restarts = 1'000;
+    scenario.jobs.push_back(job);
   }
-  for (const Fault& fault : scenario.faults) {
-    absl::StrAppend(&text, "  ", seconds(fault.at), "  fault: ", NameOf(fault.kind));
-    if (fault.kind >= FaultKind::kCrashDaemon) absl::StrAppend(&text, " on w", fault.host);
-    if (fault.lasts > absl::ZeroDuration()) absl::StrAppend(&text, " for ", seconds(fault.lasts));
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
+  scenario.loss = 0.01 + 0.3 * random.Unit();
+  scenario.extra_time = 2 * time;
+  return scenario;
 }
 
 }  // namespace trainyard::sim

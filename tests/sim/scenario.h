@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "trainyard/v1/service.pb.h"
 
 namespace trainyard::sim {
 
@@ -26,17 +28,34 @@ enum class FaultKind {
   kDropStream,     // the daemon's connection breaks
   kSilenceStream,  // half-open: nothing comes through, and nobody is told
   kFullDisk,       // of a host: its daemon can write nothing
-  kLast = kFullDisk,
+  kStopDaemon,     // SIGTERM: it leaves and its trainers stay; started again later
+  kStopHost,       // SIGTERM with --stop-trainers
+  kCutData,        // between the trainers of two hosts; both reach the coordinator
+  kSlowTrainer,    // computes several times as long
+  kLossyLink,      // a host's packets are lost and sent again: everything of it is late, nothing is cut
+  kLast = kLossyLink,
 };
+// "crash-coordinator"
 const char* NameOf(FaultKind kind);
+bool IsOfHost(FaultKind kind);
+
+// A job has come to a state.
+struct Trigger {
+  uint32_t job = 0;  // its number
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  uint64_t generation = 0;
+};
 
 struct Fault {
   FaultKind kind;
-  absl::Duration at;
+  absl::Duration at;  // after the trigger, where there is one
   absl::Duration lasts;
   uint32_t host = 0;
   uint64_t salt = 0;  // which of several, how much
+  std::optional<Trigger> when = {};
 };
+
+inline constexpr double kMostLoss = 0.4;
 
 enum class OperationKind { kCancel, kPause, kResume, kRestart, kDrain, kCordon, kUncordon, kLast = kUncordon };
 const char* NameOf(OperationKind kind);
@@ -72,12 +91,16 @@ struct Scenario {
   std::vector<JobPlan> jobs;
   std::vector<Operation> operations;
   std::vector<Fault> faults;
-  absl::Duration faults_end;  // from here on everything heals
+  absl::Duration faults_end;       // from here on everything heals
+  double coordinator_drift = 0;    // of its clock
+  double loss = 0;                 // of the packets of every host, until the end
+  absl::Duration extra_time = {};  // that jobs need beyond what is usual
 };
 
 Scenario DrawScenario(uint64_t seed);
-
-// A table for people.
-std::string Describe(const Scenario& scenario);
+// Thousands of hosts, of which some die, are cut off or get a new daemon, and a coordinator that dies once.
+Scenario DrawLargeScenario(uint64_t seed, uint32_t hosts, uint32_t jobs);
+// Jobs that train for so long over links that lose packets, and nothing else.
+Scenario DrawLossyScenario(uint64_t seed, absl::Duration time);
 
 }  // namespace trainyard::sim

@@ -58,6 +58,15 @@ class Shrinker {
 
   bool Shorten() {
     bool any = false;
+    // Hosts from behind: what is of the others keeps its number.
+    while (best_.hosts.size() > 1) {
+      Scenario fewer = best_;
+      fewer.hosts.pop_back();
+      std::erase_if(fewer.faults, [&](const Fault& fault) { return fault.host >= fewer.hosts.size(); });
+      std::erase_if(fewer.operations, [&](const Operation& operation) { return operation.host >= fewer.hosts.size(); });
+      if (!Try(std::move(fewer))) break;
+      any = true;
+    }
     for (size_t i = 0; i < best_.jobs.size(); ++i) {
       Scenario fewer_ranks = best_;
       if (fewer_ranks.jobs[i].ranks > 1) {

@@ -60,7 +60,7 @@ void Trainer::Connect() {
   steps_sent_ = evals_sent_ = 0;
   if (order_.has_value()) {
     if (stage_ == Stage::kJoining) machine_.daemon().PutValue(id_, absl::StrCat(machine_.name(), ":", pid_));
-    SendReport(true);
+    SendReport();
     for (const v1::Fact& fact : facts_) SendFact(fact);
   }
 }
@@ -83,7 +83,7 @@ void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
     if (message.has_abort()) return self->Exit(kExitAborted);
     if (message.has_go() && !self->go_) {
       self->go_ = true;
-      self->SetPhase("train");
+      self->SetPhase("first_step");
       self->ReportOften();
       self->group_->Go();
     }
@@ -105,7 +105,7 @@ uint64_t Trainer::Tell(v1::Fact fact) {
   fact.set_sequence(++last_fact_);
   fact.set_time_unix_ms(absl::ToUnixMillis(world_.LocalTime(machine_)));
   facts_.push_back(fact);
-  SendReport(false);
+  SendReport();
   SendFact(fact);
   return last_fact_;
 }
@@ -117,7 +117,7 @@ void Trainer::SendFact(const v1::Fact& fact) {
   });
 }
 
-void Trainer::SendReport(bool) {
+void Trainer::SendReport() {
   if (pipe_ == nullptr) return;
   v1::RankReport report;
   *report.mutable_key() = agent::ToProto(id_);
@@ -130,14 +130,7 @@ void Trainer::SendReport(bool) {
     time.set_longest_s(seconds);
   }
   report.set_steps_made(last_step_ >= first_step_ ? last_step_ - first_step_ + 1 : 0);
-  v1::CommunicatorReport& communicator = *report.add_communicators();
-  communicator.set_name("world");
-  communicator.set_started(last_step_ + (go_ ? 1 : 0));
-  communicator.set_completed(last_step_);
-  if (go_) {
-    communicator.set_waits_in(absl::StrCat("all-reduce ", last_step_ + 1));
-    communicator.set_last_started(communicator.waits_in());
-  }
+  FillStand(report);
   for (; steps_sent_ < steps_.size(); ++steps_sent_) *report.add_steps() = steps_[steps_sent_];
   for (; evals_sent_ < evals_.size(); ++evals_sent_) *report.add_evals() = evals_[evals_sent_];
   pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, report] {
@@ -145,9 +138,22 @@ void Trainer::SendReport(bool) {
   });
 }
 
+// Where it stands among the others: it computes, or waits for them in the step's all-reduce. Rank 0 saves alone.
+void Trainer::FillStand(v1::RankReport& report) {
+  report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
+  report.set_micro_batches_made(2 * report.steps_made());
+  const bool waits = go_ && !group_->Computes(*this) && !(phase_ == "save" && id_.rank == 0);
+  v1::CommunicatorReport& communicator = *report.add_communicators();
+  communicator.set_name("world");
+  communicator.set_started(last_step_ + (waits ? 1 : 0));
+  communicator.set_completed(last_step_);
+  communicator.set_last_started(absl::StrCat("all-reduce ", communicator.started()));
+  if (waits) communicator.set_waits_in(communicator.last_started());
+}
+
 void Trainer::ReportOften() {
   Do([self = shared_from_this()] {
-    self->SendReport(false);
+    self->SendReport();
     self->world_.engine.After(kReportInterval, [self] { self->ReportOften(); });
   });
 }
@@ -219,26 +225,30 @@ void Trainer::Restore() {
 void Trainer::SetPhase(const std::string& phase) {
   if (phase_ == phase) return;
   double took = absl::ToDoubleSeconds(world_.engine.now() - phase_since_);
-  if (phase_ == "save") phase_times_[phase_] = std::max(phase_times_[phase_], took);
+  if (phase_ == "save" || phase_ == "first_step") phase_times_[phase_] = std::max(phase_times_[phase_], took);
   phase_ = phase;
   phase_since_ = world_.engine.now();
-  if (order_.has_value()) SendReport(false);
+  if (order_.has_value()) SendReport();
 }
 
-void Trainer::StepMade(uint64_t step, absl::Duration took) {
+void Trainer::StepMade(uint64_t step, absl::Duration took, absl::Duration computed) {
   last_step_ = step;
-  double seconds = absl::ToDoubleSeconds(world_.engine.now() - phase_since_);
-  phase_times_["train"] = std::max(phase_times_["train"], seconds);
-  phase_since_ = world_.engine.now();
+  compute_s_ += absl::ToDoubleSeconds(computed);
+  if (phase_ == "train") {
+    double seconds = absl::ToDoubleSeconds(world_.engine.now() - phase_since_);
+    phase_times_["train"] = std::max(phase_times_["train"], seconds);
+    phase_since_ = world_.engine.now();
+  }
+  SetPhase("train");
   if (id_.rank != 0) return;
   v1::StepReport& report = steps_.emplace_back();
   report.set_step(step);
   report.set_loss(10.0 / static_cast<double>(step));
   report.set_tokens(64);
   report.set_step_s(absl::ToDoubleSeconds(took));
-  report.set_compute_s(report.step_s() / 2);
+  report.set_compute_s(absl::ToDoubleSeconds(computed));
   report.set_lr(static_cast<double>(id_.generation.value()));  // the judge reads it
-  SendReport(false);
+  SendReport();
 }
 
 void Trainer::Evaluated(uint64_t step) {
@@ -247,7 +257,7 @@ void Trainer::Evaluated(uint64_t step) {
   report.set_loss(1);
   report.set_tokens(64);
   report.set_seconds(0.1);
-  SendReport(false);
+  SendReport();
 }
 
 void Trainer::Saved(uint64_t step) {
@@ -294,7 +304,7 @@ void Trainer::ExitWhenClosed(int code, absl::Time give_up) {
   Do([self = shared_from_this(), code, give_up] {
     bool all_sent = self->pipe_ != nullptr && self->steps_sent_ == self->steps_.size();
     bool closed = self->facts_.empty() && all_sent;
-    if (!closed && self->world_.engine.now() >= give_up) {
+    if (!closed && (self->leave_ || self->world_.engine.now() >= give_up)) {
       self->world_.judge.Harm(agent::GroupOf(self->id_), "a rank left with its last words untold");
       closed = true;
     }
@@ -311,11 +321,20 @@ void Trainer::Exit(int code) {
 }
 
 void Trainer::Signal(int signal) {
+  if (signal == SIGTERM) return Do([self = shared_from_this()] { self->Leave(); });
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
   exited.set_signal(signal);
   exited.add_last_lines("the last line");
   End(std::move(exited));
+}
+
+// Told to: with all the others after the present step, at once where there is none.
+void Trainer::Leave() {
+  leave_ = true;
+  if (stage_ == Stage::kEnding) return;  // looked at there
+  if (!go_) return Exit(1);
+  group_->AskToLeave();
 }
 
 void Trainer::End(v1::TrainerExited exited) {
@@ -331,6 +350,8 @@ void Trainer::End(v1::TrainerExited exited) {
       daemon.Post(pipe->life, agent::LinkClosed{pipe->link});
     });
   }
+  // What it had not said yet nobody else knows.
+  if (pipe_ == nullptr ? !steps_.empty() : steps_sent_ < steps_.size()) world_.judge.LoseReports(id_.job);
   pipe_ = nullptr;
   group_->Leave(this, stage_ == Stage::kEnding);
   machine_.Ended(id_, exited);
@@ -342,6 +363,14 @@ void Trainer::Vanish() {
   pipe_ = nullptr;
   world_.judge.Truth(pid_).ended = true;
   group_->Leave(this, false);
+}
+
+void Trainer::Slow(double times, absl::Duration lasts) {
+  if (ended_) return;
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " computes ", times, " times as long"));
+  world_.judge.Slow(id_);
+  slowness_ = times;
+  world_.engine.After(lasts, [self = shared_from_this()] { self->slowness_ = 1; });
 }
 
 void Trainer::Freeze() {

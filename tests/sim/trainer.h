@@ -24,6 +24,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Signal(int signal);
   void Freeze();
   void Thaw();
+  void Slow(double times, absl::Duration lasts);
   void Vanish();  // with its host: nobody writes down how it ended
 
   // ---- of its daemon ----
@@ -37,11 +38,12 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool steps() const { return go_; }
   bool joined() const { return stage_ >= Stage::kReady; }
   double cpu_s() const { return static_cast<double>(last_step_); }
+  double slowness() const { return slowness_; }
   bool stop_asked() const { return stop_; }
   Machine& machine() { return machine_; }
   const TrainerId& id() const { return id_; }
   uint64_t first_step() const { return first_step_; }
-  void StepMade(uint64_t step, absl::Duration took);
+  void StepMade(uint64_t step, absl::Duration took, absl::Duration computed);
   void Evaluated(uint64_t step);
   void SetPhase(const std::string& phase);
   void Saved(uint64_t step);
@@ -60,7 +62,9 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Restore();
   uint64_t Tell(v1::Fact fact);
   void SendFact(const v1::Fact& fact);
-  void SendReport(bool again);
+  void FillStand(v1::RankReport& report);
+  void Leave();
+  void SendReport();
   void ReportOften();
   void CloseThen(int code);
   void ExitWhenClosed(int code, absl::Time give_up);
@@ -80,6 +84,9 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool frozen_ = false;
   bool go_ = false;
   bool stop_ = false;
+  bool leave_ = false;    // SIGTERM
+  double slowness_ = 1;   // computes so many times as long as the others
+  double compute_s_ = 0;  // in all
   std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;
   std::optional<v1::DesiredTrainer> order_;

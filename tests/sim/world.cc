@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/limits.h"
 #include "coordinator/policy/lifecycle.h"
 #include "trainyard/v1/store.pb.h"
@@ -15,6 +16,7 @@ constexpr absl::Duration kSettleLimit = absl::Seconds(900);
 // Facts of one host on their way in so small a world: what ranks say in a burst, with room.
 constexpr size_t kFactsInFlight = 60;
 constexpr uint64_t kActionsMax = 3'000'000;
+constexpr uint64_t kActionsPerHost = 20'000;
 
 }  // namespace
 
@@ -29,6 +31,10 @@ World::World(const Scenario& plan, const WorldOptions& options)
       options_(options) {
   for (size_t i = 0; i < plan.hosts.size(); ++i) {
     machines_.push_back(std::make_unique<Machine>(*this, absl::StrCat("w", i), plan.hosts[i]));
+    machines_.back()->SetLossy(plan.loss);
+  }
+  if (options.check_every == 1) {
+    judge.heard_of = [this](const std::string& host) { return network.HeardOf(host); };
   }
 }
 
@@ -39,26 +45,36 @@ Result World::Run() {
   for (auto& machine : machines_) machine->daemon().Start();
   operators.Begin(scenario);
   for (const Fault& fault : scenario.faults) {
+    if (fault.when.has_value()) continue;
     engine.After(fault.at, [this, fault] { Begin(fault); });
   }
   engine.After(scenario.faults_end, [this] { Heal(); });
 
   const absl::Time begin = engine.now();
-  const absl::Time limit = begin + scenario.faults_end + kSettleLimit;
+  const absl::Time limit = begin + scenario.faults_end + scenario.extra_time + kSettleLimit;
+  const uint64_t most_actions = kActionsMax + kActionsPerHost * machines_.size();
   while (!judge.violation().has_value() && !Settled()) {
     bool more = engine.RunNext(limit);
-    if (engine.count() > kActionsMax) {
+    if (engine.count() > most_actions) {
       judge.Break(invariant::kProgress, "the world does not come to rest: it is busy without an end");
     }
     if (!more) break;
   }
-  if (!judge.violation().has_value() && coordinator.alive()) judge.AtEnd(coordinator.core());
+  if (!judge.violation().has_value() && coordinator.alive()) {
+    judge.AfterRound(coordinator.core(), /*whole=*/true);
+    judge.AtEnd(coordinator.core());
+  }
   Result result{.violation = judge.violation(),
                 .trace = judge.trace(),
                 .events = events_,
                 .daemon_events = daemon_events,
                 .virtual_time = engine.now() - begin,
+                .jobs = {},
+                .told = std::move(told_),
+                .decisions = decisions_,
+                .coordinator_bytes = coordinator.freed_bytes,
                 .print = 0};
+  for (const JobPlan& plan : scenario.jobs) result.jobs[plan.number] = judge.OutcomeOf(IdOf(plan));
   Random print(engine.count());
   for (const auto& [key, value] : coordinator.store.durable()) print = Random(print.Next(), key + value);
   result.print = print.Next();
@@ -78,6 +94,41 @@ absl::Time World::RealTime(const Machine& machine, absl::Time local) const {
   return model.Real(local);
 }
 
+bool World::AllReachEachOther(const std::set<const Machine*>& hosts) const {
+  for (const Machine* host : hosts) {
+    if (host->data_cut()) return false;
+  }
+  for (const auto& [pair, count] : data_cuts_) {
+    if (count > 0 && hosts.contains(pair.first) && hosts.contains(pair.second)) return false;
+  }
+  return true;
+}
+
+void World::NoteTold(const std::string& text) {
+  if (options_.keep_told) told_.push_back(text);
+}
+
+void World::NoteDecision(const JobId& job, const v1::Event& event) {
+  judge.CheckDecision(job, event);
+  const std::string& rule = event.notice().rule();
+  if (rule == "host_lost" || rule == "abandon") ++decisions_.hosts_lost;
+  if (rule == "hang") ++decisions_.hangs;
+  if (rule == "restart") ++decisions_.restarts;
+  absl::string_view text = event.notice().text();
+  if (size_t at = text.find(" is unreachable: "); at != text.npos && absl::ConsumePrefix(&text, "host ")) {
+    ++decisions_.unreachable;
+    std::string host(text.substr(0, text.find(' ')));
+    if (mutation == Mutation::kGiveUpSilent) engine.After({}, [this, host] { operators.GiveUp(host); });
+  }
+  if (!event.has_state()) return;
+  for (const Fault& fault : scenario.faults) {
+    bool matches = fault.when.has_value() && absl::StrCat("job", 10'000 + fault.when->job) == job.value() &&
+                   fault.when->state == event.state().state() && fault.when->generation == event.generation();
+    // Before anything that was sent with this arrives.
+    if (matches) engine.After(fault.at, [this, fault] { Begin(fault); });
+  }
+}
+
 std::shared_ptr<Group> World::GroupFor(const GroupId& id, uint32_t ranks) {
   auto [at, is_new] = groups_.try_emplace(id);
   if (!is_new) return at->second;
@@ -85,11 +136,6 @@ std::shared_ptr<Group> World::GroupFor(const GroupId& id, uint32_t ranks) {
                            [&](const JobPlan& job) { return IdOf(job) == id.first; });
   at->second = std::make_shared<Group>(*this, id, ranks, *plan);
   return at->second;
-}
-
-void World::CloseWatch(WatchId watch, const JobId& job) {
-  coordinator.Unwatch(watch);
-  coordinator.Post(coordinator.life(), WatchValuesClosed{watch, job});
 }
 
 void World::CheckDurable(const v1::Fact& fact) {

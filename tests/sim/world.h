@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/coordinator_process.h"
@@ -31,6 +33,15 @@ struct WorldOptions {
   Mutation mutation = Mutation::kNone;
   bool trace = false;
   uint64_t check_every = 1;  // rounds of the coordinator between two looks at its whole state
+  bool keep_told = false;    // what the coordinator logs
+};
+
+// What the coordinator decided, counted.
+struct Decisions {
+  uint64_t unreachable = 0;  // notices: a host is not heard of
+  uint64_t hosts_lost = 0;
+  uint64_t hangs = 0;  // told or acted upon
+  uint64_t restarts = 0;
 };
 
 struct Result {
@@ -39,7 +50,11 @@ struct Result {
   uint64_t events = 0;  // of the coordinator's core
   uint64_t daemon_events = 0;
   absl::Duration virtual_time;
-  uint64_t print = 0;  // of everything that happened: equal where two runs were
+  std::map<uint32_t, JobOutcome> jobs;  // by number
+  std::vector<std::string> told;
+  Decisions decisions;
+  size_t coordinator_bytes = 0;  // that the coordinator's last crash freed
+  uint64_t print = 0;            // of everything that happened: equal where two runs were
 };
 
 class World {
@@ -56,12 +71,16 @@ class World {
   absl::Time RealTime(const Machine& machine, absl::Time local) const;
   int64_t NewPid() { return ++last_pid_; }
   std::shared_ptr<Group> GroupFor(const GroupId& id, uint32_t ranks);
-  void CloseWatch(WatchId watch, const JobId& job);
   void CountRound(size_t events) {
     ++rounds_;
     events_ += events;
   }
   bool CheckWhole() const { return rounds_ % options_.check_every == 0; }
+  // No two of these hosts are cut from each other.
+  bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
+  // The coordinator's log; what it tells of a job.
+  void NoteTold(const std::string& text);
+  void NoteDecision(const JobId& job, const v1::Event& event);
   // The coordinator has acknowledged this fact: it is in the synced records, or its generation is over there.
   void CheckDurable(const v1::Fact& fact);
   // Planted bugs: an exit that never was, reports of another generation.
@@ -83,8 +102,13 @@ class World {
   // faults.cc
   void Begin(const Fault& fault);
   void End(const Fault& fault);
+  void BeginAtHost(const Fault& fault, Machine& machine);
+  std::shared_ptr<Trainer> PickTrainer(const Fault& fault);
   void CrashTrainer(const Fault& fault);
   void FreezeTrainer(const Fault& fault);
+  void SlowTrainer(const Fault& fault);
+  void StopHost(const Fault& fault, Machine& machine);
+  std::pair<const Machine*, const Machine*> PairOf(const Fault& fault) const;
   void Heal();
   void KeepRight();
   bool Settled() const;
@@ -93,7 +117,9 @@ class World {
   const WorldOptions options_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::map<GroupId, std::shared_ptr<Group>> groups_;
-  std::vector<std::weak_ptr<Trainer>> frozen_;
+  std::map<std::pair<const Machine*, const Machine*>, int> data_cuts_;
+  std::vector<std::string> told_;
+  Decisions decisions_;
   int64_t last_pid_ = 100;
   uint64_t rounds_ = 0;
   uint64_t events_ = 0;

@@ -16,6 +16,9 @@ constexpr absl::Duration kLastWordsWait = absl::Seconds(1);
 // For killed trainers' records. A trainer in an uninterruptible call is left to its shim.
 constexpr absl::Duration kKillWait = absl::Seconds(3);
 
+// For a coordinator that is only being started again.
+constexpr absl::Duration kIdleWait = absl::Seconds(10);
+
 }  // namespace
 
 Core::Core(CoreOptions options)
@@ -40,6 +43,7 @@ std::vector<Effect> Core::Handle(Event event, absl::Time now) {
   DialWhenDue();
   Forget();
   LeaveWhenDue();
+  LeaveWhenIdle();
   return std::move(effects_);
 }
 
@@ -51,6 +55,10 @@ bool Core::AnyAlive() const {
 }
 
 void Core::On(LeaveRequested event) {
+  if (event.how == Leaving::kWhenIdle) {
+    leaves_when_idle_ = true;
+    return;
+  }
   if (leaving_.has_value() && event.how <= *leaving_) {
     // A second SIGTERM while trainers are asked to end: no more patience.
     if (*leaving_ != Leaving::kStoppingTrainers) return;
@@ -84,6 +92,20 @@ void Core::KillWhenDue() {
   }
 }
 
+// The private coordinator beside it goes once its jobs have ended; from then on there is nobody to serve.
+void Core::LeaveWhenIdle() {
+  if (!leaves_when_idle_ || leaving_.has_value() || left_) return;
+  if (stream_ == Stream::kUp || AnyAlive()) {
+    idle_since_ = absl::InfiniteFuture();
+    return;
+  }
+  idle_since_ = std::min(idle_since_, now_);
+  if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
+  left_ = true;
+  SayInfo("let go, and neither a trainer nor the coordinator is left: leaving");
+  Emit(Leave{0});
+}
+
 void Core::LeaveWhenDue() {
   if (!leaving_.has_value() || left_) return;
   // The last exits are worth a moment, but not to a coordinator that is not there.
@@ -104,6 +126,7 @@ CoreStats Core::stats() const {
   stats.facts_waiting = outbox_.size();
   stats.outbox_bytes = outbox_.bytes();
   stats.outbox_on_disk = outbox_.on_disk();
+  stats.outbox_hangs = disk_hangs_;
   stats.attached = stream_ == Stream::kUp;
   stats.trainers = static_cast<size_t>(std::count_if(
       trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.process == Process::kRunning; }));

@@ -68,6 +68,7 @@ struct CoreStats {
   size_t facts_waiting = 0;  // not acknowledged
   size_t outbox_bytes = 0;
   bool outbox_on_disk = true;
+  bool outbox_hangs = false;  // the disk has not answered for long
   bool attached = false;
   size_t trainers = 0;  // that run
 };
@@ -102,7 +103,7 @@ class Core {
     absl::Time spoke_at;  // by this link, or when it was opened
     bool has_spec = false;
     bool go_sent = false;            // on this link
-    bool stop_sent = false;          // on this link
+    uint64_t stop_sent = 0;          // the newest stop that was told on this link
     uint64_t last_fact = 0;          // highest number of its own that it has told
     uint64_t last_fact_durable = 0;  // highest that the coordinator has acknowledged
 
@@ -125,6 +126,7 @@ class Core {
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
   void StoreFactsWhenDue();
+  void JudgeDisk();
   void SendReports(bool only_due);
   void FlushReports(Trainer& trainer);
   void SendFacts();
@@ -164,12 +166,16 @@ class Core {
   void On(ProcessesSampled event);
   void WantExaminations(const v1::DesiredState& desired);
   void On(ProcessExamined event);
+  void WantPaths(const v1::DesiredState& desired);
+  void On(PathLooked event);
+  void SendPaths();
 
   // core.cc
   void On(LeaveRequested event);
   void On(Tick) {}
   void KillWhenDue();
   void LeaveWhenDue();
+  void LeaveWhenIdle();
   void Forget();
   void WakeBy(absl::Time time);
   bool AnyAlive() const;
@@ -183,9 +189,12 @@ class Core {
   std::set<GroupId> groups_;  // whose values are served
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;            // requests that were taken up
+  std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // that are asked for, by request id
   std::map<std::string, bool> log_requests_;  // whether it is followed, by its id
   Outbox outbox_;
   absl::Time try_disk_at_ = absl::InfiniteFuture();
+  absl::Time storing_since_ = absl::InfiniteFuture();  // a write of the outbox is under way
+  bool disk_hangs_ = false;                            // it takes too long, and that was told
   CoreStats counts_;  // the totals
 
   // The session.
@@ -203,7 +212,10 @@ class Core {
   bool desired_in_this_life_ = false;
   uint64_t newest_revision_ = 0;   // the last one taken up
   uint64_t applied_revision_ = 0;  // the last one that nothing still starting contradicts
+  bool hurry_applied_ = false;     // it is told at once, not with the next heartbeat
 
+  bool leaves_when_idle_ = false;
+  absl::Time idle_since_ = absl::InfiniteFuture();
   std::optional<Leaving> leaving_;
   absl::Time leave_by_ = absl::InfiniteFuture();
   bool left_ = false;

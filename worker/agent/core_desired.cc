@@ -26,15 +26,19 @@ void Core::On(DesiredStateReceived event) {
 
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
+  hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());  // what was wanted never came here
   DropTrainers(wanted);
   EndGroups(wanted);
   for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
   WantLogs(desired);
   WantExaminations(desired);
+  WantPaths(desired);
 }
 
 void Core::DropTrainers(const std::set<TrainerId>& wanted) {
   for (auto& [id, trainer] : trainers_) {
+    // Whether one that is dropped was ever started is what the coordinator may wait to hear; all else can wait.
+    if (trainer.wanted && !wanted.contains(id) && trainer.process == Process::kStarting) hurry_applied_ = true;
     trainer.wanted = wanted.contains(id);
     if (!trainer.wanted && trainer.process != Process::kEnded && !trainer.killed) Drop(trainer);
   }
@@ -70,6 +74,8 @@ void Core::WantTrainer(const v1::DesiredTrainer& desired) {
   }
   auto [at, is_new] = trainers_.try_emplace(id);
   Trainer& trainer = at->second;
+  const bool went = trainer.desired.has_value() && trainer.desired->go();
+  if (desired.go() && !went) Emit(SealGroup{GroupOf(id)});
   trainer.desired = desired;
   trainer.wanted = true;
   absl::Status address = DecideDataAddress(&*trainer.desired);
@@ -169,7 +175,7 @@ void Core::SettleRevision() {
     if (!trainer.wanted && trainer.process == Process::kStarting) return;
   }
   applied_revision_ = newest_revision_;
-  heartbeat_at_ = std::min(heartbeat_at_, now_);
+  if (std::exchange(hurry_applied_, false)) heartbeat_at_ = std::min(heartbeat_at_, now_);
 }
 
 }  // namespace trainyard::agent

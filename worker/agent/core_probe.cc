@@ -53,7 +53,7 @@ void Core::WantExaminations(const v1::DesiredState& desired) {
     auto at = trainers_.find(FromProto(request.key()));
     // Its end, which is on its way, says more.
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
-    Emit(ExamineProcess{at->first, at->second.pid, request.request_id()});
+    Emit(ExamineProcess{at->first, at->second.pid, request.request_id(), request.with_stack()});
   }
   std::erase_if(examined_, [&](const std::string& id) { return !wanted.contains(id); });
 }
@@ -64,6 +64,32 @@ void Core::On(ProcessExamined event) {
   v1::Fact fact;
   *fact.mutable_examined() = std::move(event.examination);
   AddFact(at->second, std::move(fact), {.trainer = at->first});
+}
+
+void Core::WantPaths(const v1::DesiredState& desired) {
+  std::set<std::string> wanted;
+  for (const v1::PathRequest& request : desired.look_for()) {
+    wanted.insert(request.request_id());
+    if (paths_.try_emplace(request.request_id()).second) Emit(LookForPath{request.request_id(), request.path()});
+  }
+  std::erase_if(paths_, [&](const auto& path) { return !wanted.contains(path.first); });
+}
+
+void Core::On(PathLooked event) {
+  auto at = paths_.find(event.answer.request_id());
+  if (at == paths_.end()) return;
+  at->second = std::move(event.answer);
+  SendPaths();
+}
+
+// Soft: said again with each heartbeat as long as somebody asks.
+void Core::SendPaths() {
+  if (stream_ != Stream::kUp) return;
+  v1::AgentMessage message;
+  for (const auto& [id, answer] : paths_) {
+    if (answer.has_value()) *message.mutable_reports()->add_paths() = *answer;
+  }
+  if (message.has_reports()) Emit(SendUp{std::move(message)});
 }
 
 }  // namespace trainyard::agent

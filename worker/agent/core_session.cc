@@ -16,6 +16,8 @@ constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // A disk that has refused is tried again so often.
 constexpr absl::Duration kDiskRetry = absl::Seconds(10);
+// A write that takes longer hangs.
+constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
 }  // namespace
 
@@ -115,10 +117,31 @@ void Core::StoreFactsWhenDue() {
   }
   WakeBy(try_disk_at_);
   std::optional<Outbox::Write> write = outbox_.TakeWrite();
-  if (write.has_value()) Emit(StoreFacts{std::move(write->bytes), write->replace});
+  if (write.has_value()) {
+    storing_since_ = now_;
+    Emit(StoreFacts{std::move(write->bytes), write->replace});
+  }
+  JudgeDisk();
+}
+
+// A write that hangs would hold back all that there is to tell: what happens goes on in memory, as where the disk
+// refuses, and is written again as a whole when it answers after all.
+void Core::JudgeDisk() {
+  if (storing_since_ == absl::InfiniteFuture() || disk_hangs_) return;
+  const absl::Time patience_ends = storing_since_ + kDiskPatience;
+  if (now_ < patience_ends) return WakeBy(patience_ends);
+  disk_hangs_ = true;
+  ++counts_.outbox_errors;
+  if (!outbox_.Abandon(options_.make_outbox_id())) return;
+  SayWarning(absl::StrCat("the outbox's disk has not answered for ", absl::FormatDuration(kDiskPatience),
+                          ": facts are kept in memory until it does, at most ", limits::kOutboxBytes >> 20,
+                          " MiB; trainers keep what they told until the coordinator has it"));
+  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
 }
 
 void Core::On(FactsStored event) {
+  storing_since_ = absl::InfiniteFuture();
+  if (std::exchange(disk_hangs_, false)) SayInfo("the outbox's disk answers again");
   const bool was_on_disk = outbox_.on_disk();
   if (event.status.ok()) {
     outbox_.Stored();
@@ -254,6 +277,7 @@ void Core::BeatWhenDue() {
     message.mutable_heartbeat()->set_draining(draining_);
     Emit(SendUp{std::move(message)});
     heartbeat_at_ = now_ + heartbeat_interval_;
+    SendPaths();
   }
   WakeBy(heartbeat_at_);
 }

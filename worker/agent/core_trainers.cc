@@ -169,7 +169,7 @@ void Core::On(LinkOpened event) {
   trainer.spoke_at = now_;
   trainer.has_spec = registration.reconnect();
   trainer.go_sent = false;
-  trainer.stop_sent = false;
+  trainer.stop_sent = 0;
   links_[event.link] = id;
   if (trainer.last_fact_durable > 0) {
     v1::LinkMessage message;
@@ -196,10 +196,12 @@ void Core::TellLink(Trainer& trainer) {
     message.mutable_go();
     Emit(SendLink{trainer.link, message});
   }
-  if (trainer.desired->stop() && !trainer.stop_sent) {
-    trainer.stop_sent = true;
-    // One wish to stop is all a generation has.
-    message.mutable_stop()->set_request(1);
+  // A coordinator that does not number its wishes has one a generation.
+  const uint64_t stop = trainer.desired->stop() ? std::max<uint64_t>(trainer.desired->stop_request(), 1) : 0;
+  if (stop > trainer.stop_sent) {
+    trainer.stop_sent = stop;
+    message.mutable_stop()->set_request(stop);
+    message.mutable_stop()->set_needs_save(trainer.desired->stop_needs_save());
     Emit(SendLink{trainer.link, message});
   }
 }

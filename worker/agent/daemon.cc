@@ -1,5 +1,7 @@
 #include "worker/agent/daemon.h"
 
+#include <errno.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +15,8 @@
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "worker/agent/inventory.h"
+#include "worker/agent/rank_folder.h"
+#include "worker/shim/process.h"
 
 namespace trainyard::agent {
 namespace {
@@ -27,9 +31,11 @@ Daemon::Daemon(Config config, Clock& clock)
     : config_(std::move(config)), clock_(clock), metrics_(config_.log_bytes_per_rank) {}
 
 Daemon::~Daemon() {
-  // Whoever may still post or call is stopped first; the coordinator's calls end before the links that wait for them.
-  if (relay_ != nullptr) relay_->Shutdown();
+  // Whoever may still post or call is stopped first; waits for the coordinator end before the links they came by.
+  if (relay_ != nullptr) relay_->Detach();
   session_.reset();
+  paths_.reset();
+  disk_.reset();
   logs_.reset();
   links_.reset();
   examiner_.reset();
@@ -91,7 +97,8 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
       .interface_address = InterfaceAddress,
   };
   for (const auto& [key, value] : config_.labels) (*options.inventory.mutable_labels())[key] = value;
-  options.inventory.set_disk_free_bytes(DiskFreeBytes(config_.state));
+  disk_look_->free_bytes = DiskFreeBytes(config_.state);
+  options.inventory.set_disk_free_bytes(disk_look_->free_bytes);
   options.data_interface = InterfaceOf(options.inventory.data_address());
   uint32_t gpus = static_cast<uint32_t>(options.inventory.gpus_size());
   options.slots = config_.slots > 0 ? config_.slots : std::max(1u, gpus);
@@ -123,7 +130,8 @@ absl::Status Daemon::Start() {
   auto post = [this](Event event) { Post(std::move(event)); };
   auto wake = [this] { events_.Wake(); };
   writer_ = std::make_unique<OutboxWriter>(*storage_, post);
-  relay_ = std::make_unique<ValueRelay>(cache_, options.incarnation, wake);
+  relay_ = std::make_unique<ValueRelay>(cache_, clock_,
+                                        [this](v1::AgentMessage message) { session_->Send(std::move(message)); });
   core_ = std::make_unique<Core>(std::move(options));
   processes_ = std::make_unique<ProcessTable>(
       ProcessTableOptions{.ranks = ranks_,
@@ -134,14 +142,18 @@ absl::Status Daemon::Start() {
                           .log_bytes_per_rank = config_.log_bytes_per_rank,
                           .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
       post);
-  examiner_ = std::make_unique<ProcessExaminer>(post);
+  examiner_ = std::make_unique<ProcessExaminer>(
+      post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) { return AskTrainer(request, pause); });
+  disk_ = std::make_unique<TaskThread>();
+  paths_ = std::make_unique<TaskThread>();
   // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
   processes_->FindAll();
   ASSIGN_OR_RETURN(
       links_, LinkServer::Start(
                   {.socket = socket_, .clock = clock_, .cache = cache_, .relay = *relay_, .post = post, .wake = wake}));
   logs_ = std::make_unique<LogPusher>(ranks_, post);
-  session_ = std::make_unique<Session>(config_.coordinator, post);
+  session_ = std::make_unique<Session>(config_.coordinator, post,
+                                       [this](const v1::StoreValues& values) { relay_->Take(values); });
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -154,7 +166,7 @@ int Daemon::AwaitEnd() {
 // The event thread.
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
-    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextRetry()});
+    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline()});
     Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
     // Whoever sent this may send on once it is handled: at most one event of each waits here.
     LinkId link;
@@ -171,12 +183,12 @@ void Daemon::Run() {
     for (Effect& effect : core_->Handle(std::move(event), now)) {
       std::visit([this](auto& e) { Do(e); }, effect);
     }
-    if (welcomed) relay_->Attach(session_->channel());
+    if (welcomed) relay_->Attach();
     if (health_ != nullptr && (welcomed || ended)) health_->SetAttached(welcomed);
     if (from_coordinator) session_->ReadMore();
     if (link != LinkId()) links_->ReadMore(link);
     cache_.Expire(now);
-    relay_->RetryWhenDue(now);
+    relay_->Expire(now);
     metrics_.Observe(core_->stats(), events_.size());
   }
 }
@@ -191,10 +203,49 @@ void Daemon::Do(SendUp& effect) {
   if (effect.message.has_heartbeat()) {
     v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
     beat.set_time_unix_ms(absl::ToUnixMillis(absl::Now()));
-    beat.set_disk_free_bytes(DiskFreeBytes(config_.state));
+    beat.set_disk_free_bytes(disk_look_->free_bytes);
     metrics_.ObserveDisk(beat.disk_free_bytes());
+    LookAtDisk();
   }
   session_->Send(std::move(effect.message));
+}
+
+// For the next heartbeat. One that hangs is not asked again before it has answered.
+void Daemon::LookAtDisk() {
+  if (disk_look_->under_way.exchange(true)) return;
+  const bool taken = disk_->Post([path = config_.state, look = disk_look_]() -> std::function<void()> {
+    look->free_bytes = DiskFreeBytes(path);
+    look->under_way = false;
+    return nullptr;
+  });
+  if (!taken) disk_look_->under_way = false;
+}
+
+void Daemon::Do(LookForPath& effect) {
+  v1::PathAnswer answer;
+  answer.set_request_id(effect.request_id);
+  auto look = [path = effect.path, answer]() mutable {
+    struct stat info;
+    answer.set_there(stat(path.c_str(), &info) == 0);
+    if (!answer.there()) answer.set_note(strerror(errno));
+    return answer;
+  };
+  if (paths_->Post(std::move(look), [this](const v1::PathAnswer& found) { Post(PathLooked{found}); })) return;
+  answer.set_note("too many paths are being looked for on this host");
+  Post(PathLooked{answer});
+}
+
+// The trainer of that number, and no other process that has it by now.
+StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
+  constexpr absl::Duration kLimit = absl::Seconds(3);
+  const std::string folder = JoinPath(ranks_, FolderName(request.id));
+  const pid_t pid = static_cast<pid_t>(request.pid);
+  absl::StatusOr<PidRecord> pids = ReadPids(folder);
+  if (!pids.ok()) return {.frames = {}, .note = std::string(pids.status().message())};
+  if (pids->trainer.pid != pid || shim::StartTime(pid) != pids->trainer.start) {
+    return {.frames = {}, .note = "the process is gone"};
+  }
+  return AskForStack(pid, folder, kLimit, pause);
 }
 
 // Microseconds each, so the event thread does it itself.
@@ -218,9 +269,13 @@ void Daemon::Do(EndGroup& effect) {
 }
 
 void Daemon::Do(RememberCluster& effect) {
-  absl::Status written =
-      WriteFileAtomically(JoinPath(config_.state, kClusterFile), absl::StrCat(effect.cluster_id, "\n"));
-  if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
+  const bool taken = disk_->Post([path = JoinPath(config_.state, kClusterFile),
+                                  text = absl::StrCat(effect.cluster_id, "\n")]() -> std::function<void()> {
+    absl::Status written = WriteFileAtomically(path, text);
+    if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
+    return nullptr;
+  });
+  if (!taken) spdlog::warn("the disk of {} does not answer: this host's cluster is not written down", config_.state);
 }
 
 void Daemon::Do(Say& effect) {

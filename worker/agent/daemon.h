@@ -8,6 +8,7 @@
 //   int exit_code = daemon.AwaitEnd();
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "worker/agent/process_probe.h"
 #include "worker/agent/process_table.h"
 #include "worker/agent/session.h"
+#include "worker/agent/task_thread.h"
 #include "worker/agent/value_cache.h"
 #include "worker/agent/value_relay.h"
 
@@ -62,6 +64,8 @@ class Daemon {
   std::string ReadCluster() const;
   absl::StatusOr<CoreOptions> MakeCoreOptions();
   absl::Status StartEndpoints();
+  StackAnswer AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
+  void LookAtDisk();
   void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
@@ -76,8 +80,10 @@ class Daemon {
   void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }
   void Do(SampleProcesses& effect);
   void Do(ExamineProcess& effect) { examiner_->Examine(effect); }
+  void Do(LookForPath& effect);
   void Do(MarkTold& effect) { processes_->MarkTold(effect.id); }
   void Do(AdmitTrainer& effect);
+  void Do(SealGroup& effect) { relay_->Seal(effect.group); }
   void Do(EndGroup& effect);
   void Do(StartLogs& effect) { logs_->Start(effect.request, session_->channel()); }
   void Do(StopLogs& effect) { logs_->Stop(effect.request_id); }
@@ -111,6 +117,14 @@ class Daemon {
   std::unique_ptr<LinkServer> links_;
   std::unique_ptr<LogPusher> logs_;
   std::unique_ptr<Session> session_;
+  // What may hang on a disk: that of our state, and those that the coordinator asks about.
+  struct DiskLook {
+    std::atomic<uint64_t> free_bytes = 0;
+    std::atomic<bool> under_way = false;
+  };
+  const std::shared_ptr<DiskLook> disk_look_ = std::make_shared<DiskLook>();
+  std::unique_ptr<TaskThread> disk_;
+  std::unique_ptr<TaskThread> paths_;
   std::thread thread_;
 };
 

@@ -90,10 +90,16 @@ struct ProcessExamined {
   v1::Examination examination;
 };
 
+// What is at a path that the coordinator asked for.
+struct PathLooked {
+  v1::PathAnswer answer;
+};
+
 struct LogsEnded {
   std::string request_id;
 };
 enum class Leaving {
+  kWhenIdle,          // let go by whoever started it: once no trainer is left and the coordinator has gone
   kStayingTrainers,   // SIGTERM: the trainers go on
   kStoppingTrainers,  // SIGTERM and --stop-trainers: they are asked to end, then killed
   kKillingTrainers,   // the lifeline has ended, or a second signal
@@ -105,7 +111,7 @@ struct Tick {};
 
 using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened,
                            LinkFact, LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded,
-                           ProcessesSampled, ProcessExamined, LogsEnded, LeaveRequested, Tick>;
+                           ProcessesSampled, ProcessExamined, PathLooked, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 
@@ -155,6 +161,12 @@ struct ExamineProcess {
   TrainerId id;
   int64_t pid = 0;
   std::string request_id;
+  bool with_stack = false;  // it is to be ended anyway: it may be disturbed
+};
+// Whether something is at this path, which may take long (a network file system): PathLooked follows.
+struct LookForPath {
+  std::string request_id;
+  std::string path;
 };
 // The coordinator has the exit of this trainer: write that down.
 struct MarkTold {
@@ -164,6 +176,10 @@ struct MarkTold {
 struct AdmitTrainer {
   TrainerId id;
   std::string token;
+};
+// Every rank of the group is ready: it needs nobody's values any more.
+struct SealGroup {
+  GroupId group;
 };
 // Waits for values of this group end now, its values are dropped.
 struct EndGroup {
@@ -194,7 +210,7 @@ struct Leave {
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
-                            SampleProcesses, ExamineProcess, MarkTold, AdmitTrainer, EndGroup, StartLogs, StopLogs,
+                            SampleProcesses, ExamineProcess, LookForPath, MarkTold, AdmitTrainer, SealGroup, EndGroup, StartLogs, StopLogs,
                             ForgetLogs, RememberCluster, Say, Leave>;
 
 }  // namespace trainyard::agent

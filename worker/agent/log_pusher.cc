@@ -1,3 +1,4 @@
+#include "common/steady_cond_var.h"
 #include "worker/agent/log_pusher.h"
 
 #include <algorithm>
@@ -46,6 +47,7 @@ class LogPusher::Push {
   void Stop() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    stop_asked_.SignalAll();
   }
   void Cancel() {
     Stop();
@@ -79,6 +81,7 @@ class LogPusher::Push {
   size_t chunk_bytes_ = 0;
 
   absl::Mutex mu_;
+  SteadyCondVar stop_asked_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // last: it uses the others
 };
@@ -237,7 +240,7 @@ bool LogPusher::Push::Flush() {
 
 bool LogPusher::Push::Pause() {
   absl::MutexLock lock(&mu_);
-  return !mu_.AwaitWithTimeout(absl::Condition(&stopping_), kPoll);
+  return !stop_asked_.AwaitFor(&mu_, kPoll, [this] { return stopping_; });
 }
 
 }  // namespace trainyard::agent

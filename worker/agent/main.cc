@@ -58,8 +58,8 @@ void TakeSignal(int signals, const Config& config, Daemon& daemon) {
 
 void TakeLifeline(int lifeline, Daemon& daemon) {
   if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
-    spdlog::info("let go: the end of the lifeline means nothing any more, this is an ordinary daemon now");
-    return;
+    spdlog::info("let go: the end of the lifeline means nothing any more; leaving once there is nothing left to do");
+    return daemon.RequestLeave(Leaving::kWhenIdle);
   }
   spdlog::info("the lifeline has ended: killing trainers and leaving");
   daemon.RequestLeave(Leaving::kKillingTrainers);

@@ -24,6 +24,8 @@ constexpr MetricSpec kFactsDropped = {"trainyard_worker_facts_dropped_total", kC
 constexpr MetricSpec kOutboxBytes = {"trainyard_worker_outbox_bytes", kGauge, "Bytes of the facts that wait."};
 constexpr MetricSpec kOutboxOnDisk = {"trainyard_worker_outbox_on_disk", kGauge,
                                       "1 while facts are written to disk; 0 while the disk refuses."};
+constexpr MetricSpec kOutboxHangs = {"trainyard_worker_outbox_hangs", kGauge,
+                                     "1 while the disk has not answered a write of the outbox for long."};
 constexpr MetricSpec kOutboxErrors = {"trainyard_worker_outbox_errors_total", kCounter,
                                       "Writes of the outbox that the disk refused."};
 constexpr MetricSpec kQueue = {"trainyard_worker_queue_length", kGauge, "Events waiting for the core."};
@@ -42,9 +44,9 @@ constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limi
 
 const std::vector<MetricSpec>& WorkerMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,        kAttached,     kDials,       kTrainers,         kStarts,       kExits, kFacts,
-      kFactsWaiting, kFactsDropped, kOutboxBytes, kOutboxOnDisk,     kOutboxErrors, kQueue, kDiskFree,
-      kFolders,      kFoldersLimit, kFolderBytes, kFolderBytesLimit, kLogBytesLimit};
+      kBuild,        kAttached,     kDials,        kTrainers,     kStarts,           kExits,        kFacts,
+      kFactsWaiting, kFactsDropped, kOutboxBytes,  kOutboxOnDisk, kOutboxHangs,      kOutboxErrors, kQueue,
+      kDiskFree,     kFolders,      kFoldersLimit, kFolderBytes,  kFolderBytesLimit, kLogBytesLimit};
   return *specs;
 }
 
@@ -76,6 +78,7 @@ void WorkerMetrics::Observe(const CoreStats& stats, size_t queue_length) {
   Set(kFactsWaiting, static_cast<double>(stats.facts_waiting));
   Set(kOutboxBytes, static_cast<double>(stats.outbox_bytes));
   Set(kOutboxOnDisk, stats.outbox_on_disk ? 1 : 0);
+  Set(kOutboxHangs, stats.outbox_hangs ? 1 : 0);
   Set(kQueue, static_cast<double>(queue_length));
   Count(kDials, stats.dials);
   Count(kStarts, stats.starts);

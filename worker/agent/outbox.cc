@@ -167,6 +167,14 @@ bool Outbox::Failed(std::string new_id) {
   return true;
 }
 
+bool Outbox::Abandon(std::string new_id) {
+  replace_next_ = true;
+  if (!on_disk_) return false;
+  on_disk_ = false;
+  id_ = std::move(new_id);
+  return true;
+}
+
 size_t Outbox::BelongTo(const std::string& cluster_id) {
   bool other = !cluster_id_.empty() && cluster_id_ != cluster_id;
   if (cluster_id_ != cluster_id) replace_next_ = true;

@@ -69,6 +69,8 @@ class Outbox {
   void Stored();
   // The disk has refused: facts go on in memory, under `new_id` if they were not already. Returns whether it was taken.
   bool Failed(std::string new_id);
+  // The write that is under way hangs: as Failed, but no other is begun before it has ended. Then all is written anew.
+  bool Abandon(std::string new_id);
   // The disk is worth another try.
   void TryDiskAgain() { replace_next_ = true; }
 

@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "common/clock.h"
 #include "common/files.h"
 
 namespace trainyard::agent {
@@ -164,13 +164,14 @@ v1::Examination LookAtProcess(pid_t pid) {
   return seen;
 }
 
-ProcessExaminer::ProcessExaminer(Post post, absl::Duration watch)
-    : post_(std::move(post)), watch_(watch), thread_([this] { Run(); }) {}
+ProcessExaminer::ProcessExaminer(Post post, AskStack ask_stack, absl::Duration watch)
+    : post_(std::move(post)), ask_stack_(std::move(ask_stack)), watch_(watch), thread_([this] { Run(); }) {}
 
 ProcessExaminer::~ProcessExaminer() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.SignalAll();
   }
   thread_.join();
 }
@@ -178,11 +179,12 @@ ProcessExaminer::~ProcessExaminer() {
 void ProcessExaminer::Examine(const ExamineProcess& request) {
   absl::MutexLock lock(&mu_);
   if (requests_.size() < kMostWaiting) requests_.push_back(request);
+  changed_.SignalAll();
 }
 
-bool ProcessExaminer::Pause(absl::Duration duration) {
+bool ProcessExaminer::Wait(absl::Duration duration) {
   absl::MutexLock lock(&mu_);
-  return !mu_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
+  return !changed_.AwaitFor(&mu_, duration, [this] { return stopping_; });
 }
 
 void ProcessExaminer::Run() {
@@ -190,25 +192,50 @@ void ProcessExaminer::Run() {
     ExamineProcess request;
     {
       absl::MutexLock lock(&mu_);
-      auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !requests_.empty(); };
-      mu_.Await(absl::Condition(&any));
+      changed_.AwaitFor(&mu_, absl::InfiniteDuration(), [this] { return stopping_ || !requests_.empty(); });
       if (stopping_) return;
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    pid_t pid = static_cast<pid_t>(request.pid);
-    absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
-    absl::Time began = absl::Now();
-    if (before.ok() && !Pause(watch_)) return;
-    v1::Examination seen = LookAtProcess(pid);
-    absl::StatusOr<ProcessStat> after = ReadProcessStat(pid);
-    double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-    if (before.ok() && after.ok() && seconds > 0) {
-      seen.set_cpu_share(std::max(0.0, (after->cpu_s - before->cpu_s) / seconds));
-    }
-    seen.set_request_id(request.request_id);
-    post_(ProcessExamined{request.id, std::move(seen)});
+    std::optional<v1::Examination> seen = request.with_stack ? LookWithStack(request) : Look(request);
+    if (!seen.has_value()) return;
+    seen->set_request_id(request.request_id);
+    post_(ProcessExamined{request.id, *std::move(seen)});
   }
+}
+
+std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& request) {
+  pid_t pid = static_cast<pid_t>(request.pid);
+  absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
+  absl::Time began = Clock::GetSteadyClock().TimeNow();
+  if (before.ok() && !Wait(watch_)) return std::nullopt;
+  v1::Examination seen = LookAtProcess(pid);
+  absl::StatusOr<ProcessStat> after = ReadProcessStat(pid);
+  double seconds = absl::ToDoubleSeconds(Clock::GetSteadyClock().TimeNow() - began);
+  if (before.ok() && after.ok() && seconds > 0) {
+    seen.set_cpu_share(std::max(0.0, (after->cpu_s - before->cpu_s) / seconds));
+  }
+  return seen;
+}
+
+// What the process tells of itself; else what the kernel does, and why that is all.
+v1::Examination ProcessExaminer::LookWithStack(const ExamineProcess& request) {
+  v1::Examination seen = LookAtProcess(static_cast<pid_t>(request.pid));
+  if (seen.state().empty()) return seen;
+  StackAnswer answer = {.frames = {}, .note = "nothing here can ask the process"};
+  if (ask_stack_) answer = ask_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
+  if (!answer.frames.empty()) {
+    seen.clear_stack();
+    seen.clear_stack_note();
+    for (std::string& frame : answer.frames) seen.add_stack(std::move(frame));
+    return seen;
+  }
+  if (seen.stack_size() > 0) {
+    seen.set_stack_note(absl::StrCat(answer.note, "; of the kernel"));
+  } else {
+    seen.set_stack_note(absl::StrCat(answer.note, "; ", seen.stack_note()));
+  }
+  return seen;
 }
 
 }  // namespace trainyard::agent

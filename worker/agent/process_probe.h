@@ -6,16 +6,21 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/steady_cond_var.h"
 #include "trainyard/v1/agent.pb.h"
 #include "worker/agent/events.h"
+#include "worker/agent/stack_question.h"
 
 namespace trainyard::agent {
 
@@ -39,13 +44,18 @@ std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit);
 // What can be seen at once; the CPU share is left to the caller.
 v1::Examination LookAtProcess(pid_t pid);
 
-// Looks closely at processes, one after another, on a thread of its own: the CPU share takes a while to be seen.
+// Looks closely at processes, one after another, on a thread of its own: the CPU share takes a while to be seen, and so
+// may a stack.
 // Thread-safe. `post` is called from that thread.
 class ProcessExaminer {
  public:
   using Post = std::function<void(Event)>;
+  // Returns false when it is to end.
+  using Pause = absl::FunctionRef<bool(absl::Duration)>;
+  using AskStack = std::function<StackAnswer(const ExamineProcess& request, Pause pause)>;
 
-  explicit ProcessExaminer(Post post, absl::Duration watch = absl::Milliseconds(300));
+  // `ask_stack` is called where a stack is asked for; none: there is no way to have one.
+  explicit ProcessExaminer(Post post, AskStack ask_stack = nullptr, absl::Duration watch = absl::Milliseconds(300));
   // Ends the thread; what was not answered is not.
   ~ProcessExaminer();
   ProcessExaminer(const ProcessExaminer&) = delete;
@@ -56,12 +66,16 @@ class ProcessExaminer {
 
  private:
   void Run();
-  // Returns false when it is to end.
-  bool Pause(absl::Duration duration);
+  bool Wait(absl::Duration duration);
+  // None: it is to end.
+  std::optional<v1::Examination> Look(const ExamineProcess& request);
+  v1::Examination LookWithStack(const ExamineProcess& request);
 
   const Post post_;
+  const AskStack ask_stack_;
   const absl::Duration watch_;
   absl::Mutex mu_;
+  SteadyCondVar changed_;
   std::deque<ExamineProcess> requests_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

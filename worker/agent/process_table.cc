@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "common/files.h"
 #include "worker/agent/environment.h"
+#include "worker/agent/stack_question.h"
 #include "worker/shim/process.h"
 
 namespace trainyard::agent {
@@ -164,15 +165,17 @@ void ProcessTable::StartNow(const StartProcess& start) {
       .variables = TrainerEnvironment(desired, {.threads = start.threads, .token = start.token, .lookup = &getenv}),
       .log_bytes = options_.log_bytes_per_rank,
   };
+  launch.variables.push_back(absl::StrCat("TRAINYARD_STACK_FILE=", JoinPath(folder, kStackFile)));
   pid_t shim = 0;
   absl::Status status = MakeRankFolder(folder, launch);
   bool is_ours = status.ok();
   if (status.ok()) status = Spawn(folder, &shim);
   if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
-  if (is_ours) WriteStartFailure(folder, status.message()).IgnoreError();
+  if (is_ours) WriteStartFailure(folder, status).IgnoreError();
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   exited.set_message(std::string(status.message()));
+  exited.set_may_pass(absl::IsResourceExhausted(status));
   post_(ProcessEnded{id, std::move(exited)});
 }
 

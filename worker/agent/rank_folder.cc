@@ -138,6 +138,7 @@ absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder) {
     if (name == shim::kSignal) exited.set_signal(static_cast<int32_t>(Number(value)));
     if (name == shim::kCoreDumped) exited.set_core_dumped(value == "1");
     if (name == shim::kMessage) exited.set_message(ValidUtf8(value, 4096));
+    if (name == shim::kMayPass) exited.set_may_pass(value == "1");
     if (name == shim::kMaxRssBytes) exited.set_max_rss_bytes(Number(value));
     if (name == shim::kUserMicroseconds) exited.set_user_s(static_cast<double>(Number(value)) * 1e-6);
     if (name == shim::kSystemMicroseconds) exited.set_system_s(static_cast<double>(Number(value)) * 1e-6);
@@ -164,9 +165,11 @@ v1::TrainerExited LostExit(const std::string& folder) {
   return exited;
 }
 
-absl::Status WriteStartFailure(const std::string& folder, absl::string_view message) {
-  return WriteFileAtomically(JoinPath(folder, shim::kExitFile), Write({{shim::kCause, shim::kCauseStartFailed},
-                                                                       {shim::kMessage, ValidUtf8(message, 4096)}}));
+absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why) {
+  return WriteFileAtomically(JoinPath(folder, shim::kExitFile),
+                             Write({{shim::kCause, shim::kCauseStartFailed},
+                                    {shim::kMessage, ValidUtf8(why.message(), 4096)},
+                                    {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
 }
 
 absl::Status MarkFolderTold(const std::string& folder) {

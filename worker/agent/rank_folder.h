@@ -47,7 +47,7 @@ absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder);
 v1::TrainerExited LostExit(const std::string& folder);
 
 // Writes the exit of a rank that has no shim, so that no later life of the daemon waits for one.
-absl::Status WriteStartFailure(const std::string& folder, absl::string_view message);
+absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why);
 
 // The coordinator has this rank's exit.
 absl::Status MarkFolderTold(const std::string& folder);

@@ -13,12 +13,15 @@ namespace trainyard::agent {
 namespace {
 
 constexpr size_t kOutgoingMessages = 16'384;
+constexpr int kReadAheadBytes = 1 << 20;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
   grpc::ChannelArguments arguments;
-  // A link that drops every packet is noticed within three seconds; without this it never is.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 2000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
+  // A link that drops every packet is noticed within three seconds: the timeout is TCP's too, and a heartbeat a second
+  // gives it something to miss. Pings are for a coordinator whose kernel answers and which does not; they are few, since
+  // one that is only busy must not be given up by a thousand daemons at once.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // In spite of its name this is how long one attempt to connect may take.
@@ -28,6 +31,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
   // Channels of one process share connections, and their back-off, unless told not to.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Control messages are small and few: a ping a message, to learn how wide the way is, would be half of the traffic.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
+  // The core dials again by itself.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
   arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
   return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
@@ -98,6 +107,9 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
         return session_.post_(DesiredStateReceived{std::move(*incoming_.mutable_desired())});
       case v1::CoordinatorMessage::kAck:
         return session_.post_(FactsAcknowledged{incoming_.ack().sequence()});
+      case v1::CoordinatorMessage::kValues:
+        session_.take_values_(std::move(*incoming_.mutable_values()));
+        return ReadMore();
       default:
         // Of a newer coordinator, perhaps: what is not understood is passed over.
         ReadMore();

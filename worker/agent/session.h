@@ -8,6 +8,7 @@
 // whoever owns the channel waits for that.
 //
 // Thread-safe. `post` is called from gRPC's threads; a message is read once the one before has been handled (ReadMore).
+// Values are no business of the core: `take_values` is called from gRPC's threads, and what follows is read at once.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -26,7 +27,10 @@ class Session {
  public:
   using Post = std::function<void(Event)>;
 
-  Session(std::string coordinator, Post post) : coordinator_(std::move(coordinator)), post_(std::move(post)) {}
+  using TakeValues = std::function<void(v1::StoreValues)>;
+
+  Session(std::string coordinator, Post post, TakeValues take_values)
+      : coordinator_(std::move(coordinator)), post_(std::move(post)), take_values_(std::move(take_values)) {}
   // Ends the stream and waits for its last callback.
   ~Session();
   Session(const Session&) = delete;
@@ -51,6 +55,7 @@ class Session {
 
   const std::string coordinator_;
   const Post post_;
+  const TakeValues take_values_;
 
   absl::Mutex mu_;
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);

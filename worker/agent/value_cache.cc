@@ -87,6 +87,14 @@ bool ValueCache::IsSealed(const GroupId& group) const {
   return at != groups_.end() && at->second.sealed;
 }
 
+bool ValueCache::Holds(const GroupId& group, const std::string& name, const std::string& value) const {
+  absl::MutexLock lock(&mu_);
+  auto at = groups_.find(group);
+  if (at == groups_.end()) return false;
+  auto held = at->second.values.find(name);
+  return held != at->second.values.end() && held->second == value;
+}
+
 void ValueCache::End(const GroupId& group, const std::string& reason) {
   Ended ended;
   {

@@ -35,6 +35,7 @@ class ValueCache {
   void Add(const GroupId& group, const std::string& name, const std::string& value);
   void Seal(const GroupId& group);
   bool IsSealed(const GroupId& group) const;
+  bool Holds(const GroupId& group, const std::string& name, const std::string& value) const;
   void End(const GroupId& group, const std::string& reason);
 
   // `done` is called once, perhaps before this returns. Possible errors it gets: DeadlineExceeded, Aborted,

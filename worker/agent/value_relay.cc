@@ -1,220 +1,214 @@
 #include "worker/agent/value_relay.h"
 
 #include <algorithm>
-#include <chrono>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
-#include "common/rpc_status.h"
 
 namespace trainyard::agent {
 namespace {
 
-// A coordinator commits in milliseconds; one that does not answer for so long is as good as away.
-constexpr std::chrono::seconds kPutDeadline(5);
-// A stream that breaks while the session stands is the network's or the coordinator's trouble of a moment.
-constexpr absl::Duration kRetryWait = absl::Milliseconds(200);
+// A coordinator answers in milliseconds; one that does not for so long is as good as away.
+constexpr absl::Duration kPutWait = absl::Seconds(5);
+// Put again after re-attaching in messages of about this size.
+constexpr size_t kPutBytes = 1 << 20;
+
+void Name(const GroupId& id, v1::PutValues& put) {
+  put.set_job_id(id.first.value());
+  put.set_generation(id.second.value());
+}
+
+void AddTo(v1::PutValues& put, const std::string& name, const std::string& value) {
+  v1::StoreValue& added = *put.add_values();
+  added.set_name(name);
+  added.set_value(value);
+}
+
+absl::Status Away() { return absl::UnavailableError("the coordinator is away; the value will be put when it is back"); }
 
 }  // namespace
 
-// One WatchValues stream. Deletes itself when it is done.
-class ValueRelay::Watch final : public grpc::ClientReadReactor<v1::StoreValues> {
- public:
-  Watch(ValueRelay& relay, GroupId group) : relay_(relay), group_(std::move(group)) {}
-
-  void Start(v1::AgentService::Stub& stub, uint64_t incarnation) {
-    request_.set_job_id(group_.first.value());
-    request_.set_generation(group_.second.value());
-    request_.set_host_incarnation(incarnation);
-    stub.async()->WatchValues(&context_, &request_, this);
-    StartRead(&values_);
-    StartCall();
-  }
-
-  grpc::ClientContext* context() { return &context_; }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    for (const v1::StoreValue& value : values_.values()) relay_.cache_.Add(group_, value.name(), value.value());
-    StartRead(&values_);
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    relay_.EndWatch(this, group_, FromGrpcStatus(status));
-    ValueRelay& relay = relay_;
-    delete this;
-    relay.CallDeleted();
-  }
-
- private:
-  ValueRelay& relay_;
-  const GroupId group_;
-  grpc::ClientContext context_;
-  v1::WatchValuesRequest request_;
-  v1::StoreValues values_;
-};
-
-struct ValueRelay::PutCall {
-  grpc::ClientContext context;
-  v1::PutValueRequest request;
-  v1::PutValueResponse response;
-  Done done;
-};
-
-void ValueRelay::Shutdown() {
-  Detach();
+void ValueRelay::Attach() {
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(
-      +[](int* undeleted) { return *undeleted == 0; }, &undeleted_calls_));
+  attached_ = true;
+  for (const auto& [id, group] : groups_) Send(id, group);
 }
 
-void ValueRelay::Attach(std::shared_ptr<grpc::Channel> channel) {
-  absl::MutexLock lock(&mu_);
-  stub_ = v1::AgentService::NewStub(channel);
-  for (auto& [id, group] : groups_) {
-    if (group.sealed) continue;
-    for (const auto& [name, request] : group.puts) StartPut(request, [](absl::Status) {});
-    StartWatch(id);
+// All of a group's puts, also those that a coordinator before this one had.
+void ValueRelay::Send(const GroupId& id, const Group& group) {
+  v1::AgentMessage message;
+  size_t bytes = 0;
+  for (const auto& [name, put] : group.puts) {
+    AddTo(*message.mutable_put(), name, put.value);
+    bytes += name.size() + put.value.size();
+    if (bytes < kPutBytes) continue;
+    Name(id, *message.mutable_put());
+    send_(std::exchange(message, {}));
+    bytes = 0;
   }
-}
-
-void ValueRelay::RetryWhenDue(absl::Time now) {
-  absl::MutexLock lock(&mu_);
-  now_ = now;
-  for (auto& [id, group] : groups_) {
-    if (group.retry_at > now) continue;
-    group.retry_at = absl::InfiniteFuture();
-    if (stub_ != nullptr && !group.sealed && !watches_.contains(id)) StartWatch(id);
-  }
-}
-
-absl::Time ValueRelay::NextRetry() const {
-  absl::MutexLock lock(&mu_);
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, group] : groups_) next = std::min(next, group.retry_at);
-  return next;
+  if (!message.has_put()) return;
+  Name(id, *message.mutable_put());
+  send_(std::move(message));
 }
 
 void ValueRelay::Detach() {
-  absl::MutexLock lock(&mu_);
-  stub_ = nullptr;
-  watches_.clear();
-  for (grpc::ClientContext* context : calls_) context->TryCancel();
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    attached_ = false;
+    for (auto& [id, group] : groups_) {
+      for (auto& [name, put] : group.puts) {
+        put.known = false;
+        EndWaits(put, Away(), ended);
+      }
+    }
+  }
+  Call(std::move(ended));
+}
+
+void ValueRelay::EndWaits(Value& value, const absl::Status& status, Ended& ended) {
+  for (Wait& wait : value.waits) ended.emplace_back(std::move(wait.done), status);
+  value.waits.clear();
+}
+
+void ValueRelay::Call(Ended ended) {
+  for (auto& [done, status] : ended) done(std::move(status));
+}
+
+void ValueRelay::Take(const v1::StoreValues& values) {
+  GroupId id(JobId(values.job_id()), Generation(values.generation()));
+  v1::StoreValueList list;
+  if (!list.ParseFromString(values.values())) return;  // not of a coordinator of ours
+  for (const v1::StoreValue& value : list.values()) cache_.Add(id, value.name(), value.value());
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(id);
+    if (at == groups_.end()) return;
+    for (const v1::StoreValue& value : list.values()) {
+      auto put = at->second.puts.find(value.name());
+      if (put == at->second.puts.end()) continue;
+      bool same = put->second.value == value.value();
+      put->second.known = same;
+      EndWaits(put->second,
+               same ? absl::OkStatus()
+                    : absl::AlreadyExistsError(absl::StrCat("key '", value.name(), "' holds another value")),
+               ended);
+      if (!same) at->second.puts.erase(put);
+    }
+    for (const v1::RefusedValue& refused : values.refused()) {
+      auto put = at->second.puts.find(refused.name());
+      if (put == at->second.puts.end() || put->second.known) continue;
+      EndWaits(put->second, absl::Status(static_cast<absl::StatusCode>(refused.code()), refused.message()), ended);
+      at->second.puts.erase(put);
+    }
+  }
+  Call(std::move(ended));
 }
 
 void ValueRelay::Follow(const GroupId& group) {
   absl::MutexLock lock(&mu_);
-  if (groups_.try_emplace(group).second && stub_ != nullptr) StartWatch(group);
+  groups_.try_emplace(group);
+}
+
+void ValueRelay::Seal(const GroupId& group) {
+  cache_.Seal(group);
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    auto at = groups_.find(group);
+    if (at == groups_.end() || std::exchange(at->second.sealed, true)) return;
+    for (auto& [name, put] : at->second.puts) {
+      EndWaits(put, absl::FailedPreconditionError("the store is sealed: the group has formed"), ended);
+    }
+    at->second.puts.clear();
+    at->second.bytes = 0;
+  }
+  Call(std::move(ended));
 }
 
 void ValueRelay::Forget(const GroupId& group) {
-  absl::MutexLock lock(&mu_);
-  groups_.erase(group);
-  auto at = watches_.find(group);
-  if (at == watches_.end()) return;
-  at->second->context()->TryCancel();
-  watches_.erase(at);
-}
-
-void ValueRelay::StartWatch(const GroupId& group) {
-  Watch* watch = new Watch(*this, group);  // until OnDone
-  watches_[group] = watch;
-  calls_.insert(watch->context());
-  ++undeleted_calls_;
-  watch->Start(*stub_, incarnation_.value());
-}
-
-void ValueRelay::EndWatch(Watch* watch, const GroupId& group, const absl::Status& status) {
-  bool current;
+  Ended ended;
   {
     absl::MutexLock lock(&mu_);
-    auto at = watches_.find(group);
-    current = at != watches_.end() && at->second == watch;
-    if (current) watches_.erase(at);
-    auto followed = groups_.find(group);
-    if (current && followed != groups_.end()) {
-      followed->second.sealed = status.ok();
-      // Nobody needs them any more: the group has formed.
-      if (status.ok()) followed->second.puts.clear();
-      bool over = status.ok() || absl::IsAborted(status) || absl::IsNotFound(status);
-      if (!over) followed->second.retry_at = now_ + kRetryWait;
-    }
+    auto at = groups_.find(group);
+    if (at == groups_.end()) return;
+    for (auto& [name, put] : at->second.puts) EndWaits(put, absl::AbortedError("the generation is over"), ended);
+    groups_.erase(at);
   }
-  wake_();
-  // A stream that was given up says nothing about the group; a broken one is opened again, here or after re-attaching.
-  if (current && status.ok()) cache_.Seal(group);
-  if (current && (absl::IsAborted(status) || absl::IsNotFound(status))) {
-    cache_.End(group, std::string(status.message()));
-  }
-  ForgetCall(watch->context());
-}
-
-void ValueRelay::ForgetCall(grpc::ClientContext* context) {
-  absl::MutexLock lock(&mu_);
-  calls_.erase(context);
-}
-
-void ValueRelay::CallDeleted() {
-  absl::MutexLock lock(&mu_);
-  --undeleted_calls_;
+  Call(std::move(ended));
 }
 
 void ValueRelay::Put(const TrainerId& id, const std::string& name, const std::string& value, Done done) {
-  if (value.size() > limits::kStoreValueBytes) {
-    done(absl::ResourceExhaustedError(
-        absl::StrCat("value '", name, "' of ", value.size(), " bytes is larger than ", limits::kStoreValueBytes)));
-    return;
-  }
-  v1::PutValueRequest request;
-  *request.mutable_key() = ToProto(id);
-  request.set_host_incarnation(incarnation_.value());
-  request.set_name(name);
-  request.set_value(value);
-  absl::Status refused;
+  absl::Status status;
   {
     absl::MutexLock lock(&mu_);
-    auto at = groups_.find(GroupOf(id));
-    if (at == groups_.end()) {
-      refused = absl::AbortedError(absl::StrCat(Describe(id), " is over"));
-    } else {
-      auto& puts = at->second.puts;
-      // A sealed store knows by itself what it has.
-      auto put = at->second.sealed ? puts.end() : puts.try_emplace(name, request).first;
-      if (put != puts.end() && put->second.value() != value) {
-        refused = absl::AlreadyExistsError(absl::StrCat("'", name, "' was put with another value"));
-      } else if (stub_ == nullptr) {
-        refused = absl::UnavailableError("the coordinator is away; the value will be put when it is back");
-      } else {
-        return StartPut(request, std::move(done));
+    status = PutLocked(id, name, value, done);
+  }
+  if (done != nullptr) done(std::move(status));
+}
+
+absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name, const std::string& value, Done& done) {
+  if (value.size() > limits::kStoreValueBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("value '", name, "' of ", value.size(), " bytes is larger than ", limits::kStoreValueBytes));
+  }
+  auto at = groups_.find(GroupOf(id));
+  if (at == groups_.end()) return absl::AbortedError(absl::StrCat(Describe(id), " is over"));
+  Group& group = at->second;
+  if (group.sealed) {
+    if (cache_.Holds(at->first, name, value)) return absl::OkStatus();
+    return absl::FailedPreconditionError("the store is sealed: the group has formed");
+  }
+  auto [put, is_new] = group.puts.try_emplace(name);
+  if (is_new && group.bytes + name.size() + value.size() > limits::kStoreGenerationBytes) {
+    group.puts.erase(put);
+    return absl::ResourceExhaustedError(absl::StrCat("value '", name, "' would take this host's values beyond ",
+                                                     limits::kStoreGenerationBytes, " bytes"));
+  }
+  if (is_new) {
+    put->second.value = value;
+    group.bytes += name.size() + value.size();
+  }
+  if (put->second.value != value) {
+    return absl::AlreadyExistsError(absl::StrCat("'", name, "' was put with another value"));
+  }
+  if (!attached_) return Away();
+  if (put->second.known) return absl::OkStatus();
+  // Also where it was sent before: the answer may have been lost with what a full stream dropped.
+  v1::AgentMessage message;
+  Name(at->first, *message.mutable_put());
+  AddTo(*message.mutable_put(), name, value);
+  send_(std::move(message));
+  put->second.waits.push_back({clock_.TimeNow() + kPutWait, std::exchange(done, nullptr)});
+  return absl::OkStatus();
+}
+
+void ValueRelay::Expire(absl::Time now) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mu_);
+    for (auto& [id, group] : groups_) {
+      for (auto& [name, put] : group.puts) {
+        for (Wait& wait : put.waits) {
+          if (wait.deadline <= now) ended.emplace_back(std::move(wait.done), Away());
+        }
+        std::erase_if(put.waits, [now](const Wait& wait) { return wait.deadline <= now; });
       }
     }
   }
-  done(std::move(refused));
+  Call(std::move(ended));
 }
 
-void ValueRelay::StartPut(const v1::PutValueRequest& request, Done done) {
-  PutCall* call = new PutCall;  // until its callback
-  call->request = request;
-  call->done = std::move(done);
-  call->context.set_deadline(std::chrono::system_clock::now() + kPutDeadline);
-  calls_.insert(&call->context);
-  ++undeleted_calls_;
-  stub_->async()->PutValue(&call->context, &call->request, &call->response, [this, call](grpc::Status status) {
-    std::unique_ptr<PutCall> owned(call);
-    const v1::PutValueRequest& put = call->request;
-    // Ranks of this host need not wait for the coordinator to send it back.
-    if (status.ok()) cache_.Add(GroupOf(FromProto(put.key())), put.name(), put.value());
-    absl::Status result = FromGrpcStatus(status);
-    if (absl::IsDeadlineExceeded(result) || absl::IsCancelled(result)) {
-      result = absl::UnavailableError("the coordinator did not answer; the value will be put when it is back");
+absl::Time ValueRelay::NextDeadline() const {
+  absl::MutexLock lock(&mu_);
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, group] : groups_) {
+    for (const auto& [name, put] : group.puts) {
+      for (const Wait& wait : put.waits) next = std::min(next, wait.deadline);
     }
-    call->done(std::move(result));
-    ForgetCall(&call->context);
-    owned.reset();
-    CallDeleted();
-  });
+  }
+  return next;
 }
 
 }  // namespace trainyard::agent

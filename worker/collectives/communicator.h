@@ -19,7 +19,8 @@
 //
 // Possible errors, of every Wait:
 //   Aborted           Abort() was called: the generation is over.
-//   Unavailable       a peer has gone or its connection is broken: the generation is as good as over.
+//   Unavailable       a peer has gone, its connection is broken, or it takes part in another operation: the
+//                     generation is as good as over.
 //   DeadlineExceeded  no progress within the group's timeout.
 // After the first error the communicator is of no more use, and every further operation fails with that error.
 #pragma once

@@ -236,7 +236,7 @@ class SharedMemoryCommunicator final : public Communicator {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
       if (theirs == segment_->OperationOf(rank_, ticket_)) continue;
-      return absl::InternalError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
     }
     return absl::OkStatus();
   }

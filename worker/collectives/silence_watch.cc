@@ -67,6 +67,7 @@ SilenceWatch::~SilenceWatch() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    stop_asked_.SignalAll();
   }
   thread_.join();
 }
@@ -75,7 +76,7 @@ void SilenceWatch::Run() {
   while (true) {
     {
       absl::MutexLock lock(&mu_);
-      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), kLookInterval)) return;
+      if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this] { return stopping_; })) return;
     }
     for (int fd : descriptors_) {
       std::optional<ConnectionState> state = LookAt(fd);

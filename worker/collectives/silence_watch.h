@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/steady_cond_var.h"
 
 namespace trainyard {
 
@@ -50,6 +51,7 @@ class SilenceWatch {
   const std::vector<int> descriptors_;
   const std::function<void(const std::string&)> on_silence_;
   absl::Mutex mu_;
+  SteadyCondVar stop_asked_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

@@ -137,11 +137,16 @@ void WritePids(pid_t trainer) {
   close(fd);
 }
 
+bool MayPass(int error) {
+  return error == ENOMEM || error == EAGAIN || error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE;
+}
+
 // How the trainer ended, or why it did not start.
 struct End {
   int status = 0;
   struct rusage usage = {};
   const char* start_failure = nullptr;
+  int start_error = 0;
   uint64_t dropped_bytes = 0;
 };
 
@@ -151,6 +156,7 @@ void WriteExit(int fd, const End& end, LastLines* lines) {
   if (end.start_failure != nullptr) {
     writer.Text(kCause, kCauseStartFailed);
     writer.Text(kMessage, end.start_failure);
+    writer.Number(kMayPass, MayPass(end.start_error) ? 1 : 0);
   } else if (WIFSIGNALED(end.status)) {
     writer.Text(kCause, kCauseSignal);
     writer.Number(kSignal, static_cast<uint64_t>(WTERMSIG(end.status)));
@@ -274,7 +280,8 @@ int Run(const Options& options) {
   pid_t trainer = StartTrainer(launch, out_pipe[1], err_pipe[1], &failed);
   if (trainer < 0) {
     static char message[4096];
-    snprintf(message, sizeof message, "cannot start %s: %s: %s", launch.program, failed, strerror(errno));
+    end.start_error = errno;
+    snprintf(message, sizeof message, "cannot start %s: %s: %s", launch.program, failed, strerror(end.start_error));
     end.start_failure = message;
     WriteExit(exit_file, end, &lines);
     return 1;

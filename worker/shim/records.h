@@ -46,6 +46,7 @@ inline constexpr char kCode[] = "code";
 inline constexpr char kSignal[] = "signal";
 inline constexpr char kCoreDumped[] = "core_dumped";
 inline constexpr char kMessage[] = "message";
+inline constexpr char kMayPass[] = "may_pass";  // 1: a start that failed for lack of memory, processes or disk
 inline constexpr char kMaxRssBytes[] = "max_rss_bytes";
 inline constexpr char kUserMicroseconds[] = "user_us";
 inline constexpr char kSystemMicroseconds[] = "system_us";

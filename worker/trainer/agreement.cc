@@ -10,6 +10,7 @@ AgreedStep Agreement::Read(const AgreementTerms& sum) {
   agreed.asked = request > last_request_;
   if (agreed.asked) last_request_ = request;
   agreed.stop = agreed.asked || sum.notice > 0;
+  if (agreed.asked && sum.needs_save > 0 && !(sum.notice > 0)) agreed.unless_unsaved = request;
   return agreed;
 }
 

@@ -17,19 +17,21 @@ namespace trainyard {
 struct AgreementTerms {
   double tokens = 0;
   double loss_sum = 0;
-  double request = 0;  // rank 0: number of the newest request to stop; others 0
-  double notice = 0;   // 1: this rank was told to leave
+  double request = 0;     // rank 0: number of the newest request to stop; others 0
+  double notice = 0;      // 1: this rank was told to leave
+  double needs_save = 0;  // rank 0: 1 where that request is off if the save before it fails; others 0
 
-  static constexpr int kNumTerms = 4;
-  std::array<double, kNumTerms> ToArray() const { return {tokens, loss_sum, request, notice}; }
-  static AgreementTerms FromArray(const double* terms) { return {terms[0], terms[1], terms[2], terms[3]}; }
+  static constexpr int kNumTerms = 5;
+  std::array<double, kNumTerms> ToArray() const { return {tokens, loss_sum, request, notice, needs_save}; }
+  static AgreementTerms FromArray(const double* terms) { return {terms[0], terms[1], terms[2], terms[3], terms[4]}; }
 };
 
 struct AgreedStep {
   double loss = 0;  // mean over the step's tokens, all ranks
   uint64_t tokens = 0;
-  bool stop = false;   // leave at the end of the step in which this is read
-  bool asked = false;  // by a request, not by a signal
+  bool stop = false;            // leave at the end of the step in which this is read
+  bool asked = false;           // by a request, not by a signal
+  uint64_t unless_unsaved = 0;  // the number of that request, where nobody is to leave if the save before it fails
 };
 
 class Agreement {

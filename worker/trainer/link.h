@@ -46,6 +46,7 @@ struct SavedFact {
 struct SaveFailedFact {
   uint64_t step = 0;
   std::string message;
+  uint64_t stop_request = 0;  // the stop it was made for, which is off now; 0: none
 };
 struct BrokenFact {
   uint64_t step = 0;
@@ -58,6 +59,7 @@ struct FinishedFact {
 };
 struct RefusedFact {
   std::string message;
+  bool checkpoint_missing = false;  // nothing else is wrong with the job
 };
 struct RestoredFact {
   uint64_t step = 0;
@@ -114,6 +116,12 @@ struct WorkTotals {
   uint64_t micro_batches = 0;
 };
 
+// The newest request to stop.
+struct StopRequest {
+  uint64_t number = 0;      // 0: there was none
+  bool needs_save = false;  // where the save that comes before it fails, nobody stops
+};
+
 // Where this rank stands in one communicator's operations; see CommunicatorReport in proto/trainyard/v1/agent.proto.
 struct CommunicatorProgress {
   std::string name;
@@ -150,8 +158,7 @@ class Link : public KeyValueStore {
   // Waits until every rank is ready. Possible errors: Aborted when the generation ended first; Cancelled when
   // `interrupted` became true (asked about every 50 ms).
   virtual absl::Status AwaitGo(const std::function<bool()>& interrupted) = 0;
-  // Number of the newest request to stop; 0: none.
-  virtual uint64_t stop_request() const = 0;
+  virtual StopRequest stop_request() const = 0;
 
   // Called once, from a thread of the link, when the generation is over, with the reason; at once if it is over
   // already.

@@ -86,6 +86,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
     void operator()(const SaveFailedFact& f) {
       message.mutable_save_failed()->set_step(f.step);
       message.mutable_save_failed()->set_message(CleanText(f.message));
+      message.mutable_save_failed()->set_stop_request(f.stop_request);
     }
     void operator()(const BrokenFact& f) {
       message.mutable_broken()->set_step(f.step);
@@ -104,7 +105,10 @@ v1::Fact ToMessage(const TrainerFact& fact) {
         key.set_reason(CleanText(decision.reason));
       }
     }
-    void operator()(const RefusedFact& f) { message.mutable_refused()->set_message(CleanText(f.message)); }
+    void operator()(const RefusedFact& f) {
+      message.mutable_refused()->set_message(CleanText(f.message));
+      message.mutable_refused()->set_checkpoint_missing(f.checkpoint_missing);
+    }
     void operator()(const RestoredFact& f) {
       message.mutable_restored()->set_step(f.step);
       message.mutable_restored()->set_path(f.path);

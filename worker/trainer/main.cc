@@ -22,6 +22,7 @@
 #include "worker/trainer/probe.h"
 #include "worker/trainer/run.h"
 #include "worker/trainer/sample.h"
+#include "worker/trainer/stack_signal.h"
 
 namespace trainyard {
 namespace {
@@ -74,6 +75,8 @@ void SetUpEngine(const StartOrder& order, Link& link) {
 
 int RunTraining(const TrainerOptions& options) {
   WatchSignals();
+  const char* stack_file = getenv("TRAINYARD_STACK_FILE");
+  TellStackAtSignal(stack_file == nullptr ? "" : stack_file);
   const char* token = getenv("TRAINYARD_TOKEN");
   std::unique_ptr<Link> link = NewGrpcLink({.socket = options.link,
                                             .job_id = options.job,

@@ -1,4 +1,5 @@
 #include "worker/trainer/probe.h"
+#include "common/steady_cond_var.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
@@ -108,18 +109,20 @@ class LocalStore final : public KeyValueStore {
   absl::Status Put(absl::string_view name, absl::string_view value) override {
     absl::MutexLock lock(&mu_);
     values_.emplace(std::string(name), std::string(value));
+    came_.SignalAll();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) override {
     const std::string key(name);
     absl::MutexLock lock(&mu_);
     auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return values_.count(key) > 0; };
-    if (!mu_.AwaitWithTimeout(absl::Condition(&there), timeout)) return absl::DeadlineExceededError(key);
+    if (!came_.AwaitFor(&mu_, timeout, there)) return absl::DeadlineExceededError(key);
     return values_.at(key);
   }
 
  private:
   absl::Mutex mu_;
+  SteadyCondVar came_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
 };
 

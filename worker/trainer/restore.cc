@@ -13,6 +13,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kDamagedShown = 3;
+constexpr char kMissingUrl[] = "trainyard/checkpoint_missing";
 constexpr absl::Duration kFolderPatience = absl::Seconds(3);
 
 // What rank 0 tells the others, as the bytes of a tensor.
@@ -21,6 +22,11 @@ struct Announcement {
   char manifest_hash[32];
   char token[16];
 };
+
+absl::Status Missing(absl::Status status) {
+  status.SetPayload(kMissingUrl, absl::Cord());
+  return status;
+}
 
 absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
   const std::string& folder = order.config.checkpoint_dir;
@@ -31,9 +37,9 @@ absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
                                             "; restore them from a copy, or choose another checkpoint.dir"));
   }
   if (found.checkpoint == nullptr && order.restart_step.has_value()) {
-    return absl::NotFoundError(absl::StrCat("the checkpoint of step ", *order.restart_step,
-                                            " that was recorded is not in ", folder,
-                                            ", and there is no other; was it removed?"));
+    return Missing(absl::NotFoundError(absl::StrCat("the checkpoint of step ", *order.restart_step,
+                                                    " that was recorded is not in ", folder, " as host ", order.host,
+                                                    " sees it, and there is no other; is the folder shared?")));
   }
   if (found.checkpoint != nullptr && found.checkpoint->manifest().step > order.config.steps) {
     return absl::FailedPreconditionError(absl::StrCat(found.checkpoint->path(), " is beyond train.steps ",
@@ -81,7 +87,8 @@ absl::StatusOr<RestorePoint> AgreeOnRestorePoint(const StartOrder& order, Restor
   RETURN_IF_ERROR(communicator.Broadcast(bytes, /*root=*/0)->Wait()) << "while agreeing on where to start";
   if (order.rank != 0) {
     absl::string_view name(announcement->token, sizeof announcement->token);
-    RETURN_IF_ERROR(FindToken(folder, name, order.host, kFolderPatience));
+    absl::Status found = FindToken(folder, name, order.host, kFolderPatience);
+    if (!found.ok()) return announcement->step > 0 ? Missing(std::move(found)) : found;
     if (announcement->step > 0) {
       std::string path = JoinPath(folder, StepFolderName(announcement->step));
       ASSIGN_OR_RETURN(chosen.checkpoint, Checkpoint::Open(path), << "as host " << order.host << " sees it");
@@ -97,5 +104,7 @@ absl::StatusOr<RestorePoint> AgreeOnRestorePoint(const StartOrder& order, Restor
   RETURN_IF_ERROR(communicator.Barrier()->Wait()) << "while the ranks look at checkpoint.dir";
   return chosen;
 }
+
+bool IsCheckpointMissing(const absl::Status& status) { return status.GetPayload(kMissingUrl).has_value(); }
 
 }  // namespace trainyard

@@ -28,12 +28,16 @@ struct RestorePoint {
 
 // For rank 0, which holds the folder's lock. Possible errors: FailedPrecondition when the folder is not empty and the
 // job does not go on from it, or when the checkpoint is beyond the job's last step; DataLoss when there are checkpoints
-// and none can be trusted; NotFound when the one asked for, and every other, is gone.
+// and none can be trusted; NotFound (IsCheckpointMissing) when the one asked for, and every other, is not there.
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, FileSystem& file_system);
 
 // For every rank; `chosen` is rank 0's and is handed through there, empty on the others. Possible errors:
-// FailedPrecondition when this host sees another folder, naming host and path; DataLoss; those of a Collective.
+// FailedPrecondition when this host sees another folder, naming host and path (IsCheckpointMissing where the job has
+// left a checkpoint in it); DataLoss; those of a Collective.
 absl::StatusOr<RestorePoint> AgreeOnRestorePoint(const StartOrder& order, RestorePoint chosen,
                                                  Communicator& communicator);
+
+// Whether all that is wrong is that this host does not have the checkpoint: another one may, or this one later.
+bool IsCheckpointMissing(const absl::Status& status);
 
 }  // namespace trainyard

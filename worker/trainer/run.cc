@@ -4,6 +4,7 @@
 #include "common/status_macros.h"
 #include "worker/trainer/probe.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/restore.h"
 #include "worker/trainer/trainer.h"
 
 namespace trainyard {
@@ -49,6 +50,10 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
 
 ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
   log << status.message() << std::endl;
+  if (IsCheckpointMissing(status)) {
+    link.Tell(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
+    return kExitFailed;
+  }
   // By what is to be done about it: a peer or the group, this very process, or whoever wrote the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:

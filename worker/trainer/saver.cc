@@ -9,7 +9,8 @@
 
 namespace trainyard {
 
-absl::Status Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {
+absl::StatusOr<bool> Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch,
+                                 uint64_t stop_request) {
   absl::Time began = absl::Now();
   Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
   absl::StatusOr<SavedCheckpoint> saved;
@@ -21,17 +22,18 @@ absl::Status Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samp
       },
       saved))
       << "while saving step " << step;
-  Tell(step, saved, absl::Now() - began);
-  return absl::OkStatus();
+  return Tell(step, saved, absl::Now() - began, stop_request);
 }
 
-void Saver::Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took) {
+bool Saver::Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took,
+                 uint64_t stop_request) {
   const double seconds = absl::ToDoubleSeconds(took);
-  if (absl::IsAborted(saved.status())) return;
+  if (absl::IsAborted(saved.status())) return false;
   if (!saved.ok()) {
     parts_.log << "save of step " << step << " failed, training goes on: " << saved.status().message() << std::endl;
-    parts_.link.Tell(SaveFailedFact{.step = step, .message = std::string(saved.status().message())});
-    return;
+    parts_.link.Tell(
+        SaveFailedFact{.step = step, .message = std::string(saved.status().message()), .stop_request = stop_request});
+    return false;
   }
   parts_.log << absl::StrFormat("saved step %d in %.3f s: %s (%.1f MB)", step, seconds, saved->path,
                                 static_cast<double>(saved->size_bytes) / 1e6)
@@ -42,6 +44,7 @@ void Saver::Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, ab
                                              .size_bytes = saved->size_bytes,
                                              .seconds = seconds});
   unconfirmed_.push_back({.fact = fact, .step = step});
+  return true;
 }
 
 Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {

@@ -37,9 +37,11 @@ class Saver {
   };
   explicit Saver(Parts parts) : parts_(std::move(parts)) {}
 
-  // Collective: writes the state as it is after `step`; the other ranks call JoinSave. Where the fence has fallen
-  // nothing comes of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
-  absl::Status Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
+  // Collective: writes the state as it is after `step`, and returns whether it is on disk; the other ranks call JoinSave.
+  // `stop_request` is of the stop that is off where it is not; 0: there is none. Where the fence has fallen nothing comes
+  // of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
+  absl::StatusOr<bool> Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch,
+                            uint64_t stop_request);
 
   // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.
   void PruneConfirmed();
@@ -51,7 +53,8 @@ class Saver {
     uint64_t fact = 0;
     uint64_t step = 0;
   };
-  void Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took);
+  // Whether it is on disk.
+  bool Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took, uint64_t stop_request);
   Manifest MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
   void CheckContent(const CorpusFingerprint& fingerprint);
 

@@ -100,7 +100,11 @@ absl::Status Trainer::MakeStep() {
   LeaveSave();
 
   RETURN_IF_ERROR(ReadAgreement());  // of the step before
-  terms.request = order_.rank == 0 ? static_cast<double>(link_.stop_request()) : 0;
+  if (order_.rank == 0) {
+    const StopRequest stop = link_.stop_request();
+    terms.request = static_cast<double>(stop.number);
+    terms.needs_save = stop.needs_save ? 1 : 0;
+  }
   terms.notice = told_to_leave_() ? 1 : 0;
   RETURN_IF_ERROR(StartAgreement(terms));
 
@@ -210,6 +214,7 @@ absl::Status Trainer::ReadAgreement() {
     log_ << (agreed.asked ? "asked to stop" : "a rank was told to leave (SIGTERM)") << ": all leave after step "
          << step_ << std::endl;
   }
+  if (agreed.stop) unless_unsaved_ = agreed.unless_unsaved;
   leave_ = leave_ || agreed.stop;
   last_loss_ = agreed.loss;
   if (order_.rank != 0) return absl::OkStatus();
@@ -257,8 +262,25 @@ absl::Status Trainer::Evaluate() {
 absl::Status Trainer::Save() {
   link_.ReportProgress(Phase::kSave, step_);
   saving_ = order_.rank != 0;
-  if (saving_) return JoinSave(*rank_.strategy);
-  return saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples());
+  const uint64_t stop = leave_ && step_ < config_.steps ? unless_unsaved_ : 0;
+  bool saved = false;
+  if (saving_) {
+    RETURN_IF_ERROR(JoinSave(*rank_.strategy));
+  } else {
+    ASSIGN_OR_RETURN(saved, saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples(), stop));
+  }
+  return stop == 0 ? absl::OkStatus() : StayIfUnsaved(saved);
+}
+
+// What rank 0 alone knows decides for all: a pause that would lose steps is worth less than going on.
+absl::Status Trainer::StayIfUnsaved(bool saved) {
+  at::Tensor saves = at::zeros({1}, at::kDouble);
+  *saves.mutable_data_ptr<double>() = saved ? 1 : 0;
+  RETURN_IF_ERROR(rank_.world().AllReduceSum(saves)->Wait());
+  saving_ = false;
+  leave_ = *saves.const_data_ptr<double>() > 0;
+  if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
+  return absl::OkStatus();
 }
 
 uint64_t Trainer::ConsumedSamples(uint64_t step) const {

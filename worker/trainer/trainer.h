@@ -5,7 +5,7 @@
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
 //   update
 //   [evaluate]     every N steps and after the last
-//   [save]         every N steps, at the last, and when leaving
+//   [save]         every N steps, at the last, and when leaving; a stop that needs its save is off without it
 #pragma once
 
 #include <functional>
@@ -53,6 +53,7 @@ class Trainer {
   absl::Status CheckFence() const;
   absl::Status Evaluate();
   absl::Status Save();
+  absl::Status StayIfUnsaved(bool saved);
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
@@ -76,7 +77,8 @@ class Trainer {
   std::optional<int64_t> bad_micro_batch_;  // of this step: the first of this rank's whose loss was not finite
   uint64_t num_skipped_ = 0;                // steps without an update in a row
   bool leave_ = false;
-  bool saving_ = false;  // rank 0 saves, as far as this other rank knows
+  uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
+  bool saving_ = false;          // rank 0 saves, as far as this other rank knows
   WorkTotals work_;
   double last_loss_ = 0;
 };

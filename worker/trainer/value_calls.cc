@@ -29,9 +29,8 @@ void ValueCalls::Abort(const absl::Status& reason) {
 }
 
 void ValueCalls::Pause(absl::Duration duration) {
-  absl::Time until = absl::Now() + duration;
   absl::MutexLock lock(&mu_);
-  while (aborted_.ok() && absl::Now() < until) aborted_now_.WaitWithDeadline(&mu_, until);
+  aborted_now_.AwaitFor(&mu_, duration, [this] { return !aborted_.ok(); });
 }
 
 void ValueCalls::PutAgain() {

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/steady_cond_var.h"
 #include "trainyard/v1/trainer.grpc.pb.h"
 
 namespace trainyard {
@@ -45,7 +46,7 @@ class ValueCalls {
   const std::string token_;
 
   absl::Mutex mu_;
-  absl::CondVar aborted_now_;
+  SteadyCondVar aborted_now_;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);

@@ -27,23 +27,29 @@ CELLS_IN_CI = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what `trainctl why` has to say. Not here: nothing need be told.
+# (fault, target) -> what `trainctl why` has to say. Not here: the job does not notice, and nothing need be told.
 CAUSES = {
     ("kill", "coordinator"): r"a new coordinator took the job up",
     ("kill", "daemon"): r"a new daemon of host b took up rank \d",
     ("kill", "shim"): r"rank \d on b.*(SIGKILL|shim)",
     ("kill", "all"): r"a new coordinator took the job up(.|\n)*a new daemon of host b took up rank \d",
+    ("stop", "coordinator"): r"the coordinator was away for",
     ("stop", "daemon"): r"host b .*unreachable",
+    ("stop", "shim"): r"rank \d on b \(its process has ended, its shim does not tell\)",
+    ("stop", "all"): r"the coordinator was away for",
     ("control_cut", "coordinator"): r"host [ab] .*unreachable",
     ("control_cut", "daemon"): r"host b .*unreachable",
     ("host_cut", "coordinator"): r"host [ab] .*unreachable",
     ("host_cut", "daemon"): r"host b .*(unreachable|lost)",
     ("host_cut", "all"): r"host [ab] .*(unreachable|lost)",
+    ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that took nothing",
+    ("disk_full", "all"): r"the coordinator was held up for .* by a store that took nothing",
 }
 # So long after the fault began the job must have gone on for its cause to be told to it: what is killed is seen at
-# once, a silence after the lease.
+# once, a silence after the lease. That a shim is stopped shows when its rank has made all steps and is waited for.
 TOLD_AFTER_S = {"kill": 0.5}
 TOLD_AFTER_LEASE_S = 4.0
+TOLD_AFTER_LEAVE_S = 11.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +67,12 @@ class Cell:
         """A trainer dies of it, or ranks cannot reach each other; a restart of the group is right then."""
         return (self.fault, self.target) in {("kill", "shim"), ("host_cut", "daemon"), ("host_cut", "all")}
 
-    def cause(self, lasted_s):
-        """What has to be told of a job that went on for so long after the fault began; empty: nothing need be."""
+    def cause(self, lasted_s, left_s):
+        """What has to be told of a job that went on for so long after the fault began, and so long after its last
+        checkpoint; empty: nothing need be."""
         due = TOLD_AFTER_S.get(self.fault, TOLD_AFTER_LEASE_S)
+        if (self.fault, self.target) == ("stop", "shim"):
+            lasted_s, due = left_s, TOLD_AFTER_LEAVE_S
         return CAUSES.get((self.fault, self.target), "") if lasted_s > due else ""
 
     @property

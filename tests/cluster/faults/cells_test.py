@@ -79,7 +79,8 @@ def check(cell, cluster, done, undisturbed):
 
 
 def check_cause(cell, cluster, began):
-    cause = cell.cause(cluster.watcher.of("state")[-1]["time_s"] - began)
+    ended = cluster.watcher.of("state")[-1]["time_s"]
+    cause = cell.cause(ended - began, ended - cluster.watcher.of("checkpoint")[-1]["time_s"])
     told = cluster.explanation()
     assert re.search(cause, told), f"no line of `why` matches {cause!r}:\n{told}"
     if not cell.hurts_training:

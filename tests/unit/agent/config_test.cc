@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/environment.h"
 
 namespace trainyard::agent {
@@ -28,17 +28,12 @@ absl::StatusOr<Config> Read(std::vector<const char*> arguments) {
 
 class ConfigFile {
  public:
-  explicit ConfigFile(const std::string& text) {
-    char name[] = "/tmp/trainyard-config-test-XXXXXX";
-    close(mkstemp(name));
-    path_ = name;
-    std::ofstream(path_) << text;
-  }
-  ~ConfigFile() { std::filesystem::remove(path_); }
+  explicit ConfigFile(const std::string& text) { std::ofstream(path_) << text; }
   const char* path() const { return path_.c_str(); }
 
  private:
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_ / "worker.yaml";
 };
 
 TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/limits.h"
 #include "worker/agent/core.h"
 
 namespace trainyard::agent {
@@ -93,6 +94,7 @@ class CoreDriver {
   }
   static Welcomed Welcome(uint64_t acked_fact = 0, const std::string& cluster = "c1") {
     Welcomed welcomed;
+    welcomed.welcome.set_protocol(limits::kProtocol);
     welcomed.welcome.set_cluster_id(cluster);
     welcomed.welcome.set_heartbeat_ms(1000);
     welcomed.welcome.set_acked_fact(acked_fact);

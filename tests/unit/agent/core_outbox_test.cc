@@ -44,7 +44,8 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentNorIsTheRevisionBehindIt
 
   ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
   EXPECT_EQ(driver_.LastFacts()[0].saved().step(), 100);
-  EXPECT_EQ(driver_.Last<SendUp>().back().message.heartbeat().applied_revision(), 2);
+  driver_.Run(absl::Seconds(1));
+  EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 2) << "with the next heartbeat";
 }
 
 TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
@@ -149,6 +150,35 @@ TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
 
   EXPECT_TRUE(driver_.core().stats().outbox_on_disk);
   EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), "outbox-2");
+}
+
+TEST_F(RunningTrainerTest, DiskThatHangs_HoldsNoFactBackForLong_IsTold_AndIsWrittenAnewWhenItAnswers) {
+  driver_.disk_is_held = true;
+  driver_.Handle(driver_.Saved(kLink1, 1, 100));
+  driver_.Forget();
+  driver_.Run(absl::Seconds(9));
+  EXPECT_FALSE(driver_.core().stats().outbox_hangs);
+  driver_.Run(absl::Seconds(2));
+
+  EXPECT_TRUE(driver_.core().stats().outbox_hangs);
+  EXPECT_FALSE(driver_.core().stats().outbox_on_disk);
+  ASSERT_THAT(driver_.All<HangUp>(), SizeIs(1));
+  ASSERT_THAT(driver_.All<Say>(), SizeIs(1));
+  EXPECT_THAT(driver_.All<Say>()[0].text, HasSubstr("has not answered for 10s: facts are kept in memory"));
+  driver_.Handle(SessionEnded{absl::UnavailableError("hung up")});
+  driver_.Run(absl::Seconds(1));
+  driver_.Handle(driver_.Welcome());
+  ASSERT_FALSE(driver_.AllFacts().empty());
+  EXPECT_EQ(driver_.AllFacts().back().saved().step(), 100);
+  EXPECT_THAT(driver_.All<StoreFacts>(), IsEmpty()) << "no second write beside the one that hangs";
+
+  driver_.disk_is_held = false;
+  driver_.LetDiskWrite();
+  driver_.Run(absl::Seconds(1));
+
+  EXPECT_FALSE(driver_.core().stats().outbox_hangs);
+  EXPECT_TRUE(driver_.core().stats().outbox_on_disk);
+  EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), driver_.All<Dial>().back().hello.outbox_id());
 }
 
 TEST(AgentOutbox, CoordinatorOfAnotherCluster_GetsNoneOfTheFacts) {

@@ -145,6 +145,41 @@ TEST_F(ProbeTest, AnExaminationIsMadeOncePerRequest_AndItsAnswerIsAFact) {
   EXPECT_EQ(facts[0].key().rank(), 0u);
 }
 
+TEST_F(ProbeTest, APathIsLookedForOnce_AndItsAnswerIsToldAsLongAsItIsAskedFor) {
+  auto asking = [&](uint64_t revision, bool asks) {
+    DesiredStateReceived received = driver_.State(revision, {Desired(Rank(0))});
+    if (!asks) return received;
+    received.desired.add_look_for()->set_request_id("p1");
+    received.desired.mutable_look_for(0)->set_path("/runs/a/step-40");
+    return received;
+  };
+  auto told = [&] {
+    int count = 0;
+    for (const SendUp& up : driver_.All<SendUp>()) count += up.message.reports().paths_size();
+    return count;
+  };
+  driver_.Handle(asking(2, true));
+  ASSERT_THAT(driver_.Last<LookForPath>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<LookForPath>()[0].path, "/runs/a/step-40");
+  driver_.Handle(asking(3, true));
+  EXPECT_THAT(driver_.Last<LookForPath>(), IsEmpty());
+  driver_.Forget();
+  driver_.Run(absl::Seconds(3));
+  EXPECT_EQ(told(), 0) << "nothing is known yet";
+
+  PathLooked looked;
+  looked.answer.set_request_id("p1");
+  looked.answer.set_there(true);
+  driver_.Handle(looked);
+  EXPECT_EQ(told(), 1);
+  driver_.Run(absl::Seconds(3));
+  EXPECT_GT(told(), 1) << "the first may have been lost";
+  driver_.Handle(asking(4, false));
+  driver_.Forget();
+  driver_.Run(absl::Seconds(3));
+  EXPECT_EQ(told(), 0);
+}
+
 TEST_F(ProbeTest, WhatHasEndedOrIsUnknownIsNotExamined) {
   driver_.Handle(Asking(2, {"r1"}, Rank(1)));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());

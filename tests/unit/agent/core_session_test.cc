@@ -167,6 +167,25 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsAndLeavesWhenAllAreGone) {
   EXPECT_THAT(driver_.All<Leave>(), SizeIs(1));
 }
 
+TEST_F(RunningTrainerTest, DaemonThatWasLetGo_LeavesOnceTrainersAndCoordinatorAreGone_AndServesUntilThen) {
+  driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
+  driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
+  EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may be formed anew";
+  driver_.Handle(ProcessStarted{Rank(1), 4243});
+  driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
+  driver_.Run(absl::Minutes(1));
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "trainers go on without a coordinator";
+
+  driver_.Handle(driver_.Ended(Rank(0), 0));
+  driver_.Handle(driver_.Ended(Rank(1), 0));
+  driver_.Run(absl::Seconds(9));
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "it may only be on its way back";
+  driver_.Run(absl::Seconds(2));
+
+  ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
+  EXPECT_EQ(driver_.All<Leave>()[0].exit_code, 0);
+}
+
 TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {
   CoreDriver driver;
   driver.Attach();

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/limits.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 
 namespace trainyard {
@@ -48,14 +49,10 @@ class FakeCoordinator final : public v1::AgentService::Service {
     for (const v1::DesiredTrainer& trainer : trainers) *desired_.add_trainers() = trainer;
     for (const v1::LogRequest& request : logs) *desired_.add_logs() = request;
   }
-  void Seal() {
+  // Values that are put are not answered, as if the messages were still on their way.
+  void HoldValues(bool hold) {
     absl::MutexLock lock(&mu_);
-    sealed_ = true;
-  }
-  // Streams of values end as if the network had failed.
-  void BreakValues(bool break_values) {
-    absl::MutexLock lock(&mu_);
-    break_values_ = break_values;
+    hold_values_ = hold;
   }
   void Acknowledge(bool acknowledge) {
     absl::MutexLock lock(&mu_);
@@ -71,7 +68,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     int exits_heard = 0;  // acknowledged or not
     uint64_t heartbeats = 0;
     v1::Heartbeat last_heartbeat;
-    int values_broken = 0;
+    int puts = 0;
     uint64_t applied_revision = 0;
     std::map<std::string, std::string> values;
   };
@@ -92,6 +89,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     if (!stream->Read(&message) || !message.has_hello()) return grpc::Status::CANCELLED;
     v1::CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_cluster_id("fake");
+    welcome.mutable_welcome()->set_protocol(limits::kProtocol);
     welcome.mutable_welcome()->set_heartbeat_ms(100);
     {
       absl::MutexLock lock(&mu_);
@@ -111,43 +109,6 @@ class FakeCoordinator final : public v1::AgentService::Service {
     context->TryCancel();
     pusher.join();
     return grpc::Status::OK;
-  }
-
-  grpc::Status PutValue(grpc::ServerContext*, const v1::PutValueRequest* request, v1::PutValueResponse*) override {
-    absl::MutexLock lock(&mu_);
-    auto [at, is_new] = seen_.values.try_emplace(request->name(), request->value());
-    if (at->second == request->value()) return grpc::Status::OK;
-    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another value");
-  }
-
-  grpc::Status WatchValues(grpc::ServerContext* context, const v1::WatchValuesRequest*,
-                           grpc::ServerWriter<v1::StoreValues>* writer) override {
-    std::set<std::string> sent;
-    while (!context->IsCancelled()) {
-      std::map<std::string, std::string> values;
-      bool sealed;
-      {
-        absl::MutexLock lock(&mu_);
-        if (stopping_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-        if (break_values_) {
-          ++seen_.values_broken;
-          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken");
-        }
-        values = seen_.values;
-        sealed = sealed_;
-      }
-      for (const auto& [name, text] : values) {
-        if (!sent.insert(name).second) continue;
-        v1::StoreValues message;
-        v1::StoreValue& value = *message.add_values();
-        value.set_name(name);
-        value.set_value(text);
-        writer->Write(message);
-      }
-      if (sealed) return grpc::Status::OK;
-      absl::SleepFor(absl::Milliseconds(2));
-    }
-    return grpc::Status::CANCELLED;
   }
 
   grpc::Status PushLogs(grpc::ServerContext*, grpc::ServerReader<v1::LogChunk>* reader,
@@ -183,6 +144,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
       seen_.last_heartbeat = message.heartbeat();
       seen_.applied_revision = message.heartbeat().applied_revision();
     }
+    if (message.has_put()) TakePut(message.put());
     for (const v1::RankReport& report : message.reports().reports()) {
       for (const v1::StepReport& step : report.steps()) {
         if (seen_.steps.empty() || step.step() > seen_.steps.back()) seen_.steps.push_back(step.step());
@@ -199,20 +161,43 @@ class FakeCoordinator final : public v1::AgentService::Service {
     return true;
   }
 
+  void TakePut(const v1::PutValues& put) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++seen_.puts;
+    v1::StoreValues& told = values_.emplace_back();
+    told.set_job_id(put.job_id());
+    told.set_generation(put.generation());
+    v1::StoreValueList list;
+    for (const v1::StoreValue& value : put.values()) {
+      auto [at, is_new] = seen_.values.try_emplace(value.name(), value.value());
+      if (is_new) *list.add_values() = value;
+      if (at->second == value.value()) continue;
+      told.add_refused()->set_name(value.name());
+      told.mutable_refused(0)->set_code(static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
+    }
+    told.set_values(list.SerializeAsString());
+    told.set_count(static_cast<uint32_t>(list.values_size()));
+  }
+
   void PushDesired(grpc::ServerContext* context,
                    grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream, absl::Mutex* write_mu) {
     uint64_t sent = 0;
+    size_t told = 0;
     while (!context->IsCancelled()) {
       v1::CoordinatorMessage message;
       {
         absl::MutexLock lock(&mu_);
         if (stopping_) return;
-        if (desired_.revision() != sent) *message.mutable_desired() = desired_;
-        sent = desired_.revision();
+        if (desired_.revision() != sent) {
+          *message.mutable_desired() = desired_;
+          sent = desired_.revision();
+        } else if (!hold_values_ && told < values_.size()) {
+          *message.mutable_values() = values_[told++];
+        }
       }
-      if (message.has_desired()) {
+      if (message.has_desired() || message.has_values()) {
         absl::MutexLock lock(write_mu);
         stream->Write(message);
+        continue;
       }
       absl::SleepFor(absl::Milliseconds(1));
     }
@@ -222,11 +207,11 @@ class FakeCoordinator final : public v1::AgentService::Service {
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool sealed_ ABSL_GUARDED_BY(mu_) = false;
   bool acknowledge_ ABSL_GUARDED_BY(mu_) = true;
-  bool break_values_ ABSL_GUARDED_BY(mu_) = false;
+  bool hold_values_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t acked_ ABSL_GUARDED_BY(mu_) = 0;
   v1::DesiredState desired_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::StoreValues> values_ ABSL_GUARDED_BY(mu_);  // each told once to every stream
   Seen seen_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/text.h"
 
 namespace trainyard::agent {
@@ -20,13 +21,6 @@ using ::testing::IsEmpty;
 
 class LogFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/trainyard-log-test-XXXXXX";
-    folder_ = mkdtemp(name);
-    path_ = JoinPath(folder_, "stdout.log");
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void Append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
   void Rotate() { std::filesystem::rename(path_, path_ + ".1"); }
   std::vector<std::string> ReadAll(LogFile& file) {
@@ -36,8 +30,9 @@ class LogFileTest : public ::testing::Test {
     return lines;
   }
 
-  std::string folder_;
-  std::string path_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
+  const std::string path_ = temporary_ / "stdout.log";
 };
 
 TEST_F(LogFileTest, FileThatIsNotThere_HasNoLinesYet) {

@@ -4,24 +4,19 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <filesystem>
-
 #include "absl/synchronization/notification.h"
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::agent {
 namespace {
 
 class OutboxFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/trainyard-outbox-test-XXXXXX";
-    folder_ = mkdtemp(name);
-    file_ = NewOutboxFile(JoinPath(folder_, "outbox"));
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { file_ = NewOutboxFile(JoinPath(folder_, "outbox")); }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   std::unique_ptr<OutboxStorage> file_;
 };
 

@@ -11,10 +11,15 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/memory_kills.h"
 #include "worker/agent/process_probe.h"
+#include "worker/agent/stack_question.h"
+#include "worker/trainer/stack_signal.h"
 
 namespace trainyard::agent {
 namespace {
@@ -23,6 +28,7 @@ using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // A child that does nothing, or nothing but compute.
 class Child {
@@ -51,7 +57,7 @@ v1::Examination Examine(pid_t pid) {
         seen = std::get<ProcessExamined>(event).examination;
         done.Notify();
       },
-      absl::Milliseconds(200));
+      nullptr, absl::Milliseconds(200));
   examiner.Examine({.id = {}, .pid = pid, .request_id = "r1"});
   EXPECT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   return seen;
@@ -124,15 +130,72 @@ TEST(ProcessExaminer, OfAProcessThatIsGone_SaysSo) {
   EXPECT_EQ(seen.stack_note(), "the process is gone");
 }
 
+TEST(ProcessExaminer, WithAStack_TellsWhatTheProcessTells_ElseTheKernels_AndWhyThatIsAll) {
+  Child child(/*spins=*/false);
+  auto examine = [&](StackAnswer answer) {
+    absl::Notification done;
+    v1::Examination seen;
+    ProcessExaminer examiner(
+        [&](Event event) {
+          seen = std::get<ProcessExamined>(event).examination;
+          done.Notify();
+        },
+        [&](const ExamineProcess&, ProcessExaminer::Pause) { return answer; });
+    examiner.Examine({.id = {}, .pid = child.pid(), .request_id = "r1", .with_stack = true});
+    done.WaitForNotification();
+    return seen;
+  };
+
+  v1::Examination told = examine({.frames = {"Spin()", "main"}, .note = ""});
+  EXPECT_THAT(told.stack(), ElementsAre("Spin()", "main"));
+  EXPECT_EQ(told.stack_note(), "");
+  EXPECT_EQ(told.request_id(), "r1");
+  v1::Examination not_told = examine({.frames = {}, .note = "the process did not tell within 3s"});
+  EXPECT_THAT(not_told.stack_note(), StartsWith("the process did not tell within 3s; "));
+}
+
+TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaitedForLonger) {
+  TemporaryFolder folder;
+  const std::string file = JoinPath(folder.path(), kStackFile);
+  auto ask = [&](pid_t pid, absl::Duration limit) {
+    return AskForStack(pid, folder.path(), limit, [](absl::Duration slice) {
+      absl::SleepFor(slice);
+      return true;
+    });
+  };
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    TellStackAtSignal(file);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  absl::Cleanup end = [&] {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    close(ready[0]);
+    close(ready[1]);
+  };
+
+  StackAnswer answer = ask(child, absl::Seconds(30));
+  ASSERT_FALSE(answer.frames.empty()) << answer.note;
+  EXPECT_THAT(absl::StrJoin(answer.frames, "\n"), HasSubstr("StackQuestion_TheTrainersOwnHandler"));
+  EXPECT_EQ(ask(child, absl::Seconds(30)).frames, answer.frames) << "asked again, it tells again";
+
+  kill(child, SIGSTOP);
+  int status;
+  waitpid(child, &status, WUNTRACED);
+  EXPECT_EQ(ask(child, absl::Seconds(30)).note, "the process is stopped and cannot tell");
+  EXPECT_EQ(ask(1 << 29, absl::Seconds(30)).note, "the process is gone");
+}
+
 // A proc file system and cgroups of our own.
 class MemoryKillsTest : public ::testing::Test {
  protected:
-  MemoryKillsTest() {
-    std::string pattern = absl::StrCat(testing::TempDir(), "/kills-XXXXXX");
-    root_ = mkdtemp(pattern.data());
-    Write("proc/vmstat", "pgfault 7\noom_kill 3\n");
-  }
-  ~MemoryKillsTest() override { (void)!system(absl::StrCat("rm -rf ", root_).c_str()); }
+  MemoryKillsTest() { Write("proc/vmstat", "pgfault 7\noom_kill 3\n"); }
 
   void Write(const std::string& path, const std::string& text) {
     std::string whole = JoinPath(root_, path);
@@ -141,7 +204,8 @@ class MemoryKillsTest : public ::testing::Test {
   }
   std::string proc() const { return JoinPath(root_, "proc"); }
 
-  std::string root_;
+  const TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
 };
 
 TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/inventory.h"
 
 namespace trainyard::agent {
@@ -20,12 +21,6 @@ using ::testing::SizeIs;
 
 class RankFolderTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/trainyard-ranks-test-XXXXXX";
-    ranks_ = mkdtemp(name);
-  }
-  void TearDown() override { std::filesystem::remove_all(ranks_); }
-
   // A rank that has ended; its age orders it.
   std::string Make(const TrainerId& id, int age_s, bool told) {
     std::string folder = JoinPath(ranks_, FolderName(id));
@@ -40,7 +35,8 @@ class RankFolderTest : public ::testing::Test {
     return folder;
   }
 
-  std::string ranks_;
+  const TemporaryFolder temporary_;
+  const std::string ranks_ = temporary_.path();
 };
 
 TrainerId Rank(uint32_t rank) { return {JobId("job23456"), Generation(2), rank}; }
@@ -69,10 +65,13 @@ TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
 TEST_F(RankFolderTest, StartFailure_ReadsBackAsAnExit) {
   std::string folder = Make(Rank(1), 0, false);
 
-  ASSERT_EQ(WriteStartFailure(folder, "no memory"), absl::OkStatus());
+  for (const absl::Status& why : {absl::ResourceExhaustedError("disk full"), absl::NotFoundError("no such program")}) {
+    ASSERT_EQ(WriteStartFailure(folder, why), absl::OkStatus());
 
-  EXPECT_EQ(ReadExit(folder)->cause(), v1::TrainerExited::CAUSE_START_FAILED);
-  EXPECT_EQ(ReadExit(folder)->message(), "no memory");
+    EXPECT_EQ(ReadExit(folder)->cause(), v1::TrainerExited::CAUSE_START_FAILED);
+    EXPECT_EQ(ReadExit(folder)->message(), why.message());
+    EXPECT_EQ(ReadExit(folder)->may_pass(), absl::IsResourceExhausted(why));
+  }
 }
 
 TEST_F(RankFolderTest, LostExit_BringsTheEndOfTheOutput) {

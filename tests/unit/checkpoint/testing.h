@@ -1,36 +1,21 @@
-// What the tests of checkpoints share: a folder that goes away, a small state, and a file system that fails when told.
+// What the tests of checkpoints share: a small state, and a file system that fails when told.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/writer.h"
 
 namespace trainyard {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string operator/(absl::string_view name) const { return JoinPath(path_, name); }
-
- private:
-  std::string path_;
-};
 
 // Two parameters with their moments, whose values depend on `salt`.
 class SmallState {

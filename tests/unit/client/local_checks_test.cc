@@ -6,14 +6,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/unit/temporary_folder.h"
+
 namespace trainyard::client {
 namespace {
 
 class LocalChecksTest : public testing::Test {
  protected:
   LocalChecksTest() {
-    char name[] = "/tmp/trainyard-text-XXXXXX";
-    folder_ = mkdtemp(name);
     Write("full.txt", std::string(1000, 'x'));
     Write("empty.txt", "");
     Write("short.txt", std::string(16, 'x'));
@@ -21,7 +21,6 @@ class LocalChecksTest : public testing::Test {
     spec_.mutable_train()->mutable_model()->set_context(16);
     spec_.mutable_train()->mutable_data()->set_validation(0);
   }
-  ~LocalChecksTest() override { std::filesystem::remove_all(folder_); }
 
   void Write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
 
@@ -37,7 +36,8 @@ class LocalChecksTest : public testing::Test {
     return errors;
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   v1::JobSpec spec_;
 };
 

@@ -48,8 +48,17 @@ TEST(Hosts, TableShowsStateSlotsJobsLabelsVersionAndSkew) {
 }
 
 TEST(Hosts, JsonHasNumbersAsNumbers) {
-  auto json = nlohmann::json::parse(HostJson(TwoHosts().hosts(0)));
+  v1::HostStatus host = TwoHosts().hosts(0);
+  v1::Gpu& gpu = *host.add_gpu_devices();
+  gpu.set_index(3);
+  gpu.set_name("H200");
+  gpu.set_memory_bytes(uint64_t{139} << 30);
+  host.set_gpu_note("none");
+  auto json = nlohmann::json::parse(HostJson(host));
 
+  EXPECT_EQ(json["gpu_devices"][0]["index"], 3);
+  EXPECT_EQ(json["gpu_devices"][0]["name"], "H200");
+  EXPECT_EQ(json["gpu_note"], "none");
   EXPECT_EQ(json["name"], "w1");
   EXPECT_EQ(json["slots_free"], 1);
   EXPECT_EQ(json["labels"]["rack"], "r1");

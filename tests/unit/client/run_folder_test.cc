@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "common/files.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::client {
 namespace {
@@ -16,12 +17,6 @@ namespace fs = std::filesystem;
 
 class RunFolderTest : public testing::Test {
  protected:
-  RunFolderTest() {
-    char name[] = "/tmp/trainyard-runs-XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  ~RunFolderTest() override { fs::remove_all(root_); }
-
   // A run that last made progress `age_s` seconds ago.
   std::string Run(const std::string& name, const std::string& file, int age_s) {
     fs::path folder = fs::path(root_) / name;
@@ -31,7 +26,8 @@ class RunFolderTest : public testing::Test {
     return folder.string();
   }
 
-  std::string root_;
+  const TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
 };
 
 TEST_F(RunFolderTest, NewestRunIsTheOneThatLastMadeProgress) {

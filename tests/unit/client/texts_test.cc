@@ -107,9 +107,9 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "  generation  2, restarts 1 of 10\n"
             "  run folder  /runs/tiny\n"
             "\n"
-            "RANK  HOST  PHASE  FOR    LAST STEP  COMPUTE  REPORT AGE  PID  WAITS IN  EXIT\n"
-            "0     h1    train  0.0 s  40         -        0.2 s       100  -\n"
-            "1     h1    train  0.0 s  39         -        0.2 s       101  -\n");
+            "RANK  HOST  PHASE  FOR    LAST STEP  COMPUTE  WAITED  REPORT AGE  PID  WAITS IN  EXIT\n"
+            "0     h1    train  0.0 s  40         -        -       0.2 s       100  -\n"
+            "1     h1    train  0.0 s  39         -        -       0.2 s       101  -\n");
 }
 
 TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
@@ -121,16 +121,22 @@ TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
   job.mutable_ranks(0)->set_phase_s(12);
   job.mutable_ranks(1)->set_straggler(true);
   job.mutable_ranks(1)->set_compute_s(0.5);
+  job.mutable_ranks(1)->set_wait_share(0.25);
+  job.mutable_ranks(1)->set_exit("killed by signal 9 (SIGKILL)");
+  job.mutable_ranks(1)->set_max_rss_bytes(uint64_t{3} << 30);
+  job.mutable_ranks(1)->set_user_s(40);
+  job.mutable_ranks(1)->set_system_s(2.5);
 
   std::string text = StatusText(job);
 
   EXPECT_NE(text.find("RUNNING, no host of it can be reached\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  goodput     90.0 % ("), std::string::npos) << text;
-  EXPECT_NE(text.find("0     h1    train              12 s   40         -        0.2 s       100  "
+  EXPECT_NE(text.find("0     h1    train              12 s  40         -        -       0.2 s       100  "
                       "all-reduce 17 (64 x fp32)\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("1     h1    train (straggler)  0.0 s  39         0.500 s  0.2 s       101  -\n"),
+  EXPECT_NE(text.find("1     h1    train (straggler)  -     39         0.500 s  25 %    0.2 s       101  -            "
+                      "              killed by signal 9 (SIGKILL), 3.0 GiB, 42.5 s of CPU\n"),
             std::string::npos)
       << text;
 }

@@ -5,18 +5,15 @@
 
 #include <filesystem>
 
+#include "tests/unit/temporary_folder.h"
+
 namespace trainyard {
 namespace {
 
 class FilesTest : public testing::Test {
  protected:
-  FilesTest() {
-    char name[] = "/tmp/trainyard-files-XXXXXX";
-    folder_ = mkdtemp(name);
-  }
-  ~FilesTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(FilesTest, WrittenFileReadsBackAndLeavesNoTemporary) {

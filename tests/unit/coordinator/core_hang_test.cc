@@ -126,6 +126,46 @@ TEST_F(CoreHangTest, TheDaemonIsAskedToLook_AndWhatItSawIsInTheReason) {
   EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
 }
 
+TEST_F(CoreHangTest, OnceItIsDecided_TheStackIsAskedFor_AndTheEndWaitsForItOnly) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Seconds(6));
+  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING) << "it is decided and told at once";
+  ASSERT_THAT(host_.desired().examine(), SizeIs(1));
+  const v1::ExamineRequest request = host_.desired().examine(0);
+  EXPECT_TRUE(request.with_stack());
+  EXPECT_THAT(host_.desired().trainers(), SizeIs(2)) << "it must live to tell";
+
+  v1::Fact fact;
+  fact.mutable_examined()->set_request_id(request.request_id());
+  fact.mutable_examined()->set_state("R");
+  for (const char* frame : {"Spin()", "Loader::Next()", "main"}) fact.mutable_examined()->add_stack(frame);
+  host_.Tell(request.key(), fact);
+
+  EXPECT_THAT(host_.desired().trainers(), IsEmpty());
+  EXPECT_THAT(Told("hang"), Contains("stack of rank 1 on w1:\n  Spin()\n  Loader::Next()\n  main"));
+}
+
+TEST_F(CoreHangTest, AStackThatDoesNotCome_IsNotWaitedForLong_AndItsAbsenceIsExplained) {
+  Begin();
+  culprit_ = 1;
+  Speak(absl::Seconds(6));
+  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  const v1::ExamineRequest request = host_.desired().examine(0);
+  harness_.Advance(kStackWait + absl::Milliseconds(200));
+  EXPECT_THAT(host_.desired().trainers(), IsEmpty());
+
+  v1::Fact fact;
+  fact.mutable_examined()->set_request_id(request.request_id());
+  fact.mutable_examined()->set_state("D");
+  fact.mutable_examined()->set_stack_note("the process did not tell within 3s (it is blocked in the kernel)");
+  host_.Tell(request.key(), fact);
+  EXPECT_THAT(Told("hang"), Contains(HasSubstr("no stack of rank 1 on w1: the process did not tell within 3s")));
+  host_.Apply();
+  harness_.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
+}
+
 TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFromIt) {
   Begin(v1::ON_HANG_NOTIFY);
   Stop(1);
@@ -184,6 +224,7 @@ TEST_F(CoreHangTest, AfterAHangByPatienceAlone_TheNextOneIsGivenTwiceTheTime_Ove
   culprit_ = 1;
   Speak(absl::Seconds(9));
   ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  harness_.Advance(kStackWait);
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
   culprit_ = 99;

@@ -128,6 +128,14 @@ class Harness {
     Handle(std::move(event));
     return replies[call];
   }
+  // The texts of all notices of a job.
+  std::vector<std::string> Notices(const std::string& job_id) {
+    std::vector<std::string> notices;
+    for (const EventPtr& event : WatchFrom(job_id, 0)) {
+      if (event->has_notice()) notices.push_back(event->notice().text());
+    }
+    return notices;
+  }
   // The decisions that were told of a job, "rule: text" each.
   std::vector<std::string> Decisions(const std::string& job_id) {
     std::vector<std::string> decisions;
@@ -145,15 +153,20 @@ class Harness {
     return reply.status.ok() ? std::get<v1::Job>(reply.response) : v1::Job();
   }
   v1::JobState StateOf(const std::string& job_id) { return Get(job_id).state(); }
-  Reply Put(const v1::TrainerKey& key, uint64_t incarnation, const std::string& name, const std::string& value) {
-    CallId call(++calls_);
-    PutValue put{call, {}};
-    *put.request.mutable_key() = key;
-    put.request.set_host_incarnation(incarnation);
-    put.request.set_name(name);
-    put.request.set_value(value);
+  // Why a value that a host puts is refused; OK: it is not.
+  absl::Status Put(SessionId session, uint64_t generation, const std::string& job, const std::string& name,
+                   const std::string& value) {
+    HostValuesTold put{session, {}};
+    put.put.set_job_id(job);
+    put.put.set_generation(generation);
+    put.put.add_values()->set_name(name);
+    put.put.mutable_values(0)->set_value(value);
+    refused.Clear();
     Handle(std::move(put));
-    return replies[call];
+    if (refused.refused().empty()) return absl::OkStatus();
+    EXPECT_EQ(refused.refused(0).name(), name);
+    EXPECT_EQ(refused.generation(), generation);
+    return absl::Status(static_cast<absl::StatusCode>(refused.refused(0).code()), refused.refused(0).message());
   }
   // Everything a watcher that asks from `after` on is told now.
   std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
@@ -191,8 +204,8 @@ class Harness {
   std::map<CallId, Reply> replies;
   std::map<WatchId, WatchBatch> watched;
   std::map<WatchId, absl::Status> ended_watches;
-  std::map<WatchId, std::vector<ValuePtr>> values;
-  std::map<WatchId, absl::Status> ended_values;
+  std::map<SessionId, std::vector<ValuePtr>> values;
+  v1::StoreValues refused;  // the newest
   std::map<ReaderId, std::vector<std::string>> log_requests;
   std::map<ReaderId, absl::Status> ended_logs;
   std::vector<std::string> log;
@@ -235,14 +248,12 @@ class Harness {
   void On(SendToHost& send) {
     if (send.message.has_desired()) desired[send.session] = send.message.desired();
     if (send.message.has_welcome()) welcomes[send.session] = send.message.welcome();
+    if (send.message.has_values()) refused = send.message.values();
     if (send.message.has_ack()) acks[send.session] = send.message.ack().sequence();
   }
   void On(EndSession& end) { ended_sessions[end.session] = end.status; }
   void On(SendValues& send) {
-    for (WatchId watch : *send.watches) values[watch] = send.log->values;
-  }
-  void On(EndValues& end) {
-    for (WatchId watch : end.watches) ended_values[watch] = end.status;
+    for (SessionId session : *send.sessions) values[session] = send.log->values;
   }
   void On(WriteLog& line) {
     EXPECT_NE(line.level, WriteLog::Level::kError) << line.text;
@@ -424,11 +435,25 @@ class FakeHost {
     world.set_last_started(waits_in);
     harness.Handle(std::move(told));
   }
-  void SaveFails(const v1::TrainerKey& key, uint64_t step) {
+  // `stop_request`: of the stop that it was for, which is off.
+  void SaveFails(const v1::TrainerKey& key, uint64_t step, uint64_t stop_request = 0) {
     v1::Fact fact;
+    fact.mutable_save_failed()->set_stop_request(stop_request);
     fact.mutable_save_failed()->set_step(step);
     fact.mutable_save_failed()->set_message("No space left on device");
     Tell(key, std::move(fact));
+  }
+
+  // Answers all that it is asked for.
+  void Look(bool there) {
+    RankReportsTold told{session, {}};
+    for (const v1::PathRequest& request : desired().look_for()) {
+      v1::PathAnswer& answer = *told.reports.add_paths();
+      answer.set_request_id(request.request_id());
+      answer.set_there(there);
+      if (!there) answer.set_note("No such file or directory");
+    }
+    harness.Handle(std::move(told));
   }
 
   const v1::DesiredState& desired() { return harness.desired[session]; }

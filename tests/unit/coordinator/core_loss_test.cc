@@ -198,6 +198,42 @@ TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
   EXPECT_EQ(cluster.Get().ranks(0).host(), "w3");
 }
 
+TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
+  Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  cluster.first.Save(Key(kJob, 1, 0), 40);
+  cluster.spare.Attach();
+  FakeHost other(cluster.harness, "w4", 1, 44);
+  other.Attach();
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.Advance(absl::Seconds(65));
+  ASSERT_EQ(cluster.spare.desired().look_for_size(), 1);
+  EXPECT_EQ(cluster.spare.desired().look_for(0).path(), "/runs/x/step-40");
+  cluster.spare.Look(/*there=*/true);
+  other.Look(/*there=*/false);
+  cluster.harness.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and one host that could go on";
+  EXPECT_EQ(cluster.Get().generation(), 1u);
+  std::vector<std::string> decisions = cluster.harness.Decisions(kJob);
+  EXPECT_THAT(decisions, Contains(HasSubstr("/runs/x/step-40 is not on w4 (No such file or directory)")));
+  EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
+                          [](const std::string& told) { return told.find("abandon: ") == 0; }),
+            1);
+  EXPECT_EQ(other.desired().look_for_size(), 0) << "it has answered";
+
+  cluster.first.Attach();
+  cluster.harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original goes on";
+  cluster.first.Vanish();
+  cluster.harness.Advance(absl::Seconds(65));
+  other.Look(/*there=*/true);
+  cluster.spare.Look(/*there=*/true);
+  cluster.harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(cluster.Get().generation(), 2u) << "the folder is shared by now";
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
+}
+
 TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
   Cluster cluster;
   cluster.spare.Attach();
@@ -356,9 +392,22 @@ TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsT
   cluster.harness.Handle(Tick{}, CoreTime(cluster.harness.now, steady, steady));
   EXPECT_TRUE(cluster.harness.core->state().hosts.at(HostName("w2")).reachable);
   EXPECT_THAT(cluster.harness.log, Contains(HasSubstr("the coordinator was away for 19.9s")));
+  EXPECT_THAT(cluster.harness.Notices(kJob), Contains(HasSubstr("the coordinator was away for 19.9s (stopped")));
   auto ledgers = cluster.harness.core->CountGoodput(steady);
   ASSERT_EQ(ledgers.size(), 1u);
   EXPECT_EQ(ledgers[0].second.train_ms(), 40'000u);
+}
+
+TEST(CoreTimes, TimeSpentOnAStoreThatTookNothing_IsToldAsThat_OnceItTakesAgain) {
+  Cluster cluster;
+  CoreClock clock;
+  clock.Advance(cluster.harness.now, cluster.harness.now);
+  clock.HoldUp();
+  cluster.harness.Handle(Tick{}, clock.Advance(cluster.harness.now + absl::Seconds(5), cluster.harness.now));
+
+  EXPECT_THAT(cluster.harness.Notices(kJob),
+              Contains(HasSubstr("the coordinator was held up for 4.9s by a store that took nothing")));
+  EXPECT_FALSE(clock.Advance(cluster.harness.now + absl::Seconds(9), cluster.harness.now).held_up);
 }
 
 TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucceeded) {
@@ -379,6 +428,28 @@ TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucce
   EXPECT_EQ(host.desired().trainers_size(), 0);
   host.Apply();
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingIsLostWithIt) {
+  Cluster cluster;
+  for (FakeHost* host : {&cluster.first, &cluster.second}) {
+    v1::Fact fact;
+    fact.mutable_finished()->set_step(1'000);
+    host->Tell(Key(kJob, 1, host == &cluster.second), fact);
+  }
+  cluster.first.Report(Key(kJob, 1, 0), 1, 1'000);
+  cluster.first.Exit(Key(kJob, 1, 0), 0);
+  cluster.second.Vanish();
+
+  cluster.harness.Advance(limits::kStopGrace + absl::Seconds(1));
+  cluster.first.Apply();
+  cluster.harness.Advance(absl::Seconds(1));
+
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_SUCCEEDED) << cluster.Get().reason();
+  EXPECT_EQ(cluster.Get().restarts(), 0u);
+  EXPECT_THAT(cluster.harness.Notices(kJob), Contains(HasSubstr("rank 1 on w2 (host unreachable)")));
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "what is left there is ended";
 }
 
 TEST(CoreEnding, RankThatCannotBeKilled_CountsAsGone_AndHoldsItsSlot) {

@@ -118,19 +118,289 @@ TEST(CoreOperations, Pause_WhileQueuedOrForming_IsAtOnce) {
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 0u);
 }
 
-TEST(CoreOperations, PauseWhoseSaveFails_IsNotCarriedOut) {
+TEST(CoreOperations, PauseOrRestartWhoseSaveFails_IsNotCarriedOut_AndTheSameGenerationGoesOn) {
+  for (bool pause : {true, false}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
+    ASSERT_TRUE(one.host.desired().trainers(0).stop_needs_save());
+    EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 1u);
+    one.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
+
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+    EXPECT_EQ(one.Get().generation(), 1u);
+    ASSERT_EQ(one.host.desired().trainers_size(), 2);
+    EXPECT_FALSE(one.host.desired().trainers(0).stop());
+    EXPECT_THAT(one.harness.Decisions(kJob),
+                Contains(HasSubstr(absl::StrCat("the job was not ", pause ? "paused" : "restarted",
+                                                ": step 5 could not be saved: No space left on device; training goes "
+                                                "on"))));
+    one.harness.Advance(absl::Minutes(1));
+    one.harness.Restart();
+    one.host.Attach();
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING) << "also for the next coordinator";
+    EXPECT_EQ(one.host.desired().trainers_size(), 2) << "no grace of the old stop ends them";
+
+    one.harness.Pause(kJob);
+    EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 2u) << "the ranks have acted on the first";
+    one.host.SaveFails(Key(kJob, 1, 0), 6, /*stop_request=*/1);
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING) << "told again, of the stop before";
+    one.StopAndSave(1, 9);
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
+  }
+}
+
+TEST(CoreOperations, SaveThatFailsOnTheWay_UndoesNoCancel_NoEndAtOnce_AndNothingThatItWasNotFor) {
+  OneHost regular;
+  BringToRunning(regular.harness, regular.host, kJob);
+  regular.harness.Pause(kJob);
+  regular.host.SaveFails(Key(kJob, 1, 0), 5);
+  EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "one of every N steps";
+
+  OneHost cancelled;
+  BringToRunning(cancelled.harness, cancelled.host, kJob);
+  cancelled.harness.Pause(kJob);
+  cancelled.harness.Cancel(kJob);
+  EXPECT_EQ(cancelled.host.desired().trainers(0).stop_request(), 2u);
+  EXPECT_FALSE(cancelled.host.desired().trainers(0).stop_needs_save());
+  cancelled.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
+  EXPECT_EQ(cancelled.Get().state(), v1::JOB_STATE_STOPPING);
+  cancelled.host.Finish(Key(kJob, 1, 0), 6, true);
+  cancelled.host.Finish(Key(kJob, 1, 1), 6, true);
+  EXPECT_EQ(cancelled.Get().state(), v1::JOB_STATE_CANCELLED);
+
+  OneHost at_once;
+  BringToRunning(at_once.harness, at_once.host, kJob);
+  at_once.harness.Pause(kJob);
+  at_once.harness.Pause(kJob, /*at_once=*/true);
+  at_once.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
+  at_once.host.Apply();
+  EXPECT_EQ(at_once.Get().state(), v1::JOB_STATE_PAUSED) << "without a save, as was asked";
+}
+
+// Rank 0 on w1, rank 1 on w2; both run.
+struct TwoHosts {
+  TwoHosts() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
+    first.Attach();
+    second.Attach();
+    harness.Submit(MakeSpec(2), kJob);
+    first.Apply();
+    second.Apply();
+    for (FakeHost* host : {&first, &second}) {
+      host->Register(Key(kJob, 1, host == &second));
+      host->Ready(Key(kJob, 1, host == &second));
+    }
+  }
+
+  Harness harness;
+  FakeHost first, second;
+};
+
+TEST(CoreOperations, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
+  for (bool drain : {false, true}) {
+    TwoHosts two;
+    ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+    two.second.Vanish();
+    two.harness.Advance(absl::Seconds(4));
+    drain ? two.harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*at_once=*/true)
+          : two.harness.Pause(kJob, /*at_once=*/true);
+    two.first.Apply();
+
+    EXPECT_EQ(two.harness.StateOf(kJob), drain ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_PAUSED);
+    EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("host w2 is lost: the operator asked for a")));
+    EXPECT_EQ(two.harness.Get(kJob).restarts(), 0u);
+  }
+}
+
+TEST(CoreOperations, PauseWithoutNow_WaitsForAHostThatCannotBeReached) {
+  TwoHosts two;
+  two.second.Vanish();
+  two.harness.Advance(absl::Seconds(4));
+  two.harness.Pause(kJob);
+  two.harness.Advance(absl::Seconds(4));
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
+}
+
+TEST(CoreOperations, Forget_IsRefusedWithAllThatStandsInTheWay_AndThenLastsForGood) {
+  TwoHosts two;
+  Reply reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET);
+  EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("its daemon is attached from ipv4:127.0.0.1:1"));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("job job00000001 has rank 1 there"));
+  EXPECT_TRUE(absl::IsNotFound(two.harness.Set("w3", v1::SetHostRequest::ACTION_FORGET).status));
+
+  two.harness.Pause(kJob);
+  two.first.Save(Key(kJob, 1, 0), 4);
+  two.first.Finish(Key(kJob, 1, 0), 4, true);
+  two.second.Finish(Key(kJob, 1, 1), 4, true);
+  ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
+  two.second.Detach();
+  EXPECT_THAT(std::string(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
+              HasSubstr("heard of within its lease"));
+  two.harness.Advance(absl::Seconds(4));
+  reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(std::get<v1::HostStatus>(reply.response).name(), "w2");
+
+  for (bool again : {false, true}) {
+    if (again) two.harness.Restart();
+    EXPECT_EQ(two.harness.core->state().hosts.size(), 1u);
+    EXPECT_EQ(two.harness.core->CountTotals().hosts_unreachable, 0u);
+    EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
+  }
+  two.first.Attach();
+  two.harness.Resume(kJob);
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
+  two.second.Attach();
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host of that name is a new one";
+}
+
+TEST(CoreOperations, WhatAForgottenHostStillTells_OfRanksItHad_ChangesNothing) {
+  TwoHosts two;
+  two.second.Detach();
+  two.harness.Advance(absl::Seconds(4));
+  two.harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
+  two.first.Apply();
+  ASSERT_TRUE(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.ok());
+  two.second.Attach();
+  v1::Fact fact;
+  fact.mutable_started()->set_pid(7);
+  two.second.Tell(Key(kJob, 1, 1), fact);
+
+  EXPECT_NE(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
+}
+
+TEST(CoreOperations, HostWithoutTheRecordedCheckpoint_IsLeftOut_AndTheJobWaits_ForNoRestart) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  v1::JobSpec spec = MakeSpec(1);
+  spec.mutable_recovery()->set_max_restarts(1);
+  harness.Submit(spec, kJob);
+  BringToRunning(harness, first, kJob);
+  first.Save(Key(kJob, 1, 0), 40);
+  second.Attach();
+  first.Vanish();
+  harness.Advance(absl::Seconds(4));
+  harness.Set("w1", v1::SetHostRequest::ACTION_LOST);
+  second.Apply();
+  ASSERT_EQ(harness.Get(kJob).generation(), 2u);
+
+  v1::Fact refused;
+  refused.mutable_refused()->set_message("the checkpoint of step 40 that was recorded is not in /runs/a");
+  refused.mutable_refused()->set_checkpoint_missing(true);
+  second.Tell(Key(kJob, 2, 0), refused);
+  second.Exit(Key(kJob, 2, 0), 1);
+
+  v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
+  EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot go on there: the "
+                                      "checkpoint of step 40"));
+  EXPECT_EQ(job.restarts(), 1u) << "that of the lost host";
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
+
+  harness.Advance(absl::Seconds(62));
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the folder may be there by now: it is tried again";
+  EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
+  EXPECT_EQ(harness.Get(kJob).planned_restarts(), 1u);
+  second.Apply();
+  second.Tell(Key(kJob, 3, 0), refused);
+  second.Exit(Key(kJob, 3, 0), 1);
+  harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  harness.Restart();
+  second.Attach();
+  harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator knows it, too";
+  first.running.clear();
+  first.Attach();
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
+  EXPECT_EQ(first.desired().trainers(0).restart_from().step(), 40u);
+}
+
+TEST(CoreOperations, StartThatFailsOnOneHost_IsMadeElsewhere) {
+  for (bool may_pass : {false, true}) {
+    Harness harness;
+    FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+    first.Attach();
+    second.Attach();
+    harness.Submit(MakeSpec(1), kJob);
+    v1::Fact fact;
+    fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+    fact.mutable_exited()->set_message("cannot write /var/x: No space left on device");
+    fact.mutable_exited()->set_may_pass(may_pass);
+    first.Tell(Key(kJob, 1, 0), fact);
+
+    v1::Job job = harness.Get(kJob);
+    EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
+    EXPECT_EQ(job.ranks(0).host(), "w2");
+    EXPECT_EQ(job.restarts(), 1u);
+
+    second.Tell(Key(kJob, 2, 0), fact);
+    harness.Advance(absl::Seconds(1));
+    job = harness.Get(kJob);
+    if (may_pass) {
+      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "where it may fail again, but by policy: " << job.reason();
+    } else {
+      EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+      EXPECT_THAT(job.reason(), HasSubstr("no other host could take the job"));
+    }
+  }
+}
+
+TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
+  OneHost one;
+  for (int i = 0; i < 4'000; ++i) {
+    one.harness.Set("w1", v1::SetHostRequest::ACTION_CORDON, std::string(1'000, 'x'));
+  }
+  v1::ListEventsRequest request;
+  request.set_limit(10'000);
+  uint64_t before = 0;
+  int pages = 0;
+  int events = 0;
+  do {
+    one.harness.Handle(ListEvents{CallId(900), request});
+    Reply reply = one.harness.replies[CallId(900)];
+    ASSERT_TRUE(reply.status.ok()) << reply.status;
+    const auto& page = std::get<v1::ListEventsResponse>(reply.response);
+    EXPECT_LE(page.ByteSizeLong(), limits::kEventsPageBytes + 100);
+    for (const v1::Event& event : page.events()) {
+      EXPECT_GT(event.sequence(), before);
+      before = event.sequence();
+    }
+    events += page.events_size();
+    ++pages;
+    request.set_page_token(page.next_page_token());
+    // What happens meanwhile is in none of them.
+    one.harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  } while (!request.page_token().empty());
+
+  EXPECT_GT(pages, 1);
+  EXPECT_EQ(events, static_cast<int>(one.harness.core->state().cluster.durable().size()) - pages);
+  request.set_page_token("nonsense");
+  one.harness.Handle(ListEvents{CallId(901), request});
+  EXPECT_TRUE(absl::IsInvalidArgument(one.harness.replies[CallId(901)].status));
+}
+
+TEST(CoreOperations, DroppedReports_AreToldOnceASpan) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.host.Report(Key(kJob, 1, 0), 1, 3);
-  one.host.Save(Key(kJob, 1, 0), 3);
-  one.harness.Pause(kJob);
-  one.host.SaveFails(Key(kJob, 1, 0), 5);
-  one.host.Finish(Key(kJob, 1, 0), 5, true);
-  one.host.Finish(Key(kJob, 1, 1), 5, true);
+  for (int i = 0; i < 500; ++i) {
+    RankReportsTold told{one.host.session, {}};
+    v1::RankReport& report = *told.reports.add_reports();
+    *report.mutable_key() = Key(kJob, 1, 0);
+    report.set_dropped_steps(3);
+    one.harness.Handle(std::move(told));
+  }
+  one.harness.Advance(absl::Minutes(3));
 
-  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
-  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u);
-  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("was not paused: its save failed")));
+  std::vector<std::string> texts;
+  for (const EventPtr& event : one.harness.WatchFrom(kJob, 0)) {
+    if (event->notice().text().find("dropped") != std::string::npos) texts.push_back(event->notice().text());
+  }
+  ASSERT_EQ(texts.size(), 2u);
+  EXPECT_THAT(texts[0], StartsWith("3 step reports were dropped by the daemon on w1"));
+  EXPECT_THAT(texts[1], StartsWith("1497 more step reports were dropped in the 1m"));
 }
 
 TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {

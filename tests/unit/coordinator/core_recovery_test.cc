@@ -268,42 +268,64 @@ TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
   EXPECT_TRUE(absl::IsFailedPrecondition(harness.ended_sessions.begin()->second));
 }
 
-TEST(CoreStore, Values_AreWrittenOnce_ToldToWatchers_AndSealed) {
+TEST(CoreStore, Values_AreWrittenOnce_ToldToEveryHostOfTheGeneration_AndSealed) {
   OneHost one;
-  WatchValues watch{WatchId(1), {}};
-  watch.request.set_job_id(kJob);
-  watch.request.set_generation(1);
-  watch.request.set_host_incarnation(11);
-  one.harness.Handle(watch);
-  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok());
-  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok());
-  EXPECT_TRUE(absl::IsAlreadyExists(one.harness.Put(Key(kJob, 1, 1), 11, "a", "2").status));
-  EXPECT_TRUE(absl::IsUnavailable(one.harness.Put(Key(kJob, 1, 0), 12, "b", "1").status)) << "not attached";
-  EXPECT_TRUE(absl::IsAborted(one.harness.Put(Key(kJob, 2, 0), 11, "b", "1").status)) << "another generation";
+  Harness& harness = one.harness;
+  const SessionId session = one.host.session;
+  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok());
+  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "the same again";
+  EXPECT_TRUE(absl::IsAlreadyExists(harness.Put(session, 1, kJob, "a", "2")));
+  EXPECT_TRUE(absl::IsAborted(harness.Put(session, 2, kJob, "b", "1"))) << "another generation";
+  EXPECT_TRUE(absl::IsAborted(harness.Put(session, 1, "job99999", "b", "1"))) << "no such job";
+  EXPECT_TRUE(absl::IsInvalidArgument(harness.Put(session, 1, kJob, "", "1")));
   EXPECT_TRUE(absl::IsResourceExhausted(
-      one.harness.Put(Key(kJob, 1, 0), 11, "big", std::string(limits::kStoreValueBytes + 1, 'x')).status));
-  ASSERT_EQ(one.harness.values[WatchId(1)].size(), 1u);
-  EXPECT_EQ(one.harness.values[WatchId(1)][0]->value(), "1");
+      harness.Put(session, 1, kJob, "big", std::string(limits::kStoreValueBytes + 1, 'x'))));
+  ASSERT_EQ(harness.values[session].size(), 1u);
+  EXPECT_EQ(harness.values[session][0]->value(), "1");
 
-  BringToRunning(one.harness, one.host, kJob);
+  BringToRunning(harness, one.host, kJob);
 
-  EXPECT_TRUE(one.harness.ended_values.at(WatchId(1)).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(one.harness.Put(Key(kJob, 1, 0), 11, "b", "1").status));
-  EXPECT_TRUE(one.harness.Put(Key(kJob, 1, 0), 11, "a", "1").status.ok()) << "the same again, also after the seal";
+  EXPECT_TRUE(absl::IsFailedPrecondition(harness.Put(session, 1, kJob, "b", "1")));
+  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "the same again, also after the seal";
+  EXPECT_EQ(harness.values[session].size(), 1u);
 }
 
-TEST(CoreStore, EndOfAGeneration_EndsItsWatchersAtOnce) {
+TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
+  OneHost one;
+  FakeHost other(one.harness, "w2", 1, 22);
+  other.Attach();
+  EXPECT_TRUE(absl::IsAborted(one.harness.Put(other.session, 1, kJob, "a", "1")));
+
+  const SessionId before = one.host.session;
+  one.host.Attach();
+  one.harness.Put(before, 1, kJob, "a", "1").IgnoreError();
+
+  EXPECT_TRUE(one.harness.values.empty()) << "a put of a stream that is over changes nothing";
+}
+
+TEST(CoreStore, HostThatAttachesAgain_IsToldAllThereIs) {
   OneHost one;
   one.host.Apply();
-  WatchValues watch{WatchId(1), {}};
-  watch.request.set_job_id(kJob);
-  watch.request.set_generation(1);
-  watch.request.set_host_incarnation(11);
-  one.harness.Handle(watch);
+  EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
+  EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "b", "2").ok());
+
+  one.host.Detach();
+  one.host.Attach();
+
+  EXPECT_EQ(one.harness.values[one.host.session].size(), 2u);
+}
+
+TEST(CoreStore, EndOfAGeneration_EndsItsStoreAtOnce) {
+  OneHost one;
+  one.host.Apply();
+  EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
 
   one.host.Kill(Key(kJob, 1, 0), 11);
 
-  EXPECT_TRUE(absl::IsAborted(one.harness.ended_values.at(WatchId(1))));
+  EXPECT_TRUE(absl::IsAborted(one.harness.Put(one.host.session, 1, kJob, "b", "1")));
+  one.harness.values.clear();
+  one.host.Attach();
+  EXPECT_TRUE(one.harness.values.empty()) << "of a generation that is over nothing is told";
 }
 
 TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {

@@ -196,6 +196,27 @@ TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
   EXPECT_EQ(JudgeHang(now, facts_).act, Act::kRestart);
 }
 
+// Its host is given a longer lease where its messages come unevenly: what was said before they stopped is no stall.
+TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
+  Add();
+  Add();
+  Stand(facts_.ranks[0], 4);
+  Stand(facts_.ranks[1], 4);
+  Learned("train", 2);
+  const absl::Time heard = kStart + absl::Seconds(2);
+  for (RankStand& rank : facts_.ranks) rank.told_at = rank.seen_at = heard;
+
+  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
+
+  // A second that waits for the first, and may still be heard, changes nothing.
+  Wait(facts_.ranks[1], 5, 5);
+  facts_.ranks[1].told_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
+  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
+
+  facts_.ranks[0].told_at = facts_.ranks[0].seen_at = kStart + absl::Seconds(8);
+  EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart) << "all were heard to stand still";
+}
+
 TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
   Add();
   Add();
@@ -352,11 +373,24 @@ TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
   EXPECT_THAT(decided.reason, HasSubstr("in which 3 ranks wait"));
 }
 
+TEST_F(HangTest, ARankInADebuggerIsNamed_AndLeftAlone) {
+  Wait(Add(), 412, 412);
+  Add().process_state = "t";
+  facts_.ranks[1].silent = true;
+  Learned("train", 0.1);
+
+  HangDecision decided = At(absl::Seconds(6));
+
+  EXPECT_EQ(decided.act, Act::kNotify);
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is held by a debugger (state t)"));
+}
+
 TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
   Learned("train", 0.1);
 
-  HangDecision decided = At(absl::Seconds(6));
+  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine) << "a lossy network may carry it yet";
+  HangDecision decided = At(absl::Seconds(31));
 
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());

@@ -168,6 +168,25 @@ TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
   EXPECT_TRUE(resumed);
 }
 
+TEST(EventQueue, AFloodOfFacts_LosesNone_ButIsReadNoFurther) {
+  EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
+  HostFactsTold told{SessionId(1), {}};
+  told.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
+  int taken = 0;
+  while (queue.Post(told)) ++taken;
+  bool resumed = false;
+  queue.WhenDrained([&] { resumed = true; });
+
+  EXPECT_EQ(taken, 3);
+  EXPECT_FALSE(resumed);
+  EXPECT_EQ(queue.Take(absl::ZeroDuration(), 1).size(), 1u);
+  EXPECT_FALSE(resumed) << "more than half of the bytes still wait";
+  std::vector<Event> rest = queue.Take(absl::ZeroDuration(), 1'000);
+  EXPECT_EQ(rest.size(), 3u) << "the one that filled it, too";
+  EXPECT_GT(QueuedBytes(rest.front()), 3'000u);
+  EXPECT_TRUE(resumed);
+}
+
 TEST(EventQueue, ACrowdedQueue_StillTakesFacts_AndRefusesCallsOnlyWhenFull) {
   EventQueue queue(10);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));

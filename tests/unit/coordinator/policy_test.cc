@@ -12,21 +12,16 @@
 namespace trainyard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(Rendezvous, RanksStayWithTheirHosts_OverGenerations) {
   HostName a("a"), b("b"), c("c");
-  auto hosts = [](const std::vector<RankPlace>& places) {
-    std::string text;
-    for (const RankPlace& place : places) text += place.host.value() + std::to_string(place.local_rank);
-    return text;
-  };
-  EXPECT_EQ(hosts(AssignRanks({{a, 2}, {b, 1}}, {})), "a0a1b0");
-  EXPECT_EQ(hosts(AssignRanks({{a, 2}, {c, 1}}, {a, b, a})), "a0c0a1") << "rank 1 moved, the others stayed";
-  EXPECT_EQ(hosts(AssignRanks({{b, 3}}, {a, b, a})), "b0b1b2");
-  EXPECT_EQ(hosts(AssignRanks({{b, 1}, {a, 2}}, {})), "b0a0a1") << "numbered in the order given";
-  EXPECT_EQ(AssignRanks({{a, 2}}, {})[1].local_world_size, 2u);
+  EXPECT_THAT(AssignRanks({{a, 2}, {b, 1}}, {}), ElementsAre(a, a, b));
+  EXPECT_THAT(AssignRanks({{a, 2}, {c, 1}}, {a, b, a}), ElementsAre(a, c, a)) << "rank 1 moved, the others stayed";
+  EXPECT_THAT(AssignRanks({{b, 3}}, {a, b, a}), ElementsAre(b, b, b));
+  EXPECT_THAT(AssignRanks({{b, 1}, {a, 2}}, {}), ElementsAre(b, a, a)) << "numbered in the order given";
 }
 
 TEST(Health, LeaseDecides_NotTheStream) {
@@ -132,10 +127,46 @@ TEST(Recovery, RestartsUntilTheyAreUsedUp_FromTheNewestCheckpoint) {
   facts.restarts = 2;
   EXPECT_FALSE(DecideRecovery(facts).restart);
   facts.restarts = 0;
-  for (auto kind : {v1::FailureRecord::KIND_REFUSED, v1::FailureRecord::KIND_DIGEST, v1::FailureRecord::KIND_START}) {
+  for (auto kind : {v1::FailureRecord::KIND_REFUSED, v1::FailureRecord::KIND_DIGEST}) {
     failure.set_kind(kind);
     EXPECT_FALSE(DecideRecovery(facts).restart) << FailureKindName(kind);
   }
+}
+
+TEST(Recovery, AProcessThatFailed_IsToldWithWhatItUsed) {
+  v1::TrainerExited exit;
+  exit.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
+  exit.set_signal(9);
+  exit.set_max_rss_bytes(uint64_t{3} << 29);
+  exit.set_user_s(40);
+  exit.set_system_s(2.5);
+  EndedRank ended{.rank = 1, .host = "w1", .exit = &exit};
+
+  EXPECT_EQ(JudgeExit(ended)->text(),
+            "rank 1 on w1 was killed by signal 9 (SIGKILL), having used up to 1.50 GiB of memory and 42.5 s of CPU");
+  EXPECT_EQ(JudgeExit(ended)->host(), "w1");
+  exit.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+  EXPECT_EQ(JudgeExit(ended)->kind(), v1::FailureRecord::KIND_START);
+  exit.set_may_pass(true);
+  EXPECT_EQ(JudgeExit(ended)->kind(), v1::FailureRecord::KIND_NO_ROOM);
+}
+
+TEST(Recovery, WhatOneHostCannotDo_IsDoneElsewhere) {
+  v1::FailureRecord failure = MakeRankFailure(v1::FailureRecord::KIND_START, 0, "w2", "could not be started");
+  RecoveryFacts facts{.failure = &failure, .restarts = 0, .max_restarts = 0, .checkpoint_step = 40};
+  EXPECT_FALSE(DecideRecovery(facts).restart);
+  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("no other host could take the job"));
+  facts.max_restarts = 1;
+  facts.elsewhere = true;
+  EXPECT_TRUE(DecideRecovery(facts).restart);
+
+  failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
+  facts.elsewhere = false;
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "it may pass";
+  failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
+  facts.max_restarts = 0;
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "it is not for the job to pay for";
+  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has it"));
 }
 
 TEST(Recovery, ACauseOfItsOwn_IsBetterThanWhatPeersSay_AndARefusalBest) {

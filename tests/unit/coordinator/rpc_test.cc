@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@
 #include "common/limits.h"
 #include "coordinator/coordinator.h"
 #include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/temporary_folder.h"
 #include "trainyard/v1/agent.grpc.pb.h"
 #include "trainyard/v1/service.grpc.pb.h"
 
@@ -70,6 +73,37 @@ class StreamHost {
     for (uint64_t step = 1; step <= steps; ++step) report.add_steps()->set_step(step);
     stream_->Write(message);
   }
+  void Put(const std::map<std::string, std::string>& values) {
+    v1::AgentMessage message;
+    message.mutable_put()->set_job_id(kJob);
+    message.mutable_put()->set_generation(1);
+    for (const auto& [name, value] : values) {
+      v1::StoreValue& added = *message.mutable_put()->add_values();
+      added.set_name(name);
+      added.set_value(value);
+    }
+    stream_->Write(message);
+  }
+  // Reads until so many values have come.
+  std::map<std::string, std::string> AwaitValues(size_t count) {
+    std::map<std::string, std::string> values;
+    v1::CoordinatorMessage message;
+    while (values.size() < count && stream_->Read(&message)) {
+      v1::StoreValueList list;
+      if (message.values().refused_size() > 0) refused = message.values().refused(0);
+      EXPECT_TRUE(list.ParseFromString(message.values().values()));
+      EXPECT_EQ(message.values().count(), static_cast<uint32_t>(list.values_size()));
+      for (const v1::StoreValue& value : list.values()) EXPECT_TRUE(values.emplace(value.name(), value.value()).second);
+    }
+    return values;
+  }
+  bool AwaitRefusal() {
+    v1::CoordinatorMessage message;
+    while (refused.name().empty() && stream_->Read(&message)) {
+      if (message.values().refused_size() > 0) refused = message.values().refused(0);
+    }
+    return !refused.name().empty();
+  }
   grpc::Status Finish() {
     v1::CoordinatorMessage message;
     while (stream_->Read(&message)) {
@@ -78,6 +112,7 @@ class StreamHost {
   }
 
   v1::DesiredState desired;
+  v1::RefusedValue refused;
 
  private:
   std::unique_ptr<v1::AgentService::Stub> stub_;
@@ -88,14 +123,7 @@ class StreamHost {
 
 class RpcTest : public testing::Test {
  protected:
-  RpcTest() : state_(testing::TempDir() + "/rpc-XXXXXX") {
-    if (mkdtemp(state_.data()) == nullptr) std::abort();
-    Start();
-  }
-  ~RpcTest() override {
-    coordinator_.reset();
-    std::filesystem::remove_all(state_);
-  }
+  RpcTest() { Start(); }
 
   void Start() {
     CoordinatorOptions options;
@@ -140,7 +168,8 @@ class RpcTest : public testing::Test {
         [](const v1::DesiredState& state) { return state.trainers_size() == 2 && state.trainers(0).go(); }));
   }
 
-  std::string state_;
+  const TemporaryFolder folder_;
+  const std::string state_ = folder_.path();
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
@@ -181,38 +210,47 @@ TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
   EXPECT_EQ(Get().ranks_size(), 2);
 }
 
-TEST_F(RpcTest, Values_TravelFromPutToWatch_UntilTheStoreIsSealed) {
-  StreamHost host(channel_);
+TEST_F(RpcTest, Values_ComeBackOnTheStream_AllOfThemAfterAttachingAgain) {
+  auto host = std::make_unique<StreamHost>(channel_);
   ASSERT_TRUE(Submit().ok());
-  ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
-  auto agent = v1::AgentService::NewStub(channel_);
-  v1::WatchValuesRequest watch;
-  watch.set_job_id(kJob);
-  watch.set_generation(1);
-  watch.set_host_incarnation(kLife);
-  grpc::ClientContext watch_context;
-  auto reader = agent->WatchValues(&watch_context, watch);
-  v1::PutValueRequest put;
-  *put.mutable_key() = Key(kJob, 1, 0);
-  put.set_host_incarnation(kLife);
-  put.set_name("rank-0");
-  put.set_value("10.0.0.1:4000");
-  grpc::ClientContext put_context;
-  v1::PutValueResponse done;
-  ASSERT_TRUE(agent->PutValue(&put_context, put, &done).ok());
+  ASSERT_TRUE(host->AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
 
-  v1::StoreValues message;
-  ASSERT_TRUE(reader->Read(&message));
-  ASSERT_EQ(message.values_size(), 1);
-  EXPECT_EQ(message.values(0).name(), "rank-0");
-  EXPECT_EQ(message.values(0).value(), "10.0.0.1:4000");
-  grpc::ClientContext cancel_context;
-  v1::CancelRequest cancel;
-  cancel.set_job_id(kJob);
-  v1::Job job;
-  ASSERT_TRUE(jobs_->Cancel(&cancel_context, cancel, &job).ok());
-  EXPECT_FALSE(reader->Read(&message));
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
+  // More than one piece.
+  std::map<std::string, std::string> put;
+  for (int i = 0; i < 40; ++i) {
+    put[absl::StrCat("rank-", i)] = std::string(limits::kStoreValueBytes - static_cast<size_t>(i), 'x');
+  }
+  host->Put(put);
+  host->Put({{"rank-0", "another"}});
+
+  EXPECT_EQ(host->AwaitValues(40), put);
+  ASSERT_TRUE(host->AwaitRefusal());
+  EXPECT_EQ(host->refused.name(), "rank-0");
+  EXPECT_EQ(host->refused.code(), static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
+  host = std::make_unique<StreamHost>(channel_);
+  EXPECT_EQ(host->AwaitValues(40), put);
+}
+
+TEST_F(RpcTest, MessageThatCannotBeRead_EndsTheStream) {
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(&context, "/trainyard.v1.AgentService/Attach", &queue);
+  grpc::Slice bytes("\x0a\xff\xff\xff");
+  grpc::ByteBuffer message(&bytes, 1);
+  grpc::Status status;
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  call->Write(message, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
 }
 
 TEST_F(RpcTest, Logs_TravelFromTheDaemonToTheReader) {

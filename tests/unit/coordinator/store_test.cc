@@ -7,12 +7,12 @@
 #include <sys/resource.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/store.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
@@ -21,16 +21,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-class Folder {
+class Folder : public TemporaryFolder {
  public:
-  Folder() : path_(testing::TempDir() + "/store-XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string File() const { return path_ + "/store.db"; }
-
- private:
-  std::string path_;
+  std::string File() const { return *this / "store.db"; }
 };
 
 class StoreContract : public testing::TestWithParam<bool> {

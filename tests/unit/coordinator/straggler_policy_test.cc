@@ -83,13 +83,15 @@ TEST(ComputeWindowTest, CountsAMicroBatchAtATime_SoThatUnevenDealsAreAlike) {
   ComputeWindow two;
   for (uint64_t second = 0; second <= 40; ++second) {
     absl::Time at = kStart + absl::Seconds(static_cast<int64_t>(second));
-    three.Add(at, static_cast<double>(second) * 3 * 0.02, second * 3, second);
+    three.Add(at, static_cast<double>(second) * 3 * 0.02, second * 3, second, static_cast<double>(second) * 0.02);
     two.Add(at, static_cast<double>(second) * 2 * 0.02, second * 2, second);
   }
 
   EXPECT_NEAR(three.MicroBatchSeconds(), 0.02, 1e-9);
   EXPECT_NEAR(two.MicroBatchSeconds(), 0.02, 1e-9);
   EXPECT_NEAR(three.StepSeconds(), 0.06, 1e-9);
+  EXPECT_NEAR(three.WaitShare(), 0.25, 1e-9);
+  EXPECT_EQ(two.WaitShare(), 0);
 }
 
 TEST(ComputeWindowTest, KnowsNothingBeforeTenSeconds_AndForgetsWhatIsOlderThanThirty) {

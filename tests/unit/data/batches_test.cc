@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "tests/unit/temporary_folder.h"
 #include "worker/data/tokenizer.h"
 
 namespace trainyard {
@@ -16,18 +16,16 @@ namespace {
 class BatchesTest : public testing::Test {
  protected:
   BatchesTest() {
-    std::string pattern = testing::TempDir() + "/batches-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
     std::ofstream file(folder_ + "/text", std::ios::binary);
     for (int i = 0; i < 1000; ++i) file.put(static_cast<char>(i % 251));
   }
-  ~BatchesTest() override { std::filesystem::remove_all(folder_); }
 
   std::unique_ptr<Corpus> Open(double validation, int64_t context) {
     return *Corpus::Open({.paths = {folder_}, .validation = validation, .context = context});
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(BatchesTest, TargetsAreTheInputsOneByteOn) {

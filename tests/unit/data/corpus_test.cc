@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
@@ -19,12 +20,6 @@ using testing::Not;
 
 class CorpusTest : public testing::Test {
  protected:
-  CorpusTest() {
-    std::string pattern = testing::TempDir() + "/corpus-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~CorpusTest() override { fs::remove_all(folder_); }
-
   std::string Write(const std::string& name, const std::string& text) {
     fs::path path = fs::path(folder_) / name;
     fs::create_directories(path.parent_path());
@@ -44,7 +39,8 @@ class CorpusTest : public testing::Test {
     return std::string(corpus.status().message());
   }
 
-  std::string folder_;
+  const TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(CorpusTest, AFolderIsReadRecursivelyInByteOrderOfPaths) {

@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "common/files.h"
 #include "common/lifeline.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/agent/rank_folder.h"
 #include "worker/shim/process.h"
 #include "worker/shim/records.h"
@@ -50,14 +51,10 @@ class ShimTest : public ::testing::Test {
   void SetUp() override {
     // What a killed shim leaves behind becomes ours and is reaped here.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    char name[] = "/tmp/trainyard-shim-test-XXXXXX";
-    root_ = mkdtemp(name);
-    folder_ = JoinPath(root_, "rank");
   }
   void TearDown() override {
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    std::filesystem::remove_all(root_);
   }
 
   // Runs `script` in /bin/sh below a shim. Returns the shim's pid.
@@ -103,8 +100,8 @@ class ShimTest : public ::testing::Test {
   }
   std::string Output(const std::string& name) { return ReadFile(JoinPath(folder_, name)).value_or(""); }
 
-  std::string root_;
-  std::string folder_;
+  const TemporaryFolder root_;
+  const std::string folder_ = root_ / "rank";
 };
 
 TEST_F(ShimTest, ExitCode_IsRecordedWithUsageAndOutput) {
@@ -135,6 +132,7 @@ TEST_F(ShimTest, ProgramThatIsNotThere_IsAFailedStartThatNamesIt) {
   EXPECT_EQ(exited.cause(), v1::TrainerExited::CAUSE_START_FAILED);
   EXPECT_THAT(exited.message(), HasSubstr("/no/such/trainer"));
   EXPECT_THAT(exited.message(), HasSubstr("No such file"));
+  EXPECT_FALSE(exited.may_pass());
 }
 
 TEST_F(ShimTest, Environment_IsTheLaunchRecordsAlone) {

@@ -41,6 +41,15 @@ TEST(AgreementTest, Request_ActsOnceEvenThoughItIsSeenAgain) {
   EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 5}).asked);
 }
 
+TEST(AgreementTest, RequestThatNeedsItsSave_IsNamed_UnlessARankMustLeaveAnyway) {
+  Agreement agreement;
+
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).unless_unsaved, 4u);
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).unless_unsaved, 0u) << "seen before";
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 5, .notice = 1, .needs_save = 1}).unless_unsaved, 0u);
+  EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).unless_unsaved, 0u);
+}
+
 TEST(AgreementTest, Notice_OfAnyRankStopsAll) {
   Agreement agreement;
 

@@ -52,7 +52,8 @@ class FakeLink final : public Link {
   void ReportStep(const StepRecord& record) override {
     absl::MutexLock lock(&mu_);
     steps_.push_back(record);
-    if (record.step == stop_after_report_of_) stop_request_ = 1;
+    if (record.step == stop_after_report_of_) stop_request_ = {.number = 1, .needs_save = stop_needs_save_};
+    if (record.step == stop_again_after_report_of_) stop_request_ = {.number = 2, .needs_save = false};
   }
   void ReportEval(const EvalRecord& record) override {
     absl::MutexLock lock(&mu_);
@@ -71,7 +72,7 @@ class FakeLink final : public Link {
     poll_ = std::move(poll);
   }
   absl::Status AwaitGo(const std::function<bool()>&) override { return go_status_; }
-  uint64_t stop_request() const override {
+  StopRequest stop_request() const override {
     absl::MutexLock lock(&mu_);
     return stop_request_;
   }
@@ -90,7 +91,12 @@ class FakeLink final : public Link {
     acknowledges_after_waits_ = waits;
   }
   void set_go_status(absl::Status status) { go_status_ = std::move(status); }
-  void StopAfterReportOf(uint64_t step) { stop_after_report_of_ = step; }
+  void StopAfterReportOf(uint64_t step, bool needs_save = false) {
+    stop_after_report_of_ = step;
+    stop_needs_save_ = needs_save;
+  }
+  // A second request, whatever came of the first.
+  void StopAgainAfterReportOf(uint64_t step) { stop_again_after_report_of_ = step; }
 
   // After it.
   int waits() const { return waits_; }
@@ -116,6 +122,8 @@ class FakeLink final : public Link {
   int waits_ = 0;
   absl::Status go_status_;
   uint64_t stop_after_report_of_ = 0;
+  uint64_t stop_again_after_report_of_ = 0;
+  bool stop_needs_save_ = false;
   mutable absl::Mutex mu_;
   std::vector<TrainerFact> facts_;
   std::vector<StepRecord> steps_;
@@ -123,7 +131,7 @@ class FakeLink final : public Link {
   std::vector<Phase> phases_;
   WorkTotals work_;
   std::function<std::vector<CommunicatorProgress>()> poll_;
-  uint64_t stop_request_ = 0;
+  StopRequest stop_request_;
 };
 
 }  // namespace trainyard

@@ -229,7 +229,7 @@ TEST_F(LinkTest, GoAndStop_ReachTheLoop) {
   daemon->Send(go);
 
   EXPECT_TRUE(link->AwaitGo([] { return false; }).ok());
-  EXPECT_EQ(link->stop_request(), 7u);
+  EXPECT_EQ(link->stop_request().number, 7u);
 }
 
 TEST_F(LinkTest, Abort_EndsAWaitAndCallsBackOnce) {
@@ -369,7 +369,7 @@ TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
   EXPECT_EQ(config->schedule.min_ratio, 0);
   EXPECT_EQ(config->evaluate_every, 10u);
   EXPECT_EQ(config->evaluate_batches, 8);
-  EXPECT_FALSE(config->overlap);
+  EXPECT_FALSE(config->parallel.overlap);
   EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOff);
   EXPECT_EQ(config->checkpoint_keep, 0u);
   EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});

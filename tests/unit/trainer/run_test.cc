@@ -249,12 +249,9 @@ TEST_F(RunTest, DamagedCheckpoint_FallsBackToTheOneBefore) {
 TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
   FakeLink trained;
   ASSERT_EQ(Run(Order("taken", 2), trained), kExitDone);
-  StartOrder other_model = Order("taken", 4), beyond = Order("taken", 1), damaged = Order("damaged", 2),
-             gone = Order("gone", 2);
+  StartOrder other_model = Order("taken", 4), beyond = Order("taken", 1), damaged = Order("damaged", 2);
   other_model.resume = beyond.resume = damaged.resume = true;
   other_model.config.model.width = 32;
-  gone.generation = 2;
-  gone.restart_step = 7;
   ASSERT_TRUE(MakeFolders(folder_ / "damaged/step-00000002").ok());
   StartOrder no_data = Order("a", 2), cuda = Order("b", 2), no_init = Order("c", 2);
   no_data.config.data.text = {folder_ / "missing.txt"};
@@ -270,7 +267,6 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
       {other_model, {"F32 [256, 16], this job needs F32 [256, 32]"}},
       {beyond, {"step-00000002 is beyond train.steps 1"}},
       {damaged, {"none of the 1 checkpoints", "manifest.json"}},
-      {gone, {"step 7 that was recorded is not in"}},
       {no_data, {"host w1", "missing.txt"}},
       {cuda, {"resources.device is cuda", "host w1"}},
       {no_init, {"train.model.init_from", "missing.safetensors"}},
@@ -334,6 +330,56 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 
   EXPECT_EQ(straight, parts);
   EXPECT_EQ(Shard("one", 8), Shard("two", 8));
+}
+
+TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsNot) {
+  FakeStore store;
+  FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+  links[0].StopAfterReportOf(3, /*needs_save=*/true);
+  links[0].StopAgainAfterReportOf(7);
+  std::ostringstream logs[2];
+  ExitCode codes[2];
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r] {
+      StartOrder order = Order("run", 50);
+      order.rank = r;
+      order.world_size = 2;
+      order.config.model.dropout = 0;
+      FullDisk disk(1000);
+      codes[r] = RunRank(
+          order, {.link = links[r], .file_system = disk, .log = logs[r], .told_to_leave = [] { return false; }});
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+
+  ASSERT_EQ(codes[0], kExitDone) << logs[0].str();
+  ASSERT_EQ(codes[1], kExitDone) << logs[1].str();
+  std::vector<SaveFailedFact> failed = links[0].FactsOf<SaveFailedFact>();
+  ASSERT_THAT(failed, SizeIs(2)) << logs[0].str();
+  EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks went on after it";
+  EXPECT_LE(failed[0].step, 6u);
+  EXPECT_EQ(failed[1].stop_request, 0u) << "they left";
+  for (const FakeLink& link : links) {
+    ASSERT_THAT(link.FactsOf<FinishedFact>(), SizeIs(1));
+    EXPECT_TRUE(link.FactsOf<FinishedFact>()[0].stopped);
+    EXPECT_EQ(link.FactsOf<FinishedFact>()[0].step, failed[1].step);
+    EXPECT_GT(failed[1].step, 7u);
+  }
+}
+
+TEST_F(RunTest, RecordedCheckpointThatIsNotThere_IsNoRefusalOfTheJob) {
+  FakeLink link;
+  StartOrder order = Order("elsewhere", 5);
+  order.generation = 2;
+  order.restart_step = 40;
+
+  EXPECT_EQ(Run(order, link), kExitFailed) << log_.str();
+
+  ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
+  EXPECT_TRUE(link.FactsOf<RefusedFact>()[0].checkpoint_missing);
+  EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message,
+              HasSubstr("the checkpoint of step 40 that was recorded is not in"));
 }
 
 TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {

@@ -1,0 +1,68 @@
+"""A host whose trainers fall ill when told: trainers themselves have no switch for that.
+
+    host = IllHost(cluster, tmp_path)
+    host.start()
+    job = cluster.submit(...)
+    host.let(1, "spin")     # rank 1, from its next step on; the words are those of trainer_fault.c
+    host.heal()
+"""
+
+import re
+import shutil
+import subprocess
+
+import harness
+
+SKIPPED = r"^([0-9a-f]+) [tT] .*::Trainer::StartAgreement\(.*\)$"
+
+
+class IllHost:
+    def __init__(self, cluster, folder):
+        self.cluster = cluster
+        self.folder = folder
+        self.programs = folder / "programs"
+
+    def start(self, prefix=()):
+        """Starts a coordinator, and a daemon with two slots whose trainers run with the library of faults."""
+        self.programs.mkdir()
+        library = self.programs / "trainer_fault.so"
+        source = harness.ROOT / "tests" / "cluster" / "trainer_fault.c"
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", source, "-o", library, "-ldl"], check=True)
+        for name in ("trainyard-worker", "trainyard-shim"):
+            shutil.copy2(harness.BIN / name, self.programs / name)
+        trainer = self.programs / "trainyard-trainer"
+        trainer.write_text(f"""#!/bin/sh
+export LD_PRELOAD={library} TRAINER_FAULT={self.folder}/fault.$RANK TRAINER_FAULT_SKIPS={self._skipped_function()}
+exec {harness.BIN}/trainyard-trainer "$@"
+""")
+        trainer.chmod(0o755)
+        self.cluster.start_coordinator()
+        hosts = self.cluster._server_info().hosts
+        self.cluster.start("worker-h1", [*prefix, self.programs / "trainyard-worker", "--coordinator",
+                                         self.cluster.coordinator.address, "--slots", 2, "--name", "h1", "--state",
+                                         self.folder / "worker-h1", "--metrics", "", "--health", ""])
+        harness.wait_until(lambda: self.cluster._server_info().hosts > hosts, "worker h1 attaches")
+
+    @staticmethod
+    def _skipped_function():
+        symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True, text=True)
+        found = re.search(SKIPPED, symbols.stdout, re.MULTILINE)
+        assert found, f"the trainer has no function {SKIPPED}; name another one that starts a collective and returns a status"
+        return found[1]
+
+    def _file(self, rank):
+        return self.folder / f"fault.{rank}"
+
+    def let(self, rank, what):
+        """The whole word at once: trainers read the file at any time."""
+        partial = self._file(rank).with_suffix(".partial")
+        partial.write_text(what)
+        partial.replace(self._file(rank))
+
+    def let_all(self, what):
+        for rank in (0, 1):
+            self.let(rank, what)
+
+    def heal(self):
+        for rank in (0, 1):
+            self._file(rank).unlink(missing_ok=True)

@@ -1,0 +1,59 @@
+"""A cgroup with a limit on memory, of either version, for processes that a test starts.
+
+    with MemoryCgroup("oom", 1 << 30) as group:      # raises OSError where none can be made
+        cluster.start_worker("h1", prefix=group.prefix)
+"""
+
+import os
+import pathlib
+
+import harness
+
+
+def _mount_point(kind, option):
+    """Where the hierarchy is mounted: of /proc/self/mountinfo."""
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        file_system, _, options = right.split(" ", 2)
+        if file_system == kind and option in options.split(","):
+            return pathlib.Path(left.split(" ")[4])
+    return None
+
+
+def _own_folder():
+    """(folder of the cgroup that this process is in, file of its limit)."""
+    paths = {}
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update({name: path.lstrip("/") for name in controllers.split(",")})
+    old = _mount_point("cgroup", "memory")
+    if "memory" in paths and old:
+        return old / paths["memory"], "memory.limit_in_bytes"
+    new = _mount_point("cgroup2", "rw")
+    if new is None:
+        raise OSError("no cgroup hierarchy with the memory controller is mounted")
+    folder = new / paths.get("", "")
+    # Only the root of a hierarchy may hold processes and pass controllers on.
+    (folder / "cgroup.subtree_control").write_text("+memory")
+    return folder, "memory.max"
+
+
+class MemoryCgroup:
+    def __init__(self, name, limit_bytes):
+        parent, limit = _own_folder()
+        self._folder = parent / f"trainyard-test-{os.getpid()}-{name}"
+        self._folder.mkdir()
+        try:
+            (self._folder / limit).write_text(str(limit_bytes))
+        except OSError:
+            self._folder.rmdir()
+            raise
+        # What follows runs in the cgroup, with all that it starts.
+        self.prefix = ["sh", "-c", f"echo $$ > '{self._folder}/cgroup.procs' && exec \"$@\"", "sh"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        harness.wait_until(lambda: not (self._folder / "cgroup.procs").read_text(), "the cgroup is empty", 10)
+        self._folder.rmdir()

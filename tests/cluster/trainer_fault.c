@@ -1,0 +1,82 @@
+// Preloaded into trainers by the cluster tests (ill_trainers.py): stands in for a rank that is ill in the middle of a
+// step. It takes the place of `double at::Tensor::item<double>() const`, which the training loop calls once a
+// micro-batch from its main thread, holding no lock. What it does is in the file that TRAINER_FAULT names, and nothing
+// while there is none:
+//
+//   spin      never returns, and computes
+//   block     never returns, and waits in a system call
+//   slow MS   returns, so many milliseconds late
+//   eat       takes memory until the kernel ends the process
+//   skip      leaves a collective of this step out: the function at the offset TRAINER_FAULT_SKIPS of the program, which
+//             returns an absl::Status, does nothing and says OK until the next call of item()
+//
+// `eat` and `skip` happen once: they remove the file first.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// x86-64: movq $0, (%rdi); movq %rdi, %rax; ret. The status is returned where rdi points to, and OK is 0.
+static const unsigned char kSayOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
+
+static unsigned char* skipped = NULL;  // where the function begins that does nothing now
+static unsigned char kept[sizeof kSayOk];
+
+static void put_code(unsigned char* at, const unsigned char* code) {
+  unsigned long page = (unsigned long)sysconf(_SC_PAGESIZE);
+  unsigned char* start = (unsigned char*)((unsigned long)at & ~(page - 1));
+  unsigned long size = (unsigned long)(at - start) + sizeof kSayOk;
+  if (mprotect(start, size, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) abort();
+  memcpy(at, code, sizeof kSayOk);
+  if (mprotect(start, size, PROT_READ | PROT_EXEC) != 0) abort();
+}
+
+// The first entry is the program.
+static int take_base(struct dl_phdr_info* info, size_t size, void* base) {
+  (void)size;
+  *(unsigned long*)base = info->dlpi_addr;
+  return 1;
+}
+
+static void skip(void) {
+  unsigned long base = 0;
+  dl_iterate_phdr(take_base, &base);
+  skipped = (unsigned char*)(base + strtoul(getenv("TRAINER_FAULT_SKIPS"), NULL, 16));
+  memcpy(kept, skipped, sizeof kept);
+  put_code(skipped, kSayOk);
+}
+
+static void eat(void) {
+  enum { kPiece = 1 << 24 };
+  while (1) memset(malloc(kPiece), 1, kPiece);
+}
+
+static void misbehave(void) {
+  if (skipped != NULL) put_code(skipped, kept);
+  skipped = NULL;
+  const char* path = getenv("TRAINER_FAULT");
+  char what[16] = "";
+  int fd = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)!read(fd, what, sizeof what - 1);
+  close(fd);
+  volatile unsigned long work = 0;
+  while (strcmp(what, "spin") == 0) ++work;
+  while (strcmp(what, "block") == 0) pause();
+  if (strncmp(what, "slow ", 5) == 0) usleep(1000 * (unsigned)atoi(what + 5));
+  if (strcmp(what, "eat") != 0 && strcmp(what, "skip") != 0) return;
+  unlink(path);
+  if (strcmp(what, "eat") == 0) eat();
+  skip();
+}
+
+double _ZNK2at6Tensor4itemIdEET_v(const void* tensor) {
+  static double (*real)(const void*) = NULL;
+  if (real == NULL) real = (double (*)(const void*))dlsym(RTLD_NEXT, "_ZNK2at6Tensor4itemIdEET_v");
+  misbehave();
+  return real(tensor);
+}

@@ -1,0 +1,320 @@
+#include "tests/sim/scenario_file.h"
+
+#include <map>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/policy/lifecycle.h"
+
+namespace trainyard::sim {
+namespace {
+
+// The words of one line, of which each must be used.
+class Line {
+ public:
+  explicit Line(absl::string_view text) {
+    std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
+    for (size_t i = 0; i < words.size(); ++i) {
+      std::pair<std::string, std::string> pair = absl::StrSplit(words[i], absl::MaxSplits('=', 1));
+      if (absl::StrContains(words[i], '=')) {
+        named_[pair.first] = pair.second;
+      } else {
+        plain_.push_back(words[i]);
+      }
+    }
+  }
+
+  std::string Word(size_t index) {
+    used_ = std::max(used_, index + 1);
+    return index < plain_.size() ? plain_[index] : "";
+  }
+  bool Flag(absl::string_view name) {
+    if (used_ >= plain_.size() || plain_[used_] != name) return false;
+    ++used_;
+    return true;
+  }
+  std::optional<std::string> Text(const std::string& name) {
+    auto at = named_.find(name);
+    if (at == named_.end()) return std::nullopt;
+    std::string value = at->second;
+    named_.erase(at);
+    return value;
+  }
+  template <typename Number>
+  void Read(const std::string& name, Number& into) {
+    if (auto text = Text(name); text.has_value()) Parse(*text, into);
+  }
+  template <typename Number>
+  void Parse(const std::string& text, Number& into) {
+    bool good = false;
+    if constexpr (std::is_same_v<Number, absl::Duration>) {
+      good = absl::ParseDuration(text, &into);
+    } else if constexpr (std::is_same_v<Number, double>) {
+      good = absl::SimpleAtod(text, &into);
+    } else {
+      good = absl::SimpleAtoi(text, &into);
+    }
+    if (!good) Refuse(absl::StrCat("'", text, "' is no number or time"));
+  }
+  void Refuse(std::string why) {
+    if (error_.empty()) error_ = std::move(why);
+  }
+  std::string Error() const {
+    if (!error_.empty()) return error_;
+    if (!named_.empty()) return absl::StrCat("'", named_.begin()->first, "' is not understood");
+    return used_ < plain_.size() ? absl::StrCat("'", plain_[used_], "' is not understood") : "";
+  }
+
+ private:
+  std::vector<std::string> plain_;
+  std::map<std::string, std::string> named_;
+  size_t used_ = 0;
+  std::string error_;
+};
+
+template <typename Kind>
+std::optional<Kind> KindByName(absl::string_view name) {
+  for (int i = 0; i <= static_cast<int>(Kind::kLast); ++i) {
+    if (name == NameOf(static_cast<Kind>(i))) return static_cast<Kind>(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<v1::JobState> StateByName(absl::string_view name) {
+  v1::JobState state;
+  bool known = v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(name)), &state);
+  return known ? std::optional(state) : std::nullopt;
+}
+
+void ReadHost(Line& line, Scenario& scenario) {
+  HostPlan& host = scenario.hosts.emplace_back();
+  line.Read("slots", host.slots);
+  line.Read("offset", host.clock_offset);
+  line.Read("drift", host.clock_drift);
+}
+
+void ReadJob(Line& line, Scenario& scenario) {
+  JobPlan& job = scenario.jobs.emplace_back();
+  line.Parse(line.Word(1), job.number);
+  line.Read("at", job.at);
+  line.Read("ranks", job.ranks);
+  line.Read("steps", job.steps);
+  line.Read("step", job.step_time);
+  line.Read("save", job.save_every);
+  line.Read("evaluate", job.evaluate_every);
+  line.Read("restarts", job.max_restarts);
+}
+
+void ReadOperation(Line& line, Scenario& scenario) {
+  auto kind = KindByName<OperationKind>(line.Word(1));
+  if (!kind.has_value()) return line.Refuse(absl::StrCat("there is no operation '", line.Word(1), "'"));
+  Operation& operation = scenario.operations.emplace_back();
+  operation.kind = *kind;
+  line.Read("at", operation.at);
+  uint32_t number = 1;
+  line.Read("job", number);
+  operation.job = number - 1;
+  line.Read("host", operation.host);
+  operation.now = line.Flag("now");
+}
+
+void ReadFault(Line& line, Scenario& scenario) {
+  auto kind = KindByName<FaultKind>(line.Word(1));
+  if (!kind.has_value()) return line.Refuse(absl::StrCat("there is no fault '", line.Word(1), "'"));
+  Fault& fault = scenario.faults.emplace_back();
+  fault.kind = *kind;
+  line.Read("at", fault.at);
+  line.Read("lasts", fault.lasts);
+  line.Read("host", fault.host);
+  line.Read("salt", fault.salt);
+  std::optional<std::string> when = line.Text("when");
+  if (!when.has_value()) return;
+  Trigger& trigger = fault.when.emplace();
+  std::pair<std::string, std::string> parts = absl::StrSplit(*when, absl::MaxSplits(':', 1));
+  auto state = StateByName(parts.first);
+  if (!state.has_value()) return line.Refuse(absl::StrCat("there is no state '", parts.first, "'"));
+  trigger.state = *state;
+  line.Parse(parts.second, trigger.generation);
+  line.Read("job", trigger.job);
+}
+
+void ReadExpectation(Line& line, Golden& golden) {
+  JobExpectation& expected = golden.jobs.emplace_back();
+  line.Read("job", expected.job);
+  if (auto name = line.Text("state"); name.has_value()) {
+    expected.state = StateByName(*name);
+    if (!expected.state.has_value()) line.Refuse(absl::StrCat("there is no state '", *name, "'"));
+  }
+  if (auto text = line.Text("generation"); text.has_value()) line.Parse(*text, expected.generation.emplace());
+}
+
+void ReadLine(Line& line, Golden& golden) {
+  const std::string what = line.Word(0);
+  if (what == "host") return ReadHost(line, golden.scenario);
+  if (what == "job") return ReadJob(line, golden.scenario);
+  if (what == "operation") return ReadOperation(line, golden.scenario);
+  if (what == "fault") return ReadFault(line, golden.scenario);
+  if (what == "expect") return ReadExpectation(line, golden);
+  if (what == "seed") return line.Parse(line.Word(1), golden.scenario.seed);
+  if (what == "faults-end") return line.Parse(line.Word(1), golden.scenario.faults_end);
+  if (what == "coordinator-drift") return line.Parse(line.Word(1), golden.scenario.coordinator_drift);
+  if (what == "loss") return line.Parse(line.Word(1), golden.scenario.loss);
+  if (what == "extra-time") return line.Parse(line.Word(1), golden.scenario.extra_time);
+  if (what == "breaks") {
+    golden.breaks = line.Word(1);
+    return;
+  }
+  if (what != "mutation") return line.Refuse(absl::StrCat("'", what, "' is not understood"));
+  auto mutation = KindByName<Mutation>(line.Word(1));
+  if (!mutation.has_value()) return line.Refuse(absl::StrCat("there is no mutation '", line.Word(1), "'"));
+  golden.mutation = *mutation;
+}
+
+// expect told "..."
+bool ReadQuoted(absl::string_view text, Golden& golden) {
+  bool told = absl::ConsumePrefix(&text, "expect told \"");
+  if (!told && !absl::ConsumePrefix(&text, "expect untold \"")) return false;
+  if (!absl::ConsumeSuffix(&text, "\"")) return false;
+  (told ? golden.told : golden.untold).emplace_back(text);
+  return true;
+}
+
+absl::Status CheckGolden(const Golden& golden) {
+  const Scenario& scenario = golden.scenario;
+  if (scenario.hosts.empty() || scenario.jobs.empty()) {
+    return absl::InvalidArgumentError("a scenario has a host and a job at least");
+  }
+  for (const JobPlan& job : scenario.jobs) {
+    if (job.step_time <= absl::ZeroDuration() || job.number == 0 || job.ranks == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("job ", job.number, " needs a number, ranks and a step time"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void WriteWhatBreaks(const Scenario& scenario, std::string& text) {
+  auto time = [](absl::Duration duration) { return absl::FormatDuration(duration); };
+  for (const Operation& operation : scenario.operations) {
+    bool of_host = operation.kind >= OperationKind::kDrain;
+    absl::StrAppend(&text, "operation ", NameOf(operation.kind), " at=", time(operation.at),
+                    of_host ? absl::StrCat(" host=", operation.host) : absl::StrCat(" job=", operation.job + 1),
+                    operation.now ? " now\n" : "\n");
+  }
+  for (const Fault& fault : scenario.faults) {
+    absl::StrAppend(&text, "fault ", NameOf(fault.kind));
+    if (IsOfHost(fault.kind)) absl::StrAppend(&text, " host=", fault.host);
+    if (fault.when.has_value()) {
+      absl::StrAppend(&text, " when=", absl::AsciiStrToLower(StateName(fault.when->state)), ":", fault.when->generation,
+                      " job=", fault.when->job);
+    }
+    absl::StrAppend(&text, " at=", time(fault.at), " lasts=", time(fault.lasts), " salt=", fault.salt, "\n");
+  }
+}
+
+void WriteExpectations(const Golden& golden, std::string& text) {
+  for (const JobExpectation& job : golden.jobs) {
+    absl::StrAppend(&text, "expect job=", job.job);
+    if (job.state.has_value()) absl::StrAppend(&text, " state=", absl::AsciiStrToLower(StateName(*job.state)));
+    if (job.generation.has_value()) absl::StrAppend(&text, " generation=", *job.generation);
+    absl::StrAppend(&text, "\n");
+  }
+  for (const std::string& words : golden.told) absl::StrAppend(&text, "expect told \"", words, "\"\n");
+  for (const std::string& words : golden.untold) absl::StrAppend(&text, "expect untold \"", words, "\"\n");
+  if (!golden.breaks.empty()) absl::StrAppend(&text, "breaks ", golden.breaks, "\n");
+}
+
+bool WasTold(const Result& result, const std::string& words) {
+  for (const std::string& line : result.told) {
+    if (absl::StrContains(line, words)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<Golden> ReadGolden(absl::string_view text) {
+  Golden golden;
+  golden.scenario.faults_end = absl::Seconds(45);
+  int number = 0;
+  for (absl::string_view row : absl::StrSplit(text, '\n')) {
+    ++number;
+    row = absl::StripAsciiWhitespace(row);
+    if (absl::ConsumePrefix(&row, "#")) {
+      absl::StrAppend(&golden.why, golden.why.empty() ? "" : "\n", absl::StripAsciiWhitespace(row));
+      continue;
+    }
+    if (row.empty() || ReadQuoted(row, golden)) continue;
+    Line line(row);
+    ReadLine(line, golden);
+    if (std::string error = line.Error(); !error.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ": ", error));
+    }
+  }
+  if (absl::Status status = CheckGolden(golden); !status.ok()) return status;
+  return golden;
+}
+
+std::string WriteGolden(const Golden& golden) {
+  const Scenario& scenario = golden.scenario;
+  auto time = [](absl::Duration duration) { return absl::FormatDuration(duration); };
+  std::string text;
+  for (absl::string_view row : absl::StrSplit(golden.why, '\n', absl::SkipEmpty())) {
+    absl::StrAppend(&text, "# ", row, "\n");
+  }
+  absl::StrAppend(&text, "seed ", scenario.seed, "\n");
+  if (golden.mutation != Mutation::kNone) absl::StrAppend(&text, "mutation ", NameOf(golden.mutation), "\n");
+  absl::StrAppend(&text, "faults-end ", time(scenario.faults_end), "\n");
+  if (scenario.coordinator_drift != 0)
+    absl::StrAppendFormat(&text, "coordinator-drift %.9f\n", scenario.coordinator_drift);
+  if (scenario.loss > 0) absl::StrAppendFormat(&text, "loss %.17g\n", scenario.loss);
+  if (scenario.extra_time > absl::ZeroDuration())
+    absl::StrAppend(&text, "extra-time ", time(scenario.extra_time), "\n");
+  for (const HostPlan& host : scenario.hosts) {
+    absl::StrAppendFormat(&text, "host slots=%d offset=%s drift=%.9f\n", host.slots, time(host.clock_offset),
+                          host.clock_drift);
+  }
+  for (const JobPlan& job : scenario.jobs) {
+    absl::StrAppend(&text, "job ", job.number, " at=", time(job.at), " ranks=", job.ranks, " steps=", job.steps,
+                    " step=", time(job.step_time), " save=", job.save_every, " evaluate=", job.evaluate_every,
+                    " restarts=", job.max_restarts, "\n");
+  }
+  WriteWhatBreaks(scenario, text);
+  WriteExpectations(golden, text);
+  return text;
+}
+
+absl::Status Replay(const Golden& golden, Result* kept) {
+  Result result =
+      World(golden.scenario, {.mutation = golden.mutation, .trace = kept != nullptr, .keep_told = true}).Run();
+  std::string wrong;
+  const std::string broken = result.violation.has_value() ? result.violation->invariant : "";
+  if (broken != golden.breaks) {
+    absl::StrAppend(&wrong, "\n  breaks '", broken, "', expected '", golden.breaks, "'",
+                    result.violation.has_value() ? absl::StrCat(": ", result.violation->text) : "");
+  }
+  for (const JobExpectation& expected : golden.jobs) {
+    auto at = result.jobs.find(expected.job);
+    const JobOutcome outcome = at == result.jobs.end() ? JobOutcome() : at->second;
+    if (expected.state.value_or(outcome.state) != outcome.state ||
+        expected.generation.value_or(outcome.generation) != outcome.generation) {
+      absl::StrAppend(&wrong, "\n  job ", expected.job, " ended ", StateName(outcome.state), " in generation ",
+                      outcome.generation);
+    }
+  }
+  for (const std::string& words : golden.told) {
+    if (!WasTold(result, words)) absl::StrAppend(&wrong, "\n  nothing told has '", words, "'");
+  }
+  for (const std::string& words : golden.untold) {
+    if (WasTold(result, words)) absl::StrAppend(&wrong, "\n  something told has '", words, "'");
+  }
+  if (kept != nullptr) *kept = std::move(result);
+  return wrong.empty() ? absl::OkStatus() : absl::FailedPreconditionError(wrong);
+}
+
+}  // namespace trainyard::sim

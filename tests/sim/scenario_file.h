@@ -1,0 +1,55 @@
+// Scenarios as text, one thing a line: what failed once is kept that way (regressions/), and a person can write one.
+//
+//   # Why it is kept.
+//   seed 50749                                   what is random in the models
+//   mutation start-twice                         a planted bug, which `breaks` an invariant
+//   faults-end 45s
+//   host slots=2 offset=-3.5s drift=0.0005
+//   job 1 at=2s ranks=3 steps=38 step=640ms save=11 evaluate=0 restarts=1000
+//   operation drain at=10s host=0 now
+//   fault cut-control host=0 at=17.6s lasts=20s salt=3
+//   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from the state of that generation
+//   expect job=1 state=succeeded generation=1
+//   expect told "is slow"                        some line of the coordinator's log
+//   expect untold "is lost"
+//   breaks rank-once
+//
+// What is not said of hosts, jobs and faults is as scenario.h has it. Every invariant must hold where nothing `breaks`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tests/sim/mutation.h"
+#include "tests/sim/world.h"
+
+namespace trainyard::sim {
+
+struct JobExpectation {
+  uint32_t job = 0;
+  std::optional<v1::JobState> state;
+  std::optional<uint64_t> generation;
+};
+
+struct Golden {
+  std::string why = {};  // its comment, without '#'
+  Scenario scenario;
+  Mutation mutation = Mutation::kNone;
+  std::vector<JobExpectation> jobs = {};
+  std::vector<std::string> told = {};
+  std::vector<std::string> untold = {};
+  std::string breaks = {};  // an invariant; empty: none may be broken
+};
+
+// Possible errors: InvalidArgument, naming the line.
+absl::StatusOr<Golden> ReadGolden(absl::string_view text);
+// Read again, it is the same.
+std::string WriteGolden(const Golden& golden);
+
+// Runs it. Possible errors: FailedPrecondition, saying what did not come out as expected.
+absl::Status Replay(const Golden& golden, Result* result = nullptr);
+
+}  // namespace trainyard::sim

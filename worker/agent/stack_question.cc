@@ -1,0 +1,53 @@
+#include "worker/agent/stack_question.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/files.h"
+#include "worker/agent/process_probe.h"
+#include "worker/agent/text.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr size_t kFileBytes = 16 << 10;
+constexpr size_t kFrames = 32;
+constexpr size_t kFrameBytes = 256;
+constexpr absl::Duration kSlice = absl::Milliseconds(20);
+
+}  // namespace
+
+StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration limit,
+                        absl::FunctionRef<bool(absl::Duration)> pause) {
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  if (!stat.ok()) return {.frames = {}, .note = "the process is gone"};
+  if (stat->state == "T" || stat->state == "t") return {.frames = {}, .note = "the process is stopped and cannot tell"};
+  const std::string file = JoinPath(folder, kStackFile);
+  unlink(file.c_str());
+  // Its main thread, not just any that does not block the signal.
+  if (syscall(SYS_tgkill, pid, pid, SIGQUIT) != 0) {
+    return {.frames = {}, .note = absl::StrCat("the process cannot be asked: ", strerror(errno))};
+  }
+  StackAnswer answer;
+  for (absl::Duration waited; waited < limit; waited += kSlice) {
+    absl::StatusOr<std::string> text = ReadFile(file, kFileBytes);
+    if (text.ok()) {
+      for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
+        if (answer.frames.size() < kFrames) answer.frames.push_back(ValidUtf8(line, kFrameBytes));
+      }
+      if (answer.frames.empty()) answer.note = "the process knows no frame of its own";
+      return answer;
+    }
+    if (!pause(kSlice)) break;
+  }
+  answer.note = absl::StrCat("the process did not tell within ", absl::FormatDuration(limit),
+                             stat->state == "D" ? " (it is blocked in the kernel)" : "");
+  return answer;
+}
+
+}  // namespace trainyard::agent

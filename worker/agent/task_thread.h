@@ -1,0 +1,53 @@
+// One thread that does what may hang (a disk, a network file system), so that the daemon's event thread never does.
+// Bounded: what comes while too much waits is refused. A task owns all that it uses: one that hangs outlives this
+// object, whose end waits a second for it and no longer; what it would have answered is then dropped.
+//
+//   if (!disk.Post([path] { return Look(path); }, [this](bool there) { ... })) ... // refused
+//
+// Thread-safe. `done` is called from the thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/steady_cond_var.h"
+
+namespace trainyard::agent {
+
+class TaskThread {
+ public:
+  // Runs on the thread; returns what is left to do with the result, which is done unless this object has gone.
+  using Task = std::function<std::function<void()>()>;
+
+  TaskThread();
+  ~TaskThread();
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
+
+  // False: too many wait.
+  bool Post(Task task);
+  template <typename Work, typename Done>
+  bool Post(Work work, Done done) {
+    return Post([work = std::move(work), done = std::move(done)]() mutable -> std::function<void()> {
+      return [result = work(), done] { done(result); };
+    });
+  }
+
+ private:
+  struct State {
+    absl::Mutex mu;
+    SteadyCondVar changed;
+    std::deque<Task> tasks ABSL_GUARDED_BY(mu);
+    bool stopping ABSL_GUARDED_BY(mu) = false;
+    bool ended ABSL_GUARDED_BY(mu) = false;
+  };
+  static void Run(State& state);
+
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace trainyard::agent
