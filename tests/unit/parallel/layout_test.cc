@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "worker/parallel/buckets.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/placement.h"
@@ -63,6 +65,21 @@ TEST(LayOut, AlignsEveryParameterAndPadsForTheWorld) {
   EXPECT_THAT(layout.PiecesOf(0), ElementsAre(ShardPiece{1, {0, 32}, 0}));
   EXPECT_THAT(layout.PiecesOf(1), ElementsAre(ShardPiece{0, {0, 10}, 0}, ShardPiece{2, {0, 5}, 16}));
   EXPECT_THAT(layout.PiecesOf(2), IsEmpty()) << "a rank may hold padding only";
+}
+
+// The example of the guides: three layers of three parameters on three GPUs. A layer is a group of its own.
+TEST(LayOut, ThreeLayersOfThreeOverThreeRanks_GiveEachRankOneParameterOfEachLayer) {
+  std::vector<std::string> held(3);
+  for (const std::string layer : {"a", "b", "c"}) {
+    ShardLayout layout = LayOut({48, 48, 48}, {0, 1, 2}, /*world=*/3);
+    for (int rank = 0; rank < 3; ++rank) {
+      for (const ShardPiece& piece : layout.PiecesOf(rank)) {
+        EXPECT_EQ(piece.range, (ElementRange{0, 48})) << "whole";
+        absl::StrAppend(&held[rank], held[rank].empty() ? "" : " ", layer, piece.parameter);
+      }
+    }
+  }
+  EXPECT_THAT(held, ElementsAre("a0 b0 c0", "a1 b1 c1", "a2 b2 c2"));
 }
 
 TEST(LayOut, CutsAParameterWhereTheShardsMeet) {
