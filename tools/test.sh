@@ -62,7 +62,8 @@ TEXT
   if [[ $kind == all ]] && [[ -z $filter || matrix_test == *"$filter"* ]]; then
     export TRAINYARD_ALL_CELLS=1 TRAINYARD_PARITY_TABLE="$ROOT/bench/results/parity.md"
     printf '%s\n' '# Every strategy beside one process' '' \
-      'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters; by `./dev test --all`.' \
+      'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
+      'by `./dev test --all`.' \
       '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$TRAINYARD_PARITY_TABLE"
   fi
   if [[ $kind != python ]]; then run_ctest "$results" "$folder" "$filter" || code=1; fi

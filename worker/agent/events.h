@@ -210,7 +210,7 @@ struct Leave {
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
-                            SampleProcesses, ExamineProcess, LookForPath, MarkTold, AdmitTrainer, SealGroup, EndGroup, StartLogs, StopLogs,
-                            ForgetLogs, RememberCluster, Say, Leave>;
+                            SampleProcesses, ExamineProcess, LookForPath, MarkTold, AdmitTrainer, SealGroup, EndGroup,
+                            StartLogs, StopLogs, ForgetLogs, RememberCluster, Say, Leave>;
 
 }  // namespace trainyard::agent

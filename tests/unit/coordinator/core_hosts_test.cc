@@ -1,0 +1,292 @@
+// What operators ask of hosts, and what jobs do where hosts are refused, drained or gone.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+
+// Rank 0 on w1, rank 1 on w2; both run.
+struct TwoHosts {
+  TwoHosts() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
+    first.Attach();
+    second.Attach();
+    harness.Submit(MakeSpec(2), kJob);
+    first.Apply();
+    second.Apply();
+    for (FakeHost* host : {&first, &second}) {
+      host->Register(Key(kJob, 1, host == &second));
+      host->Ready(Key(kJob, 1, host == &second));
+    }
+  }
+
+  Harness harness;
+  FakeHost first, second;
+};
+
+TEST(CoreHosts, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
+  for (bool drain : {false, true}) {
+    TwoHosts two;
+    ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+    two.second.Vanish();
+    two.harness.Advance(absl::Seconds(4));
+    drain ? two.harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*at_once=*/true)
+          : two.harness.Pause(kJob, /*at_once=*/true);
+    two.first.Apply();
+
+    EXPECT_EQ(two.harness.StateOf(kJob), drain ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_PAUSED);
+    EXPECT_THAT(two.harness.Decisions(kJob), Contains(HasSubstr("host w2 is lost: the operator asked for a")));
+    EXPECT_EQ(two.harness.Get(kJob).restarts(), 0u);
+  }
+}
+
+TEST(CoreHosts, PauseWithoutNow_WaitsForAHostThatCannotBeReached) {
+  TwoHosts two;
+  two.second.Vanish();
+  two.harness.Advance(absl::Seconds(4));
+  two.harness.Pause(kJob);
+  two.harness.Advance(absl::Seconds(4));
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
+}
+
+TEST(CoreHosts, Forget_IsRefusedWithAllThatStandsInTheWay_AndThenLastsForGood) {
+  TwoHosts two;
+  Reply reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET);
+  EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("its daemon is attached from ipv4:127.0.0.1:1"));
+  EXPECT_THAT(std::string(reply.status.message()), HasSubstr("job job00000001 has rank 1 there"));
+  EXPECT_TRUE(absl::IsNotFound(two.harness.Set("w3", v1::SetHostRequest::ACTION_FORGET).status));
+
+  two.harness.Pause(kJob);
+  two.first.Save(Key(kJob, 1, 0), 4);
+  two.first.Finish(Key(kJob, 1, 0), 4, true);
+  two.second.Finish(Key(kJob, 1, 1), 4, true);
+  ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
+  two.second.Detach();
+  EXPECT_THAT(std::string(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.message()),
+              HasSubstr("heard of within its lease"));
+  two.harness.Advance(absl::Seconds(4));
+  reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET, "sold");
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(std::get<v1::HostStatus>(reply.response).name(), "w2");
+
+  for (bool again : {false, true}) {
+    if (again) two.harness.Restart();
+    EXPECT_EQ(two.harness.core->state().hosts.size(), 1u);
+    EXPECT_EQ(two.harness.core->CountTotals().hosts_unreachable, 0u);
+    EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
+  }
+  two.first.Attach();
+  two.harness.Resume(kJob);
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
+  two.second.Attach();
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host of that name is a new one";
+}
+
+TEST(CoreHosts, WhatAForgottenHostStillTells_OfRanksItHad_ChangesNothing) {
+  TwoHosts two;
+  two.second.Detach();
+  two.harness.Advance(absl::Seconds(4));
+  two.harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
+  two.first.Apply();
+  ASSERT_TRUE(two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET).status.ok());
+  two.second.Attach();
+  v1::Fact fact;
+  fact.mutable_started()->set_pid(7);
+  two.second.Tell(Key(kJob, 1, 1), fact);
+
+  EXPECT_NE(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
+}
+
+TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsLeftOut_AndTheJobWaits_ForNoRestart) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  v1::JobSpec spec = MakeSpec(1);
+  spec.mutable_recovery()->set_max_restarts(1);
+  harness.Submit(spec, kJob);
+  BringToRunning(harness, first, kJob);
+  first.Save(Key(kJob, 1, 0), 40);
+  second.Attach();
+  first.Vanish();
+  harness.Advance(absl::Seconds(4));
+  harness.Set("w1", v1::SetHostRequest::ACTION_LOST);
+  second.Apply();
+  ASSERT_EQ(harness.Get(kJob).generation(), 2u);
+
+  v1::Fact refused;
+  refused.mutable_refused()->set_message("the checkpoint of step 40 that was recorded is not in /runs/a");
+  refused.mutable_refused()->set_checkpoint_missing(true);
+  second.Tell(Key(kJob, 2, 0), refused);
+  second.Exit(Key(kJob, 2, 0), 1);
+
+  v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
+  EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot go on there: the "
+                                      "checkpoint of step 40"));
+  EXPECT_EQ(job.restarts(), 1u) << "that of the lost host";
+  EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
+
+  harness.Advance(absl::Seconds(62));
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the folder may be there by now: it is tried again";
+  EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
+  EXPECT_EQ(harness.Get(kJob).planned_restarts(), 1u);
+  second.Apply();
+  second.Tell(Key(kJob, 3, 0), refused);
+  second.Exit(Key(kJob, 3, 0), 1);
+  harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  harness.Restart();
+  second.Attach();
+  harness.Advance(absl::Seconds(1));
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator knows it, too";
+  first.running.clear();
+  first.Attach();
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
+  EXPECT_EQ(first.desired().trainers(0).restart_from().step(), 40u);
+}
+
+TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
+  for (bool may_pass : {false, true}) {
+    Harness harness;
+    FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+    first.Attach();
+    second.Attach();
+    harness.Submit(MakeSpec(1), kJob);
+    v1::Fact fact;
+    fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
+    fact.mutable_exited()->set_message("cannot write /var/x: No space left on device");
+    fact.mutable_exited()->set_may_pass(may_pass);
+    first.Tell(Key(kJob, 1, 0), fact);
+
+    v1::Job job = harness.Get(kJob);
+    EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
+    EXPECT_EQ(job.ranks(0).host(), "w2");
+    EXPECT_EQ(job.restarts(), 1u);
+
+    second.Tell(Key(kJob, 2, 0), fact);
+    harness.Advance(absl::Seconds(1));
+    job = harness.Get(kJob);
+    if (may_pass) {
+      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "where it may fail again, but by policy: " << job.reason();
+    } else {
+      EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
+      EXPECT_THAT(job.reason(), HasSubstr("no other host could take the job"));
+    }
+  }
+}
+
+TEST(CoreHosts, Drain_MovesTheJobsElsewhere_AtAStep) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22), spare(harness, "w3", 1, 33);
+  first.Attach();
+  second.Attach();
+  harness.Submit(MakeSpec(2), kJob);
+  first.Apply();
+  second.Apply();
+  for (FakeHost* host : {&first, &second}) {
+    host->Register(Key(kJob, 1, host == &second));
+    host->Ready(Key(kJob, 1, host == &second));
+  }
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  spare.Attach();
+
+  Reply reply = harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "new disk");
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_TRUE(std::get<v1::HostStatus>(reply.response).cordoned());
+  EXPECT_TRUE(second.desired().trainers(0).stop());
+  first.Save(Key(kJob, 1, 0), 4);
+  first.Finish(Key(kJob, 1, 0), 4, true);
+  second.Finish(Key(kJob, 1, 1), 4, true);
+
+  v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED);
+  EXPECT_EQ(job.ranks(0).host(), "w1") << "ranks stay with their hosts";
+  EXPECT_EQ(job.ranks(1).host(), "w3");
+  EXPECT_EQ(job.restarts(), 0u);
+  EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
+}
+
+TEST(CoreHosts, CordonedHost_GetsNothingNew_AndIsNamed_UntilItIsUncordoned) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Set("w1", v1::SetHostRequest::ACTION_CORDON, "disk");
+  harness.Submit(MakeSpec(2), kJob);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)"));
+  harness.Restart();
+  host.Attach();
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (cordoned: disk)")) << "durable";
+
+  harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+}
+
+TEST(CoreHosts, DaemonThatIsLeaving_GetsNothingNew) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Handle(HostDraining{host.session, true});
+  harness.Submit(MakeSpec(2), kJob);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("not used: w1 (its daemon is leaving)"));
+  harness.Handle(HostDraining{host.session, false});
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+}
+
+TEST(CoreHosts, UnknownHost_IsAnsweredWithTheNearest) {
+  Harness harness;
+  FakeHost host(harness, "worker-12", 2, 11);
+  host.Attach();
+  Reply reply = harness.Set("worker-21", v1::SetHostRequest::ACTION_DRAIN);
+  EXPECT_TRUE(absl::IsNotFound(reply.status));
+  EXPECT_EQ(reply.status.message(), "no host worker-21; did you mean worker-12?");
+  EXPECT_TRUE(absl::IsInvalidArgument(harness.Set("worker-12", v1::SetHostRequest::ACTION_UNSPECIFIED).status));
+}
+
+TEST(CoreHosts, ChosenAndExcludedHosts_AreKept) {
+  Harness harness;
+  FakeHost first(harness, "w1", 2, 11), second(harness, "w2", 2, 22);
+  first.Attach();
+  second.Attach();
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_resources()->add_hosts("w2");
+  harness.Submit(spec, kJob);
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w2");
+  spec = MakeSpec(2);
+  spec.mutable_resources()->add_exclude_hosts("w1");
+  harness.Submit(spec, "job0000two2");
+  EXPECT_THAT(harness.Get("job0000two2").reason(), HasSubstr("busy: w2 (job job00000001)"));
+  EXPECT_THAT(harness.Get("job0000two2").reason(), HasSubstr("not used: w1 (in resources.exclude_hosts)"));
+}
+
+TEST(CoreHosts, BigJob_IsNotOvertakenForEver) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), "job0000one1");
+  harness.Submit(MakeSpec(2), "job00000big");
+  harness.Submit(MakeSpec(3), "job00000too");
+  harness.Submit(MakeSpec(1), "job0000two2");
+  EXPECT_EQ(harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "what fits goes ahead";
+  harness.Cancel("job0000two2");
+  host.Apply();
+  harness.Advance(absl::Minutes(10) + absl::Seconds(2));
+
+  harness.Submit(MakeSpec(1), "job00three3");
+  EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_QUEUED);
+  EXPECT_THAT(harness.Get("job00three3").reason(), HasSubstr("kept for job job00000big, which has waited for 10m"));
+  harness.Cancel("job0000one1");
+  host.Apply();
+  EXPECT_EQ(harness.StateOf("job00000big"), v1::JOB_STATE_PLACED);
+  harness.Cancel("job00000big");
+  host.Apply();
+  EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_PLACED) << "one that can never fit keeps nobody waiting";
+}
+
+}  // namespace
+}  // namespace trainyard
