@@ -15,12 +15,12 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "worker/collectives/communicator.h"
+#include "worker/collectives/operation_log.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/rendezvous_store.h"
 #include "worker/collectives/silence_watch.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/collectives/tcp_sockets.h"
-#include "worker/collectives/type_word.h"
 
 namespace trainyard {
 namespace {
@@ -168,12 +168,9 @@ class GlooCommunicator final : public Communicator {
   }
 
   absl::Status Meet(absl::Duration limit) override {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!error_.ok()) return error_;
-      progress_.last_started = progress_.waits_in = absl::StrCat("meeting ", ++progress_.num_started);
-    }
-    absl::Status status;
+    absl::Status status = log_.error();
+    if (!status.ok()) return status;
+    log_.WaitBegins(log_.Start("meeting", at::Tensor()));
     try {
       c10d::BarrierOptions options;
       options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(limit));
@@ -181,35 +178,23 @@ class GlooCommunicator final : public Communicator {
     } catch (const std::exception& error) {
       status = Break(StatusOfMeeting(error));
     }
-    WaitEnds(status.ok());
+    if (status.ok()) log_.Complete();
+    log_.WaitEnds();
     return status;
   }
 
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
-  CollectiveProgress progress() const override {
-    absl::MutexLock lock(&mu_);
-    return progress_;
-  }
+  CollectiveProgress progress() const override { return log_.progress(); }
 
-  // The rest is for GlooCollective.
-  void WaitBegins(const std::string& name) {
-    absl::MutexLock lock(&mu_);
-    progress_.waits_in = name;
-  }
-  void WaitEnds(bool completed) {
-    absl::MutexLock lock(&mu_);
-    progress_.waits_in.clear();
-    if (completed) ++progress_.num_completed;
-  }
+  OperationLog& log() { return log_; }
   // The first error stays, and breaks the connections, so that no peer waits for what will not come. Returns it.
   absl::Status Break(absl::Status status) {
-    absl::MutexLock lock(&mu_);
-    if (error_.ok()) {
-      error_ = std::move(status);
+    if (log_.Fail(std::move(status))) {
+      absl::MutexLock lock(&mu_);
       for (int fd : connections_) shutdown(fd, SHUT_RDWR);
     }
-    return error_;
+    return log_.error();
   }
 
  private:
@@ -229,13 +214,9 @@ class GlooCommunicator final : public Communicator {
   template <typename Launch>
   std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch,
                                     const std::function<std::function<void()>()>& finish = nullptr) {
-    std::string name;
-    {
-      absl::MutexLock lock(&mu_);
-      name = absl::StrCat(kind, " ", ++progress_.num_started);
-      if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
-      progress_.last_started = name;
-      if (!error_.ok()) return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, error_);
+    std::string name = log_.Start(kind, tensor);
+    if (absl::Status error = log_.error(); !error.ok()) {
+      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, std::move(error));
     }
     c10::NoGradGuard no_grad;
     try {
@@ -252,26 +233,23 @@ class GlooCommunicator final : public Communicator {
   const int world_size_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::vector<at::Tensor> scratch_;
-  mutable absl::Mutex mu_;
+  OperationLog log_;
+  absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
-  CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<SilenceWatch> silence_watch_;  // calls the above, so it ends first
 };
 
 absl::Status GlooCollective::Wait() {
   if (work_ == nullptr) return status_;
-  owner_.WaitBegins(name_);
+  owner_.log().WaitBegins(name_);
   try {
     work_->wait();
   } catch (const std::exception& error) {
-    absl::Status status = StatusOfException(error);
-    status_ =
-        owner_.Break(absl::Status(status.code(), absl::StrCat(name_, " of rank ", owner_.rank(), " of ",
-                                                              owner_.world_size(), " failed: ", status.message())));
+    status_ = owner_.Break(FailureOf(name_, owner_, StatusOfException(error)));
   }
   if (status_.ok() && finish_ != nullptr) finish_();
-  owner_.WaitEnds(status_.ok());
+  if (status_.ok()) owner_.log().Complete();
+  owner_.log().WaitEnds();
   work_.reset();
   finish_ = nullptr;
   return status_;

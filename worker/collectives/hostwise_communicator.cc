@@ -7,11 +7,9 @@
 #include <deque>
 #include <functional>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
-#include "worker/collectives/type_word.h"
+#include "worker/collectives/operation_log.h"
 
 namespace trainyard {
 namespace {
@@ -20,19 +18,6 @@ struct Operation {
   std::string name = {};
   std::function<absl::Status()> run = {};  // empty once it is over
   absl::Status status = {};
-};
-
-class HostwiseCommunicator;
-
-class HostwiseCollective final : public Collective {
- public:
-  HostwiseCollective(HostwiseCommunicator& owner, std::shared_ptr<Operation> operation)
-      : owner_(owner), operation_(std::move(operation)) {}
-  absl::Status Wait() override;
-
- private:
-  HostwiseCommunicator& owner_;
-  std::shared_ptr<Operation> operation_;
 };
 
 class HostwiseCommunicator final : public Communicator {
@@ -89,48 +74,40 @@ class HostwiseCommunicator final : public Communicator {
 
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
-  CollectiveProgress progress() const override {
-    absl::MutexLock lock(&mu_);
-    return progress_;
-  }
+  CollectiveProgress progress() const override { return log_.progress(); }
 
   // Carries out what was started up to and including `last`.
   absl::Status CarryOut(const Operation& last) {
+    if (last.run == nullptr) return last.status;
     c10::NoGradGuard no_grad;
-    SetWaitsIn(last.name);
+    log_.WaitBegins(last.name);
     while (last.run != nullptr) {
       std::shared_ptr<Operation> next = std::move(queue_.front());
       queue_.pop_front();
-      next->status = error();
+      next->status = log_.error();
       if (next->status.ok()) next->status = next->run();
       next->run = nullptr;
       if (!next->status.ok()) {
-        next->status = Break(Describe(*next, next->status));
+        next->status = Break(FailureOf(next->name, *this, next->status));
         continue;
       }
-      absl::MutexLock lock(&mu_);
-      ++progress_.num_completed;
+      log_.Complete();
     }
-    SetWaitsIn("");
+    log_.WaitEnds();
     return last.status;
   }
 
  private:
   std::shared_ptr<Operation> Enqueue(absl::string_view kind, const at::Tensor& tensor,
                                      std::function<absl::Status()> run) {
-    auto operation = std::make_shared<Operation>(Operation{.run = std::move(run)});
-    absl::MutexLock lock(&mu_);
-    operation->name = absl::StrCat(kind, " ", ++progress_.num_started);
-    if (tensor.defined()) {
-      absl::StrAppend(&operation->name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
-    }
-    progress_.last_started = operation->name;
+    auto operation = std::make_shared<Operation>(Operation{.name = log_.Start(kind, tensor), .run = std::move(run)});
     queue_.push_back(operation);
     return operation;
   }
   std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor,
                                     std::function<absl::Status()> run) {
-    return std::make_unique<HostwiseCollective>(*this, Enqueue(kind, tensor, std::move(run)));
+    return std::make_unique<DeferredCollective<HostwiseCommunicator, Operation>>(*this,
+                                                                                 Enqueue(kind, tensor, std::move(run)));
   }
 
   // Each rank of a place has a share of the sum to take through the network.
@@ -168,46 +145,20 @@ class HostwiseCommunicator final : public Communicator {
     return across_->ReduceScatterSum(out, mine)->Wait();
   }
 
-  absl::Status Describe(const Operation& operation, const absl::Status& status) const {
-    if (absl::IsAborted(status)) return status;
-    return absl::Status(status.code(), absl::StrCat(operation.name, " of rank ", rank(), " of ", world_size(),
-                                                    " failed: ", status.message()));
-  }
-
   // The first error stays. Both groups break, and with them the peers inside and those elsewhere.
   absl::Status Break(absl::Status status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!error_.ok()) return error_;
-      error_ = std::move(status);
-    }
-    BreakBoth(error().message());
-    return error();
+    if (log_.Fail(std::move(status))) BreakBoth(log_.error().message());
+    return log_.error();
   }
   void BreakBoth(absl::string_view reason) {
     inside_->Abort(reason);
     across_->Abort(reason);
   }
-  absl::Status error() const {
-    absl::MutexLock lock(&mu_);
-    return error_;
-  }
-  void SetWaitsIn(absl::string_view name) {
-    absl::MutexLock lock(&mu_);
-    progress_.waits_in = std::string(name);
-  }
 
   const std::unique_ptr<Communicator> inside_, across_;
   std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
-
-  mutable absl::Mutex mu_;
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
-  CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
+  OperationLog log_;
 };
-
-absl::Status HostwiseCollective::Wait() {
-  return operation_->run == nullptr ? operation_->status : owner_.CarryOut(*operation_);
-}
 
 }  // namespace
 

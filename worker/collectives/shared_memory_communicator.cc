@@ -7,10 +7,9 @@
 #include <deque>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
+#include "worker/collectives/operation_log.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/collectives/type_word.h"
@@ -40,19 +39,6 @@ struct Operation {
   bool is_read_in_place = false;  // by the peers: `in`, from a buffer of NewBuffer
   bool over = false;
   absl::Status status = {};
-};
-
-class SharedMemoryCommunicator;
-
-class SharedMemoryCollective final : public Collective {
- public:
-  SharedMemoryCollective(SharedMemoryCommunicator& owner, std::shared_ptr<Operation> operation)
-      : owner_(owner), operation_(std::move(operation)) {}
-  absl::Status Wait() override;
-
- private:
-  SharedMemoryCommunicator& owner_;
-  std::shared_ptr<Operation> operation_;
 };
 
 class SharedMemoryCommunicator final : public Communicator {
@@ -91,10 +77,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
-  CollectiveProgress progress() const override {
-    absl::MutexLock lock(&mu_);
-    return progress_;
-  }
+  CollectiveProgress progress() const override { return log_.progress(); }
 
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override {
     std::shared_ptr<SharedBuffer> buffer = segment_->NewBuffer(static_cast<size_t>(numel) * c10::elementSize(type));
@@ -110,34 +93,30 @@ class SharedMemoryCommunicator final : public Communicator {
 
   // Carries out what was started up to and including `last`.
   absl::Status CarryOut(const Operation& last) {
-    SetWaitsIn(last.name);
+    if (last.over) return last.status;
+    log_.WaitBegins(last.name);
     while (!last.over) Advance(/*wait=*/true);
-    SetWaitsIn("");
+    log_.WaitEnds();
     return last.status;
   }
 
  private:
+  using Handle = DeferredCollective<SharedMemoryCommunicator, Operation>;
+
   std::unique_ptr<Collective> Start(Operation operation, absl::string_view kind, const at::Tensor& tensor) {
     auto shared = std::make_shared<Operation>(std::move(operation));
-    {
-      absl::MutexLock lock(&mu_);
-      shared->name = absl::StrCat(kind, " ", ++progress_.num_started);
-      if (tensor.defined()) {
-        absl::StrAppend(&shared->name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
-      }
-      progress_.last_started = shared->name;
-    }
+    shared->name = log_.Start(kind, tensor);
     if (absl::Status status = Check(*shared); !status.ok()) {
       shared->over = true;
       shared->status = Break(absl::InvalidArgumentError(absl::StrCat(shared->name, " cannot be: ", status.message())));
-      return std::make_unique<SharedMemoryCollective>(*this, std::move(shared));
+      return std::make_unique<Handle>(*this, std::move(shared));
     }
     if (shared->out.defined()) {
       shared->width = shared->out.element_size();
       shared->num_elements = shared->kind == Kind::kAllGather ? shared->in.numel() : shared->out.numel();
     }
     queue_.push_back(shared);
-    return std::make_unique<SharedMemoryCollective>(*this, std::move(shared));
+    return std::make_unique<Handle>(*this, std::move(shared));
   }
 
   absl::Status Check(const Operation& operation) const {
@@ -162,7 +141,7 @@ class SharedMemoryCommunicator final : public Communicator {
   // without `wait`, does nothing and returns false.
   bool Advance(bool wait) {
     Operation& operation = *queue_.front();
-    absl::Status status = error();
+    absl::Status status = log_.error();
     if (status.ok()) {
       const auto [stage, ticket] = GateOf(operation);
       if (!wait && !segment_->HaveAll(stage, ticket)) return false;
@@ -170,12 +149,11 @@ class SharedMemoryCommunicator final : public Communicator {
     }
     if (status.ok()) status = Run(operation);
     if (status.ok() && !operation.over) return true;
-    if (!status.ok()) operation.status = Break(Describe(operation, status));
+    if (!status.ok()) operation.status = Break(FailureOf(operation.name, *this, status));
     operation.over = true;
     operation.out = operation.in = at::Tensor();
     queue_.pop_front();
-    absl::MutexLock lock(&mu_);
-    if (status.ok()) ++progress_.num_completed;
+    if (status.ok()) log_.Complete();
     return true;
   }
 
@@ -328,29 +306,10 @@ class SharedMemoryCommunicator final : public Communicator {
     return segment_->part(rank, ticket_) + offset;
   }
 
-  absl::Status Describe(const Operation& operation, const absl::Status& status) const {
-    if (absl::IsAborted(status)) return status;
-    return absl::Status(status.code(), absl::StrCat(operation.name, " of rank ", rank_, " of ", world_size_,
-                                                    " failed: ", status.message()));
-  }
-
   // The first error stays, and frees the peers. Returns it.
   absl::Status Break(absl::Status status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!error_.ok()) return error_;
-      error_ = std::move(status);
-    }
-    segment_->Break();
-    return error();
-  }
-  absl::Status error() const {
-    absl::MutexLock lock(&mu_);
-    return error_;
-  }
-  void SetWaitsIn(absl::string_view name) {
-    absl::MutexLock lock(&mu_);
-    progress_.waits_in = std::string(name);
+    if (log_.Fail(std::move(status))) segment_->Break();
+    return log_.error();
   }
 
   const int rank_;
@@ -359,15 +318,8 @@ class SharedMemoryCommunicator final : public Communicator {
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
   uint32_t ticket_ = 2;                           // of the newest piece; the first two were the ranks' meeting
-
-  mutable absl::Mutex mu_;
-  absl::Status error_ ABSL_GUARDED_BY(mu_);
-  CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
+  OperationLog log_;
 };
-
-absl::Status SharedMemoryCollective::Wait() {
-  return operation_->over ? operation_->status : owner_.CarryOut(*operation_);
-}
 
 }  // namespace
 

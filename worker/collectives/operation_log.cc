@@ -1,0 +1,56 @@
+#include "worker/collectives/operation_log.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/collectives/type_word.h"
+
+namespace trainyard {
+
+std::string OperationLog::Start(absl::string_view kind, const at::Tensor& tensor) {
+  absl::MutexLock lock(&mu_);
+  std::string name = absl::StrCat(kind, " ", ++progress_.num_started);
+  if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
+  progress_.last_started = name;
+  return name;
+}
+
+void OperationLog::WaitBegins(absl::string_view name) {
+  absl::MutexLock lock(&mu_);
+  progress_.waits_in = std::string(name);
+}
+
+void OperationLog::WaitEnds() {
+  absl::MutexLock lock(&mu_);
+  progress_.waits_in.clear();
+}
+
+void OperationLog::Complete() {
+  absl::MutexLock lock(&mu_);
+  ++progress_.num_completed;
+}
+
+bool OperationLog::Fail(absl::Status status) {
+  absl::MutexLock lock(&mu_);
+  if (!error_.ok()) return false;
+  error_ = std::move(status);
+  return true;
+}
+
+absl::Status OperationLog::error() const {
+  absl::MutexLock lock(&mu_);
+  return error_;
+}
+
+CollectiveProgress OperationLog::progress() const {
+  absl::MutexLock lock(&mu_);
+  return progress_;
+}
+
+absl::Status FailureOf(absl::string_view name, const Communicator& communicator, const absl::Status& status) {
+  if (absl::IsAborted(status)) return status;
+  return absl::Status(status.code(), absl::StrCat(name, " of rank ", communicator.rank(), " of ",
+                                                  communicator.world_size(), " failed: ", status.message()));
+}
+
+}  // namespace trainyard
