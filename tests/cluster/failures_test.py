@@ -134,25 +134,33 @@ def test_a_trainer_killed_for_its_memory_is_told_so_with_the_limit(small_memory,
                      r"limit 1024 MiB: oom_kill 0 to 1\)", told), told
 
 
-def namespace_prefix(mount_point, size):
-    """A command prefix that runs what follows with a small file system of its own at `mount_point`."""
+def mount_prefix(mount):
+    """A command prefix that runs what follows with a mount of its own; `mount` is the shell command that makes it."""
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    script = f"mount -t tmpfs -o size={size} tmpfs '{mount_point}' && exec \"$@\""
-    prefix = [*unshare, "sh", "-c", script, "sh"]
+    prefix = [*unshare, "sh", "-c", f'{mount} && exec "$@"', "sh"]
     if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine lets nobody here make a mount namespace, so no disk can be filled")
+        pytest.skip("this machine lets nobody here make a mount namespace")
     return prefix
 
 
-def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
+def tmpfs(mount_point, size):
+    return f"mount -t tmpfs -o size={size} tmpfs '{mount_point}'"
+
+
+def start_on_a_full_disk(cluster, tmp_path):
+    """A coordinator and a daemon with two slots; returns its small disk and the file to remove to free it. There is room
+    for a run's small files, not for a checkpoint."""
     disk = tmp_path / "disk"
     disk.mkdir()
     cluster.start_coordinator()
-    worker = cluster.start_worker("h1", slots=2, prefix=namespace_prefix(disk, "8m"))
-    inside = pathlib.Path(f"/proc/{worker.pid}/root{disk}")
-    filler = inside / "filler"
-    # Room for the run's small files, not for a checkpoint.
+    worker = cluster.start_worker("h1", slots=2, prefix=mount_prefix(tmpfs(disk, "8m")))
+    filler = pathlib.Path(f"/proc/{worker.pid}/root{disk}/filler")
     filler.write_bytes(bytes((8 << 20) - (64 << 10)))
+    return disk, filler
+
+
+def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
+    disk, filler = start_on_a_full_disk(cluster, tmp_path)
 
     job = cluster.submit(run_folder=disk / "run", train__steps=3000, checkpoint__every_steps=40)
     failed = harness.wait_until(
@@ -183,13 +191,7 @@ def fill(folder):
 
 
 def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_carried_out(cluster, tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    cluster.start_coordinator()
-    worker = cluster.start_worker("h1", slots=2, prefix=namespace_prefix(disk, "8m"))
-    inside = pathlib.Path(f"/proc/{worker.pid}/root{disk}")
-    filler = inside / "filler"
-    filler.write_bytes(bytes((8 << 20) - (64 << 10)))
+    disk, filler = start_on_a_full_disk(cluster, tmp_path)
     job = cluster.submit(run_folder=disk / "run", train__steps=1_000_000)
     cluster.wait_for_step(job, 20)
     trainers = set(harness.trainers())
@@ -209,15 +211,6 @@ def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_c
     cluster.trainctl("cancel", job)
 
 
-def own_folder_prefix(folder, own):
-    """A command prefix for which `folder` is a folder of its own."""
-    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    prefix = [*unshare, "sh", "-c", f"mount --bind '{own}' '{folder}' && exec \"$@\"", "sh"]
-    if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine lets nobody here make a mount namespace")
-    return prefix
-
-
 def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason(cluster, tmp_path):
     runs = tmp_path / "runs"
     for folder in (runs, tmp_path / "of-h1", tmp_path / "of-h2"):
@@ -225,7 +218,7 @@ def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason
     cluster.start_coordinator()
     for name in ("h1", "h2"):
         cluster.start_worker(name, 2, "--metrics", "", "--health", "",
-                             prefix=own_folder_prefix(runs, tmp_path / f"of-{name}"))
+                             prefix=mount_prefix(f"mount --bind '{tmp_path}/of-{name}' '{runs}'"))
     job = cluster.submit(run_folder=runs / "a", train__steps=400, train__model={"layers": 2, "heads": 2, "width": 64,
                                                                                "context": 64})
     cluster.wait_for_step(job, 10)
@@ -248,7 +241,7 @@ def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_hos
     disk.mkdir()
     cluster.start_coordinator()
     full = cluster.start_worker("h1", 2, "--metrics", "", "--health", "", state=disk / "state",
-                                prefix=namespace_prefix(disk, "4m"))
+                                prefix=mount_prefix(tmpfs(disk, "4m")))
     fill(pathlib.Path(f"/proc/{full.pid}/root{disk}"))
     cluster.start_worker("h2", 2, "--metrics", "", "--health", "")
 

@@ -8,13 +8,13 @@
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "tests/parity/cells.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
 namespace {
@@ -278,22 +278,6 @@ TEST(Prefetch, ChangesNoBit) {
   }
 }
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-parity-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // A checkpoint holds whole tensors, so what one layout has written any other goes on from.
 TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
   struct Layout {
@@ -306,7 +290,7 @@ TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
                             {Strategy::kZero2, {.dp_shard = 4}},
                             {Strategy::kZero1, {.dp_shard = 2}},
                             {Strategy::kDdp, {.dp_replicate = 1}}};
-  Folder folder;
+  TemporaryFolder folder;
   std::vector<double> losses;
   int64_t step = 0;
   for (const Layout& layout : layouts) {
@@ -324,7 +308,7 @@ TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
 }
 
 TEST_P(EachStrategy, ResumedIsUninterruptedToTheBit) {
-  Folder folder;
+  TemporaryFolder folder;
   TrainingCase whole = GetParam().training();
   whole.type = at::kFloat;
   whole.steps = 12;

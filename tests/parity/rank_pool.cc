@@ -110,9 +110,7 @@ void BecomePoolRankIfAsked(int argc, char** argv, const std::vector<std::pair<st
 
 absl::Status RankPool::Start() {
   if (!processes_.empty()) return absl::OkStatus();
-  std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-pool-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) return absl::InternalError("no temporary folder");
-  folder_ = pattern;
+  folder_.emplace();
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (int rank = 0; rank < size_; ++rank) {
     int ends[2];
@@ -140,8 +138,7 @@ void RankPool::Stop() {
     waitpid(process.pid, nullptr, 0);
   }
   processes_.clear();
-  std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  folder_.reset();
 }
 
 absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
@@ -159,7 +156,7 @@ absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
 
 absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& one, int world) {
   const int number = ++num_cases_;
-  const std::string folder = absl::StrCat(folder_, "/", number);
+  const std::string folder = *folder_ / absl::StrCat(number);
   std::filesystem::create_directory(folder);
   const absl::Time deadline = absl::Now() + one.limit;
   for (int rank = 0; rank < world; ++rank) {

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "tests/unit/temporary_folder.h"
 #include "worker/collectives/group.h"
 #include "worker/mesh/mesh.h"
 
@@ -67,7 +69,7 @@ class RankPool {
 
   const int size_;
   std::vector<Process> processes_;
-  std::string folder_;
+  std::optional<TemporaryFolder> folder_;
   int num_cases_ = 0;  // each meets under a name of its own
 };
 

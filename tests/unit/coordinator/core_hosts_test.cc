@@ -182,17 +182,9 @@ TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
 }
 
 TEST(CoreHosts, Drain_MovesTheJobsElsewhere_AtAStep) {
-  Harness harness;
-  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22), spare(harness, "w3", 1, 33);
-  first.Attach();
-  second.Attach();
-  harness.Submit(MakeSpec(2), kJob);
-  first.Apply();
-  second.Apply();
-  for (FakeHost* host : {&first, &second}) {
-    host->Register(Key(kJob, 1, host == &second));
-    host->Ready(Key(kJob, 1, host == &second));
-  }
+  TwoHosts two;
+  auto& [harness, first, second] = two;
+  FakeHost spare(harness, "w3", 1, 33);
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
   spare.Attach();
 

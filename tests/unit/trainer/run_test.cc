@@ -1,7 +1,6 @@
 // Whole runs of the loop without a daemon: what a job trains must not depend on where it was interrupted.
 #include "worker/trainer/run.h"
 
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
-#include "common/hash.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
 
 namespace trainyard {
@@ -21,32 +20,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-class RunTest : public ::testing::Test {
+class RunTest : public SmallJobTest {
  protected:
-  RunTest() {
-    at::set_num_threads(1);
-    std::string text;
-    for (int i = 0; i < 4000; ++i) absl::StrAppend(&text, i * i % 97, " and ", i % 7, "; ");
-    EXPECT_TRUE(WriteFileAtomically(folder_ / "text.txt", text).ok());
-  }
-
   StartOrder Order(const std::string& run, uint64_t steps) {
-    StartOrder order;
-    order.job_id = "abcdefgh";
-    order.generation = 1;
-    order.host = "w1";
-    order.spec_bytes = "spec";
-    order.spec_digest = HashHex(order.spec_bytes);
-    TrainConfig& config = order.config;
-    config.job_name = "small";
-    config.steps = steps;
-    config.model = {.layers = 2, .heads = 2, .width = 16, .context = 16, .dropout = 0.1};
-    config.data = {.text = {folder_ / "text.txt"}, .validation = 0.1};
-    config.batch_global = 4;
-    config.batch_micro = 2;
-    config.optimizer.lr = 1e-2;
-    config.schedule.warmup_steps = 3;
-    config.checkpoint_dir = folder_ / run;
+    StartOrder order = SmallOrder(run, steps);
+    order.config.model.dropout = 0.1;
+    order.config.batch_global = 4;
+    order.config.batch_micro = 2;
+    order.config.schedule.warmup_steps = 3;
     return order;
   }
 
@@ -79,7 +60,6 @@ class RunTest : public ::testing::Test {
     return steps;
   }
 
-  TemporaryFolder folder_;
   std::ostringstream log_;
 };
 

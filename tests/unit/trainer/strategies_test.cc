@@ -1,6 +1,5 @@
 // Whole runs of several ranks, as threads, without a daemon: every strategy saves, goes on from what another has saved,
 // and survives a save that fails.
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,9 +8,9 @@
 #include <sstream>
 #include <thread>
 
-#include "common/hash.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
 #include "worker/trainer/run.h"
 
@@ -33,37 +32,19 @@ struct Ranks {
   std::vector<ExitCode> codes;
 };
 
-class StrategiesTest : public ::testing::Test {
+class StrategiesTest : public SmallJobTest {
  protected:
-  StrategiesTest() {
-    at::set_num_threads(1);
-    std::string text;
-    for (int i = 0; i < 4000; ++i) absl::StrAppend(&text, i * i % 97, " and ", i % 7, "; ");
-    EXPECT_TRUE(WriteFileAtomically(folder_ / "text.txt", text).ok());
-  }
-
   StartOrder Order(const std::string& run, const Layout& layout, uint64_t steps) {
-    StartOrder order;
-    order.job_id = "abcdefgh";
-    order.generation = 1;
-    order.host = "w1";
-    order.spec_bytes = "spec";
-    order.spec_digest = HashHex(order.spec_bytes);
+    StartOrder order = SmallOrder(run, steps);
     order.world_size = order.local_world_size = layout.ranks;
     TrainConfig& config = order.config;
-    config.job_name = "small";
-    config.steps = steps;
-    config.model = {.layers = 2, .heads = 2, .width = 16, .context = 16};
-    config.data = {.text = {folder_ / "text.txt"}, .validation = 0.1};
     config.batch_global = 6;
     config.batch_micro = 1;
     config.evaluate_every = 2;
     config.evaluate_batches = 3;
-    config.optimizer.lr = 1e-2;
     config.schedule.kind = TrainConfig::ScheduleKind::kConstant;
     config.parallel.strategy = layout.strategy;
     config.parallel.shard = layout.shard;
-    config.checkpoint_dir = folder_ / run;
     return order;
   }
 
@@ -91,8 +72,6 @@ class StrategiesTest : public ::testing::Test {
   }
 
   static void ExpectNear(double a, double b) { EXPECT_NEAR(a, b, 1e-5 * std::abs(b)); }
-
-  TemporaryFolder folder_;
 };
 
 TEST_F(StrategiesTest, EachGoesOnFromTheCheckpointOfAnother) {
