@@ -32,7 +32,7 @@ FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
 LONG_JOB = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
 
-def wait_until(condition, what, seconds=30.0):
+def wait_until(condition, what, seconds=60.0):
     """Calls `condition` until it answers something true and returns that. A failure names what was waited for."""
     deadline = time.monotonic() + seconds
     while True:
@@ -111,7 +111,7 @@ class Program:
     def alive(self):
         return self.popen.poll() is None
 
-    def wait(self, seconds=30.0):
+    def wait(self, seconds=60.0):
         try:
             return self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -223,7 +223,7 @@ class Cluster:
         job = self.jobs.Get(self.stubs.service.GetRequest(job_id=job_id), timeout=5)
         return JobView(job, self.stubs)
 
-    def wait_for_state(self, job_id, *states, seconds=60.0):
+    def wait_for_state(self, job_id, *states, seconds=120.0):
         def reached():
             view = self.get(job_id)
             assert view.state_name in states or view.state_name not in FINAL_STATES, (
@@ -232,10 +232,10 @@ class Cluster:
 
         return wait_until(reached, f"job {job_id} is {' or '.join(states)}", seconds)
 
-    def wait_for_end(self, job_id, seconds=60.0):
+    def wait_for_end(self, job_id, seconds=120.0):
         return self.wait_for_state(job_id, *FINAL_STATES, seconds=seconds)
 
-    def wait_for_step(self, job_id, step, seconds=60.0):
+    def wait_for_step(self, job_id, step, seconds=120.0):
         def reached():
             view = self.get(job_id)
             assert view.state_name not in FINAL_STATES or view.job.last_step >= step, (
@@ -282,7 +282,7 @@ def trainers():
     return {pid: line for pid, line in processes.descendants().items() if processes.name_of(pid).startswith("trainyard-trai")}
 
 
-def assert_nothing_runs(seconds=15.0):
+def assert_nothing_runs(seconds=30.0):
     """REQUIRES: whoever should end has been told to."""
     try:
         wait_until(lambda: not processes.descendants(), "no process is left", seconds)

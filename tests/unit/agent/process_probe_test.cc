@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -63,6 +64,16 @@ v1::Examination Examine(pid_t pid) {
   return seen;
 }
 
+v1::Examination ExamineUntil(pid_t pid, absl::FunctionRef<bool(const v1::Examination&)> holds) {
+  v1::Examination seen;
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  do {
+    seen = Examine(pid);
+  } while (!holds(seen) && absl::Now() < end);
+  EXPECT_TRUE(holds(seen)) << seen.ShortDebugString();
+  return seen;
+}
+
 TEST(ParseProcessStat, TakesTheStateAndTheTimesAfterAnyName) {
   auto stat = ParseProcessStat("42 (a) R (b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 12345 1 2 3\n");
 
@@ -103,21 +114,21 @@ TEST(ReadProcessStat, OfNoProcess_IsNotFound) { EXPECT_TRUE(absl::IsNotFound(Rea
 TEST(ProcessExaminer, ASpinningProcessUsesItsCore) {
   Child child(/*spins=*/true);
 
-  v1::Examination seen = Examine(child.pid());
+  // On a busy machine it may get nothing for a while.
+  v1::Examination seen = ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.cpu_share() > 0.05; });
 
   EXPECT_EQ(seen.request_id(), "r1");
   EXPECT_EQ(seen.state(), "R");
   EXPECT_EQ(seen.system_call(), "");
-  EXPECT_GT(seen.cpu_share(), 0.05);
 }
 
 TEST(ProcessExaminer, AWaitingProcessUsesNone_AndItsSystemCallIsNamedWhereItMayBeRead) {
   Child child(/*spins=*/false);
 
-  v1::Examination seen = Examine(child.pid());
+  // It may not have come to wait yet.
+  v1::Examination seen =
+      ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.state() == "S" && it.cpu_share() < 0.05; });
 
-  EXPECT_EQ(seen.state(), "S");
-  EXPECT_LT(seen.cpu_share(), 0.05);
   // On machines without pause(2) it is a ppoll; a container may hide it.
   EXPECT_THAT(seen.system_call(), AnyOf("pause", "ppoll", ""));
   EXPECT_TRUE(seen.stack_size() > 0 || !seen.stack_note().empty());
@@ -180,10 +191,12 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaite
     close(ready[1]);
   };
 
-  StackAnswer answer = ask(child, absl::Seconds(30));
-  ASSERT_FALSE(answer.frames.empty()) << answer.note;
-  EXPECT_THAT(absl::StrJoin(answer.frames, "\n"), HasSubstr("StackQuestion_TheTrainersOwnHandler"));
-  EXPECT_EQ(ask(child, absl::Seconds(30)).frames, answer.frames) << "asked again, it tells again";
+  for (const char* time : {"asked once", "asked again, it tells again"}) {
+    StackAnswer answer = ask(child, absl::Seconds(30));
+    ASSERT_FALSE(answer.frames.empty()) << time << ": " << answer.note;
+    // The innermost frame is write, pause or none: whichever the signal found.
+    EXPECT_THAT(absl::StrJoin(answer.frames, "\n"), HasSubstr("StackQuestion_TheTrainersOwnHandler")) << time;
+  }
 
   kill(child, SIGSTOP);
   int status;
