@@ -22,8 +22,8 @@ struct Reply {
   CallId call;
   absl::Status status;
   // Set where `status` is OK.
-  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo,
-               v1::ListHostsResponse, v1::HostStatus, v1::ListEventsResponse>
+  std::variant<std::monostate, v1::SubmitResponse, v1::Job, v1::ListResponse, v1::ServerInfo, v1::ListHostsResponse,
+               v1::HostStatus, v1::ListEventsResponse>
       response;
 };
 
@@ -124,9 +124,8 @@ struct JobEnded {
   JobId job;
 };
 
-using Effect =
-    std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues, WriteLog,
-                 JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
+using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues,
+                            WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
 
 // A put, or a delete where there is no value.
 struct Record {

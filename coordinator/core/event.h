@@ -169,10 +169,10 @@ struct Tick {
   std::vector<Heard> heard;
 };
 
-using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob,
-                           ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed,
-                           LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied,
-                           HostValuesTold, Tick>;
+using Event =
+    std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob, ResumeJob,
+                 SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed, LogPushEnded,
+                 AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied, HostValuesTold, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

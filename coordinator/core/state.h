@@ -126,11 +126,11 @@ struct Job {
   absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
   absl::Time restart_at = absl::InfinitePast();           // not placed again before
   absl::Time reports_until = absl::InfiniteFuture();      // waits for step reports that are on their way
-  double longest_s = 0;  // step, evaluation or save seen: a stop must be given that time
-  std::map<HostName, PathLook> path_looks;                // for its newest checkpoint, while it cannot be reached
-  bool kept_told = false;                                 // that it is not given up, as nobody else has that
-  uint64_t reports_dropped = 0;                           // step reports, of which nobody was told yet
-  absl::Time drops_since = absl::InfiniteFuture();        // the first of a span was told then; infinite: none runs
+  double longest_s = 0;                             // step, evaluation or save seen: a stop must be given that time
+  std::map<HostName, PathLook> path_looks;          // for its newest checkpoint, while it cannot be reached
+  bool kept_told = false;                           // that it is not given up, as nobody else has that
+  uint64_t reports_dropped = 0;                     // step reports, of which nobody was told yet
+  absl::Time drops_since = absl::InfiniteFuture();  // the first of a span was told then; infinite: none runs
   ValueStore store;
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
 
@@ -229,7 +229,7 @@ struct State {
 
   std::map<HostName, Host> hosts;
   absl::flat_hash_map<SessionId, HostName> sessions;
-  uint64_t session_changes = 0;  // counts the streams that came and went
+  uint64_t session_changes = 0;                             // counts the streams that came and went
   absl::flat_hash_map<Incarnation, HostName> incarnations;  // current ones
   std::map<ReaderId, LogReader> readers;
 

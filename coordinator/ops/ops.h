@@ -35,13 +35,13 @@ void Run(Turn& turn, LogsClosed& event);     // read_logs.cc
 void Run(Turn& turn, LogPushEnded& event);   // read_logs.cc
 
 // ---- daemons -------------------------------------------------------------------------------------------------------
-void Run(Turn& turn, AttachHost& event);         // host_attached.cc
-void Run(Turn& turn, DetachHost& event);         // host_detached.cc
-void Run(Turn& turn, HostFactsTold& event);      // host_facts.cc
-void Run(Turn& turn, RankReportsTold& event);    // rank_reports.cc
-void Run(Turn& turn, RevisionApplied& event);    // revision_applied.cc
-void Run(Turn& turn, HostDraining& event);       // host_beats.cc
-void Run(Turn& turn, HostValuesTold& event);     // put_values.cc
+void Run(Turn& turn, AttachHost& event);       // host_attached.cc
+void Run(Turn& turn, DetachHost& event);       // host_detached.cc
+void Run(Turn& turn, HostFactsTold& event);    // host_facts.cc
+void Run(Turn& turn, RankReportsTold& event);  // rank_reports.cc
+void Run(Turn& turn, RevisionApplied& event);  // revision_applied.cc
+void Run(Turn& turn, HostDraining& event);     // host_beats.cc
+void Run(Turn& turn, HostValuesTold& event);   // put_values.cc
 
 // ---- time ----------------------------------------------------------------------------------------------------------
 void Run(Turn& turn, Tick& event);  // tick_health.cc
@@ -157,7 +157,8 @@ v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase);
 void JudgeStragglersOf(Turn& turn, Job& job);
 // judge_hang.cc: what follows when they stand still.
 void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);
-// Whether the stack of a rank that hung is on its way: its group is not killed before it has come, or kStackWait passed.
+// Whether the stack of a rank that hung is on its way: its group is not killed before it has come, or kStackWait
+// passed.
 bool AwaitsStacks(const Job& job);
 void JudgeHangs(Turn& turn);
 // No stall of this job began before now.

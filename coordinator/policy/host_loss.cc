@@ -35,10 +35,10 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.since_progress < limit) {
     return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may be waiting for the word to go");
   }
-  return Lost(facts, "host_lost",
-              absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ",
-                           Tell(facts.since_progress), " (limit ", Tell(limit), ")",
-                           facts.begun ? "" : "; its ranks were not heard to have begun"));
+  return Lost(
+      facts, "host_lost",
+      absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Tell(facts.since_progress),
+                   " (limit ", Tell(limit), ")", facts.begun ? "" : "; its ranks were not heard to have begun"));
 }
 
 }  // namespace

@@ -188,14 +188,14 @@ class Core {
   std::map<LinkId, TrainerId> links_;
   std::set<GroupId> groups_;  // whose values are served
   absl::Time sample_at_ = absl::InfinitePast();
-  std::set<std::string> examined_;            // requests that were taken up
+  std::set<std::string> examined_;                              // requests that were taken up
   std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // that are asked for, by request id
-  std::map<std::string, bool> log_requests_;  // whether it is followed, by its id
+  std::map<std::string, bool> log_requests_;                    // whether it is followed, by its id
   Outbox outbox_;
   absl::Time try_disk_at_ = absl::InfiniteFuture();
   absl::Time storing_since_ = absl::InfiniteFuture();  // a write of the outbox is under way
   bool disk_hangs_ = false;                            // it takes too long, and that was told
-  CoreStats counts_;  // the totals
+  CoreStats counts_;                                   // the totals
 
   // The session.
   enum class Stream { kDown, kDialing, kUp };

@@ -1,5 +1,5 @@
-#include "common/steady_cond_var.h"
 #include "worker/agent/log_pusher.h"
+#include "common/steady_cond_var.h"
 
 #include <algorithm>
 #include <deque>

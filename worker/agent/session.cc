@@ -18,8 +18,8 @@ constexpr int kReadAheadBytes = 1 << 20;
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
   grpc::ChannelArguments arguments;
   // A link that drops every packet is noticed within three seconds: the timeout is TCP's too, and a heartbeat a second
-  // gives it something to miss. Pings are for a coordinator whose kernel answers and which does not; they are few, since
-  // one that is only busy must not be given up by a thousand daemons at once.
+  // gives it something to miss. Pings are for a coordinator whose kernel answers and which does not; they are few,
+  // since one that is only busy must not be given up by a thousand daemons at once.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

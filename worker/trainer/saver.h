@@ -37,9 +37,9 @@ class Saver {
   };
   explicit Saver(Parts parts) : parts_(std::move(parts)) {}
 
-  // Collective: writes the state as it is after `step`, and returns whether it is on disk; the other ranks call JoinSave.
-  // `stop_request` is of the stop that is off where it is not; 0: there is none. Where the fence has fallen nothing comes
-  // of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
+  // Collective: writes the state as it is after `step`, and returns whether it is on disk; the other ranks call
+  // JoinSave. `stop_request` is of the stop that is off where it is not; 0: there is none. Where the fence has fallen
+  // nothing comes of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
   absl::StatusOr<bool> Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch,
                             uint64_t stop_request);
 

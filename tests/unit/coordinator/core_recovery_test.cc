@@ -278,8 +278,8 @@ TEST(CoreStore, Values_AreWrittenOnce_ToldToEveryHostOfTheGeneration_AndSealed) 
   EXPECT_TRUE(absl::IsAborted(harness.Put(session, 2, kJob, "b", "1"))) << "another generation";
   EXPECT_TRUE(absl::IsAborted(harness.Put(session, 1, "job99999", "b", "1"))) << "no such job";
   EXPECT_TRUE(absl::IsInvalidArgument(harness.Put(session, 1, kJob, "", "1")));
-  EXPECT_TRUE(absl::IsResourceExhausted(
-      harness.Put(session, 1, kJob, "big", std::string(limits::kStoreValueBytes + 1, 'x'))));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(harness.Put(session, 1, kJob, "big", std::string(limits::kStoreValueBytes + 1, 'x'))));
   ASSERT_EQ(harness.values[session].size(), 1u);
   EXPECT_EQ(harness.values[session][0]->value(), "1");
 
