@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -95,5 +96,7 @@ class FlatGroup {
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,
       second_moment_;
 };
+
+using FlatGroups = std::vector<std::unique_ptr<FlatGroup>>;
 
 }  // namespace trainyard

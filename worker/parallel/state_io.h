@@ -2,7 +2,6 @@
 // holds, so that every layout can load every other's.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,8 +11,6 @@
 #include "worker/parallel/flat_group.h"
 
 namespace trainyard {
-
-using FlatGroups = std::vector<std::unique_ptr<FlatGroup>>;
 
 // As the functions of the same names in data_parallel.h.
 std::vector<StateEntry> StateEntriesOf(const Model& model, const FlatGroups& groups);

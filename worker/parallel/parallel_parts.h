@@ -1,0 +1,37 @@
+// The flat groups of a model and what moves them, made together: where groups change, all of it is made anew.
+//
+// Belongs to the loop's thread.
+#pragma once
+
+#include "absl/status/status.h"
+#include "worker/model/model.h"
+#include "worker/numerics/precision.h"
+#include "worker/parallel/data_parallel.h"
+#include "worker/parallel/flat_group.h"
+#include "worker/parallel/gatherer.h"
+#include "worker/parallel/pass_runner.h"
+#include "worker/parallel/reducer.h"
+#include "worker/parallel/slot_pool.h"
+#include "worker/parallel/updater.h"
+
+namespace trainyard {
+
+// What `options` ask for, or all of the model's type.
+Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
+
+struct ParallelParts {
+  // Copies the model's values into groups; does not own its arguments.
+  ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
+                const Precision& precision);
+
+  const bool units;  // parameters are sharded: groups are units, and passes follow a plan
+  const FlatGroups groups;
+  const PassPlans plans;
+  SlotPool pool;
+  Gatherer gatherer;
+  Reducer reducer;
+  Updater updater;
+  PassRunner runner;
+};
+
+}  // namespace trainyard

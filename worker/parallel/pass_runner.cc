@@ -1,0 +1,93 @@
+#include "worker/parallel/pass_runner.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+bool Computes(const Action& action) { return action.act == Act::kForward || action.act == Act::kBackward; }
+
+}  // namespace
+
+PassPlans PlanPasses(const FlatGroups& groups, const DataParallelOptions& options) {
+  if (PlacementsOf(options.strategy).parameters == Placement::kReplicate) return {};
+  std::vector<int64_t> elements;
+  for (const auto& group : groups) elements.push_back(group->layout().total);
+  auto plan = [&](bool with_backward, bool reduce) {
+    return PlanPass(elements, with_backward,
+                    {.overlap = options.overlap,
+                     .reshard_after_forward = options.reshard_after_forward,
+                     .reduce = reduce,
+                     .prefetch_elements = options.prefetch_elements,
+                     .reuse_elements = options.reuse_elements,
+                     .max_live_elements = options.max_live_elements});
+  };
+  return {.evaluation = plan(/*with_backward=*/false, /*reduce=*/false),
+          .inner = plan(/*with_backward=*/true, /*reduce=*/false),
+          .reducing = plan(/*with_backward=*/true, /*reduce=*/true)};
+}
+
+absl::Status PassRunner::Begin(bool with_backward) {
+  if (cursor_ < plan_->size()) {  // the pass before was left
+    RETURN_IF_ERROR(gatherer_.FreeAll());
+  }
+  plan_ = with_backward ? &plans_.reducing : &plans_.evaluation;
+  cursor_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status PassRunner::CarryOut(const Action& action) {
+  switch (action.act) {
+    case Act::kGather:
+      return gatherer_.Start(action.unit);
+    case Act::kWaitGather:
+      return gatherer_.Wait(action.unit);
+    case Act::kFree:
+      gatherer_.Free(action.unit);
+      return absl::OkStatus();
+    case Act::kReduce:
+      return reducer_.Start(action.unit);
+    case Act::kWaitReduce:
+      return reducer_.Settle(action.unit);
+    case Act::kForward:
+    case Act::kBackward:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PassRunner::Advance(const Action& computation) {
+  while (cursor_ < plan_->size()) {
+    const Action action = (*plan_)[cursor_++];
+    if (action == computation) return absl::OkStatus();
+    if (action.act == Act::kForward) {
+      return absl::FailedPreconditionError(absl::StrCat("unit ", model_.units()[computation.unit].name, " runs where ",
+                                                        model_.units()[action.unit].name,
+                                                        " is due: a model runs its units in the order of units()"));
+    }
+    RETURN_IF_ERROR(CarryOut(action));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("unit ", model_.units()[computation.unit].name, " runs out of the order of units()"));
+}
+
+absl::Status PassRunner::RunUpToComputation() {
+  const Action free_root{Act::kFree, 0};
+  while (cursor_ < plan_->size() && !Computes((*plan_)[cursor_]) && (*plan_)[cursor_] != free_root) {
+    RETURN_IF_ERROR(CarryOut((*plan_)[cursor_++]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PassRunner::RunToEnd(bool waits) {
+  while (cursor_ < plan_->size()) {
+    const Action action = (*plan_)[cursor_++];
+    if (waits || cursor_ < plan_->size() || action.act != Act::kWaitReduce) {
+      RETURN_IF_ERROR(CarryOut(action));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard
