@@ -119,12 +119,19 @@ def table(facts, summaries, pairs):
              f"{facts['date']}; {pairs} rounds, sides alternating", "",
              "| What | Ours | Peer | Figure: median (min, max) | Bar | Aim | |", "|---|---|---|---|---|---|---|"]
     for row in summaries:
-        unit = " s" if row["unit"] == "s" else ""
+        unit = "" if row["unit"] == "ratio" else f" {row['unit']}"
         sign = "≥" if row["better"] == "higher" else "≤"
         lines.append(f"| {row['what']} | {number(row['ours_median'])} | {number(row['peer_median'])} | {row['median']:.2f}{unit} "
                      f"({row['min']:.2f}, {row['max']:.2f}) | {sign} {row['bar']} | {row['aim']} | "
                      f"{'ok' if row['meets_bar'] else 'BELOW BAR'} |")
     return "\n".join(lines) + "\n"
+
+
+def save(name, document, text):
+    folder = ROOT / "bench" / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(document + "\n")
+    (folder / f"{name}.md").write_text(text)
 
 
 def main():
@@ -154,10 +161,7 @@ def main():
     text = table(facts, summaries, args.pairs)
     print(document if args.json else text)
     if args.save:
-        folder = ROOT / "bench" / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / f"{args.save}.json").write_text(document + "\n")
-        (folder / f"{args.save}.md").write_text(text)
+        save(args.save, document, text)
 
 
 if __name__ == "__main__":

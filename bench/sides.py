@@ -32,10 +32,16 @@ class Shape:
     warmup: int
     steps: int
     ranks: int = 2
+    threads: int = 1  # of a rank
 
     @property
     def tokens_per_step(self):
         return self.batch * self.ranks * self.context
+
+    @property
+    def parameters(self):
+        """Of GPT-2 on bytes, the head tied to the embedding."""
+        return (256 + self.context) * self.width + self.layers * (12 * self.width**2 + 13 * self.width) + 2 * self.width
 
 
 LAB_10M = Shape(layers=6, heads=6, width=384, context=256, batch=8, warmup=3, steps=8)
@@ -47,6 +53,9 @@ class Measured:
     tokens_per_s: float
     first_step_s: float  # from typing the command to the end of the first step
     step_s: float        # one steady step
+    exposed_s: float = 0  # of it, waiting for communication; ours only
+    last_loss: float = 0
+    memory: dict = dataclasses.field(default_factory=dict)  # rank 0, after the last step: kind to {bytes, peak_bytes}; ours only
 
     @property
     def start_s(self):
@@ -56,6 +65,10 @@ class Measured:
 
 class MeasurementFailed(Exception):
     pass
+
+
+class Refused(MeasurementFailed):
+    """trainctl would not run the job: this build does not obey one of its keys."""
 
 
 def text_file(folder):
@@ -69,8 +82,14 @@ def text_file(folder):
     return path
 
 
-def run_ours(shape, folder):
-    """One `trainctl run`; the first step counts as done when trainctl has told it."""
+def memory_in(event):
+    """Step events tell it as a list of {kind, bytes, peak_bytes}, or by kind."""
+    told = event.get("memory") or {}
+    return told if isinstance(told, dict) else {use["kind"]: use for use in told}
+
+
+def run_ours(shape, folder, changes=None):
+    """One `trainctl run`; the first step counts as done when trainctl has told it. `changes`: further keys of the job."""
     with tempfile.TemporaryDirectory(dir=folder) as run_folder:
         command = [BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json"]
         settings = {
@@ -88,13 +107,14 @@ def run_ours(shape, folder):
             "train.steps": shape.warmup + shape.steps,
             "train.evaluate.every_steps": 0,
             "resources.ranks": shape.ranks,
-            "resources.threads_per_rank": 1,
+            "resources.threads_per_rank": shape.threads,
             "checkpoint.every_steps": 0,
             "checkpoint.dir": f"{run_folder}/run",
+            **(changes or {}),
         }
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
-        first, seconds, told = None, {}, []
+        first, events, told = None, [], []
         typed = time.time()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_folder) as process:
             for line in process.stdout:
@@ -102,13 +122,18 @@ def run_ours(shape, folder):
                 event = json.loads(line)
                 if event["event"] == "step":
                     first = first or time.time()
-                    seconds[event["step"]] = shape.tokens_per_step / event["tokens_per_s"]
+                    events.append(event)
             errors = process.stderr.read()
-        if process.returncode != 0 or len(seconds) != shape.warmup + shape.steps:
-            raise MeasurementFailed(f"trainctl run ended with {process.returncode} after {len(seconds)} steps:\n"
+        if process.returncode == 2 and not events:
+            raise Refused(errors.strip().splitlines()[-1] if errors.strip() else "trainctl refused the job")
+        if process.returncode != 0 or len(events) != shape.warmup + shape.steps:
+            raise MeasurementFailed(f"trainctl run ended with {process.returncode} after {len(events)} steps:\n"
                                     f"{''.join(told[-5:])}{errors[-2000:]}")
-    window = [value for step, value in seconds.items() if step > shape.warmup]
-    return Measured(shape.tokens_per_step * len(window) / sum(window), first - typed, statistics.median(window))
+    window = [event for event in events if event["step"] > shape.warmup]
+    seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
+    exposed = statistics.median(event["exposed_communication_s"] for event in window)
+    return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - typed, statistics.median(seconds), exposed,
+                    window[-1]["loss"], memory_in(window[-1]))
 
 
 def build_lever(folder):
@@ -119,13 +144,14 @@ def build_lever(folder):
     return library
 
 
-def run_peer(shape, folder, tuned=False):
-    """One torchrun of PyTorch's DistributedDataParallel, as installed or with the lever."""
-    command = [pathlib.Path(sys.executable).with_name("torchrun"), "--nproc-per-node", shape.ranks, PEERS / "gpt_torch.py",
-               "--mode", "ddp", "--threads", 1, "--layers", shape.layers, "--heads", shape.heads, "--width", shape.width,
-               "--seq", shape.context, "--batch", shape.batch, "--warmup", shape.warmup, "--steps", shape.steps,
-               "--data", text_file(folder)]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
+    """One run of PyTorch's `mode` of gpt_torch.py, under torchrun where it has ranks; as installed or with the lever."""
+    programs = pathlib.Path(sys.executable)
+    launcher = [programs] if mode in ("eager", "compile") else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
+    command = [*launcher, PEERS / "gpt_torch.py", "--mode", mode, "--threads", shape.threads, "--layers", shape.layers,
+               "--heads", shape.heads, "--width", shape.width, "--seq", shape.context, "--batch", shape.batch,
+               "--warmup", shape.warmup, "--steps", shape.steps, "--data", text_file(folder), *(["--bf16"] if bf16 else [])]
+    environment = dict(os.environ, OMP_NUM_THREADS=str(shape.threads))
     if tuned:
         environment["LD_PRELOAD"] = str(build_lever(folder))
     typed = time.time()
@@ -133,9 +159,9 @@ def run_peer(shape, folder, tuned=False):
                           timeout=LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
-        raise MeasurementFailed(f"torchrun ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+        raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
     told = json.loads(lines[-1])
-    return Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3)
+    return Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3, last_loss=told["last_loss"])
 
 
 def submit_to_main_s(folder, stubs):

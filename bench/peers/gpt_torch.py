@@ -3,6 +3,7 @@
 
     gpt_torch.py --mode eager                                     one process
     torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two, gradients averaged by DistributedDataParallel
+    torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         two, as ddp, each with half of the optimizer's state
     torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two, sharded by fully_shard
 
 Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks over the measured steps, those after the
@@ -26,7 +27,7 @@ from torch.nn import functional
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=["eager", "compile", "ddp", "fsdp2"], default="eager")
+    parser.add_argument("--mode", choices=["eager", "compile", "ddp", "zero1", "fsdp2"], default="eager")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
@@ -94,7 +95,7 @@ def distribute(model, mode, world):
     """The module to call and the module whose parameters are trained."""
     if mode == "compile":
         return torch.compile(model)
-    if mode == "ddp":
+    if mode in ("ddp", "zero1"):
         return nn.parallel.DistributedDataParallel(model)
     if mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
@@ -105,6 +106,15 @@ def distribute(model, mode, world):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
     return model
+
+
+def make_optimizer(model, mode):
+    settings = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    if mode == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, **settings)
+    return torch.optim.AdamW(model.parameters(), **settings)
 
 
 class Batches:
@@ -131,14 +141,14 @@ def main():
         torch.set_num_threads(args.threads)
     torch.manual_seed(1337)
     rank, world = 0, 1
-    if args.mode in ("ddp", "fsdp2"):
+    if args.mode in ("ddp", "zero1", "fsdp2"):
         dist.init_process_group("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
 
     model = Gpt2(args)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = distribute(model, args.mode, world)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = make_optimizer(model, args.mode)
     batches = Batches(args, rank)
 
     def step():

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""./dev bench data-parallel: every data-parallel strategy beside PyTorch's own, both measured in this run, as ratios.
+
+Each comparison is made within a round: the sides of a row run one after another, and their order is swapped every round, so that
+a machine that slows down meets both alike. A figure is the median of the rounds' ratios. PyTorch is measured twice: as
+installed, and tuned, which is with the line that lets MKL use AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be
+measured here say why.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import tempfile
+
+import run
+import sides
+
+LAB_10M = sides.LAB_10M
+ONE_RANK = dataclasses.replace(LAB_10M, ranks=1, threads=2)
+TINY = sides.TINY
+FOUR = dataclasses.replace(LAB_10M, ranks=4, batch=4)
+STATE_BYTES = 16  # a parameter's in fp32: itself, its gradient, two moments
+
+# What our side runs, by the name of a measurement; settings are keys of the job file.
+OURS = {
+    "ours-fp32": (ONE_RANK, {}),
+    "ours-bf16": (ONE_RANK, {"train.precision": "bf16"}),
+    "ours-ddp": (LAB_10M, {}),
+    "ours-zero1": (LAB_10M, {"parallel.data": "zero1"}),
+    "ours-zero2": (LAB_10M, {"parallel.data": "zero2"}),
+    "ours-zero3": (LAB_10M, {"parallel.data": "zero3"}),
+    "ours-fsdp": (LAB_10M, {"parallel.data": "fsdp"}),
+    "ours-fsdp-kept": (LAB_10M, {"parallel.data": "fsdp", "parallel.reshard_after_forward": False}),
+    "ours-hsdp": (FOUR, {"parallel.data": "hsdp", "parallel.shard": 2}),
+    "ours-recompute": (LAB_10M, {"parallel.recompute": "blocks"}),
+    "ours-ddp-bf16": (LAB_10M, {"train.precision": "bf16"}),
+    "ours-fsdp-bf16": (LAB_10M, {"parallel.data": "fsdp", "train.precision": "bf16"}),
+    "ours-tiny-ddp": (TINY, {}),
+    "ours-tiny-fsdp": (TINY, {"parallel.data": "fsdp"}),
+}
+PEERS = {
+    "fp32": (ONE_RANK, "eager", False), "bf16": (ONE_RANK, "eager", True), "ddp": (LAB_10M, "ddp", False),
+    "zero1": (LAB_10M, "zero1", False), "fsdp": (LAB_10M, "fsdp2", False), "tiny-ddp": (TINY, "ddp", False),
+    "tiny-fsdp": (TINY, "fsdp2", False),
+}
+# name, what, bars (as installed, tuned), aims; without a bar the side is not run
+AGAINST = [
+    ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
+    ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),
+    ("ddp", "lab-10m, 2 ranks x 1 thread: our DDP ÷ torchrun DDP", (1.95, 1.02), (2.4, 1.2)),
+    ("zero1", "the same: our ZeRO-1 ÷ torchrun DDP + ZeroRedundancyOptimizer", (1.95, 1.05), (2.4, 1.2)),
+    ("fsdp", "the same: our FSDP ÷ torchrun FSDP2", (2.0, 1.15), (2.7, 1.4)),
+    ("tiny-ddp", "tiny, 2 ranks: our DDP ÷ torchrun DDP", (2.0, None), (4, None)),
+    ("tiny-fsdp", "tiny, 2 ranks: our FSDP ÷ torchrun FSDP2", (4, None), (9, None)),
+]
+TABLE = ["ours-ddp", "ours-zero1", "ours-zero2", "ours-zero3", "ours-fsdp", "ours-fsdp-kept", "ours-hsdp", "ours-recompute",
+         "ours-ddp-bf16", "ours-fsdp-bf16"]
+H200 = [
+    ("h200-eager", "H200, GPT-2 124M bf16, context 1024: tokens/s ÷ PyTorch eager", 1.5),
+    ("h200-compile", "the same ÷ torch.compile", 1.05),
+    ("h200-fsdp", "the same: FSDP world 1 ÷ plain", 0.98),
+]
+
+
+class Skip(Exception):
+    """A row, or a side of one, that cannot be measured here; the text says why."""
+
+
+def memory_of(measured, kind, field):
+    uses = measured.memory.get(kind)
+    if uses is None:
+        raise Skip("step events carry no memory yet")
+    return uses[field]
+
+
+def recompute_bytes(measured):
+    with_it, without = (memory_of(measured[name], "activations", "peak_bytes") for name in ("ours-recompute", "ours-ddp"))
+    return with_it, without, with_it / without
+
+
+def recompute_time(measured):
+    with_it, without = measured["ours-recompute"].step_s, measured["ours-ddp"].step_s
+    return with_it, without, 100 * (with_it / without - 1)
+
+
+def state_bytes(measured):
+    held = sum(memory_of(measured["ours-fsdp"], kind, "bytes") for kind in ("parameters", "gradients", "optimizer"))
+    least = STATE_BYTES * LAB_10M.parameters / LAB_10M.ranks
+    return held, least, held / least
+
+
+def make_rows():
+    rows = []
+    for name, what, bars, aims in AGAINST:
+        for side, bar, aim in zip(("installed", "tuned"), bars, aims):
+            if bar is None:
+                continue
+            ours, peer = f"ours-{name}", f"{side}-{name}"
+            full = what + (" as installed" if side == "installed" else " tuned")
+            rows.append(run.Row(f"{name}-{side}", full, "ratio", "higher", bar, aim,
+                                run.ratio_of(ours, peer, "tokens_per_s"), (ours, peer)))
+    rows += [
+        run.Row("fsdp-ddp", "lab-10m, 2 ranks x 1 thread: our FSDP ÷ our DDP", "ratio", "higher", 0.95, 0.98,
+                run.ratio_of("ours-fsdp", "ours-ddp", "tokens_per_s"), ("ours-fsdp", "ours-ddp")),
+        run.Row("recompute-memory", "recompute every block: peak of activations ÷ without", "ratio", "lower", 0.5, 0.5,
+                recompute_bytes, ("ours-recompute", "ours-ddp")),
+        run.Row("recompute-time", "recompute every block: step time above that without", "%", "lower", 30, 25, recompute_time,
+                ("ours-recompute", "ours-ddp")),
+        run.Row("state-bytes", "bytes a rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)", "ratio", "lower",
+                1.02, 1.01, state_bytes, ("ours-fsdp",)),
+    ]
+    return rows
+
+
+def make_measures(folder):
+    def ours(shape, settings):
+        return lambda: sides.run_ours(shape, folder, settings)
+
+    def peer(shape, mode, bf16, tuned):
+        return lambda: sides.run_peer(shape, folder, tuned=tuned, mode=mode, bf16=bf16)
+
+    measures = {}
+    for name, (shape, settings) in OURS.items():
+        measures[name] = ours(shape, settings)
+        against = PEERS.get(name.removeprefix("ours-"))
+        for side in ("installed", "tuned") if against else ():  # beside ours, so that both meet the same moment
+            measures[name.replace("ours", side, 1)] = peer(*against, side == "tuned")
+    return measures
+
+
+def measure(rows, table, rounds, folder, tell):
+    """All that the rows and the table need, in every round. Returns what was measured, a list a name, and why what was not."""
+    measures, found, skipped = make_measures(folder), {}, {}
+    needed = {name for row in rows for name in row.measures} | set(table)
+    wanted = [name for name in measures if name in needed]
+    for turn in range(rounds):
+        measured = {}
+        for name in wanted if turn % 2 == 0 else reversed(wanted):
+            if name in skipped:
+                continue
+            tell(f"round {turn + 1} of {rounds}: {name}")
+            try:
+                measured[name] = measures[name]()
+            except sides.Refused as refusal:
+                skipped[name] = str(refusal)
+                continue
+            found.setdefault(name, []).append(measured[name])
+        for row in rows:
+            missing = [name for name in row.measures if name in skipped]
+            try:
+                if missing:
+                    raise Skip(skipped[missing[0]])
+                row.add(measured)
+            except Skip as reason:
+                skipped[row.name] = str(reason)
+    return found, skipped
+
+
+def strategy_lines(found, skipped):
+    kinds = sorted({kind for runs in found.values() for one in runs for kind in one.memory})
+    lines = ["", "| Run (settings on lab-10m) | tokens/s | exposed communication | final loss | "
+             + "".join(f"{kind}, peak MB | " for kind in kinds), "|" + "---|" * (4 + len(kinds))]
+    for name in TABLE:
+        settings = ", ".join(f"{key.split('.')[-1]} {json.dumps(value).strip(chr(34))}" for key, value in OURS[name][1].items())
+        what = f"{name.removeprefix('ours-')}: {OURS[name][0].ranks} ranks x {OURS[name][0].batch} sequences; {settings or 'ddp'}"
+        if name not in found:
+            lines.append(f"| {what} | not measured: {skipped.get(name, 'not asked for')} |" + " |" * (2 + len(kinds)))
+            continue
+        runs = found[name]
+        speed, exposed = (statistics.median(getattr(one, key) for one in runs) for key in ("tokens_per_s", "exposed_s"))
+        share = 100 * exposed / statistics.median(one.step_s for one in runs)
+        peaks = [runs[-1].memory.get(kind, {}).get("peak_bytes") for kind in kinds]
+        in_mb = "".join(f"{'-' if peak is None else f'{peak / 1e6:.1f}'} | " for peak in peaks)
+        lines.append(f"| {what} | {run.number(speed)} | {exposed * 1e3:.1f} ms a step, {share:.1f} % | "
+                     f"{runs[-1].last_loss:.4f} | {in_mb}")
+    return lines
+
+
+def main():
+    rows = make_rows()
+    names = [row.name for row in rows] + ["table"] + [name for name, _, _ in H200]
+    parser = argparse.ArgumentParser(prog="./dev bench data-parallel", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(names)}; none: all")
+    parser.add_argument("--rows", dest="more", default="", metavar="A,B", help="the same, in one word")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of alternating runs (default 5)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
+    parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
+    args = parser.parse_args()
+    asked = args.row + [name for name in args.more.split(",") if name]
+    if (unknown := sorted(set(asked) - set(names))) or args.rounds < 1:
+        parser.error(f"no such row: {', '.join(unknown)}" if unknown else "--rounds must be 1 or more")
+    rows = [row for row in rows if not asked or row.name in asked]
+    table = TABLE if not asked or "table" in asked else []
+
+    facts = run.machine()
+    if facts["load_before"] > 0.5:
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
+    def tell(line):
+        print(f"bench: {line}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        try:
+            found, skipped = measure(rows, table, args.rounds, folder, tell)
+        except sides.MeasurementFailed as failure:
+            sys.exit(f"bench: {failure}")
+    summaries = [row.summary() for row in rows if row.figures]
+    not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
+    not_measured += [{"row": name, "what": f"{what} (aim {aim})", "why": "this trainer has no CUDA device to run on here"}
+                     for name, what, aim in H200 if not asked or name in asked]
+    all_runs = {name: [dataclasses.asdict(one) for one in runs] for name, runs in found.items()}
+    document = json.dumps({"machine": facts, "rounds": args.rounds, "rows": summaries, "not_measured": not_measured,
+                           "runs": all_runs}, indent=1)
+    text = run.table(facts, summaries, args.rounds)
+    text += "".join(f"| {row['what']} | not measured: {row['why']} | | | | | |\n" for row in not_measured)
+    if table:
+        text += "\n".join(strategy_lines(found, skipped)) + "\n"
+    print(document if args.json else text)
+    if args.save:
+        run.save(args.save, document, text)
+
+
+if __name__ == "__main__":
+    main()
