@@ -12,7 +12,9 @@ endif()
 
 find_program(MOLD mold)
 if(MOLD)
-  add_link_options(-fuse-ld=mold)
+  # Where a page ends right before .dynamic, mold lets the read-only stretch begin in the page before, which is in no
+  # segment, if a single byte of .tbss stands there (LibTorch's headers bring one): the program does not start.
+  add_link_options(-fuse-ld=mold LINKER:-z,norelro)
 endif()
 
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
