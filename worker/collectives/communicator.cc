@@ -6,12 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/collectives/device_communicator.h"
 
 namespace trainyard {
 namespace {
 
-// Every element of `tensor` must be `expected`.
-absl::Status Expect(const at::Tensor& tensor, double expected, absl::string_view operation) {
+// Every element of `found_there` must be `expected`.
+absl::Status Expect(const at::Tensor& found_there, double expected, absl::string_view operation) {
+  const at::Tensor tensor = found_there.cpu();
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     double found = tensor.const_data_ptr<double>()[i];
     if (found != expected) {
@@ -26,10 +28,14 @@ absl::Status Expect(const at::Tensor& tensor, double expected, absl::string_view
 
 at::Tensor Communicator::NewBuffer(int64_t numel, at::ScalarType type) { return at::empty({numel}, type); }
 
-absl::Status WarmUp(Communicator& communicator) {
+absl::Status WarmUp(Communicator& communicator) { return WarmUpOn(communicator, at::kCPU); }
+
+absl::Status WarmUpOn(Communicator& communicator, at::Device device) {
   int64_t world = communicator.world_size();
   double sum_of_ranks = static_cast<double>(world * (world - 1)) / 2;
-  auto filled = [](int64_t size, double value) { return at::full({size}, value, at::kDouble); };
+  auto filled = [device](int64_t size, double value) {
+    return at::full({size}, value, at::TensorOptions().dtype(at::kDouble).device(device));
+  };
   double rank = communicator.rank();
 
   at::Tensor sum = filled(4, rank);

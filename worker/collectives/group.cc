@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "worker/collectives/device_communicator.h"
 #include "worker/collectives/hostwise_communicator.h"
 #include "worker/collectives/shared_memory_communicator.h"
 #include "worker/collectives/single_communicator.h"
@@ -64,18 +65,23 @@ absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
   return member;
 }
 
-// Where each member runs, by rank of the group. Every member hears the same.
+// What each member tells under `what`, by rank of the group. Every member hears the same.
+absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::string_view what, absl::string_view own) {
+  const GroupOptions& options = member.options;
+  auto name = [&](int rank) { return absl::StrCat(member.prefix, what, "/", rank); };
+  RETURN_IF_ERROR(options.store->Put(name(member.rank), own));
+  std::vector<std::string> all;
+  for (int rank = 0; rank < member.size(); ++rank) {
+    ASSIGN_OR_RETURN(all.emplace_back(), options.store->Get(name(rank), options.timeout),
+                     << "while waiting for the " << what << " of rank " << member.members[rank]);
+  }
+  return all;
+}
+
+// Where each member runs.
 absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
   const GroupOptions& options = member.options;
-  auto name = [&](int rank) { return absl::StrCat(member.prefix, "place/", rank); };
-  RETURN_IF_ERROR(
-      options.store->Put(name(member.rank), options.place.empty() ? PlaceOfThisProcess(options.host) : options.place));
-  std::vector<std::string> places;
-  for (int rank = 0; rank < member.size(); ++rank) {
-    ASSIGN_OR_RETURN(places.emplace_back(), options.store->Get(name(rank), options.timeout),
-                     << "while waiting for the place of rank " << member.members[rank]);
-  }
-  return places;
+  return Exchange(member, "place", options.place.empty() ? PlaceOfThisProcess(options.host) : options.place);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinGloo(const Member& member, int rank, int size,
@@ -123,6 +129,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
   return absl::InternalError("no such transport");
 }
 
+// The way between devices in front of the way between hosts.
+absl::StatusOr<std::unique_ptr<Communicator>> JoinDevices(const Member& member, std::unique_ptr<Communicator> host) {
+  const GroupDevice& device = *member.options.device;
+  if (member.size() == 1) return NewDeviceCommunicator(device.device, std::move(host), NewSingleCommunicator());
+  ASSIGN_OR_RETURN(std::vector<std::string> names, Exchange(member, "device", device.name));
+  std::unique_ptr<Communicator> on_device;
+  if (std::set<std::string>(names.begin(), names.end()).size() == names.size()) {
+    ASSIGN_OR_RETURN(on_device, device.join(member.rank, member.size(), member.prefix));
+  }
+  return NewDeviceCommunicator(device.device, std::move(host), std::move(on_device));
+}
+
 }  // namespace
 
 const char* TransportName(Transport transport) {
@@ -168,6 +186,7 @@ std::string GroupLabel(absl::string_view name, const std::vector<int>& members, 
 absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options) {
   ASSIGN_OR_RETURN(Member member, MemberOf(options));
   absl::StatusOr<std::unique_ptr<Communicator>> communicator = JoinMember(member);
+  if (communicator.ok() && options.device.has_value()) communicator = JoinDevices(member, *std::move(communicator));
   if (communicator.ok()) return communicator;
   const absl::Status& status = communicator.status();
   return absl::Status(

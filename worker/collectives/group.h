@@ -8,7 +8,11 @@
 // Threads: made by one thread; the communicators as said there.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +36,15 @@ Transport ChooseTransport(const std::vector<std::string>& places);
 // count as two hosts), boot, and namespace of process ids, which shared memory is found by.
 std::string PlaceOfThisProcess(absl::string_view host);
 
+// Where the ranks compute, if not on CPUs.
+struct GroupDevice {
+  at::Device device;
+  std::string name;  // of the very device, the same in every process that uses it and on no other host
+  // Makes a communicator of the device, of this rank of `size`; `prefix` goes before its names in the store. Asked only
+  // where no two members share a device.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(int rank, int size, const std::string& prefix)> join;
+};
+
 struct GroupOptions {
   std::string name = "world";  // of the group; with its first member it goes before its names in the store
   // Ranks of the world, in the group's order; empty: all.
@@ -45,6 +58,9 @@ struct GroupOptions {
   bool shared_memory = true;          // false: gloo alone; the same on every rank
   absl::Duration timeout = absl::Minutes(30);
   size_t piece_bytes = size_t{1} << 20;  // of shared memory
+  // Unset: tensors lie in host memory. Else those on this rank's device go from device to device, or, where two ranks
+  // of the group share one, through host memory. Set on every rank or on none.
+  std::optional<GroupDevice> device = {};
 };
 
 // Pure: how a group is called where people read it: "world", "shard of ranks 0-3", "replicate of ranks 0-6 by 2".

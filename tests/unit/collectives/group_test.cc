@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -91,10 +92,30 @@ absl::Status Expect(bool so, absl::string_view what) {
   return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
 }
 
+// What tensors go through in front of the transport, as if they lay on a GPU: nothing; through host memory, as for
+// ranks that share one; from device to device, for which another gloo group stands here.
+enum class Front { kNone, kStaged, kDevice };
+
 struct Wire {
   Transport transport;
   int world;
+  Front front = Front::kNone;
 };
+
+// A CPU is a device too: to the front it is what a GPU would be.
+std::optional<GroupDevice> DeviceOf(const Wire& wire, int rank, MemoryStore& store) {
+  if (wire.front == Front::kNone) return std::nullopt;
+  const bool shared = wire.front == Front::kStaged;
+  return GroupDevice{.device = at::kCPU,
+                     .name = shared ? "one" : absl::StrCat("number ", rank),
+                     .join = [&store](int rank_of_group, int size, const std::string& prefix) {
+                       return NewGlooCommunicator({.rank = rank_of_group,
+                                                   .world_size = size,
+                                                   .store = &store,
+                                                   .prefix = absl::StrCat(prefix, "on device/"),
+                                                   .timeout = absl::Minutes(1)});
+                     }};
+}
 
 GroupOptions OptionsOf(const Wire& wire, int rank, MemoryStore& store) {
   const bool hostwise = wire.transport == Transport::kHostwise;
@@ -104,7 +125,13 @@ GroupOptions OptionsOf(const Wire& wire, int rank, MemoryStore& store) {
           .place = absl::StrCat("place ", hostwise ? rank / 2 : 0),
           .shared_memory = wire.transport != Transport::kGloo,
           .timeout = absl::Minutes(1),
-          .piece_bytes = 4096};
+          .piece_bytes = 4096,
+          .device = DeviceOf(wire, rank, store)};
+}
+
+std::string NameOf(const Wire& wire) {
+  const char* front = wire.front == Front::kNone ? "" : wire.front == Front::kStaged ? "_staged" : "_behind_devices";
+  return absl::StrCat(absl::StrReplaceAll(TransportName(wire.transport), {{" ", "_"}}), "_", wire.world, front);
 }
 
 class Wires : public testing::TestWithParam<Wire> {
@@ -126,16 +153,15 @@ class Wires : public testing::TestWithParam<Wire> {
     return Run({.dp_shard = GetParam().world}, 0, main);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Transports, Wires,
-                         testing::Values(Wire{Transport::kSingle, 1}, Wire{Transport::kShared, 2},
-                                         Wire{Transport::kShared, 3}, Wire{Transport::kShared, 4},
-                                         Wire{Transport::kGloo, 2}, Wire{Transport::kGloo, 3},
-                                         Wire{Transport::kGloo, 4}, Wire{Transport::kHostwise, 4},
-                                         Wire{Transport::kHostwise, 6}),
-                         [](const testing::TestParamInfo<Wire>& info) {
-                           return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}),
-                                               "_", info.param.world);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Transports, Wires,
+    testing::Values(Wire{Transport::kSingle, 1}, Wire{Transport::kShared, 2}, Wire{Transport::kShared, 3},
+                    Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 2}, Wire{Transport::kGloo, 3},
+                    Wire{Transport::kGloo, 4}, Wire{Transport::kHostwise, 4}, Wire{Transport::kHostwise, 6},
+                    Wire{Transport::kSingle, 1, Front::kStaged}, Wire{Transport::kGloo, 3, Front::kStaged},
+                    Wire{Transport::kShared, 2, Front::kStaged}, Wire{Transport::kHostwise, 4, Front::kStaged},
+                    Wire{Transport::kShared, 2, Front::kDevice}),
+    [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
 // Numbers that every type holds, their sums too.
 at::Tensor Numbers(int64_t size, int64_t rank, at::ScalarType type) {
@@ -305,10 +331,9 @@ TEST_P(Wires, CountWhatGoesThroughThemByKindAndType) {
 class MeshOfFour : public Wires {};
 INSTANTIATE_TEST_SUITE_P(Transports, MeshOfFour,
                          testing::Values(Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 4},
-                                         Wire{Transport::kHostwise, 4}),
-                         [](const testing::TestParamInfo<Wire>& info) {
-                           return absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}});
-                         });
+                                         Wire{Transport::kHostwise, 4}, Wire{Transport::kShared, 4, Front::kStaged},
+                                         Wire{Transport::kShared, 4, Front::kDevice}),
+                         [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
 TEST_P(MeshOfFour, SumsAlongEachAxisApart) {
   EXPECT_EQ(Run({.dp_replicate = 2, .dp_shard = 2}, 0,

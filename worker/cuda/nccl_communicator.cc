@@ -1,0 +1,326 @@
+#include "worker/cuda/nccl_communicator.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <stdlib.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <deque>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status_macros.h"
+#include "common/steady_cond_var.h"
+#include "worker/collectives/operation_log.h"
+#include "worker/collectives/rendezvous_store.h"
+
+namespace trainyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+// How soon a broken connection is noticed; an abort does not wait for this.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
+// How often Meet looks whether all have come.
+constexpr absl::Duration kMeetLookEvery = absl::Milliseconds(2);
+
+absl::Status StatusOfException(const std::exception& error) {
+  const auto* with_stack = dynamic_cast<const c10::Error*>(&error);
+  std::string text = with_stack != nullptr ? with_stack->what_without_backtrace() : error.what();
+  for (char& c : text) c = c == '\n' ? ' ' : c;
+  return absl::UnavailableError(text);
+}
+
+const char* Told(c10d::ErrorType error) {
+  switch (error) {
+    case c10d::ErrorType::SUCCESS:
+      return "";
+    case c10d::ErrorType::TIMEOUT:
+      return "NCCL reports a timeout";
+    case c10d::ErrorType::COMM_ERROR:
+      return "NCCL reports an error of its communicator";
+    case c10d::ErrorType::REMOTE_ERROR:
+      return "NCCL reports an error of a peer";
+  }
+  return "NCCL reports an unknown error";
+}
+
+// An operation that has been started and was not yet seen to have ended on the device.
+struct Pending {
+  uint64_t number = 0;
+  std::string name;
+  WorkPointer work;
+  Clock::time_point started;
+  bool awaited = false;
+};
+
+class NcclCommunicator;
+
+class NcclCollective final : public Collective {
+ public:
+  NcclCollective(NcclCommunicator& owner, uint64_t number, WorkPointer work, absl::Status status)
+      : owner_(owner), number_(number), work_(std::move(work)), status_(std::move(status)) {}
+  absl::Status Wait() override;
+
+ private:
+  NcclCommunicator& owner_;
+  const uint64_t number_;
+  WorkPointer work_;  // null once it was waited for
+  absl::Status status_;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const NcclOptions& options, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
+      : options_(options), device_(at::kCUDA, static_cast<c10::DeviceIndex>(options.device)), group_(std::move(group)) {
+    watch_ = std::thread([this] { Watch(); });
+  }
+
+  ~NcclCommunicator() override {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    watch_.join();
+    {
+      absl::MutexLock lock(&mu_);
+      pending_.clear();
+    }
+    if (aborter_.joinable()) aborter_.join();
+    if (!log_.error().ok()) return;
+    try {
+      group_->shutdown();
+    } catch (const std::exception&) {
+      // Peers that have gone first; the group's destructor aborts what is left.
+    }
+  }
+
+  int rank() const override { return options_.rank; }
+  int world_size() const override { return options_.world_size; }
+
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    return Start("all-reduce", tensor, [&] {
+      std::vector<at::Tensor> tensors{tensor.detach()};
+      return group_->allreduce(tensors);
+    });
+  }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
+    return Start("broadcast", tensor, [&] {
+      std::vector<at::Tensor> tensors{tensor.detach()};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
+    return Start("all-gather", in, [&] {
+      at::Tensor to = out.detach(), from = in.detach();
+      return group_->_allgather_base(to, from);
+    });
+  }
+  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
+    return Start("reduce-scatter", in, [&] {
+      at::Tensor to = out.detach(), from = in.detach();
+      return group_->_reduce_scatter_base(to, from);
+    });
+  }
+  std::unique_ptr<Collective> Barrier() override {
+    return Start("barrier", at::Tensor(), [&] {
+      std::vector<at::Tensor> tensors{at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
+      return group_->allreduce(tensors);
+    });
+  }
+
+  absl::Status Meet(absl::Duration limit) override {
+    std::unique_ptr<Collective> barrier = Barrier();
+    RETURN_IF_ERROR(barrier->Wait());
+    const Clock::time_point deadline = Clock::now() + absl::ToChronoNanoseconds(std::min(limit, options_.timeout));
+    absl::MutexLock lock(&mu_);
+    while (log_.error().ok()) {
+      RemoveEnded();
+      if (pending_.empty()) return absl::OkStatus();
+      if (Clock::now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("not all of ", options_.world_size, " ranks came within ", absl::FormatDuration(limit)));
+      }
+      changed_.WaitFor(&mu_, kMeetLookEvery);
+    }
+    return log_.error();
+  }
+
+  void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
+
+  at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override {
+    return at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
+  }
+
+  // What the device has not done yet counts as under way, however long ago the host went on.
+  CollectiveProgress progress() const override {
+    CollectiveProgress progress = log_.progress();
+    absl::MutexLock lock(&mu_);
+    RemoveEnded();
+    progress.num_completed = num_ended_;
+    progress.waits_in = !pending_.empty() && pending_.front().awaited ? pending_.front().name : "";
+    return progress;
+  }
+
+  // Of operation `number`: from now on the current stream waits for it.
+  absl::Status Order(uint64_t number, c10d::Work& work) {
+    {
+      absl::MutexLock lock(&mu_);
+      for (Pending& pending : pending_) {
+        if (pending.number == number) pending.awaited = true;
+      }
+    }
+    try {
+      work.wait();
+    } catch (const std::exception& error) {
+      return Break(StatusOfException(error));
+    }
+    return log_.error();
+  }
+
+ private:
+  template <typename Launch>
+  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch) {
+    std::string name = log_.Start(kind, tensor);
+    const uint64_t number = ++num_started_;
+    if (absl::Status error = log_.error(); !error.ok()) {
+      return std::make_unique<NcclCollective>(*this, number, nullptr, std::move(error));
+    }
+    c10::NoGradGuard no_grad;
+    try {
+      WorkPointer work = launch();
+      absl::MutexLock lock(&mu_);
+      RemoveEnded();
+      pending_.push_back({.number = number, .name = std::move(name), .work = work, .started = Clock::now()});
+      return std::make_unique<NcclCollective>(*this, number, std::move(work), absl::OkStatus());
+    } catch (const std::exception& error) {
+      return std::make_unique<NcclCollective>(*this, number, nullptr,
+                                              Break(FailureOf(name, *this, StatusOfException(error))));
+    }
+  }
+
+  // [Note: together] An abort waits until its kernels are gone, and so for those of other communicators on the device,
+  // which wait for peers that have been aborted here. So each is aborted by a thread of its own, and Abort returns at
+  // once: whoever aborts one after another has soon told all of them.
+  absl::Status Break(absl::Status status) {
+    if (log_.Fail(std::move(status))) {
+      absl::MutexLock lock(&mu_);
+      changed_.SignalAll();
+      aborter_ = std::thread([group = group_] {
+        try {
+          group->abort();
+        } catch (const std::exception&) {
+          // It is broken already, which is what was wanted.
+        }
+      });
+    }
+    return log_.error();
+  }
+
+  // c10d's watchdog is off: it would end the process. This one tells what NCCL knows, and what has taken too long.
+  void Watch() {
+    while (log_.error().ok()) {
+      std::string late;
+      {
+        absl::MutexLock lock(&mu_);
+        if (!stopping_) changed_.WaitFor(&mu_, kLookEvery);
+        if (stopping_) return;
+        RemoveEnded();
+        const bool hangs =
+            !pending_.empty() && Clock::now() - pending_.front().started > absl::ToChronoNanoseconds(options_.timeout);
+        if (hangs) late = pending_.front().name;
+      }
+      if (!late.empty()) {
+        (void)Break(FailureOf(
+            late, *this,
+            absl::DeadlineExceededError(absl::StrCat("no progress within ", absl::FormatDuration(options_.timeout)))));
+        return;
+      }
+      const c10d::ErrorType error = group_->getError();
+      if (error != c10d::ErrorType::SUCCESS) (void)Break(absl::UnavailableError(Told(error)));
+    }
+  }
+
+  void RemoveEnded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (!pending_.empty() && pending_.front().work->isCompleted()) {
+      pending_.pop_front();
+      ++num_ended_;
+    }
+  }
+
+  const NcclOptions options_;
+  const at::Device device_;
+  const c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  OperationLog log_;
+  uint64_t num_started_ = 0;  // of the one thread
+  mutable absl::Mutex mu_;
+  mutable SteadyCondVar changed_;
+  mutable std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);  // in the order started
+  mutable uint64_t num_ended_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread aborter_;  // made once, by whoever was first to break it; joined last
+  std::thread watch_;
+};
+
+absl::Status NcclCollective::Wait() {
+  if (work_ == nullptr) return status_;
+  status_ = owner_.Order(number_, *work_);
+  work_.reset();
+  return status_;
+}
+
+}  // namespace
+
+void SetNcclEnvironment() {
+  // What a user has set stays, but for what would end the process behind our back.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
+  setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
+  setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 1);
+  setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1", 1);
+  setenv("NCCL_RAS_ENABLE", "0", /*overwrite=*/0);  // a port of its own, the same for all jobs of a host
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
+  }
+  if (options.world_size > 1 && options.store == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));
+  }
+  const std::chrono::milliseconds timeout(absl::ToInt64Milliseconds(options.timeout));
+  c10::intrusive_ptr<RendezvousStore> ours;
+  c10::intrusive_ptr<c10d::Store> store;
+  if (options.store == nullptr) {
+    store = c10::make_intrusive<c10d::HashStore>();
+  } else {
+    store = ours = c10::make_intrusive<RendezvousStore>(*options.store, absl::StrCat(options.prefix, "nccl/"), timeout);
+  }
+  try {
+    const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
+    const c10::cuda::CUDAGuard guard(device);
+    auto nccl = c10d::ProcessGroupNCCL::Options::create();
+    nccl->timeout = timeout;
+    nccl->config.blocking = 0;
+    nccl->group_name = options.prefix;
+    auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, options.rank, options.world_size, nccl);
+    group->eagerConnectSingleDevice(device);
+    return std::make_unique<NcclCommunicator>(options, std::move(group));
+  } catch (const std::exception& error) {
+    absl::Status status = ours == nullptr ? absl::OkStatus() : ours->failure();
+    if (status.ok()) status = StatusOfException(error);
+    return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
+                                                    " could not join its peers by NCCL: ", status.message()));
+  }
+}
+
+}  // namespace trainyard
