@@ -1,0 +1,55 @@
+// libtrainyard_cuda.so as it was built, in a process that has had nothing to do with tensors: opened with every symbol
+// resolved, wherever the machine has a GPU or not.
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "worker/cuda/cuda_loader.h"
+
+namespace trainyard {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(CudaPlugin, OfAnotherInterface_IsRefusedWithBothNumbers) {
+  absl::Status status = OpenCudaPlugin(DefaultCudaPluginPath(), kCudaPluginAbi + 1).status();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(absl::StrCat("has interface ", kCudaPluginAbi)),
+                                                   HasSubstr(absl::StrCat("wants ", kCudaPluginAbi + 1))));
+}
+
+TEST(CudaPlugin, IsOpenedBesideTheProgram_AndBringsLibTorchsCudaPart) {
+  absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
+
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_TRUE(at::globalContext().hasCUDART());
+  EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one a process";
+}
+
+// The sentence for a machine without a GPU. With one, what is asked for is there.
+TEST(CudaPlugin, WithoutAGpu_SaysWhatIsMissingAndWhatToDo) {
+  absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+
+  const absl::StatusOr<int> devices = (*plugin)->NumDevices();
+
+  if (devices.ok()) {
+    EXPECT_GE(*devices, 1);
+    EXPECT_TRUE((*plugin)->Use(0).ok());
+    EXPECT_EQ((*plugin)->Use(*devices).status().code(), absl::StatusCode::kInvalidArgument);
+    return;
+  }
+  for (const absl::Status& status :
+       {devices.status(), (*plugin)->Use(0).status(), (*plugin)->NewNccl({.rank = 0, .world_size = 1}).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("no GPU can be used here"), HasSubstr("NVIDIA driver"),
+                      HasSubstr("CUDA 13.0 is needed"), HasSubstr("nvidia-smi"), HasSubstr("resources.device to cpu")));
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
