@@ -11,16 +11,9 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 constexpr const char* kNotYet[] = {
-    "train.freeze",
-    "train.data.uneven",
-    "parallel.gather_bucket_elements",
-    "parallel.all_gather",
-    "parallel.persist_elements",
-    "parallel.optimizer_tile_elements",
-    "parallel.recompute",
-    "parallel.offload",
-    "diagnostics.events",
-    "diagnostics.hash_every_steps",
+    "train.freeze",        "train.data.uneven",         "parallel.gather_bucket_elements",
+    "parallel.all_gather", "parallel.persist_elements", "parallel.optimizer_tile_elements",
+    "parallel.recompute",  "parallel.offload",
 };
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {

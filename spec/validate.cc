@@ -140,6 +140,12 @@ class Validator {
       Warning("train.evaluate.every_steps", absl::StrCat("is ", train_.evaluate().every_steps(), ", beyond steps ",
                                                          steps, ": the only evaluation follows the last step"));
     }
+    const uint64_t hash_every = spec_.diagnostics().hash_every_steps();
+    if (hash_every > 0 && Ranks() == 1) {
+      NoEffect("diagnostics.hash_every_steps", "one rank has no other to compare its parameters with");
+    } else if (hash_every > steps) {
+      NoEffect("diagnostics.hash_every_steps", absl::StrCat("is ", hash_every, ", beyond steps ", steps));
+    }
     if (spec_.checkpoint().every_steps() > steps) {
       Warning("checkpoint.every_steps", absl::StrCat("is ", spec_.checkpoint().every_steps(), ", beyond steps ", steps,
                                                      ": only the last step is saved"));

@@ -47,10 +47,11 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   void BeforeRoot() override {
     if (units()) ThrowUnlessOk(Advance({Act::kForward, 0}));
+    root_event_ = BeginUnit(EventKind::kForward, 0);
   }
 
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
-    if (!units()) return body(x);
+    if (!units()) return Compute(unit, x, body);
     ThrowUnlessOk(Advance({Act::kForward, unit}));
     const bool with_backward = !parts_->runner.evaluates();
     at::Tensor in = x;
@@ -59,13 +60,14 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
       if (!in.requires_grad()) in = in.detach().requires_grad_(true);
       in = Gate(in, *this, unit);
     }
-    at::Tensor y = body(in);
+    at::Tensor y = Compute(unit, in, body);
     ThrowUnlessOk(RunUpToComputation());
     if (with_backward) WatchOutput(y, *this, unit);
     return y;
   }
 
   at::Tensor AfterRoot(const at::Tensor& y) override {
+    EndEvent(options_.events, root_event_);
     if (units() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
     return y;
   }
@@ -84,10 +86,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   absl::Status Backward(const at::Tensor& loss, bool last) override {
     RETURN_IF_ERROR(error_);
     BeginRound(last);
+    const int64_t event = BeginUnit(EventKind::kBackward, 0);
     RETURN_IF_ERROR(Framed([&] {
       loss.backward(seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false)));
       return at::Tensor();
     }));
+    EndEvent(options_.events, event);
     return EndRound(last);
   }
 
@@ -114,8 +118,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
 
   absl::StatusOr<StepOutput> Step(const StepInput& input) override {
     RETURN_IF_ERROR(error_);
+    const int64_t event = BeginEvent(options_.events, EventKind::kStep, "model");
     absl::StatusOr<StepOutput> output = parts_->updater.Step(input, seed_, rejected_ && AgreesByFlag());
     RETURN_IF_ERROR(Keep(output.status()));
+    EndEvent(options_.events, event);
     parts_->reducer.BeginStep();
     rejected_ = in_last_round_ = false;
     output->loss_scale = loss_scale_.scale;
@@ -151,6 +157,11 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
     return HashParametersOf(model_, parts_->groups, communicators_);
   }
 
+  absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() override {
+    RETURN_IF_ERROR(error_);
+    return CompareParametersOf(model_, parts_->groups, communicators_);
+  }
+
   std::vector<std::vector<std::string>> BucketOrder() const override {
     std::vector<std::vector<std::string>> order;
     for (const auto& group : parts_->groups) {
@@ -165,11 +176,28 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   // --- What autograd calls. ---
 
   absl::Status OnGradient(int parameter) override { return parts_->reducer.OnGradient(parameter); }
-  absl::Status BeforeBackward(int unit) override { return Advance({Act::kBackward, unit}); }
+  absl::Status BeforeBackward(int unit) override {
+    RETURN_IF_ERROR(Advance({Act::kBackward, unit}));
+    unit_event_ = BeginUnit(EventKind::kBackward, unit);
+    return absl::OkStatus();
+  }
   absl::Status AfterBackward(int unit) override {
     // A unit whose output led nowhere was passed over, or is still to come.
     if (!parts_->runner.IsAfter({Act::kBackward, unit})) return absl::OkStatus();
+    EndEvent(options_.events, unit_event_);
     return RunUpToComputation();
+  }
+
+  // A unit without parameters is nothing to tell of.
+  int64_t BeginUnit(EventKind kind, int unit) {
+    if (model_.units()[unit].num_parameters == 0) return -1;
+    return BeginEvent(options_.events, kind, model_.units()[unit].name);
+  }
+  at::Tensor Compute(int unit, const at::Tensor& x, const UnitBody& body) {
+    const int64_t event = BeginUnit(EventKind::kForward, unit);
+    at::Tensor y = body(x);
+    EndEvent(options_.events, event);
+    return y;
   }
 
   // --- Passes and rounds. ---
@@ -238,9 +266,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   bool reduces_ = false, in_last_round_ = false;
   bool rejected_ = false;
   LossScale loss_scale_;
-  double seed_ = 1;             // of this step's backward
-  double waited_before_s_ = 0;  // up to the step before
-  absl::Status error_;          // the first
+  double seed_ = 1;                            // of this step's backward
+  double waited_before_s_ = 0;                 // up to the step before
+  int64_t root_event_ = -1, unit_event_ = -1;  // computation under way
+  absl::Status error_;                         // the first
 };
 
 }  // namespace

@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/collectives/communicator.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/loss_scaler.h"
@@ -66,6 +67,7 @@ struct DataParallelOptions {
   int64_t prefetch_elements = -1;         // as in schedule.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = 1000000000;
+  EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
 };
 
 struct StepInput {
@@ -96,6 +98,11 @@ struct NamedHash {
   std::string name;
   std::string hash;  // xxh3-128, hex
   bool operator==(const NamedHash&) const = default;
+};
+
+struct ParameterDifference {
+  std::string name;        // of the first parameter that is not the same on all ranks
+  std::vector<int> ranks;  // of the world, which hold another than most
 };
 
 // `tensor` is whole, dense and row-major, and valid during the call.
@@ -143,6 +150,9 @@ class DataParallel : public UnitHooks {
 
   // Collective: the hash of each whole parameter, in the model's order, on every rank.
   virtual absl::StatusOr<std::vector<NamedHash>> HashParameters() = 0;
+  // Collective: whether all ranks hold the same parameters, as updated and as computed with, by their hashes; the same
+  // answer everywhere.
+  virtual absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() = 0;
 
   // Names of the parameters of each group, in the order they are reduced: buckets, or units.
   virtual std::vector<std::vector<std::string>> BucketOrder() const = 0;

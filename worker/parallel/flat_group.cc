@@ -79,6 +79,7 @@ void FlatGroup::Allocate(Communicator& shard) {
 
 absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   c10::NoGradGuard no_grad;
+  if (layout_.total == 0) return absl::OkStatus();
   const bool sharded = placements_.parameters == kShard;
   const bool apart = sharded || precision_.keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;

@@ -7,8 +7,8 @@
 
 namespace trainyard {
 
-Gatherer::Gatherer(const std::vector<std::unique_ptr<FlatGroup>>& groups, Communicator& shard, SlotPool& pool)
-    : groups_(groups), shard_(shard), pool_(pool), states_(groups.size()) {
+Gatherer::Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events)
+    : groups_(groups), shard_(shard), pool_(pool), events_(events), states_(groups.size()) {
   const FlatGroup& root = *groups[0];
   if (shard.world_size() > 1) root_ = at::empty({root.layout().total}, root.weights().options());
 }
@@ -18,6 +18,7 @@ absl::Status Gatherer::Start(int unit) {
   state.gathered = true;
   const FlatGroup& group = *groups_[unit];
   if (shard_.world_size() == 1) return absl::OkStatus();
+  state.event = BeginEvent(events_, EventKind::kGather, group.name());
   at::Tensor whole = root_;
   if (unit != 0) {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
@@ -36,6 +37,7 @@ absl::Status Gatherer::Wait(int unit) {
   }
   absl::Status status = TimedWait(*state.gather, waited_s_);
   state.gather = nullptr;
+  EndEvent(events_, state.event);
   RETURN_IF_ERROR(status) << "while gathering unit " << group.name();
   group.Open(unit == 0 ? root_ : pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total));
   return absl::OkStatus();
@@ -44,6 +46,7 @@ absl::Status Gatherer::Wait(int unit) {
 void Gatherer::Free(int unit) {
   State& state = states_[unit];
   groups_[unit]->Close();
+  if (shard_.world_size() > 1) BeginEvent(events_, EventKind::kFree, groups_[unit]->name());
   if (state.slot >= 0) pool_.Release(state.slot);
   state = State();
 }

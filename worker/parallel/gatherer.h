@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "worker/collectives/communicator.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/parallel/flat_group.h"
 #include "worker/parallel/slot_pool.h"
 
@@ -16,8 +17,8 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // `groups[u]` is unit u. The root has memory of its own, the others slots. Nothing is owned.
-  Gatherer(const std::vector<std::unique_ptr<FlatGroup>>& groups, Communicator& shard, SlotPool& pool);
+  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` may be null. Nothing is owned.
+  Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events);
 
   // Starts the all-gather of a unit that is not gathered.
   absl::Status Start(int unit);
@@ -34,11 +35,13 @@ class Gatherer {
     bool gathered = false;
     int slot = -1;                       // -1: memory of its own
     std::unique_ptr<Collective> gather;  // on its way
+    int64_t event = -1;                  // its
   };
 
-  const std::vector<std::unique_ptr<FlatGroup>>& groups_;
+  const FlatGroups& groups_;
   Communicator& shard_;
   SlotPool& pool_;
+  EventLog* const events_;
   at::Tensor root_;
   std::vector<State> states_;
   double waited_s_ = 0;

@@ -63,7 +63,7 @@ ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicator
       groups(MakeGroups(model, *communicators.shard, options, precision)),
       plans(PlanPasses(groups, options)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
-      gatherer(groups, *communicators.shard, pool),
+      gatherer(groups, *communicators.shard, pool, options.events),
       reducer(model, groups, communicators, options, precision, &pool, /*own_root=*/units),
       updater(groups, communicators, options, reducer.scatters()),
       runner(model, plans, gatherer, reducer) {}

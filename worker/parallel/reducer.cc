@@ -23,6 +23,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       scatters_(communicators.shard->world_size() > 1 &&
                 (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
       own_root_(own_root),
+      events_(options.events),
       wire_type_(precision.reduce),
       casts_(AccumulatorType(precision) != precision.reduce),
       pool_(pool),
@@ -126,6 +127,16 @@ void Reducer::Spoil(const at::Tensor& flat) {
   if (rejected_ && !scatters_) flat.narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
 }
 
+void Reducer::BeginReduce(int number) {
+  State& state = states_[number];
+  if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
+}
+
+void Reducer::EndReduce(int number) {
+  EndEvent(events_, states_[number].event);
+  states_[number].event = -1;
+}
+
 absl::Status Reducer::Start(int number) {
   State& state = states_[number];
   const FlatGroup& group = *groups_[number];
@@ -141,6 +152,7 @@ absl::Status Reducer::Start(int number) {
   }
   if (number == 0) Spoil(state.flat);
   if (sharded_ && group.layout().world == 1) return absl::OkStatus();
+  BeginReduce(number);
   state.sent = state.flat;
   if (state.flat.scalar_type() != wire_type_) {
     ASSIGN_OR_RETURN(state.sent, WireMemory(state, number));
@@ -180,12 +192,16 @@ absl::Status Reducer::Settle(int number) {
   state.has_sum = sharded_;
   state.flat = state.sent = at::Tensor();
   const bool complete = !sharded_ && !scatters_;  // the world's sum is there already
-  if (complete || !last_ || communicators_.replicate->world_size() == 1) return absl::OkStatus();
+  if (complete || !last_ || communicators_.replicate->world_size() == 1) {
+    EndReduce(number);
+    return absl::OkStatus();
+  }
   return StartAcross(number);
 }
 
 absl::Status Reducer::StartAcross(int number) {
   State& state = states_[number];
+  BeginReduce(number);
   const at::Tensor& sum = groups_[number]->gradient_shard();
   if (casts_) Received(state, *groups_[number]).copy_(sum);
   across_.push_back({number, communicators_.replicate->AllReduceSum(casts_ ? state.received : sum)});
@@ -212,6 +228,7 @@ absl::Status Reducer::Finish() {
   while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
   for (const auto& [group, operation] : across_) {
     RETURN_IF_ERROR(TimedWait(*operation, waited_s_)) << "while reducing across replicas";
+    EndReduce(group);
     if (casts_) groups_[group]->gradient_shard().copy_(states_[group].received);
   }
   across_.clear();

@@ -72,6 +72,7 @@ class Reducer {
     at::Tensor sent = {};       // what a reduction under way reads
     at::Tensor received = {};   // memory for this rank's sum, where it cannot go straight into its place
     std::shared_ptr<Collective> reduction = nullptr;
+    int64_t event = -1;  // of the reduction under way, across replicas too
   };
 
   absl::Status TakeOver(State& state, const FlatGroup& group, int parameter);
@@ -84,6 +85,8 @@ class Reducer {
   absl::Status StartComplete();
   void ZeroUnwritten(State& state, const FlatGroup& group);
   void Spoil(const at::Tensor& flat);
+  void BeginReduce(int number);
+  void EndReduce(int number);
 
   const Model& model_;
   const std::vector<std::unique_ptr<FlatGroup>>& groups_;
@@ -92,6 +95,7 @@ class Reducer {
   const bool sharded_;  // gradients
   const bool scatters_;
   const bool own_root_;
+  EventLog* const events_;
   const at::ScalarType wire_type_;
   const bool casts_;  // what is sent is of another type than what is added up
   SlotPool* const pool_;

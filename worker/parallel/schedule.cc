@@ -34,24 +34,25 @@ class Planner {
         Free(unit);
       }
     }
-    if (live_[0]) Free(0);  // there was no backward
+    Free(0);  // there was no backward
     for (int unit : reducing_) plan_.push_back({Act::kWaitReduce, unit});
     return std::move(plan_);
   }
 
  private:
   void Gather(int unit) {
-    if (live_[unit]) return;
+    if (live_[unit] || elements_[unit] == 0) return;
     live_[unit] = true;
     waited_[unit] = false;
     if (unit != 0) num_live_ += elements_[unit];
     plan_.push_back({Act::kGather, unit});
   }
   void Wait(int unit) {
-    if (!waited_[unit]) plan_.push_back({Act::kWaitGather, unit});
+    if (live_[unit] && !waited_[unit]) plan_.push_back({Act::kWaitGather, unit});
     waited_[unit] = true;
   }
   void Free(int unit) {
+    if (!live_[unit]) return;
     live_[unit] = false;
     if (unit != 0) num_live_ -= elements_[unit];
     plan_.push_back({Act::kFree, unit});
@@ -89,7 +90,7 @@ class Planner {
 
   // A reduction is waited for when the next unit closes: what follows it (an all-reduce across) is started then.
   void Reduce(int unit) {
-    if (!options_.reduce) return;
+    if (!options_.reduce || elements_[unit] == 0) return;
     if (options_.overlap && !reducing_.empty()) {
       plan_.push_back({Act::kWaitReduce, reducing_.front()});
       reducing_.clear();

@@ -31,7 +31,8 @@ struct ScheduleOptions {
   int64_t max_live_elements = 1000000000;  // no prefetching and no keeping beyond so many, root apart
 };
 
-// `unit_elements[u]` is the size of unit u, [0] that of the root. REQUIRES: not empty.
+// `unit_elements[u]` is the size of unit u, [0] that of the root; one of 0 has nothing to
+// gather, free or reduce. REQUIRES: not empty.
 std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
                              const ScheduleOptions& options);
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <xxhash.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 
@@ -27,7 +29,7 @@ bool HoldsAll(const FlatGroup& group) {
 // The whole of `role`, from all ranks of the shard group; in new memory unless this rank has it.
 absl::StatusOr<at::Tensor> Whole(const FlatGroup& group, const Role& role, Communicator& shard) {
   const at::Tensor& own = (group.*role.shard)();
-  if (group.layout().world == 1) return own;
+  if (group.layout().world == 1 || group.layout().total == 0) return own;
   if (role.name == kParameters.name && HoldsAll(group)) return group.whole_parameters();
   at::Tensor whole = at::empty({group.layout().total}, own.options());
   RETURN_IF_ERROR(shard.AllGather(whole, own)->Wait()) << "while gathering the state of " << group.name();
@@ -107,19 +109,83 @@ absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSo
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<NamedHash>> HashParametersOf(const Model& model, const FlatGroups& groups,
-                                                        const MeshCommunicators& communicators) {
-  std::vector<NamedHash> hashes(model.parameters().size());
+namespace {
+
+XXH128_hash_t HashOf(const at::Tensor& dense) { return XXH3_128bits(dense.const_data_ptr(), dense.nbytes()); }
+
+// Of each parameter of the model as it is updated.
+absl::StatusOr<std::vector<XXH128_hash_t>> HashMasters(const Model& model, const FlatGroups& groups,
+                                                       const MeshCommunicators& communicators) {
+  std::vector<XXH128_hash_t> hashes(model.parameters().size());
   for (const auto& group : groups) {
     ASSIGN_OR_RETURN(at::Tensor whole, Whole(*group, kParameters, *communicators.shard));
     for (size_t i = 0; i < group->parameters().size(); ++i) {
-      at::Tensor view = group->View(whole, i);
-      const XXH128_hash_t hash = XXH3_128bits(view.const_data_ptr(), view.nbytes());
-      hashes[group->parameters()[i]] = {.name = model.parameters()[group->parameters()[i]].name,
-                                        .hash = absl::StrFormat("%016x%016x", hash.high64, hash.low64)};
+      hashes[group->parameters()[i]] = HashOf(group->View(whole, i));
     }
   }
   return hashes;
+}
+
+// Of those with a replicated copy that is computed with and is another tensor.
+void MixInWeights(const FlatGroups& groups, std::vector<XXH128_hash_t>& hashes) {
+  for (const auto& group : groups) {
+    if (!group->whole_parameters().defined() || HoldsAll(*group)) continue;
+    for (size_t i = 0; i < group->parameters().size(); ++i) {
+      const XXH128_hash_t weights = HashOf(group->View(group->whole_parameters(), i));
+      XXH128_hash_t& hash = hashes[group->parameters()[i]];
+      hash = {.low64 = hash.low64 * 31 + weights.low64, .high64 = hash.high64 * 31 + weights.high64};
+    }
+  }
+}
+
+// Those of `hashes`, one a rank, that are not the commonest; of equally common ones the first rank's counts.
+std::vector<int> OddOnes(const std::vector<std::pair<int64_t, int64_t>>& hashes) {
+  auto count = [&](const auto& hash) { return std::count(hashes.begin(), hashes.end(), hash); };
+  const auto& commonest = *std::max_element(hashes.begin(), hashes.end(),
+                                            [&](const auto& a, const auto& b) { return count(a) < count(b); });
+  std::vector<int> odd;
+  for (size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] != commonest) odd.push_back(static_cast<int>(rank));
+  }
+  return odd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NamedHash>> HashParametersOf(const Model& model, const FlatGroups& groups,
+                                                        const MeshCommunicators& communicators) {
+  ASSIGN_OR_RETURN(std::vector<XXH128_hash_t> hashes, HashMasters(model, groups, communicators));
+  std::vector<NamedHash> named;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    named.push_back(
+        {.name = model.parameters()[i].name, .hash = absl::StrFormat("%016x%016x", hashes[i].high64, hashes[i].low64)});
+  }
+  return named;
+}
+
+absl::StatusOr<std::optional<ParameterDifference>> CompareParametersOf(const Model& model, const FlatGroups& groups,
+                                                                       const MeshCommunicators& communicators) {
+  ASSIGN_OR_RETURN(std::vector<XXH128_hash_t> hashes, HashMasters(model, groups, communicators));
+  MixInWeights(groups, hashes);
+  const int64_t count = static_cast<int64_t>(hashes.size());
+  const int world = communicators.world->world_size();
+  at::Tensor own = at::empty({count, 2}, at::kLong), all = at::empty({world, count, 2}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    own.mutable_data_ptr<int64_t>()[2 * i] = static_cast<int64_t>(hashes[i].low64);
+    own.mutable_data_ptr<int64_t>()[2 * i + 1] = static_cast<int64_t>(hashes[i].high64);
+  }
+  RETURN_IF_ERROR(communicators.world->AllGather(all, own)->Wait()) << "while comparing the parameters";
+  const int64_t* values = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<std::pair<int64_t, int64_t>> by_rank;
+    for (int64_t rank = 0; rank < world; ++rank) {
+      const int64_t* hash = values + (rank * count + i) * 2;
+      by_rank.emplace_back(hash[0], hash[1]);
+    }
+    std::vector<int> odd = OddOnes(by_rank);
+    if (!odd.empty()) return ParameterDifference{.name = model.parameters()[i].name, .ranks = std::move(odd)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace trainyard

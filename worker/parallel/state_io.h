@@ -2,6 +2,7 @@
 // holds, so that every layout can load every other's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,5 +20,7 @@ absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const Me
 absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource source);
 absl::StatusOr<std::vector<NamedHash>> HashParametersOf(const Model& model, const FlatGroups& groups,
                                                         const MeshCommunicators& communicators);
+absl::StatusOr<std::optional<ParameterDifference>> CompareParametersOf(const Model& model, const FlatGroups& groups,
+                                                                       const MeshCommunicators& communicators);
 
 }  // namespace trainyard

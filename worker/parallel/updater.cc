@@ -15,7 +15,11 @@ namespace trainyard {
 
 Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const MeshCommunicators& communicators,
                  const DataParallelOptions& options, bool scatters)
-    : groups_(groups), communicators_(communicators), clip_norm_(options.clip_norm), scatters_(scatters) {
+    : groups_(groups),
+      communicators_(communicators),
+      clip_norm_(options.clip_norm),
+      scatters_(scatters),
+      events_(options.events) {
   std::vector<AdamW::Range> ranges;
   for (const auto& group : groups) {
     for (AdamW::Range& range : group->OptimizerRanges()) ranges.push_back(std::move(range));
@@ -67,14 +71,22 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own, double& waited_s) {
 }
 
 absl::Status Updater::GatherParameters(double& waited_s) {
-  std::vector<std::unique_ptr<Collective>> gathers;
+  struct Gather {
+    std::unique_ptr<Collective> operation;
+    int64_t event = -1;
+  };
+  std::vector<Gather> gathers;
   for (const auto& group : groups_) {
     const Placements& placements = group->placements();
     if (placements.parameters == Placement::kShard || placements.optimizer_state == Placement::kReplicate) continue;
     if (group->layout().world == 1) continue;
-    gathers.push_back(communicators_.shard->AllGather(group->whole_parameters(), group->weights()));
+    const int64_t event = BeginEvent(events_, EventKind::kGather, group->name());
+    gathers.push_back({communicators_.shard->AllGather(group->whole_parameters(), group->weights()), event});
   }
-  for (const auto& gather : gathers) RETURN_IF_ERROR(TimedWait(*gather, waited_s));
+  for (const Gather& gather : gathers) {
+    RETURN_IF_ERROR(TimedWait(*gather.operation, waited_s));
+    EndEvent(events_, gather.event);
+  }
   return absl::OkStatus();
 }
 

@@ -45,6 +45,7 @@ class Updater {
   const MeshCommunicators communicators_;
   const double clip_norm_;
   const bool scatters_;
+  EventLog* const events_;
   std::unique_ptr<AdamW> optimizer_;
   uint64_t num_steps_ = 0;
 };

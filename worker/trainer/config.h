@@ -83,6 +83,8 @@ struct TrainConfig {
   } parallel;
 
   bool reverse_micro_batches = false;  // of each rank, in each step
+  bool events = false;                 // write what each rank did when
+  uint64_t hash_every_steps = 0;       // steps between comparisons of all parameters; 0: never
 
   enum class Device { kCpu, kCuda };
   Device device = Device::kCpu;

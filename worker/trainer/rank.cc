@@ -146,7 +146,10 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const MeshCommunicators communicators{
       .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
-  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, OptionsOf(order, strategy, precision)));
+  DataParallelOptions options = OptionsOf(order, strategy, precision);
+  if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
+  options.events = rank.events.get();
+  ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   return absl::OkStatus();
 }
 

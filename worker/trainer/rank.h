@@ -14,6 +14,7 @@
 #include "worker/collectives/group.h"
 #include "worker/data/batches.h"
 #include "worker/data/corpus.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
@@ -34,6 +35,7 @@ struct Rank {
   std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates
   std::unique_ptr<MeshGroups> groups;
   std::unique_ptr<Model> model;
+  std::unique_ptr<EventLog> events;  // null: not asked for
   std::unique_ptr<DataParallel> strategy;
   Deal deal;
 

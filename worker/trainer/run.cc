@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/diagnostics/event_log.h"
 #include "worker/trainer/probe.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/restore.h"
@@ -46,6 +47,15 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   return absl::OkStatus();
 }
 
+// However the run ended. It is worth a warning, not the job.
+void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
+  if (rank.events == nullptr) return;
+  // An earlier generation leaves the folder as it is.
+  if (rank.folder != nullptr && !rank.folder->CheckFence().ok()) return;
+  absl::Status status = WriteTrace(*rank.events, order.config.checkpoint_dir, order.rank, order.host);
+  if (!status.ok()) log << "warning: diagnostics.events: no trace is written: " << status.message() << std::endl;
+}
+
 }  // namespace
 
 ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
@@ -82,6 +92,7 @@ ExitCode RunRank(const StartOrder& order, const RunOptions& options) {
   if (!rank.ok()) return TellFailure(rank.status(), step, options.link, options.log);
   uint64_t finished_fact = 0;
   absl::Status status = Train(order, options, **rank, step, finished_fact);
+  WriteEvents(order, **rank, options.log);
   if (!status.ok()) return TellFailure(status, step, options.link, options.log);
   rank->reset();  // neither its memory nor its run folder is held meanwhile
   AwaitConfirmation(options, finished_fact);

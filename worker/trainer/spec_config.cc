@@ -173,6 +173,8 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   RETURN_IF_ERROR(ReadTrain(spec.train(), config));
   config.parallel = ParallelOf(spec.parallel());
   config.reverse_micro_batches = spec.diagnostics().reverse_micro_batches();
+  config.events = spec.diagnostics().events();
+  config.hash_every_steps = spec.diagnostics().hash_every_steps();
   config.shared_memory = SwitchOf(spec.network().shared_memory());
   config.checkpoint_dir = spec.checkpoint().dir();
   if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/numerics/schedule.h"
@@ -67,6 +68,9 @@ absl::StatusOr<TrainResult> Trainer::Run() {
   while (step_ < config_.steps && !leave_) {
     ++step_;
     RETURN_IF_ERROR(MakeStep());
+    if (Due(config_.hash_every_steps)) {
+      RETURN_IF_ERROR(CompareParameters());
+    }
 
     const bool last = step_ == config_.steps;
     const bool evaluate = rank_.evaluation != nullptr && (last || Due(config_.evaluate_every));
@@ -152,7 +156,19 @@ absl::Status Trainer::NoteSkipped(bool skipped) {
   return absl::AbortedError(absl::StrCat(what, "another rank tells the cause"));
 }
 
+// Before anything is saved of it.
+absl::Status Trainer::CompareParameters() {
+  ASSIGN_OR_RETURN(std::optional<ParameterDifference> difference, rank_.strategy->CompareParameters());
+  if (!difference.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " is another on ",
+      difference->ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "), " than on ",
+      order_.world_size - static_cast<int>(difference->ranks.size()) == 1 ? "the other rank" : "the other ranks",
+      "; its host's memory or device may be at fault: exclude it and go on from the last checkpoint"));
+}
+
 void Trainer::EnterStep() {
+  if (rank_.events != nullptr) rank_.events->set_step(step_);
   if (saving_) return;
   link_.ReportProgress(step_ == rank_.restored_step + 1 ? Phase::kFirstStep : Phase::kTrain, step_ - 1);
 }

@@ -43,6 +43,7 @@ class Trainer {
 
  private:
   absl::Status MakeStep();
+  absl::Status CompareParameters();
   void EnterStep();
   void LeaveSave();
   absl::Status Compute(AgreementTerms& terms);

@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -12,7 +17,10 @@
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/diagnostics/event_log.h"
+#include "worker/trainer/rank.h"
 #include "worker/trainer/run.h"
+#include "worker/trainer/trainer.h"
 
 namespace trainyard {
 namespace {
@@ -135,6 +143,63 @@ TEST_F(StrategiesTest, StepsWithoutAnUpdateInARow_EndTheJobWithTheirCause) {
     EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("is not finite"));
   }
   EXPECT_TRUE(ranks->links[0]->steps().back().skipped);
+}
+
+// What a rank writes when it is asked what it did.
+TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
+  StartOrder order = Order("run", {"fsdp", 2}, 2);
+  order.config.events = true;
+
+  Run(order);
+
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto trace = nlohmann::json::parse(*ReadFile(TracePath(order.config.checkpoint_dir, rank)));
+    std::set<std::string> words;
+    std::set<uint64_t> steps;
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] == "M") continue;
+      words.insert(event["cat"].get<std::string>());
+      steps.insert(event["args"]["step"].get<uint64_t>());
+    }
+    EXPECT_THAT(words, testing::ElementsAre("backward", "forward", "free", "gather", "reduce", "step"));
+    EXPECT_THAT(steps, testing::ElementsAre(1, 2));
+  }
+}
+
+// Between two comparisons a rank's memory goes wrong: every rank ends at the next one, and nothing is saved of it.
+TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
+  StartOrder order = Order("run", {"ddp", 3}, 6);
+  order.config.hash_every_steps = 2;
+  order.config.checkpoint_every = 4;
+  FakeStore store;
+  std::vector<absl::Status> results(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = r;
+      FakeLink link(&store);
+      std::ostringstream log;
+      auto rank = PrepareRank(own, link, FileSystem::Real(), log);
+      ASSERT_TRUE(rank.ok()) << rank.status();
+      int steps = 0;
+      // Asked once a step.
+      auto told_to_leave = [&] {
+        at::NoGradGuard no_grad;
+        if (++steps == 3 && r == 1) (*rank)->model->parameters()[2].tensor.view(-1).narrow(0, 5, 1).add_(1e-3);
+        return false;
+      };
+      results[r] = Trainer(own, **rank, link, FileSystem::Real(), log, told_to_leave).Run().status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  for (const absl::Status& status : results) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), testing::HasSubstr("after step 4 parameter ln_f.weight is another on rank 1 than on "
+                                                     "the other ranks"));
+  }
+  EXPECT_FALSE(FileExists(JoinPath(order.config.checkpoint_dir, StepFolderName(4))));
 }
 
 TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
