@@ -251,10 +251,10 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "job.yaml:11:13: warning: train.batch.global: global 8 / micro 1 = 8 micro-batches leave 3 ranks idle for 11 % "
        "of a step's computing; ranks 1, 2, 4, 8 or global 6 or 9 would not"},
       {"comparison of one", "  ranks: 2", "  ranks: 1\ndiagnostics: {hash_every_steps: 5}",
-       "job.yaml:16:32: warning: diagnostics.hash_every_steps: has no effect: one rank has no other to compare its "
+       "job.yaml:16:33: warning: diagnostics.hash_every_steps: has no effect: one rank has no other to compare its "
        "parameters with"},
       {"late comparison", "  ranks: 2", "  ranks: 2\ndiagnostics: {events: true, hash_every_steps: 11}",
-       "job.yaml:16:46: warning: diagnostics.hash_every_steps: has no effect: is 11, beyond steps 10"},
+       "job.yaml:16:47: warning: diagnostics.hash_every_steps: has no effect: is 11, beyond steps 10"},
       {"no rate", "  steps: 10", "  steps: 10\n  optimizer: {lr: 0}",
        "job.yaml:14:19: warning: train.optimizer.lr: is 0: the model learns nothing"},
   };
