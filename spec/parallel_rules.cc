@@ -82,6 +82,21 @@ class ParallelRules {
     }
   }
 
+  void Recompute() {
+    const v1::Recompute& recompute = parallel_.recompute();
+    const uint32_t layers = spec_.train().model().layers();
+    if (recompute.every() <= 1) return;
+    if (recompute.mode() != v1::RECOMPUTE_MODE_BLOCKS && recompute.mode() != v1::RECOMPUTE_MODE_SELECTIVE) {
+      problems_.AddWarning(positions_, "parallel.recompute.every",
+                           "has no effect: parallel.recompute.mode is none, so nothing is computed again");
+    } else if (layers > 0 && recompute.every() > layers) {
+      problems_.AddWarning(
+          positions_, "parallel.recompute.every",
+          absl::StrCat("is ", recompute.every(), ", and the model has ", layers, layers == 1 ? " block" : " blocks",
+                       ": none is computed again; choose 1 to ", layers));
+    }
+  }
+
   // After Sizes found no error.
   void Reshard() {
     const uint64_t group = parallel_.reshard_after_forward(), shard = DataSizesOf(parallel_, ranks_).shard;
@@ -177,6 +192,7 @@ void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& pos
   ParallelRules rules(spec, ranks, positions, problems);
   if (rules.Sizes()) rules.Reshard();
   rules.Effects();
+  rules.Recompute();
 }
 
 void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {

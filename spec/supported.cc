@@ -10,11 +10,17 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+// clang-format off
 constexpr const char* kNotYet[] = {
-    "train.freeze",        "train.data.uneven",         "parallel.gather_bucket_elements",
-    "parallel.all_gather", "parallel.persist_elements", "parallel.optimizer_tile_elements",
-    "parallel.recompute",  "parallel.offload",
+    "train.freeze",
+    "train.data.uneven",
+    "parallel.gather_bucket_elements",
+    "parallel.all_gather",
+    "parallel.persist_elements",
+    "parallel.optimizer_tile_elements",
+    "parallel.offload",
 };
+// clang-format on
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {
   return field.is_repeated() ? message.GetReflection()->FieldSize(message, &field) > 0

@@ -28,10 +28,11 @@ std::set<Pair> PairsOf(const Cell& cell) {
     if (std::string(each.name) == cell.name) break;
     ++strategy;
   }
-  const std::array<int, 5> values = {strategy, static_cast<int>(cell.deal), cell.overlap, cell.dropout, cell.world};
+  const std::array<int, 6> values = {strategy,     static_cast<int>(cell.deal),      cell.overlap,
+                                     cell.dropout, static_cast<int>(cell.recompute), cell.world};
   std::set<Pair> pairs;
-  for (int i = 0; i < 5; ++i) {
-    for (int j = i + 1; j < 5; ++j) pairs.insert({i, values[i], j, values[j]});
+  for (int i = 0; i < 6; ++i) {
+    for (int j = i + 1; j < 6; ++j) pairs.insert({i, values[i], j, values[j]});
   }
   return pairs;
 }
@@ -45,9 +46,10 @@ std::set<Pair> PairsOf(const std::vector<Cell>& cells) {
 }  // namespace
 
 std::string Cell::ToString() const {
+  const char* recomputes[] = {"", "_blocks", "_selective"};
   const char* deals[] = {"one", "three", "uneven"};
   return absl::StrCat(name, "_world", world, "_", deals[static_cast<int>(deal)], overlap ? "_overlap" : "",
-                      dropout ? "_dropout" : "");
+                      dropout ? "_dropout" : "", recomputes[static_cast<int>(recompute)]);
 }
 
 MeshShape Cell::mesh() const {
@@ -62,6 +64,7 @@ TrainingCase Cell::training() const {
   training.reshard_after_forward = reshard_after_forward;
   training.overlap = overlap;
   training.dropout = dropout ? 0.1 : 0;
+  training.recompute = recompute;
   training.clip_norm = 0.5;
   switch (deal) {
     case CellDeal::kOne:
@@ -89,13 +92,16 @@ std::vector<Cell> AllCells() {
         if (deal == CellDeal::kUneven && world < 3) continue;
         for (bool overlap : {true, false}) {
           for (bool dropout : {false, true}) {
-            cells.push_back({.name = each.name,
-                             .strategy = each.strategy,
-                             .reshard_after_forward = each.reshard_after_forward,
-                             .deal = deal,
-                             .overlap = overlap,
-                             .dropout = dropout,
-                             .world = world});
+            for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
+              cells.push_back({.name = each.name,
+                               .strategy = each.strategy,
+                               .reshard_after_forward = each.reshard_after_forward,
+                               .deal = deal,
+                               .overlap = overlap,
+                               .dropout = dropout,
+                               .recompute = recompute,
+                               .world = world});
+            }
           }
         }
       }

@@ -19,9 +19,10 @@ struct Cell {
   CellDeal deal = CellDeal::kOne;
   bool overlap = true;
   bool dropout = false;
+  RecomputeMode recompute = RecomputeMode::kNone;
   int world = 1;
 
-  std::string ToString() const;  // "fsdp_world3_uneven_overlap_dropout"
+  std::string ToString() const;  // "fsdp_world3_uneven_overlap_dropout_blocks"
   MeshShape mesh() const;
   TrainingCase training() const;
 };

@@ -121,7 +121,8 @@ TEST(Cover, HoldsEveryPair) {
 std::vector<Cell> OneOfEach() {
   std::vector<Cell> cells;
   for (const Cell& cell : AllCells()) {
-    if (cell.world == 4 && cell.deal == CellDeal::kThree && cell.overlap && !cell.dropout) cells.push_back(cell);
+    if (cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap || cell.dropout) continue;
+    if (cell.recompute == RecomputeMode::kNone) cells.push_back(cell);
   }
   return cells;
 }
@@ -156,6 +157,22 @@ TEST_P(EachStrategy, OverlapChangesNoBit_ThoughEachOperationWaitsForALateRankInT
   late.delay_ms = 100;
 
   ExpectSameBits(TrainWorld({GetParam().mesh()}, training), TrainWorld({GetParam().mesh()}, late));
+}
+
+TEST_P(EachStrategy, RecomputeChangesNoBit) {
+  TrainingCase kept = GetParam().training();
+  kept.type = at::kFloat;
+  kept.steps = 8;
+  kept.dropout = 0.1;
+  const std::vector<TrainingOutcome> expected = TrainWorld({GetParam().mesh()}, kept);
+
+  for (const auto& [mode, every] :
+       {std::pair{RecomputeMode::kBlocks, 1}, {RecomputeMode::kBlocks, 2}, {RecomputeMode::kSelective, 1}}) {
+    TrainingCase again = kept;
+    again.recompute = mode;
+    again.recompute_every = every;
+    ExpectSameBits(TrainWorld({GetParam().mesh()}, again), expected);
+  }
 }
 
 TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses) {

@@ -42,6 +42,8 @@ void EachField(Case& c, Visit visit) {
   visit("reduce_every_micro_batch", c.reduce_every_micro_batch);
   visit("reshard_after_forward", c.reshard_after_forward);
   visit("prefetch_elements", c.prefetch_elements);
+  visit("recompute", c.recompute);
+  visit("recompute_every", c.recompute_every);
   visit("rejected_step", c.rejected_step);
   visit("delay_ms", c.delay_ms);
   visit("lab_tiny", c.lab_tiny);
@@ -199,7 +201,8 @@ DataParallelOptions TrainingCase::options() const {
           .reduce_scatter = reduce_scatter,
           .reduce_every_micro_batch = reduce_every_micro_batch,
           .reshard_after_forward = reshard_after_forward,
-          .prefetch_elements = prefetch_elements};
+          .prefetch_elements = prefetch_elements,
+          .recompute = {.mode = recompute, .every = static_cast<int>(recompute_every)}};
 }
 
 double TrainingCase::LearningRate(int64_t step) const {

@@ -28,6 +28,8 @@ struct TrainingCase {
   bool reduce_every_micro_batch = false;
   bool reshard_after_forward = true;
   int64_t prefetch_elements = -1;
+  RecomputeMode recompute = RecomputeMode::kNone;
+  int64_t recompute_every = 1;
   int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
   // Some rank comes so late to one of its collectives in each step: the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;

@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
@@ -18,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/model/gelu.h"
+#include "worker/model/product_tape.h"
 
 namespace trainyard {
 namespace {
@@ -96,32 +96,32 @@ class Gpt2 final : public Model {
     at::Tensor x = Drop(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), p);
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, unit, drop](const at::Tensor& in) {
-        return Forward(blocks_[i], in, StartDropout(drop, unit));
+      x = hooks.RunUnit(unit, x, [this, i, unit, drop](const at::Tensor& in, ProductTape* tape) {
+        return Forward(blocks_[i], in, StartDropout(drop, unit), tape);
       });
     }
     at::Tensor scores = at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop) const {
-    at::Tensor attended = x + Drop(Attention(block, Norm(block.ln_1, x), drop), drop);
-    at::Tensor hidden = Gelu(Project(block.c_fc, Norm(block.ln_2, attended)));
-    return attended + Drop(Project(block.mlp_proj, hidden), drop);
+  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop, ProductTape* tape) const {
+    at::Tensor attended = x + Drop(Attention(block, Norm(block.ln_1, x), drop, tape), drop);
+    at::Tensor hidden = Gelu(Project(block.c_fc, Norm(block.ln_2, attended), tape));
+    return attended + Drop(Project(block.mlp_proj, hidden, tape), drop);
   }
 
-  at::Tensor Attention(const Block& block, const at::Tensor& x, double drop) const {
+  at::Tensor Attention(const Block& block, const at::Tensor& x, double drop, ProductTape* tape) const {
     int64_t sequences = x.size(0), tokens = x.size(1), d = config_.width;
     // One unbind, not three selects: its backward writes the three gradients side by side in one pass.
-    at::Tensor qkv = Project(block.c_attn, x).view({sequences, tokens, 3, config_.heads, d / config_.heads});
+    at::Tensor qkv = Project(block.c_attn, x, tape).view({sequences, tokens, 3, config_.heads, d / config_.heads});
     std::vector<at::Tensor> parts = qkv.unbind(2);
     at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
     at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, drop, /*is_causal=*/true);
-    return Project(block.attn_proj, mixed.transpose(1, 2).reshape({sequences, tokens, d}));
+    return Project(block.attn_proj, mixed.transpose(1, 2).reshape({sequences, tokens, d}), tape);
   }
 
-  static at::Tensor Project(const Projection& p, const at::Tensor& x) {
-    at::Tensor y = at::addmm(p.bias, x.view({-1, p.weight.size(0)}), p.weight);
+  static at::Tensor Project(const Projection& p, const at::Tensor& x, ProductTape* tape) {
+    at::Tensor y = Addmm(p.bias, x.view({-1, p.weight.size(0)}), p.weight, tape);
     return y.view({x.size(0), x.size(1), p.weight.size(1)});
   }
   at::Tensor Norm(const LayerNorm& norm, const at::Tensor& x) const {

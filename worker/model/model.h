@@ -30,6 +30,8 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+class ProductTape;
+
 // Parameters [first_parameter, first_parameter + num_parameters) of the model.
 struct Unit {
   std::string name;
@@ -38,7 +40,8 @@ struct Unit {
 };
 
 // The computation of a unit: its output from `x`. It gives the same again when called again, and owns what it captures.
-using UnitBody = std::function<at::Tensor(const at::Tensor& x)>;
+// Its matrix products go by way of `tape`, if that is not null (product_tape.h).
+using UnitBody = std::function<at::Tensor(const at::Tensor& x, ProductTape* tape)>;
 
 // What a strategy does around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use from
 // BeforeRoot until the pass (backward included) is over. No operation may change a unit's output in place.
@@ -56,7 +59,7 @@ class NoUnitHooks final : public UnitHooks {
  public:
   void BeforeRoot() override {}
   at::Tensor AfterRoot(const at::Tensor& y) override { return y; }
-  at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x); }
+  at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x, nullptr); }
 };
 
 // All that randomness in a forward pass may depend on: never the rank, so that numbers do not change with the layout.

@@ -195,7 +195,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   }
   at::Tensor Compute(int unit, const at::Tensor& x, const UnitBody& body) {
     const int64_t event = BeginUnit(EventKind::kForward, unit);
-    at::Tensor y = body(x);
+    at::Tensor y = RunBody(options_.recompute, unit, x, body);
     EndEvent(options_.events, event);
     return y;
   }

@@ -41,6 +41,7 @@
 #include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/placement.h"
+#include "worker/parallel/recompute.h"
 
 namespace trainyard {
 
@@ -67,6 +68,7 @@ struct DataParallelOptions {
   int64_t prefetch_elements = -1;         // as in schedule.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = 1000000000;
+  Recompute recompute = {};
   EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
 };
 

@@ -80,6 +80,8 @@ struct TrainConfig {
     int64_t prefetch_elements = -1;  // -1: one unit
     int64_t max_live_elements = 1000000000;
     int64_t reuse_elements = 0;
+    std::string recompute = "none";  // a word of parallel.recompute.mode
+    int recompute_every = 1;
   } parallel;
 
   bool reverse_micro_batches = false;  // of each rank, in each step

@@ -106,35 +106,38 @@ absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
                                                .state = words.state});
 }
 
-DataParallelOptions OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
+absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
   const TrainConfig& config = order.config;
   const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
   // gloo makes a reduce-scatter of an all-reduce, so where gradients are kept whole it only costs a copy.
   const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
-  return {.strategy = strategy,
-          .precision = precision,
-          .loss_scale = {.initial = scale.initial,
-                         .window = scale.window,
-                         .backoff = scale.backoff,
-                         .hysteresis = scale.hysteresis,
-                         .min = scale.min,
-                         .dynamic = !scale.is_static},
-          .optimizer = {.beta1 = config.optimizer.beta1,
-                        .beta2 = config.optimizer.beta2,
-                        .eps = config.optimizer.eps,
-                        .weight_decay = config.optimizer.weight_decay,
-                        .clip_value = config.optimizer.clip_value,
-                        .seed = config.seed},
-          .clip_norm = config.optimizer.clip_norm,
-          .bucket_elements = parallel.bucket_elements,
-          .overlap = parallel.overlap,
-          .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !sockets),
-          .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
-          .reshard_after_forward = parallel.reshard_after_forward,
-          .prefetch_elements = parallel.prefetch_elements,
-          .reuse_elements = parallel.reuse_elements,
-          .max_live_elements = parallel.max_live_elements};
+  ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
+  return DataParallelOptions{
+      .strategy = strategy,
+      .precision = precision,
+      .loss_scale = {.initial = scale.initial,
+                     .window = scale.window,
+                     .backoff = scale.backoff,
+                     .hysteresis = scale.hysteresis,
+                     .min = scale.min,
+                     .dynamic = !scale.is_static},
+      .optimizer = {.beta1 = config.optimizer.beta1,
+                    .beta2 = config.optimizer.beta2,
+                    .eps = config.optimizer.eps,
+                    .weight_decay = config.optimizer.weight_decay,
+                    .clip_value = config.optimizer.clip_value,
+                    .seed = config.seed},
+      .clip_norm = config.optimizer.clip_norm,
+      .bucket_elements = parallel.bucket_elements,
+      .overlap = parallel.overlap,
+      .reduce_scatter = parallel.reduce_scatter.value_or(strategy != Strategy::kZero1 || !sockets),
+      .reduce_every_micro_batch = parallel.reduce_every_micro_batch,
+      .reshard_after_forward = parallel.reshard_after_forward,
+      .prefetch_elements = parallel.prefetch_elements,
+      .reuse_elements = parallel.reuse_elements,
+      .max_live_elements = parallel.max_live_elements,
+      .recompute = {.mode = recompute, .every = parallel.recompute_every}};
 }
 
 absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
@@ -146,7 +149,7 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const MeshCommunicators communicators{
       .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
-  DataParallelOptions options = OptionsOf(order, strategy, precision);
+  ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.events = rank.events.get();
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));

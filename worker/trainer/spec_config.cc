@@ -131,6 +131,11 @@ std::string StrategyWordOf(v1::DataParallel strategy) {
   }
 }
 
+const char* RecomputeWordOf(v1::RecomputeMode mode) {
+  if (mode == v1::RECOMPUTE_MODE_BLOCKS) return "blocks";
+  return mode == v1::RECOMPUTE_MODE_SELECTIVE ? "selective" : "none";
+}
+
 TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   TrainConfig::Parallel out;
   out.strategy = StrategyWordOf(parallel.data());
@@ -144,6 +149,8 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   if (parallel.has_prefetch_elements()) out.prefetch_elements = static_cast<int64_t>(parallel.prefetch_elements());
   if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
   out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());
+  out.recompute = RecomputeWordOf(parallel.recompute().mode());
+  if (parallel.recompute().has_every()) out.recompute_every = static_cast<int>(parallel.recompute().every());
   return out;
 }
 

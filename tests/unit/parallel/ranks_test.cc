@@ -462,7 +462,8 @@ class Backwards final : public Model {
     hooks.BeforeRoot();
     at::Tensor x = inputs * parameters_[0].tensor;
     for (int unit : {2, 1}) {
-      x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in) { return in * parameters_[unit].tensor; });
+      x = hooks.RunUnit(unit, x,
+                        [this, unit](const at::Tensor& in, ProductTape*) { return in * parameters_[unit].tensor; });
     }
     return hooks.AfterRoot(x.sum());
   }

@@ -89,6 +89,14 @@ const Row kWithout[] = {
      "rank"},
     {"buckets_of_blocks", 2, "data: fsdp, bucket_elements: 100",
      "job.yaml:16:41: warning: parallel.bucket_elements: has no effect: fsdp communicates block by block"},
+    {"recompute_of_every_second_block", 2, "recompute: {mode: blocks, every: 2}", ""},
+    {"recompute_as_a_word", 2, "recompute: selective", ""},
+    {"recompute_of_no_block", 2, "recompute: {mode: blocks, every: 3}",
+     "job.yaml:16:45: warning: parallel.recompute.every: is 3, and the model has 2 blocks: none is computed again; "
+     "choose 1 to 2"},
+    {"every_without_recompute", 2, "recompute: {every: 2}",
+     "job.yaml:16:31: warning: parallel.recompute.every: has no effect: parallel.recompute.mode is none, so nothing is "
+     "computed again"},
     {"one_rank", 1, "data: fsdp, overlap: false",
      "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
 };

@@ -227,7 +227,9 @@ TEST(StrategyJobs, AreValidWithoutAWarning) {
     EXPECT_EQ(read.Warnings(), "") << name;
     EXPECT_EQ(EnumWord(*v1::DataParallel_descriptor()->FindValueByNumber(read.spec.parallel().data())), name);
   }
-  EXPECT_EQ(Read(*ReadFile("configs/jobs/bf16.yaml")).Warnings(), "");
+  for (const char* name : {"bf16", "recompute"}) {
+    EXPECT_EQ(Read(*ReadFile(std::string("configs/jobs/") + name + ".yaml")).Warnings(), "") << name;
+  }
   ReadJob fp16 = Read(*ReadFile("configs/jobs/fp16.yaml"));
   EXPECT_EQ(fp16.Errors(), "");
   EXPECT_EQ(fp16.problems.Warnings().size(), 1u) << "that it is slow on a CPU";
