@@ -45,6 +45,8 @@
 
 namespace trainyard {
 
+class Ledger;
+
 // Never null; a group of one rank has a communicator of one. Groups with the same members may be one object.
 struct MeshCommunicators {
   Communicator* world = nullptr;      // all data ranks
@@ -70,6 +72,7 @@ struct DataParallelOptions {
   int64_t max_live_elements = 1000000000;
   Recompute recompute = {};
   EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
+  Ledger* ledger = nullptr;  // where memory is accounted for, if anywhere; not owned
 };
 
 struct StepInput {

@@ -23,7 +23,7 @@ at::ScalarType AccumulatorType(const Precision& precision) {
 }
 
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-                     const Precision& precision, Communicator& shard)
+                     const Precision& precision, Communicator& shard, Ledger* ledger)
     : model_(model),
       name_(std::move(name)),
       placements_(placements),
@@ -52,29 +52,38 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   num_decayed_ = start_of(1);
   num_trained_ = start_of(2);
   gaps_ = layout_.Gaps();
-  Allocate(shard);
+  Allocate(shard, ledger);
 }
 
-void FlatGroup::Allocate(Communicator& shard) {
+void FlatGroup::Allocate(Communicator& shard, Ledger* ledger) {
   const at::TensorOptions device = at::TensorOptions().device(model_.parameters()[0].tensor.device());
-  const at::TensorOptions weight = device.dtype(precision_.param), sum = device.dtype(AccumulatorType(precision_));
+  auto zeros = [&](MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
+    return TakeMemory(ledger, kind, use, [&] { return at::zeros({elements}, device.dtype(type)); });
+  };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
   if (placements_.parameters == kShard) {
-    weights_ = shard.NewBuffer(layout_.shard, precision_.param).zero_();
+    weights_ = TakeMemory(ledger, MemoryKind::kParameters, parameters_use_,
+                          [&] { return shard.NewBuffer(layout_.shard, precision_.param).zero_(); });
   } else {
-    whole_parameters_ = at::zeros({layout_.total}, weight);
+    whole_parameters_ = zeros(MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
     weights_ = own(whole_parameters_);
   }
-  parameter_shard_ =
-      precision_.keeps_masters() ? at::zeros({layout_.shard}, device.dtype(precision_.master)) : weights_;
+  parameter_shard_ = precision_.keeps_masters()
+                         ? zeros(MemoryKind::kOptimizer, masters_use_, layout_.shard, precision_.master)
+                         : weights_;
+  const at::ScalarType sum = AccumulatorType(precision_);
   if (placements_.gradients == kShard) {
-    gradient_shard_ = at::zeros({layout_.shard}, sum);
+    gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
-    whole_gradients_ = at::zeros({layout_.total}, sum);
+    whole_gradients_ = zeros(MemoryKind::kGradients, gradients_use_, layout_.total, sum);
     gradient_shard_ = own(whole_gradients_);
   }
-  first_moment_ = at::zeros({layout_.shard}, device.dtype(precision_.state));
-  second_moment_ = at::zeros({layout_.shard}, device.dtype(precision_.state));
+  first_moment_ = zeros(MemoryKind::kOptimizer, moment_uses_[0], layout_.shard, precision_.state);
+  second_moment_ = zeros(MemoryKind::kOptimizer, moment_uses_[1], layout_.shard, precision_.state);
+}
+
+void FlatGroup::HoldGradients(bool in_use) {
+  if (placements_.gradients == kShard) gradients_use_.Become(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
 absl::Status FlatGroup::TakeRankZeros(Communicator& world) {

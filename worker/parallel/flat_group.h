@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "worker/collectives/communicator.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/precision.h"
@@ -33,9 +34,9 @@ class FlatGroup {
  public:
   // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
   // first and those that are frozen last. `shard` is the group's communicator of dp_shard; where nothing is sharded, of
-  // one rank.
+  // one rank. `ledger` may be null; not owned.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-            const Precision& precision, Communicator& shard);
+            const Precision& precision, Communicator& shard, Ledger* ledger = nullptr);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
@@ -61,6 +62,8 @@ class FlatGroup {
 
   // Autograd cannot add into the gradients by itself: they are sharded, or of another type than the weights.
   bool takes_over() const { return takes_over_; }
+  // Sharded gradients: whether their sums are of use, as far as the ledger is concerned.
+  void HoldGradients(bool in_use);
   // After the masters were changed from outside: sets this rank's weights by them.
   void TakeMasters();
 
@@ -77,7 +80,7 @@ class FlatGroup {
   std::vector<AdamW::Range> OptimizerRanges() const;
 
  private:
-  void Allocate(Communicator& shard);
+  void Allocate(Communicator& shard, Ledger* ledger);
   at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
   std::vector<AdamW::Stretch> StretchesIn(const ElementRange& range) const;
 
@@ -95,6 +98,7 @@ class FlatGroup {
   c10::Storage doors_;
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,
       second_moment_;
+  HeldMemory parameters_use_, masters_use_, gradients_use_, moment_uses_[2];
 };
 
 using FlatGroups = std::vector<std::unique_ptr<FlatGroup>>;

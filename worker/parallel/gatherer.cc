@@ -7,10 +7,12 @@
 
 namespace trainyard {
 
-Gatherer::Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events)
+Gatherer::Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger)
     : groups_(groups), shard_(shard), pool_(pool), events_(events), states_(groups.size()) {
   const FlatGroup& root = *groups[0];
-  if (shard.world_size() > 1) root_ = at::empty({root.layout().total}, root.weights().options());
+  if (shard.world_size() == 1 || root.placements().parameters == Placement::kReplicate) return;
+  root_ = TakeMemory(ledger, MemoryKind::kReserved, root_use_,
+                     [&] { return at::empty({root.layout().total}, root.weights().options()); });
 }
 
 absl::Status Gatherer::Start(int unit) {
@@ -20,7 +22,9 @@ absl::Status Gatherer::Start(int unit) {
   if (shard_.world_size() == 1) return absl::OkStatus();
   state.event = BeginEvent(events_, EventKind::kGather, group.name());
   at::Tensor whole = root_;
-  if (unit != 0) {
+  if (unit == 0) {
+    root_use_.Become(MemoryKind::kParameters);
+  } else {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
     whole = pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total);
   }
@@ -47,6 +51,7 @@ void Gatherer::Free(int unit) {
   State& state = states_[unit];
   groups_[unit]->Close();
   if (shard_.world_size() > 1) BeginEvent(events_, EventKind::kFree, groups_[unit]->name());
+  if (unit == 0) root_use_.Become(MemoryKind::kReserved);
   if (state.slot >= 0) pool_.Release(state.slot);
   state = State();
 }

@@ -17,8 +17,9 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` may be null. Nothing is owned.
-  Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events);
+  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` and `ledger` may be null. Nothing is
+  // owned.
+  Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger);
 
   // Starts the all-gather of a unit that is not gathered.
   absl::Status Start(int unit);
@@ -43,6 +44,7 @@ class Gatherer {
   SlotPool& pool_;
   EventLog* const events_;
   at::Tensor root_;
+  HeldMemory root_use_;
   std::vector<State> states_;
   double waited_s_ = 0;
 };

@@ -20,8 +20,8 @@ FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParalle
     for (const Unit& unit : model.units()) {
       std::vector<int> parameters;
       for (int i = 0; i < unit.num_parameters; ++i) parameters.push_back(unit.first_parameter + i);
-      groups.push_back(
-          std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, precision, shard));
+      groups.push_back(std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, precision,
+                                                   shard, options.ledger));
     }
     return groups;
   }
@@ -29,7 +29,7 @@ FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParalle
   for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
   for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
     groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, precision, shard));
+                                                 placements, precision, shard, options.ledger));
   }
   return groups;
 }
@@ -46,7 +46,7 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, const Communicat
     slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true) : std::min<int>(kBucketSlots, groups.size());
   }
   const size_t width = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
-  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device());
+  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicator
       groups(MakeGroups(model, *communicators.shard, options, precision)),
       plans(PlanPasses(groups, options)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
-      gatherer(groups, *communicators.shard, pool, options.events),
+      gatherer(groups, *communicators.shard, pool, options.events, options.ledger),
       reducer(model, groups, communicators, options, precision, &pool, /*own_root=*/units),
       updater(groups, communicators, options, reducer.scatters()),
       runner(model, plans, gatherer, reducer) {}

@@ -27,6 +27,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       wire_type_(precision.reduce),
       casts_(AccumulatorType(precision) != precision.reduce),
       pool_(pool),
+      ledger_(options.ledger),
       group_of_(model.parameters().size()),
       number_in_group_(model.parameters().size()),
       states_(groups.size()) {
@@ -81,19 +82,17 @@ absl::Status Reducer::TakeOver(State& state, const FlatGroup& group, int paramet
 }
 
 absl::Status Reducer::Acquire(State& state, int number) {
-  const FlatGroup& group = *groups_[number];
+  FlatGroup& group = *groups_[number];
   const bool alone = group.layout().world == 1;
   if (!sharded_) {
     state.flat = group.whole_gradients();
   } else if (alone && !state.has_sum) {
+    group.HoldGradients(true);
     state.flat = group.gradient_shard();  // the sum over a group of one
   } else if (!alone && reduce_) {
     ASSIGN_OR_RETURN(state.flat, WireMemory(state, number));
   } else {
-    if (!state.own.defined()) {
-      state.own = at::empty({group.layout().total}, group.gradient_shard().options());
-    }
-    state.flat = state.own;
+    state.flat = OwnMemory(group, state.own, state.own_use, group.gradient_shard().scalar_type());
   }
   return absl::OkStatus();
 }
@@ -104,13 +103,25 @@ absl::StatusOr<at::Tensor> Reducer::WireMemory(State& state, int number) {
     ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
     return pool_->Memory(state.slot, wire_type_, group.layout().total);
   }
-  at::Tensor& own = casts_ ? state.own_wire : state.own;
-  if (!own.defined()) own = at::empty({group.layout().total}, group.gradient_shard().options().dtype(wire_type_));
-  return own;
+  return casts_ ? OwnMemory(group, state.own_wire, state.own_wire_use, wire_type_)
+                : OwnMemory(group, state.own, state.own_use, wire_type_);
+}
+
+const at::Tensor& Reducer::OwnMemory(const FlatGroup& group, at::Tensor& memory, HeldMemory& use, at::ScalarType type) {
+  if (!memory.defined()) {
+    memory = TakeMemory(ledger_, MemoryKind::kGradients, use, [&] {
+      return at::empty({group.layout().total}, group.gradient_shard().options().dtype(type));
+    });
+  }
+  use.Become(MemoryKind::kGradients);
+  return memory;
 }
 
 const at::Tensor& Reducer::Received(State& state, const FlatGroup& group) {
-  if (!state.received.defined()) state.received = at::empty_like(group.gradient_shard(), wire_type_);
+  if (!state.received.defined()) {
+    state.received = TakeMemory(ledger_, MemoryKind::kBuffers, state.received_use,
+                                [&] { return at::empty_like(group.gradient_shard(), wire_type_); });
+  }
   return state.received;
 }
 
@@ -139,7 +150,8 @@ void Reducer::EndReduce(int number) {
 
 absl::Status Reducer::Start(int number) {
   State& state = states_[number];
-  const FlatGroup& group = *groups_[number];
+  FlatGroup& group = *groups_[number];
+  group.HoldGradients(true);
   state.started = true;
   in_order_.push_back(number);
   if (group.takes_over()) {
@@ -191,6 +203,8 @@ absl::Status Reducer::Settle(int number) {
   }
   state.has_sum = sharded_;
   state.flat = state.sent = at::Tensor();
+  state.own_use.Become(MemoryKind::kReserved);
+  state.own_wire_use.Become(MemoryKind::kReserved);
   const bool complete = !sharded_ && !scatters_;  // the world's sum is there already
   if (complete || !last_ || communicators_.replicate->world_size() == 1) {
     EndReduce(number);
@@ -239,6 +253,7 @@ void Reducer::BeginStep() {
   rejected_ = false;
   for (size_t g = 0; g < states_.size(); ++g) {
     states_[g].has_sum = false;
+    groups_[g]->HoldGradients(false);
     if (!groups_[g]->takes_over()) groups_[g]->whole_gradients().zero_();
   }
 }

@@ -67,10 +67,11 @@ class Reducer {
     bool has_sum = false;       // sharded: an earlier round's sum is in the shard
     at::Tensor flat = {};       // where gradients are taken over to; undefined until the first one
     int slot = -1;              // of what is sent, if any
-    at::Tensor own = {};        // memory for whole gradients that stay for several rounds, once it was needed
-    at::Tensor own_wire = {};   // memory for what is sent, where it can be no slot
-    at::Tensor sent = {};       // what a reduction under way reads
-    at::Tensor received = {};   // memory for this rank's sum, where it cannot go straight into its place
+    HeldMemory own_use = {}, own_wire_use = {}, received_use = {};
+    at::Tensor own = {};       // memory for whole gradients that stay for several rounds, once it was needed
+    at::Tensor own_wire = {};  // memory for what is sent, where it can be no slot
+    at::Tensor sent = {};      // what a reduction under way reads
+    at::Tensor received = {};  // memory for this rank's sum, where it cannot go straight into its place
     std::shared_ptr<Collective> reduction = nullptr;
     int64_t event = -1;  // of the reduction under way, across replicas too
   };
@@ -79,6 +80,8 @@ class Reducer {
   absl::Status Acquire(State& state, int number);
   // Flat memory as long as group `number` for what is sent: a slot, or the group's own.
   absl::StatusOr<at::Tensor> WireMemory(State& state, int number);
+  // `memory`, made when it is first needed; in use until the reduction is settled.
+  const at::Tensor& OwnMemory(const FlatGroup& group, at::Tensor& memory, HeldMemory& use, at::ScalarType type);
   const at::Tensor& Received(State& state, const FlatGroup& group);
   absl::Status StartScattering(State& state, const FlatGroup& group);
   absl::Status StartAcross(int number);
@@ -99,6 +102,7 @@ class Reducer {
   const at::ScalarType wire_type_;
   const bool casts_;  // what is sent is of another type than what is added up
   SlotPool* const pool_;
+  Ledger* const ledger_;
   std::vector<int> group_of_, number_in_group_;  // by parameter of the model
   std::vector<State> states_;
   std::vector<int> in_order_;  // started, not settled

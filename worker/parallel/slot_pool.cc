@@ -8,33 +8,37 @@
 
 namespace trainyard {
 
-SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device) : bytes_(bytes), device_(device) {
+SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger)
+    : bytes_(bytes), device_(device), ledger_(ledger) {
   for (int i = 0; i < num_slots; ++i) Add();
 }
 
-absl::StatusOr<int> SlotPool::AcquireForCompute() {
-  int oldest = -1;
-  for (int i = 0; i < num_slots(); ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.held) continue;
-    if (slot.pending == nullptr) return Take(i);
-    if (oldest < 0 || slot.released < slots_[oldest].released) oldest = i;
-  }
-  return Take(oldest < 0 ? Add() : oldest);
-}
+absl::StatusOr<int> SlotPool::AcquireForCompute() { return Acquire(MemoryKind::kGradients); }
 
 absl::StatusOr<int> SlotPool::AcquireForGather(const Communicator* communicator) {
   for (int i = 0; i < num_slots(); ++i) {
     Slot& slot = slots_[i];
     if (slot.held || slot.pending == nullptr || slot.communicator != communicator) continue;
     slot.pending = nullptr;  // queued behind it
-    return Take(i);
+    return Take(i, MemoryKind::kParameters);
   }
-  return AcquireForCompute();
+  return Acquire(MemoryKind::kParameters);
+}
+
+absl::StatusOr<int> SlotPool::Acquire(MemoryKind kind) {
+  int oldest = -1;
+  for (int i = 0; i < num_slots(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.held) continue;
+    if (slot.pending == nullptr) return Take(i, kind);
+    if (oldest < 0 || slot.released < slots_[oldest].released) oldest = i;
+  }
+  return Take(oldest < 0 ? Add() : oldest, kind);
 }
 
 void SlotPool::Release(int slot, std::shared_ptr<Collective> pending, const Communicator* communicator) {
   slots_[slot].held = false;
+  if (pending == nullptr) slots_[slot].use.Become(MemoryKind::kReserved);
   slots_[slot].pending = std::move(pending);
   slots_[slot].communicator = communicator;
   slots_[slot].released = ++num_released_;
@@ -42,7 +46,9 @@ void SlotPool::Release(int slot, std::shared_ptr<Collective> pending, const Comm
 
 void SlotPool::Settled(const std::shared_ptr<Collective>& operation) {
   for (Slot& slot : slots_) {
-    if (slot.pending == operation) slot.pending = nullptr;
+    if (slot.pending != operation) continue;
+    slot.pending = nullptr;
+    if (!slot.held) slot.use.Become(MemoryKind::kReserved);
   }
 }
 
@@ -56,16 +62,21 @@ int SlotPool::num_held() const {
 }
 
 int SlotPool::Add() {
-  slots_.push_back({.memory = at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_))});
+  Slot slot;
+  slot.memory = TakeMemory(ledger_, MemoryKind::kReserved, slot.use, [this] {
+    return at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
+  });
+  slots_.push_back(std::move(slot));
   return num_slots() - 1;
 }
 
-absl::StatusOr<int> SlotPool::Take(int slot) {
+absl::StatusOr<int> SlotPool::Take(int slot, MemoryKind kind) {
   if (slots_[slot].pending != nullptr) {
     RETURN_IF_ERROR(slots_[slot].pending->Wait());
     slots_[slot].pending = nullptr;
   }
   slots_[slot].held = true;
+  slots_[slot].use.Become(kind);
   return slot;
 }
 

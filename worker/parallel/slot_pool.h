@@ -16,13 +16,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/collectives/communicator.h"
+#include "worker/diagnostics/ledger.h"
 
 namespace trainyard {
 
 class SlotPool {
  public:
-  // Makes `num_slots` slots of `bytes` at once; more only when all are held at the same time.
-  SlotPool(int64_t bytes, int num_slots, at::Device device);
+  // Makes `num_slots` slots of `bytes` at once; more only when all are held at the same time. `ledger` may be
+  // null; not owned.
+  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr);
 
   // Index of a slot that nothing reads or writes any more. Waits when there is none but such as an operation still
   // uses. Possible errors: those of that operation.
@@ -44,7 +46,8 @@ class SlotPool {
 
  private:
   struct Slot {
-    at::Tensor memory;  // bytes
+    at::Tensor memory = {};  // bytes
+    HeldMemory use = {};
     bool held = false;
     std::shared_ptr<Collective> pending = nullptr;
     const Communicator* communicator = nullptr;
@@ -52,10 +55,12 @@ class SlotPool {
   };
 
   int Add();
-  absl::StatusOr<int> Take(int slot);
+  absl::StatusOr<int> Acquire(MemoryKind kind);
+  absl::StatusOr<int> Take(int slot, MemoryKind kind);
 
   const int64_t bytes_;
   const at::Device device_;
+  Ledger* const ledger_;
   std::vector<Slot> slots_;
   uint64_t num_released_ = 0;
 };

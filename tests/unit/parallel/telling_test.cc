@@ -47,7 +47,7 @@ class ThreeLayers final : public Model {
     hooks.BeforeRoot();
     at::Tensor x = inputs;
     for (int unit = 1; unit <= 3; ++unit) {
-      x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in) {
+      x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in, ProductTape*) {
         auto parameter = [&](int i) { return parameters_[(unit - 1) * 3 + i].tensor; };
         return in * parameter(0) + parameter(1) * parameter(2);
       });

@@ -1,0 +1,211 @@
+// What strategies promise of memory, read from each rank's ledger: what is sharded is never held twice, at most three
+// units are whole at a time, memory is the same every step, and recomputed activations are not kept.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "tests/parity/rank_pool.h"
+#include "tests/parity/training.h"
+#include "worker/diagnostics/ledger.h"
+#include "worker/parallel/parallelize.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kBlocks = 4;
+
+// Few tokens and large blocks, or many tokens and small ones.
+Gpt2Config ModelOf(bool large_blocks) {
+  if (large_blocks) return {.layers = kBlocks, .heads = 5, .width = 640, .context = 16, .vocabulary = 64};
+  return {.layers = 6, .heads = 2, .width = 64, .context = 128, .vocabulary = 64};
+}
+
+struct Question {
+  bool large_blocks = true;
+  Strategy strategy = Strategy::kFsdp;
+  RecomputeMode recompute = RecomputeMode::kNone;
+
+  std::string ToString() const {
+    return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute));
+  }
+  static Question Parse(const std::string& text) {
+    std::istringstream in(text);
+    int large = 0, strategy = 0, recompute = 0;
+    in >> large >> strategy >> recompute;
+    return {large != 0, static_cast<Strategy>(strategy), static_cast<RecomputeMode>(recompute)};
+  }
+};
+
+using Answer = std::map<std::string, int64_t>;  // bytes
+
+int64_t Bytes(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; }
+int64_t Peak(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].peak_bytes; }
+// Of all that is in use; moments were there before and stay.
+int64_t PeakWithoutMoments(const Ledger& ledger) {
+  return ledger.in_use().peak() - Bytes(ledger, MemoryKind::kOptimizer);
+}
+
+// Three steps; what is measured is of the last.
+absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arguments) {
+  const Question question = Question::Parse(arguments);
+  Ledger& ledger = Ledger::OfProcess();
+  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat));
+  const MeshCommunicators communicators{
+      .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
+  ASSIGN_OR_RETURN(
+      auto strategy,
+      Parallelize(*model, rank.mesh, communicators,
+                  {.strategy = question.strategy, .recompute = {.mode = question.recompute}, .ledger = &ledger}));
+  const int64_t sequences = question.large_blocks ? 1 : 4;
+  Answer answer;
+  for (int step = 1; step <= 3; ++step) {
+    const auto [inputs, targets] = Samples(rank.rank, sequences, model->context());
+    const uint64_t tokens = static_cast<uint64_t>(inputs.numel() * rank.mesh.world_size());
+    strategy->BeginStep(tokens);
+    answer["between_steps_" + std::to_string(step)] = ledger.in_use().now();
+    ledger.ResetPeaks();
+    {
+      ASSIGN_OR_RETURN(at::Tensor loss, strategy->Forward([&, &in = inputs, &out = targets] {
+        return model->LossSum(in, out, *strategy, std::nullopt);
+      }));
+      answer["forward"] = PeakWithoutMoments(ledger);
+      RETURN_IF_ERROR(strategy->Backward(loss, /*last=*/true));
+    }
+    RETURN_IF_ERROR(strategy->FinishBackward());
+    answer["backward"] = PeakWithoutMoments(ledger);
+    answer["peak of activations"] = Peak(ledger, MemoryKind::kActivations);
+    answer["before_update"] = ledger.in_use().now();
+    RETURN_IF_ERROR(strategy->Step({.lr = 1e-3, .num_tokens = tokens}).status());
+  }
+  for (const KindUse& use : ledger.Read()) answer[MemoryKindName(use.kind)] = use.bytes;
+  std::string text;
+  for (const auto& [name, bytes] : answer) absl::StrAppend(&text, name, "=", bytes, "\n");
+  return text;
+}
+
+RankPool& Pool() {
+  static RankPool pool(4);
+  return pool;
+}
+
+// Of each rank.
+std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Question& question) {
+  auto results =
+      Pool().Run({.mesh = mesh, .transport = transport, .main = "measure", .arguments = question.ToString()});
+  EXPECT_TRUE(results.ok()) << results.status();
+  std::vector<Answer> answers;
+  for (const std::string& result : results.value_or(std::vector<std::string>{})) {
+    Answer& answer = answers.emplace_back();
+    std::istringstream in(result);
+    for (std::string line; std::getline(in, line);) {
+      answer[line.substr(0, line.find('='))] = std::stoll(line.substr(line.find('=') + 1));
+    }
+  }
+  return answers;
+}
+
+// Of all parameters, of a block and of what is in no block, in fp32.
+struct Sizes {
+  int64_t all = 0, unit = 0, root = 0;
+};
+Sizes SizesOf(const Gpt2Config& config) {
+  auto model = *NewGpt2(config, 1, at::kFloat);
+  Sizes sizes;
+  for (const NamedTensor& parameter : model->parameters()) {
+    const int64_t bytes = static_cast<int64_t>(parameter.tensor.nbytes());
+    sizes.all += bytes;
+    if (parameter.name.starts_with("h.0.")) sizes.unit += bytes;
+    if (!parameter.name.starts_with("h.")) sizes.root += bytes;
+  }
+  return sizes;
+}
+
+struct World {
+  const char* name;
+  MeshShape mesh;
+  Strategy strategy;
+  PoolTransport transport = PoolTransport::kSharedMemory;
+};
+std::ostream& operator<<(std::ostream& out, const World& world) { return out << world.name; }
+
+class ShardedMemory : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(, ShardedMemory,
+                         testing::Values(World{"fsdp_of_two", {.dp_shard = 2}, Strategy::kFsdp},
+                                         World{"zero3_of_four", {.dp_shard = 4}, Strategy::kZero3},
+                                         World{"hsdp", {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp},
+                                         World{"over_gloo", {.dp_shard = 2}, Strategy::kFsdp, PoolTransport::kGloo}),
+                         [](const testing::TestParamInfo<World>& info) { return std::string(info.param.name); });
+
+TEST_P(ShardedMemory, HoldsThreeUnitsBesideWhatIsShardedAndIsTheSameEveryStep) {
+  const World& world = GetParam();
+  const Sizes sizes = SizesOf(ModelOf(true));
+  // Room for activations and for a parameter's gradient before it is taken over; less than a unit.
+  const int64_t room = 16 * kMiB;
+  ASSERT_LT(room, sizes.unit);
+  const int64_t sharded = sizes.all / world.mesh.dp_shard;
+  // gloo needs memory as long as a unit each way (docs/decisions/0003-data-parallel.md).
+  const int64_t units = (world.transport == PoolTransport::kGloo ? 4 : 3) * sizes.unit;
+
+  for (const Answer& rank : Ask(world.mesh, world.transport, {.strategy = world.strategy})) {
+    EXPECT_LE(rank.at("forward"), sharded + units + sizes.root + room);
+    EXPECT_LE(rank.at("backward"), 2 * sharded + units + 2 * sizes.root + room);
+    EXPECT_GT(rank.at("backward"), 2 * sharded + 2 * sizes.unit) << "that cannot be all";
+    EXPECT_NEAR(static_cast<double>(rank.at("between_steps_2")), static_cast<double>(rank.at("between_steps_3")), 4096);
+    // Parameters, gradients and two moments of 4 bytes each; padding is far below a hundredth.
+    const int64_t kept = world.transport == PoolTransport::kGloo ? sizes.unit : 0;
+    EXPECT_LE(static_cast<double>(rank.at("before_update") - kept), 1.02 * 4 * static_cast<double>(sharded));
+    EXPECT_GE(rank.at("before_update"), 4 * sharded - kMiB);
+    EXPECT_EQ(rank.at("host"), 0);
+  }
+}
+
+TEST(ReplicatedMemory, IsWholeOnEachRankButForWhatTheStrategyShards) {
+  const int64_t all = SizesOf(ModelOf(true)).all;
+  const auto near = [](int64_t expected) {
+    return testing::AllOf(testing::Ge(expected - kMiB), testing::Le(expected + kMiB));
+  };
+
+  const Answer ddp = Ask({.dp_replicate = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kDdp}).at(1);
+  EXPECT_THAT(ddp.at("parameters"), near(all));
+  EXPECT_THAT(ddp.at("gradients"), near(all));
+  EXPECT_THAT(ddp.at("optimizer"), near(2 * all));
+  const Answer zero1 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero1}).at(1);
+  EXPECT_THAT(zero1.at("gradients"), near(all));
+  EXPECT_THAT(zero1.at("optimizer"), near(all));
+  const Answer zero2 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero2}).at(1);
+  EXPECT_THAT(zero2.at("parameters"), near(all));
+  EXPECT_THAT(zero2.at("before_update"), near(all + all / 2 + all));
+}
+
+TEST(Activations, AreHalvedAtLeastByRecompute) {
+  for (Strategy strategy : {Strategy::kDdp, Strategy::kFsdp}) {
+    const MeshShape mesh = strategy == Strategy::kDdp ? MeshShape{.dp_replicate = 2} : MeshShape{.dp_shard = 2};
+    auto peak = [&](RecomputeMode mode) {
+      return Ask(mesh, PoolTransport::kSharedMemory, {.large_blocks = false, .strategy = strategy, .recompute = mode})
+          .at(0)
+          .at("peak of activations");
+    };
+
+    const int64_t kept = peak(RecomputeMode::kNone);
+
+    EXPECT_LE(peak(RecomputeMode::kBlocks), kept / 2) << StrategyWord(strategy);
+    EXPECT_LT(peak(RecomputeMode::kSelective), kept * 8 / 10) << StrategyWord(strategy);
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  trainyard::Ledger::OfProcess();
+  trainyard::BecomePoolRankIfAsked(argc, argv, {{"measure", trainyard::Measure}});
+  at::set_num_threads(1);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,108 @@
+// What is allocated is either accounted for under a kind, or an activation; and peaks are of what was in use at a time.
+#include "worker/diagnostics/ledger.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kSize = 1 << 20;
+constexpr int64_t kSlack = 16384;  // what malloc adds to blocks
+
+at::Tensor NewTensor(int64_t bytes = kSize) { return at::empty({bytes}, at::kByte); }
+
+class LedgerTest : public testing::Test {
+ protected:
+  LedgerTest() {
+    before_ = ledger_.Read();
+    ledger_.ResetPeaks();
+  }
+  KindUse Now(MemoryKind kind) const {
+    KindUse use = ledger_.Read()[static_cast<int>(kind)];
+    use.bytes -= before_[static_cast<int>(kind)].bytes;
+    use.peak_bytes -= before_[static_cast<int>(kind)].bytes;
+    return use;
+  }
+  void ExpectNear(int64_t found, int64_t expected) {
+    EXPECT_GE(found, expected);
+    EXPECT_LE(found, expected + kSlack);
+  }
+
+  Ledger& ledger_ = Ledger::OfProcess();
+  std::vector<KindUse> before_;
+};
+
+TEST_F(LedgerTest, WhatNobodyAccountsForIsAnActivation) {
+  {
+    at::Tensor kept = NewTensor();
+    { at::Tensor passing = NewTensor(); }
+    ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
+  }
+  EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
+  ExpectNear(Now(MemoryKind::kActivations).peak_bytes, 2 * kSize);
+}
+
+TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
+  const int64_t in_use = ledger_.in_use().now();
+  HeldMemory use;
+  at::Tensor tensor = TakeMemory(&ledger_, MemoryKind::kParameters, use, [] {
+    at::Tensor help = NewTensor();  // gone when it is made
+    return NewTensor(3 * kSize);
+  });
+  ExpectNear(Now(MemoryKind::kParameters).bytes, 3 * kSize);
+  EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
+  EXPECT_EQ(Now(MemoryKind::kActivations).peak_bytes, 0);
+
+  use.Become(MemoryKind::kGradients);
+  EXPECT_EQ(Now(MemoryKind::kParameters).bytes, 0);
+  ExpectNear(Now(MemoryKind::kGradients).bytes, 3 * kSize);
+  use.Become(MemoryKind::kReserved);
+  EXPECT_EQ(ledger_.in_use().now(), in_use) << "idle memory is not in use";
+  ExpectNear(Now(MemoryKind::kReserved).bytes, 3 * kSize);
+
+  tensor.reset();
+  use = HeldMemory();
+  EXPECT_EQ(ledger_.in_use().now(), in_use);
+  EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
+  ExpectNear(Now(MemoryKind::kGradients).peak_bytes, 3 * kSize);
+}
+
+TEST_F(LedgerTest, MemoryThatOutlivesItsOwnerIsAnActivation) {
+  at::Tensor tensor;
+  {
+    HeldMemory use;
+    tensor = TakeMemory(&ledger_, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
+  }
+  ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
+  tensor.reset();
+  EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
+}
+
+TEST_F(LedgerTest, WithoutALedgerNothingIsAccountedFor) {
+  HeldMemory use;
+  at::Tensor tensor = TakeMemory(nullptr, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
+  use.Become(MemoryKind::kGradients);
+
+  ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
+  EXPECT_EQ(Now(MemoryKind::kOptimizer).bytes, 0);
+}
+
+TEST_F(LedgerTest, ThreadsAddUp) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int k = 0; k < 200; ++k) at::Tensor passing = NewTensor(kSize / 4);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
+  EXPECT_LE(Now(MemoryKind::kActivations).peak_bytes, kSize + 4 * kSlack);
+}
+
+}  // namespace
+}  // namespace trainyard

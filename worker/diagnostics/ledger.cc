@@ -1,0 +1,140 @@
+#include "worker/diagnostics/ledger.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <malloc.h>
+
+#include <utility>
+
+namespace trainyard {
+namespace {
+
+// While a thread makes what is accounted for otherwise, how much it has been given.
+thread_local bool takes = false;
+thread_local int64_t taken = 0;
+
+int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(memory)); }
+
+}  // namespace
+
+// LibTorch's own way to allocate, counted. A block's size is asked of malloc again when it is freed, so blocks carry
+// nothing.
+class CountingAllocator final : public at::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    void* memory = c10::alloc_cpu(bytes);
+    if (memory != nullptr) Ledger::OfProcess().Allocated(SizeOf(memory));
+    return {memory, memory, &Delete, at::Device(at::DeviceType::CPU)};
+  }
+  at::DeleterFnPtr raw_deleter() const override { return &Delete; }
+  void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
+
+  static void Delete(void* memory) {
+    if (memory == nullptr) return;
+    Ledger::OfProcess().Freed(SizeOf(memory));
+    c10::free_cpu(memory);
+  }
+};
+
+const char* MemoryKindName(MemoryKind kind) {
+  constexpr const char* kNames[] = {"parameters",  "gradients", "optimizer", "buffers",
+                                    "activations", "host",      "reserved"};
+  return kNames[static_cast<int>(kind)];
+}
+
+Ledger& Ledger::OfProcess() {
+  // Never destroyed: tensors of static life are freed after everything.
+  static Ledger* ledger = new Ledger;
+  static const bool counts = [] {
+    c10::SetCPUAllocator(new CountingAllocator);
+    return true;
+  }();
+  static_cast<void>(counts);
+  return *ledger;
+}
+
+void Ledger::Allocated(int64_t bytes) {
+  allocated_.Add(bytes);
+  if (takes) {
+    taken += bytes;
+  } else {
+    Enter(MemoryKind::kActivations, bytes);
+  }
+}
+
+void Ledger::Freed(int64_t bytes) {
+  allocated_.Correct(-bytes);
+  Leave(MemoryKind::kActivations, bytes);
+}
+
+void Ledger::Enter(MemoryKind kind, int64_t bytes) {
+  of(kind).Add(bytes);
+  if (InUse(kind)) in_use_.Add(bytes);
+}
+
+void Ledger::Leave(MemoryKind kind, int64_t bytes) {
+  of(kind).Correct(-bytes);
+  if (InUse(kind)) in_use_.Correct(-bytes);
+}
+
+std::vector<KindUse> Ledger::Read() const {
+  std::vector<KindUse> uses;
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
+    uses.push_back({static_cast<MemoryKind>(kind), kinds_[kind].now(), kinds_[kind].peak()});
+  }
+  return uses;
+}
+
+void Ledger::ResetPeaks() {
+  for (PeakCounter& kind : kinds_) kind.ResetPeak();
+  in_use_.ResetPeak();
+  allocated_.ResetPeak();
+}
+
+HeldMemory& HeldMemory::operator=(HeldMemory&& other) noexcept {
+  std::swap(ledger_, other.ledger_);
+  std::swap(kind_, other.kind_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(allocated_, other.allocated_);
+  return *this;
+}
+
+HeldMemory::~HeldMemory() {
+  if (ledger_ == nullptr) return;
+  ledger_->Leave(kind_, bytes_);
+  if (!allocated_) return;
+  // The tensor goes next, or somebody else has it: it counts as whatever is not accounted for.
+  ledger_->of(MemoryKind::kActivations).Correct(bytes_);
+  ledger_->in_use_.Correct(bytes_);
+}
+
+void HeldMemory::Become(MemoryKind kind) {
+  if (ledger_ == nullptr || kind == kind_) return;
+  ledger_->Leave(kind_, bytes_);
+  ledger_->Enter(kind, bytes_);
+  kind_ = kind;
+}
+
+at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::FunctionRef<at::Tensor()> make) {
+  if (ledger == nullptr) return make();
+  const bool before = std::exchange(takes, true);
+  const int64_t taken_before = std::exchange(taken, 0);
+  at::Tensor tensor = make();
+  takes = before;
+  const int64_t taken_now = std::exchange(taken, taken_before);
+  const at::DataPtr& memory = tensor.storage().data_ptr();
+  HeldMemory mine;
+  mine.ledger_ = ledger;
+  mine.kind_ = kind;
+  mine.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
+  mine.bytes_ = mine.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
+  // What else was needed to make it: freed again by now, or left to somebody.
+  const int64_t others = taken_now - (mine.allocated_ ? mine.bytes_ : 0);
+  ledger->of(MemoryKind::kActivations).Correct(others);
+  ledger->in_use_.Correct(others);
+  ledger->Enter(kind, mine.bytes_);
+  held = std::move(mine);
+  return tensor;
+}
+
+}  // namespace trainyard
