@@ -9,14 +9,15 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "worker/model/gelu.h"
+#include "worker/model/ops/attention.h"
+#include "worker/model/ops/gelu.h"
+#include "worker/model/ops/linear.h"
 #include "worker/model/product_tape.h"
 
 namespace trainyard {
@@ -38,7 +39,7 @@ struct LayerNorm {
   at::Tensor weight, bias;
 };
 struct Projection {
-  at::Tensor weight, bias;  // weight is [in, out]
+  NumberedTensor weight, bias;  // weight is [in, out]
 };
 struct Block {
   LayerNorm ln_1;
@@ -94,35 +95,33 @@ class Gpt2 final : public Model {
     int64_t tokens = inputs.size(1);
     double p = StartDropout(drop, /*unit=*/0);
     at::Tensor x = Drop(at::embedding(wte_, inputs) + wpe_.narrow(0, 0, tokens), p);
+    GradientSink* sink = hooks.sink();
     for (size_t i = 0; i < blocks_.size(); ++i) {
       const int unit = static_cast<int>(i) + 1;
-      x = hooks.RunUnit(unit, x, [this, i, unit, drop](const at::Tensor& in, ProductTape* tape) {
-        return Forward(blocks_[i], in, StartDropout(drop, unit), tape);
+      x = hooks.RunUnit(unit, x, [this, i, unit, drop, sink](const at::Tensor& in, ProductTape* tape) {
+        return Forward(blocks_[i], in, StartDropout(drop, unit), sink, tape);
       });
     }
     at::Tensor scores = at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
-  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop, ProductTape* tape) const {
-    at::Tensor attended = x + Drop(Attention(block, Norm(block.ln_1, x), drop, tape), drop);
-    at::Tensor hidden = Gelu(Project(block.c_fc, Norm(block.ln_2, attended), tape));
-    return attended + Drop(Project(block.mlp_proj, hidden, tape), drop);
+  at::Tensor Forward(const Block& block, const at::Tensor& x, double drop, GradientSink* sink,
+                     ProductTape* tape) const {
+    at::Tensor qkv = Linear(Norm(block.ln_1, x),
+                            {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape});
+    at::Tensor mixed = CausalAttention(qkv, config_.heads, drop);
+    at::Tensor attended = AddProjection(x, mixed, block.attn_proj, drop, sink, tape);
+    at::Tensor hidden = Linear(Norm(block.ln_2, attended), {.weight = block.c_fc.weight, .sink = sink, .tape = tape});
+    return AddProjection(attended, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, drop, sink, tape);
   }
 
-  at::Tensor Attention(const Block& block, const at::Tensor& x, double drop, ProductTape* tape) const {
-    int64_t sequences = x.size(0), tokens = x.size(1), d = config_.width;
-    // One unbind, not three selects: its backward writes the three gradients side by side in one pass.
-    at::Tensor qkv = Project(block.c_attn, x, tape).view({sequences, tokens, 3, config_.heads, d / config_.heads});
-    std::vector<at::Tensor> parts = qkv.unbind(2);
-    at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
-    at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, drop, /*is_causal=*/true);
-    return Project(block.attn_proj, mixed.transpose(1, 2).reshape({sequences, tokens, d}), tape);
-  }
-
-  static at::Tensor Project(const Projection& p, const at::Tensor& x, ProductTape* tape) {
-    at::Tensor y = Addmm(p.bias, x.view({-1, p.weight.size(0)}), p.weight, tape);
-    return y.view({x.size(0), x.size(1), p.weight.size(1)});
+  static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Projection& p, double drop,
+                                  GradientSink* sink, ProductTape* tape) {
+    LinearArgs args{.weight = p.weight, .bias = p.bias, .sink = sink, .tape = tape};
+    if (drop > 0) return residual + Drop(Linear(x, args), drop);
+    args.residual = residual;
+    return Linear(x, args);
   }
   at::Tensor Norm(const LayerNorm& norm, const at::Tensor& x) const {
     return at::layer_norm(x, {config_.width}, norm.weight, norm.bias, kLayerNormEps);
@@ -162,8 +161,9 @@ class Gpt2 final : public Model {
     return {.weight = weight, .bias = Add(name + ".bias", at::zeros({config_.width}))};
   }
   Projection MakeProjection(const std::string& name, int64_t in, int64_t out) {
+    const int number = static_cast<int>(parameters_.size());
     at::Tensor weight = Matrix(name + ".weight", in, out);
-    return {.weight = weight, .bias = Add(name + ".bias", at::zeros({out}))};
+    return {.weight = {weight, number}, .bias = {Add(name + ".bias", at::zeros({out})), number + 1}};
   }
 
   Gpt2Config config_;

@@ -43,6 +43,21 @@ struct Unit {
 // Its matrix products go by way of `tape`, if that is not null (product_tape.h).
 using UnitBody = std::function<at::Tensor(const at::Tensor& x, ProductTape* tape)>;
 
+// Takes gradients where they are made, in place of autograd: an operation's backward asks where the gradient of a
+// parameter goes and writes it there, in whatever type that is, with no tensor between. What is not taken goes through
+// autograd as ever. Possible errors are thrown, as those of a UnitHooks.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  struct Place {
+    at::Tensor tensor;  // dense, in the parameter's shape; undefined: not taken
+    bool first = true;  // written over; otherwise the gradient is added to what is there
+  };
+  // `parameter`: its number in the model. One that is taken must be written, then Done called, once in a pass.
+  virtual Place Claim(int parameter) = 0;
+  virtual void Done(int parameter) = 0;
+};
+
 // What a strategy does around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use from
 // BeforeRoot until the pass (backward included) is over. No operation may change a unit's output in place.
 class UnitHooks {
@@ -52,6 +67,8 @@ class UnitHooks {
   // Returns `y`, the result of the pass, or a view of it.
   virtual at::Tensor AfterRoot(const at::Tensor& y) = 0;
   virtual at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) = 0;
+  // Where backward of the pass under way leaves gradients; null: to autograd.
+  virtual GradientSink* sink() { return nullptr; }
 };
 
 // For passes that no strategy takes part in: sampling, a single process.

@@ -1,4 +1,4 @@
-#include "worker/model/gelu.h"
+#include "worker/model/ops/gelu.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>

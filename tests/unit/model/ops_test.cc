@@ -1,0 +1,192 @@
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "worker/model/ops/attention.h"
+#include "worker/model/ops/gelu.h"
+#include "worker/model/ops/linear.h"
+#include "worker/numerics/gemm.h"
+
+namespace trainyard {
+namespace {
+
+at::Tensor Leaf(at::Tensor value) { return value.detach().clone().requires_grad_(true); }
+
+// Largest difference, as a share of the largest element of `expected`.
+double RelativeDifference(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor exact = expected.detach().to(at::kDouble);
+  return ((found.detach().to(at::kDouble) - exact).abs().max() / exact.abs().max().clamp_min(1e-30)).item<double>();
+}
+
+// A result and the gradients of its weighted sum.
+std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& weights,
+                                      const std::vector<at::Tensor>& leaves) {
+  (y * weights.to(y.scalar_type())).sum().backward();
+  std::vector<at::Tensor> all{y.detach()};
+  for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad());
+  return all;
+}
+
+// Takes every gradient, in fp32.
+class Taker final : public GradientSink {
+ public:
+  explicit Taker(std::vector<at::Tensor> places)
+      : places_(std::move(places)), claimed_(places_.size()), done_(places_.size()) {}
+  Place Claim(int parameter) override { return {.tensor = places_[parameter], .first = claimed_[parameter]++ == 0}; }
+  void Done(int parameter) override { ++done_[parameter]; }
+  const std::vector<int>& done() const { return done_; }
+
+ private:
+  std::vector<at::Tensor> places_;
+  std::vector<int> claimed_, done_;
+};
+
+class OpsTest : public testing::Test {
+ protected:
+  OpsTest() { at::manual_seed(7); }
+  ~OpsTest() override { at::set_num_threads(1); }
+};
+
+// sequences, tokens, heads, width of a head
+class AttentionTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int, int>> {
+ protected:
+  std::vector<at::Tensor> Run(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, const at::Tensor& weights) {
+    at::Tensor leaf = Leaf(qkv);
+    return WithGradients(CausalAttentionBy(kernel, leaf, heads, 0), weights, {leaf});
+  }
+};
+
+TEST_P(AttentionTest, AgreesWithLibTorchs) {
+  const auto [sequences, tokens, heads, depth] = GetParam();
+  at::Tensor qkv = at::randn({sequences, tokens, 3 * heads * depth}),
+             weights = at::randn({sequences, tokens, heads * depth});
+  const auto exact = Run(AttentionKernel::kLibTorch, qkv.to(at::kDouble), heads, weights);
+
+  for (int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    const auto own = Run(AttentionKernel::kOwn, qkv, heads, weights);
+    const auto own16 = Run(AttentionKernel::kOwn, qkv.to(at::kBFloat16), heads, weights);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_LT(RelativeDifference(own[i], exact[i]), 3e-6) << "tensor " << i << ", " << threads << " threads";
+      EXPECT_LT(RelativeDifference(own16[i], exact[i]), 3e-2)
+          << "tensor " << i << " in bf16, " << threads << " threads";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OddSizes, AttentionTest,
+                         testing::Values(std::make_tuple(1, 1, 1, 1), std::make_tuple(2, 7, 3, 5),
+                                         std::make_tuple(1, 63, 2, 16), std::make_tuple(3, 64, 1, 32),
+                                         std::make_tuple(2, 65, 2, 17), std::make_tuple(1, 200, 2, 64)));
+
+TEST_F(OpsTest, AttentionIsTheSameWithAndWithoutGradientsAndOnAnyThreads) {
+  at::Tensor qkv = at::randn({2, 70, 3 * 24});
+  at::Tensor with = CausalAttention(Leaf(qkv), 3, 0).detach();
+
+  c10::NoGradGuard no_grad;
+  EXPECT_TRUE(with.equal(CausalAttention(qkv, 3, 0)));
+  at::set_num_threads(2);
+  EXPECT_TRUE(with.equal(CausalAttention(qkv, 3, 0)));
+}
+
+TEST_F(OpsTest, AttentionPassesOnNaNToWhatComesAfterItAndToNoBlockBefore) {
+  at::Tensor qkv = at::randn({1, 70, 3 * 16});
+  qkv[0][66].fill_(std::numeric_limits<float>::quiet_NaN());
+
+  at::Tensor out = CausalAttention(qkv, 1, 0)[0];
+
+  EXPECT_TRUE(out.narrow(0, 0, 64).isfinite().all().item<bool>());
+  EXPECT_TRUE(out.narrow(0, 66, 4).isnan().all().item<bool>());
+}
+
+TEST_F(OpsTest, AttentionOfLargeScoresIsFinite) {
+  at::Tensor qkv = at::randn({1, 40, 3 * 16}) * 300;
+  at::Tensor exact = CausalAttentionBy(AttentionKernel::kLibTorch, qkv.to(at::kDouble), 1, 0);
+  EXPECT_LT(RelativeDifference(CausalAttention(qkv, 1, 0), exact), 1e-3);
+}
+
+// rows, in, out
+class LinearTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int>> {};
+
+TEST_P(LinearTest, AgreesWithLibTorchsAndWithItselfThroughASink) {
+  const auto [rows, in, out] = GetParam();
+  at::Tensor x = at::randn({rows, in}), w = at::randn({in, out}), b = at::randn({out}), r = at::randn({rows, out});
+  at::Tensor weights = at::randn({rows, out});
+  auto run = [&](at::ScalarType type, GradientSink* sink) {
+    at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type)), lb = Leaf(b.to(type)), lr = Leaf(r.to(type));
+    at::Tensor y = Linear(lx, {.weight = {lw, 0}, .bias = {lb, 1}, .residual = lr, .sink = sink});
+    return WithGradients(y, weights, {lx, lr, lw, lb});
+  };
+  const auto exact = run(at::kDouble, nullptr);
+
+  for (int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const double most = type == at::kFloat ? 3e-6 : 3e-2;
+      Taker taker({at::zeros({in, out}), at::zeros({out})});
+      const auto own = run(type, nullptr), through = run(type, &taker);
+      Taker twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
+      run(type, &twice);
+      run(type, &twice);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), most) << type << ", tensor " << i;
+        if (i >= 3) continue;
+        EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
+      }
+      EXPECT_FALSE(through[3].defined() || through[4].defined()) << "a gradient went both ways";
+      EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
+      for (int i : {0, 1}) {
+        EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[3 + i]), most);
+        EXPECT_LT(RelativeDifference(twice.Claim(i).tensor, exact[3 + i] * 2), most) << "the first is not written over";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OddSizes, LinearTest,
+                         testing::Values(std::make_tuple(1, 1, 1), std::make_tuple(5, 3, 7),
+                                         std::make_tuple(300, 17, 33), std::make_tuple(513, 64, 48)));
+
+TEST_F(OpsTest, LinearHasNoUseForASinkWhereNothingIsTrained) {
+  at::Tensor x = Leaf(at::randn({4, 3})), w = at::randn({3, 2}), b = at::randn({2});
+  Taker taker({at::zeros({3, 2}), at::zeros({2})});
+
+  Linear(x, {.weight = {w, 0}, .bias = {b, 1}, .sink = &taker}).sum().backward();
+
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
+}
+
+TEST_F(OpsTest, GeluOfASumWithABiasAgreesWithLibTorchs) {
+  for (int columns : {1, 15, 16, 100}) {
+    at::Tensor x = at::randn({2, 9, columns}) * 2, b = at::randn({columns}), weights = at::randn({2, 9, columns});
+    at::Tensor dx = Leaf(x.to(at::kDouble)), db = Leaf(b.to(at::kDouble));
+    const auto exact = WithGradients(at::gelu(dx + db, "tanh"), weights, {dx, db});
+
+    for (int threads : {1, 2}) {
+      at::set_num_threads(threads);
+      for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        at::Tensor lx = Leaf(x.to(type)), lb = Leaf(b.to(type));
+        const auto own = WithGradients(Gelu(lx, {lb, 0}), weights, {lx, lb});
+        for (size_t i = 0; i < exact.size(); ++i) {
+          EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 2e-6 : 8e-2)
+              << columns << " " << type << " " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,100 @@
+#include "worker/model/ops/attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "worker/model/ops/attention_kernel.h"
+#include "worker/numerics/gemm.h"
+
+namespace trainyard {
+namespace {
+
+at::Tensor ByLibTorch(const at::Tensor& qkv, int64_t heads, double drop) {
+  const int64_t sequences = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
+  // One unbind, not three selects: its backward writes the three gradients side by side in one pass.
+  const std::vector<at::Tensor> parts = qkv.view({sequences, tokens, 3, heads, width / heads}).unbind(2);
+  at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
+  at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, drop, /*is_causal=*/true);
+  return mixed.transpose(1, 2).reshape({sequences, tokens, width});
+}
+
+// Element `offset` of a tensor of any type.
+std::byte* At(const at::Tensor& tensor, int64_t offset) {
+  return static_cast<std::byte*>(tensor.data_ptr()) + offset * static_cast<int64_t>(tensor.element_size());
+}
+
+// Calls `run(shape, first element of the head in a [.., width] tensor, number of the head, scratch)` for all heads of
+// all sequences.
+template <typename Run>
+void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
+  const int64_t sequences = qkv.size(0), width = qkv.size(2) / 3;
+  const AttentionShape shape{.tokens = qkv.size(1), .depth = width / heads, .width = width};
+  at::parallel_for(0, sequences * heads, 1, [&](int64_t first, int64_t last) {
+    at::Tensor scratch = at::empty({AttentionScratchBytes(shape)}, at::kByte);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t tokens_before = i / heads * shape.tokens, place = i % heads * shape.depth;
+      run(shape, tokens_before, place, i * shape.tokens, scratch.mutable_data_ptr());
+    }
+  });
+}
+
+at::Tensor Forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& log_sums) {
+  const int64_t width = qkv.size(2) / 3;
+  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), width}, qkv.options());
+  ForHeads(qkv, heads, [&](const AttentionShape& shape, int64_t before, int64_t place, int64_t row, void* scratch) {
+    RunAttention(shape,
+                 AttentionForward{.type = qkv.scalar_type(),
+                                  .qkv = At(qkv, before * 3 * width + place),
+                                  .out = At(out, before * width + place),
+                                  .log_sums = log_sums.mutable_data_ptr<float>() + row},
+                 scratch);
+  });
+  return out;
+}
+
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& qkv, int64_t heads) {
+    at::Tensor log_sums = at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options().dtype(at::kFloat));
+    at::Tensor out = Forward(qkv, heads, log_sums);
+    context->save_for_backward({qkv, out, log_sums});
+    context->saved_data["heads"] = heads;
+    return out;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &qkv = saved[0], &out = saved[1], &log_sums = saved[2];
+    const at::Tensor grad_out = gradients[0].contiguous();
+    at::Tensor grad_qkv = at::empty_like(qkv);
+    const int64_t width = qkv.size(2) / 3;
+    ForHeads(qkv, context->saved_data["heads"].toInt(),
+             [&](const AttentionShape& shape, int64_t before, int64_t place, int64_t row, void* scratch) {
+               RunAttention(shape,
+                            AttentionBackward{.type = qkv.scalar_type(),
+                                              .qkv = At(qkv, before * 3 * width + place),
+                                              .out = At(out, before * width + place),
+                                              .log_sums = log_sums.const_data_ptr<float>() + row,
+                                              .grad_out = At(grad_out, before * width + place),
+                                              .grad_qkv = At(grad_qkv, before * 3 * width + place)},
+                            scratch);
+             });
+    return {grad_qkv, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor CausalAttentionBy(AttentionKernel kernel, const at::Tensor& qkv, int64_t heads, double drop) {
+  if (kernel == AttentionKernel::kLibTorch) return ByLibTorch(qkv, heads, drop);
+  return AttentionFunction::apply(qkv.contiguous(), heads);
+}
+
+at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop) {
+  const bool own = drop == 0 && qkv.is_cpu() && HasGemm(qkv.scalar_type()) && qkv.numel() > 0;
+  return CausalAttentionBy(own ? AttentionKernel::kOwn : AttentionKernel::kLibTorch, qkv, heads, drop);
+}
+
+}  // namespace trainyard

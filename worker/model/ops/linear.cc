@@ -1,0 +1,179 @@
+#include "worker/model/ops/linear.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "worker/model/ops/rounding.h"
+#include "worker/numerics/gemm.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kRows = 256;  // of 16-bit results at a time
+
+bool IsOurs(const at::Tensor& x) { return x.is_cpu() && HasGemm(x.scalar_type()); }
+
+template <typename T>
+MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
+  return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
+}
+
+// x w (or x w^T), with what is to be added, in 16 bits.
+void RoundedProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
+                    const at::Tensor& residual, const at::Tensor& y) {
+  using T = c10::BFloat16;
+  const int64_t in = x.size(1), out = y.size(1), blocks = (x.size(0) + kRows - 1) / kRows;
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    at::Tensor sums = at::empty({std::min(kRows, x.size(0)), out}, at::kFloat);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kRows, rows = std::min(kRows, x.size(0) - first);
+      Gemm(rows, out, in, 1, {x.const_data_ptr<T>() + first * in, in}, Ref<T>(w, transposed), 0,
+           sums.mutable_data_ptr<float>(), out);
+      RoundRows({.sums = sums.const_data_ptr<float>(),
+                 .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
+                 .residual = residual.defined() ? residual.const_data_ptr<T>() + first * out : nullptr,
+                 .to = y.mutable_data_ptr<T>() + first * out,
+                 .rows = rows,
+                 .columns = out});
+    }
+  });
+}
+
+// All are matrices here.
+at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& residual) {
+  if (!IsOurs(x)) {
+    at::Tensor y = bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
+    return residual.defined() ? y.add_(residual) : y;
+  }
+  at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
+  if (x.scalar_type() == at::kBFloat16) {
+    RoundedProduct(x, w, /*transposed=*/false, bias, residual, y);
+    return y;
+  }
+  if (residual.defined() && bias.defined()) {
+    at::add_out(y, residual, bias);
+  } else if (residual.defined() || bias.defined()) {
+    y.copy_(residual.defined() ? residual : bias.expand_as(y));
+  }
+  const float beta = residual.defined() || bias.defined() ? 1 : 0;
+  Gemm(x.size(0), w.size(1), x.size(1), 1, Ref<float>(x), Ref<float>(w), beta, y.mutable_data_ptr<float>(), y.size(1));
+  return y;
+}
+
+at::Tensor GradientOfInput(const at::Tensor& grad, const at::Tensor& w) {
+  if (!IsOurs(grad)) return at::mm(grad, w.t());
+  at::Tensor x = at::empty({grad.size(0), w.size(0)}, grad.options());
+  if (grad.scalar_type() == at::kBFloat16) {
+    RoundedProduct(grad, w, /*transposed=*/true, {}, {}, x);
+  } else {
+    Gemm(x.size(0), x.size(1), grad.size(1), 1, Ref<float>(grad), Ref<float>(w, true), 0, x.mutable_data_ptr<float>(),
+         x.size(1));
+  }
+  return x;
+}
+
+// Writes x^T grad into `place`, or adds it.
+void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool first) {
+  if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
+    at::Tensor gradient = at::mm(x.t(), grad);
+    first ? place.copy_(gradient) : place.add_(gradient);
+    return;
+  }
+  float* to = place.mutable_data_ptr<float>();
+  const int64_t in = x.size(1), out = grad.size(1);
+  if (x.scalar_type() == at::kFloat) {
+    Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), first ? 0 : 1, to, out);
+  } else {
+    using T = c10::BFloat16;
+    Gemm(in, out, x.size(0), 1, Ref<T>(x, true), Ref<T>(grad), first ? 0 : 1, to, out);
+  }
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  using Context = torch::autograd::AutogradContext;
+  enum Input { kX, kWeight, kBias, kResidual };
+
+  static at::Tensor forward(Context* context, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
+                            const std::optional<at::Tensor>& made, int64_t sink, int64_t weight_number,
+                            int64_t bias_number) {
+    context->save_for_backward({x, weight});
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["has_residual"] = residual.has_value();
+    context->saved_data["sink"] = sink;
+    context->saved_data["weight"] = weight_number;
+    context->saved_data["bias"] = bias_number;
+    if (made.has_value()) return made->detach();
+    return Forward(x, weight, bias.value_or(at::Tensor()), residual.value_or(at::Tensor()));
+  }
+
+  static torch::autograd::tensor_list backward(Context* context, torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const at::Tensor grad = gradients[0].contiguous();
+    auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
+    torch::autograd::tensor_list result(8);
+    // Parameters first: what their flat gradients are sent with is then on its way the sooner.
+    if (context->needs_input_grad(kWeight)) {
+      const int number = static_cast<int>(context->saved_data["weight"].toInt());
+      GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
+      if (place.tensor.defined()) {
+        WriteGradientOfWeight(x, grad, place.tensor, place.first);
+        sink->Done(number);
+      } else {
+        result[kWeight] = at::empty(weight.sizes(), weight.options());
+        WriteGradientOfWeight(x, grad, result[kWeight], /*first=*/true);
+      }
+    }
+    // Autograd counts the tensors that were there.
+    const bool has_bias = context->saved_data["has_bias"].toBool(),
+               has_residual = context->saved_data["has_residual"].toBool();
+    if (has_bias && context->needs_input_grad(2)) {
+      result[kBias] = GiveRowSum(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
+    }
+    if (context->needs_input_grad(kX)) result[kX] = GradientOfInput(grad, weight);
+    if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor GiveRowSum(const at::Tensor& rows, GradientSink* sink, int number) {
+  const at::Tensor matrix = rows.view({-1, rows.size(-1)});
+  GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
+  if (!place.tensor.defined()) return matrix.sum(0);
+  if (place.first) {
+    at::sum_out(place.tensor, matrix, {0}, /*keepdim=*/false, place.tensor.scalar_type());
+  } else {
+    place.tensor.add_(matrix.sum(0, /*keepdim=*/false, place.tensor.scalar_type()));
+  }
+  sink->Done(number);
+  return {};
+}
+
+at::Tensor Linear(const at::Tensor& x, const LinearArgs& args) {
+  const at::Tensor& weight = args.weight.tensor;
+  auto matrix = [](const at::Tensor& t) { return t.reshape({-1, t.size(-1)}); };
+  auto if_defined = [](const at::Tensor& t) { return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt; };
+  const bool replays = args.tape != nullptr && args.tape->replays();
+  const at::Tensor made = replays ? args.tape->Next() : at::Tensor();
+  const at::Tensor residual = args.residual.defined() ? matrix(args.residual).contiguous() : at::Tensor();
+  at::Tensor y = LinearFunction::apply(matrix(x).contiguous(), weight, if_defined(args.bias.tensor),
+                                       if_defined(residual), if_defined(made), reinterpret_cast<int64_t>(args.sink),
+                                       int64_t{args.weight.number}, int64_t{args.bias.number});
+  if (args.tape != nullptr && !replays) args.tape->Keep(y);
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = weight.size(1);
+  return y.view(shape);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,103 @@
+// What loops over fp32 memory are made of, 16 numbers at a time whatever registers the CPU has: the compiler cuts such
+// a vector into as many as it takes. For files that are compiled with -O3 -fno-trapping-math -fno-math-errno
+// -Wno-psabi; everything is inlined, so that it is made of the instructions of the function that uses it
+// (TRAINYARD_AVX512, TRAINYARD_AVX2, none).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "worker/numerics/sixteen_bit.h"
+
+#define TRAINYARD_INLINE inline __attribute__((always_inline))
+#define TRAINYARD_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")))
+#define TRAINYARD_AVX2 __attribute__((target("avx2,fma")))
+
+namespace trainyard {
+
+inline constexpr int64_t kLanes = 16;
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+inline bool CpuHasAvx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+inline bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+TRAINYARD_INLINE Floats LoadLanes(const float* from) {
+  Floats lanes;
+  std::memcpy(&lanes, from, sizeof lanes);
+  return lanes;
+}
+TRAINYARD_INLINE void StoreLanes(Floats lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
+// bf16, as what it is made of.
+TRAINYARD_INLINE Floats LoadLanes(const uint16_t* from) {
+  Halves bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return std::bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+}
+// To the nearest, ties to even.
+TRAINYARD_INLINE void StoreLanes(Floats lanes, uint16_t* to) {
+  const Words bits = std::bit_cast<Words>(lanes);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words kept = (bits & 0x7fffffffu) > 0x7f800000u ? Words{} + 0x7fc0u : rounded;  // what is no number stays none
+  const Halves halves = __builtin_convertvector(kept, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+TRAINYARD_INLINE Floats AllLanes(float value) { return Floats{} + value; }
+TRAINYARD_INLINE Floats MaxLanes(Floats a, Floats b) { return a > b ? a : b; }
+
+TRAINYARD_INLINE float SumOfLanes(Floats lanes) {
+  float sum = 0;
+  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+  return sum;
+}
+TRAINYARD_INLINE float MaxOfLanes(Floats lanes) {
+  float most = lanes[0];
+  for (int lane = 1; lane < kLanes; ++lane) most = most > lanes[lane] ? most : lanes[lane];
+  return most;
+}
+
+// e^x for x in [-87, 87], to about 1e-7 relative: 2^n times a polynomial in what is left, which is at most half of ln 2
+// (Cephes' expf).
+TRAINYARD_INLINE Floats ExpOfLanes(Floats x) {
+  constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it leaves no bits for a fraction
+  const Floats n = (x * kLog2E + kRound) - kRound;
+  const Floats r = (x - n * kLn2High) - n * kLn2Low;
+  Floats p = AllLanes(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * std::bit_cast<Floats>((__builtin_convertvector(n, Ints) + 127) << 23);
+}
+
+// Fewer than a vector: the others are 0, and are not stored.
+template <typename T>
+TRAINYARD_INLINE Floats LoadSome(const T* from, int64_t size) {
+  T all[kLanes] = {};
+  std::memcpy(all, from, static_cast<size_t>(size) * sizeof(T));
+  return LoadLanes(all);
+}
+template <typename T>
+TRAINYARD_INLINE void StoreSome(Floats lanes, T* to, int64_t size) {
+  T all[kLanes];
+  StoreLanes(lanes, all);
+  std::memcpy(to, all, static_cast<size_t>(size) * sizeof(T));
+}
+
+TRAINYARD_INLINE void ToBfloat16(const float* from, uint16_t* to, int64_t size) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) StoreLanes(LoadLanes(from + i), to + i);
+  for (; i < size; ++i) to[i] = NearestBfloat16(from[i]);
+}
+
+}  // namespace trainyard
