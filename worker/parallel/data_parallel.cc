@@ -15,7 +15,7 @@
 namespace trainyard {
 namespace {
 
-class FlatDataParallel final : public DataParallel, private BackwardEvents {
+class FlatDataParallel final : public DataParallel, private BackwardEvents, private GradientSink {
  public:
   FlatDataParallel(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options)
       : model_(model),
@@ -71,6 +71,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
     if (units() && parts_->runner.evaluates()) ThrowUnlessOk(parts_->runner.RunToEnd());
     return y;
   }
+
+  GradientSink* sink() override { return this; }
 
   // --- What the loop calls. ---
 
@@ -173,6 +175,16 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents {
   }
 
  private:
+  // --- What operations call in backward. ---
+
+  Place Claim(int parameter) override {
+    ThrowUnlessOk(error_);
+    absl::StatusOr<Place> place = parts_->reducer.Claim(parameter);
+    ThrowUnlessOk(place.status());
+    return *std::move(place);
+  }
+  void Done(int parameter) override { ThrowUnlessOk(parts_->reducer.Done(parameter)); }
+
   // --- What autograd calls. ---
 
   absl::Status OnGradient(int parameter) override { return parts_->reducer.OnGradient(parameter); }

@@ -29,7 +29,6 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
       placements_(placements),
       precision_(precision),
       rank_(shard.rank()),
-      takes_over_(placements.gradients == kShard || AccumulatorType(precision) != precision.param),
       parameters_(std::move(parameters)) {
   c10::NoGradGuard no_grad;
   std::sort(parameters_.begin(), parameters_.end());
@@ -106,7 +105,6 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor parameter = model_.parameters()[parameters_[i]].tensor;
     parameter.set_data(sharded ? NewDoor(layout_.offsets[i], parameter) : View(whole_parameters_, i));
-    if (!takes_over_) parameter.mutable_grad() = View(whole_gradients_, i);
   }
   return absl::OkStatus();
 }

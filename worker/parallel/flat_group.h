@@ -60,8 +60,6 @@ class FlatGroup {
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // Autograd cannot add into the gradients by itself: they are sharded, or of another type than the weights.
-  bool takes_over() const { return takes_over_; }
   // Sharded gradients: whether their sums are of use, as far as the ledger is concerned.
   void HoldGradients(bool in_use);
   // After the masters were changed from outside: sets this rank's weights by them.
@@ -89,7 +87,6 @@ class FlatGroup {
   const Placements placements_;
   const Precision precision_;
   const int rank_;
-  const bool takes_over_;
   std::vector<int> parameters_;
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole

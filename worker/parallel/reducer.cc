@@ -54,31 +54,35 @@ void Reducer::BeginRound(bool reduce, bool last) {
 }
 
 absl::Status Reducer::OnGradient(int parameter) {
-  State& state = states_[group_of_[parameter]];
-  const FlatGroup& group = *groups_[group_of_[parameter]];
+  at::Tensor tensor = model_.parameters()[parameter].tensor;
+  if (!tensor.grad().defined()) return absl::OkStatus();  // it went through the sink
+  ASSIGN_OR_RETURN(GradientSink::Place place, Claim(parameter));
+  place.first ? place.tensor.copy_(tensor.grad()) : place.tensor.add_(tensor.grad());
+  tensor.mutable_grad().reset();
+  return Done(parameter);
+}
+
+absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
+  const int number = group_of_[parameter], in_group = number_in_group_[parameter];
+  State& state = states_[number];
+  const FlatGroup& group = *groups_[number];
   if (state.started) {
     return absl::InternalError(absl::StrCat("the gradient of ", model_.parameters()[parameter].name,
                                             " came after those of ", group.name(), " were reduced"));
   }
-  if (group.takes_over()) {
-    RETURN_IF_ERROR(TakeOver(state, group, parameter));
+  if (!state.flat.defined()) {
+    RETURN_IF_ERROR(Acquire(state, number));
   }
-  --state.num_missing;
-  const bool buckets = group.placements().parameters == Placement::kReplicate;
-  return buckets && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
+  const bool first = !state.written[in_group];
+  state.written[in_group] = true;
+  return GradientSink::Place{.tensor = group.View(state.flat, in_group), .first = first};
 }
 
-absl::Status Reducer::TakeOver(State& state, const FlatGroup& group, int parameter) {
-  if (!state.flat.defined()) {
-    RETURN_IF_ERROR(Acquire(state, group_of_[parameter]));
-  }
-  at::Tensor tensor = model_.parameters()[parameter].tensor;
-  const int number = number_in_group_[parameter];
-  at::Tensor place = group.View(state.flat, number);
-  state.written[number] ? place.add_(tensor.grad()) : place.copy_(tensor.grad());
-  state.written[number] = true;
-  tensor.mutable_grad().reset();
-  return absl::OkStatus();
+absl::Status Reducer::Done(int parameter) {
+  const int number = group_of_[parameter];
+  --states_[number].num_missing;
+  const bool buckets = groups_[number]->placements().parameters == Placement::kReplicate;
+  return buckets && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
 }
 
 absl::Status Reducer::Acquire(State& state, int number) {
@@ -154,14 +158,10 @@ absl::Status Reducer::Start(int number) {
   group.HoldGradients(true);
   state.started = true;
   in_order_.push_back(number);
-  if (group.takes_over()) {
-    if (!state.flat.defined()) {
-      RETURN_IF_ERROR(Acquire(state, number));
-    }
-    ZeroUnwritten(state, group);
-  } else {
-    state.flat = group.whole_gradients();
+  if (!state.flat.defined()) {
+    RETURN_IF_ERROR(Acquire(state, number));
   }
+  ZeroUnwritten(state, group);
   if (number == 0) Spoil(state.flat);
   if (sharded_ && group.layout().world == 1) return absl::OkStatus();
   BeginReduce(number);
@@ -254,7 +254,6 @@ void Reducer::BeginStep() {
   for (size_t g = 0; g < states_.size(); ++g) {
     states_[g].has_sum = false;
     groups_[g]->HoldGradients(false);
-    if (!groups_[g]->takes_over()) groups_[g]->whole_gradients().zero_();
   }
 }
 

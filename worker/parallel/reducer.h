@@ -1,10 +1,11 @@
 // Gradients on their way to their sum over all ranks. Per group:
 //
-//   replicated   autograd adds straight into the whole flat gradient; once complete: all-reduce, or (zero1) a
-//                reduce-scatter in place
-//   sharded      each gradient is taken over into a flat buffer (written first, added to after), which is a slot, or
-//                memory of its own where gradients are kept over several rounds; once complete: reduce-scatter into
-//                this rank's shard
+//   all          each gradient is written into a flat buffer when it is the first of a reduction, and added to after:
+//   by the
+//                operation that makes it (GradientSink: Claim, Done), or taken over from autograd (OnGradient)
+//   replicated   into the whole flat gradient; once complete: all-reduce, or (zero1) a reduce-scatter in place
+//   sharded      into a slot, or memory of its own where gradients are kept over several rounds; once complete:
+//                reduce-scatter into this rank's shard
 //   16 bits      sums are made in fp32 (AccumulatorType); what is sent is cast to precision.reduce and back
 //   and across   with dp_replicate above 1 a shard's sum goes through an all-reduce over that axis
 //
@@ -42,6 +43,10 @@ class Reducer {
   void BeginRound(bool reduce, bool last);
   // The gradient of `parameter` (of the model) in this round is complete. Possible errors: those of a Collective.
   absl::Status OnGradient(int parameter);
+  // Where the gradient of `parameter` in this round is to be written, and after that. Possible errors: as of
+  // OnGradient.
+  absl::StatusOr<GradientSink::Place> Claim(int parameter);
+  absl::Status Done(int parameter);
 
   // Starts the reduction of a group; what was not written is zero.
   absl::Status Start(int group);
@@ -76,7 +81,6 @@ class Reducer {
     int64_t event = -1;  // of the reduction under way, across replicas too
   };
 
-  absl::Status TakeOver(State& state, const FlatGroup& group, int parameter);
   absl::Status Acquire(State& state, int number);
   // Flat memory as long as group `number` for what is sent: a slot, or the group's own.
   absl::StatusOr<at::Tensor> WireMemory(State& state, int number);

@@ -118,7 +118,7 @@ TEST_F(DdpTest, ABrokenReductionIsTold) {
   EXPECT_TRUE(absl::IsUnavailable(strategy->FinishBackward()));
 }
 
-TEST_F(DdpTest, GradientsAreZeroAfterAStepAndTheModelKeepsItsWeights) {
+TEST_F(DdpTest, NoGradientIsLeftAfterAStepAndTheModelKeepsItsWeights) {
   at::Tensor before = model_->parameters()[0].tensor.detach().clone();
   auto strategy = Make(true);
   EXPECT_TRUE(before.equal(model_->parameters()[0].tensor)) << "moving into flat buffers changed a parameter";
@@ -129,7 +129,7 @@ TEST_F(DdpTest, GradientsAreZeroAfterAStepAndTheModelKeepsItsWeights) {
 
   EXPECT_GT(output.gradient_norm, 0);
   for (const NamedTensor& parameter : model_->parameters()) {
-    EXPECT_EQ(parameter.tensor.grad().abs().max().item<float>(), 0) << parameter.name;
+    EXPECT_FALSE(parameter.tensor.grad().defined()) << parameter.name;
   }
   EXPECT_FALSE(before.equal(model_->parameters()[0].tensor));
 }
