@@ -143,8 +143,9 @@ def measure(rows, table, rounds, folder, tell):
             tell(f"round {turn + 1} of {rounds}: {name}")
             try:
                 measured[name] = measures[name]()
-            except sides.Refused as refusal:
-                skipped[name] = str(refusal)
+            except sides.MeasurementFailed as failure:  # one that does not run says so in the table; the others go on
+                skipped[name] = str(failure).splitlines()[0]
+                tell(f"{name}: {failure}")
                 continue
             found.setdefault(name, []).append(measured[name])
         for row in rows:
@@ -202,10 +203,7 @@ def main():
         print(f"bench: {line}", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        try:
-            found, skipped = measure(rows, table, args.rounds, folder, tell)
-        except sides.MeasurementFailed as failure:
-            sys.exit(f"bench: {failure}")
+        found, skipped = measure(rows, table, args.rounds, folder, tell)
     summaries = [row.summary() for row in rows if row.figures]
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
     not_measured += [{"row": name, "what": f"{what} (aim {aim})", "why": "this trainer has no CUDA device to run on here"}
