@@ -10,11 +10,11 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
-find_program(MOLD mold)
-if(MOLD)
-  # Where a page ends right before .dynamic, mold lets the read-only stretch begin in the page before, which is in no
-  # segment, if a single byte of .tbss stands there (LibTorch's headers bring one): the program does not start.
-  add_link_options(-fuse-ld=mold LINKER:-z,norelro)
+# Not mold, which is as fast: Debian's 1.10 makes a program that does not start where a single byte of .tbss (LibTorch's
+# headers bring one) ends a page before .dynamic, and without a read-only stretch some links never end.
+find_program(LLD ld.lld)
+if(LLD)
+  add_link_options(-fuse-ld=lld)
 endif()
 
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
