@@ -19,6 +19,8 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kBatchEvents = 1'024;
+// More than that is not held.
+constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
 // A store that takes nothing is tried again after 50 ms, doubling up to a second, and said to be so every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
@@ -62,6 +64,21 @@ std::optional<CallId> CallOf(const Event& event) {
       event);
 }
 
+// Whether somebody waits for it; what is left is told to logs, metrics and daemons that go on without.
+bool IsAwaited(const Effect& effect) {
+  return std::visit(
+      [](const auto& what) {
+        using T = std::decay_t<decltype(what)>;
+        if constexpr (std::is_same_v<T, SendToHost>) {
+          return !what.message.has_ack();
+        } else {
+          return !(std::is_same_v<T, WriteLog> || std::is_same_v<T, JobTold> || std::is_same_v<T, EventsDropped> ||
+                   std::is_same_v<T, FailureCounted> || std::is_same_v<T, SaveCounted>);
+        }
+      },
+      effect);
+}
+
 bool IsForNow(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsResourceExhausted(status); }
 
 }  // namespace
@@ -83,7 +100,8 @@ void CoreLoop::Loop() {
   while (true) {
     bool closed = options_.queue->closed();
     // No time passes for the core while the store takes nothing, so there is no tick to wake for.
-    absl::StatusOr<size_t> handled = RunOnce(std::min(stalled_.has_value() ? retry_at_ : next_tick_, flush_at_));
+    absl::Time until = std::min({stalled_.has_value() ? retry_at_ : next_tick_, flush_at_, held_until_});
+    absl::StatusOr<size_t> handled = RunOnce(until);
     if (!handled.ok()) {
       options_.queue->Close();
       options_.failed(handled.status());
@@ -109,14 +127,13 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   size_t taken = batch.size();
   Clock& wall = options_.wall == nullptr ? *options_.clock : *options_.wall;
   const CoreTime now = last_now_ = time_.Advance(options_.clock->TimeNow(), wall.TimeNow());
-  Unwritten unwritten;
+  Unwritten unwritten = std::exchange(held_, {});
   LoopRound& round = unwritten.round;
   round.queue_length = options_.queue->size() + deferred_.size();
-  round.reports_shed = options_.queue->TakeShed();
-  std::vector<std::vector<Record>> turns;
+  round.reports_shed += options_.queue->TakeShed();
   const auto take = [&](Output output) {
     round.records += output.records.size();
-    if (!output.records.empty()) turns.push_back(std::move(output.records));
+    if (!output.records.empty()) unwritten.turns.push_back(std::move(output.records));
     std::move(output.effects.begin(), output.effects.end(), std::back_inserter(unwritten.effects));
   };
   if (!std::exchange(started_core_, true)) {
@@ -141,10 +158,22 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
     take(options_.core->Handle(std::move(event), now));
 #endif
   }
-  round.handle_time = absl::Now() - begin;
-  unwritten.commits = MakeCommits(std::move(turns));
+  round.handle_time += absl::Now() - begin;
+  if (held_until_ == absl::InfiniteFuture()) held_until_ = now.steady + kHoldMost;
+  if (MayHold(unwritten) && now.steady < held_until_) {
+    held_ = std::move(unwritten);
+    flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
+    return taken;
+  }
+  held_until_ = absl::InfiniteFuture();
+  unwritten.commits = MakeCommits(std::exchange(unwritten.turns, {}));
   RETURN_IF_ERROR(Write(std::move(unwritten)));
   return taken;
+}
+
+bool CoreLoop::MayHold(const Unwritten& unwritten) const {
+  if (unwritten.turns.empty() || unwritten.round.records > kHoldRecords || options_.queue->closed()) return false;
+  return std::none_of(unwritten.effects.begin(), unwritten.effects.end(), IsAwaited);
 }
 
 // All of it, or up to the first commit that the store refuses: then the rest waits, and so does every effect.

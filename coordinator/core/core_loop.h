@@ -5,6 +5,9 @@
 // acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to the above).
 // The store is tried again until it takes what it refused; no time passes for the core meanwhile.
 //
+// A batch that leads to nothing but acknowledgements is held for up to kHoldMost, to be written with what follows:
+// while a group forms, its ranks' facts come one by one, and a disk write for each would be what all of them wait for.
+//
 // What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
 // from any other thread; effects are released on the loop's thread.
 #pragma once
@@ -72,6 +75,9 @@ class CoreLoop {
   // Closes the queue, handles what is in it, ends the thread.
   void Stop();
 
+  // A batch is held no longer than that; an acknowledgement waits longer to go out with others.
+  static constexpr absl::Duration kHoldMost = absl::Milliseconds(10);
+
   // One round without the thread, for tests. Returns the number of events handled.
   absl::StatusOr<size_t> RunOnce(absl::Time until);
 
@@ -82,10 +88,12 @@ class CoreLoop {
     size_t written = 0;  // of `commits`
     std::vector<Effect> effects;
     LoopRound round;
+    std::vector<std::vector<Record>> turns;  // that make up `commits`, once it is decided to write them
   };
 
   void Loop();
   std::vector<Event> TakeBatch(absl::Time until);
+  bool MayHold(const Unwritten& unwritten) const;
   absl::Status Write(Unwritten unwritten);
   void Release(Unwritten& written);
   // A round while the store refuses what the one before brought about.
@@ -97,8 +105,10 @@ class CoreLoop {
   Options options_;
   uint64_t revision_;
   std::optional<Unwritten> stalled_;
-  std::deque<Event> deferred_;  // came while the store took nothing
-  size_t deferred_bytes_ = 0;   // QueuedBytes of them
+  Unwritten held_;
+  absl::Time held_until_ = absl::InfiniteFuture();  // infinite: none is
+  std::deque<Event> deferred_;                      // came while the store took nothing
+  size_t deferred_bytes_ = 0;                       // QueuedBytes of them
   absl::Time stalled_since_;
   absl::Time retry_at_;
   absl::Duration retry_wait_;

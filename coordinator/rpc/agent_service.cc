@@ -11,9 +11,11 @@ namespace trainyard {
 
 namespace {
 
-// Nobody waits for an acknowledgement to go on, and one stands for all before it: what a host tells within this time is
-// acknowledged once.
-constexpr absl::Duration kAckWait = absl::Milliseconds(20);
+// Nobody waits for an acknowledgement to go on, and one stands for all before it: they go once no host has told
+// anything for the shorter time, so that those who form a group or end it do not wait behind them; at the latest after
+// the longer.
+constexpr absl::Duration kAckQuiet = absl::Milliseconds(20);
+constexpr absl::Duration kAckWait = absl::Milliseconds(100);
 
 // One PushLogs. Reads on only while the reader it feeds keeps up.
 class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
@@ -93,7 +95,9 @@ grpc::ServerReadReactor<v1::LogChunk>* AgentServiceImpl::PushLogs(grpc::Callback
 
 void AgentServiceImpl::Release(SendToHost send) {
   if (send.message.has_ack()) {
-    if (acks_.empty()) acks_due_ = Clock::GetSteadyClock().TimeNow() + kAckWait;
+    const absl::Time now = Clock::GetSteadyClock().TimeNow();
+    if (acks_.empty()) acks_by_ = now + kAckWait;
+    acks_due_ = std::min(acks_by_, now + kAckQuiet);
     acks_[send.session] = std::move(send.message);
     return;
   }

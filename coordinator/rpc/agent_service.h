@@ -53,6 +53,7 @@ class AgentServiceImpl final : public AgentServiceBase {
   ValueFanOut values_{sessions_};
   std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest of each host
   absl::Time acks_due_;
+  absl::Time acks_by_;  // at the latest
 };
 
 }  // namespace trainyard

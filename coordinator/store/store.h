@@ -33,8 +33,9 @@ struct Snapshot {
 
 class Store {
  public:
-  // What one commit may hold; it is what a replicated store takes in one transaction.
-  static constexpr size_t kEntriesMax = 100;
+  // What one commit may hold: a replicated store takes no more in one transaction, and SQLite a commit of that size in
+  // half a millisecond.
+  static constexpr size_t kEntriesMax = 1'000;
   static constexpr size_t kEntryBytesMax = 1 << 20;
 
   virtual ~Store() = default;

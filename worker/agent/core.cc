@@ -37,7 +37,7 @@ std::vector<Effect> Core::Handle(Event event, absl::Time now) {
   SampleWhenDue();
   SendReports(/*only_due=*/true);
   StoreFactsWhenDue();
-  SendFacts();
+  SendFactsWhenDue();
   SettleRevision();
   BeatWhenDue();
   DialWhenDue();

@@ -130,6 +130,7 @@ class Core {
   void SendReports(bool only_due);
   void FlushReports(Trainer& trainer);
   void SendFacts();
+  void SendFactsWhenDue();
   void BeatWhenDue();
   void AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin);
 
@@ -192,6 +193,7 @@ class Core {
   std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // that are asked for, by request id
   std::map<std::string, bool> log_requests_;                    // whether it is followed, by its id
   Outbox outbox_;
+  absl::Time facts_due_ = absl::InfiniteFuture();  // those that nobody waits for go by then, with or without others
   absl::Time try_disk_at_ = absl::InfiniteFuture();
   absl::Time storing_since_ = absl::InfiniteFuture();  // a write of the outbox is under way
   bool disk_hangs_ = false;                            // it takes too long, and that was told

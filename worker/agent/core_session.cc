@@ -16,6 +16,9 @@ constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
 // A disk that has refused is tried again so often.
 constexpr absl::Duration kDiskRetry = absl::Seconds(10);
+// Facts that nobody waits for go with the next one that somebody does, or after this time: while a group forms each
+// rank is started, registers and is ready in turn, and a message costs the coordinator more than what is in it.
+constexpr absl::Duration kUnhurriedWait = absl::Milliseconds(200);
 // A write that takes longer hangs.
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
@@ -81,6 +84,7 @@ void Core::On(Welcomed event) {
   Acknowledge(welcome.acked_fact());
   // Steps go before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
+  facts_due_ = now_;
 }
 
 void Core::JoinCluster(const std::string& cluster_id) {
@@ -243,8 +247,15 @@ void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& 
   outbox_.Add(std::move(fact), origin);
 }
 
+void Core::SendFactsWhenDue() {
+  if (stream_ != Stream::kUp || !outbox_.has_unsent()) return;
+  if (facts_due_ == absl::InfiniteFuture()) facts_due_ = now_ + kUnhurriedWait;
+  if (outbox_.IsUrgent() || facts_due_ <= now_) return SendFacts();
+  WakeBy(facts_due_);
+}
+
 void Core::SendFacts() {
-  if (stream_ != Stream::kUp) return;
+  facts_due_ = absl::InfiniteFuture();
   for (v1::FactBatch& batch : outbox_.TakeUnsent()) {
     v1::AgentMessage message;
     *message.mutable_facts() = std::move(batch);
@@ -272,6 +283,7 @@ void Core::SendReports(bool only_due) {
 void Core::BeatWhenDue() {
   if (stream_ != Stream::kUp) return;
   if (heartbeat_at_ <= now_) {
+    SendFacts();  // what is told of a revision goes before the word that it was applied
     v1::AgentMessage message;
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
     message.mutable_heartbeat()->set_draining(draining_);

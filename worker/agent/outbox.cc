@@ -105,6 +105,15 @@ std::vector<v1::FactBatch> Outbox::TakeUnsent() {
   return batches;
 }
 
+bool Outbox::IsUrgent() const {
+  for (size_t i = unsent_; i < entries_.size(); ++i) {
+    const v1::Fact& fact = entries_[i].fact;
+    if (on_disk_ && fact.sequence() > stored_) return false;
+    if (!fact.has_started() && !fact.has_registered() && !fact.has_decided()) return true;
+  }
+  return false;
+}
+
 std::string Outbox::WholeFile() const {
   v1::OutboxRecord record;
   v1::OutboxHeader& header = *record.mutable_header();

@@ -61,6 +61,11 @@ class Outbox {
 
   // What may be sent and was not yet on this stream, in messages within the limits of the control stream.
   std::vector<v1::FactBatch> TakeUnsent();
+  // Whether somebody waits for a fact that may be sent and was not yet: for all but that a trainer was started, has
+  // registered, or what its host decided.
+  bool IsUrgent() const;
+  // Something was not yet sent on this stream, be it that it may not be before it is stored.
+  bool has_unsent() const { return unsent_ < entries_.size(); }
   // There is a new stream: all that is not acknowledged is to be sent.
   void Rewind() { unsent_ = 0; }
 

@@ -207,6 +207,7 @@ class RunningTrainerTest : public ::testing::Test {
     driver_.Handle(driver_.State(1, {Desired(Rank(0))}));
     driver_.Handle(ProcessStarted{Rank(0), 4242});
     driver_.Handle(driver_.Open(LinkId(1), Rank(0)));
+    driver_.Run(absl::Milliseconds(200));  // that it was started has been told, too
   }
   CoreDriver driver_;
 };

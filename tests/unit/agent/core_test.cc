@@ -202,8 +202,8 @@ TEST(AgentCore, DroppedTrainerThatIsStillStarting_HoldsBackTheAppliedRevision) {
 }
 
 TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCome) {
-  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
-  EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_start());
+  ASSERT_THAT(driver_.All<SendLink>(), SizeIs(1));
+  EXPECT_TRUE(driver_.All<SendLink>()[0].message.has_start());
   v1::DesiredTrainer desired = Desired(Rank(0));
   desired.set_go(true);
 
@@ -216,6 +216,59 @@ TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCom
   ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<SendLink>()[0].message.stop().request(), 1);
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
+}
+
+TEST(AgentFacts, ThatNobodyWaitsFor_GoWithOneThatSomebodyDoes) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 4242});
+  driver.Handle(driver.Open(kLink1, Rank(0)));
+  LinkFact fact = {.link = kLink1, .fact = {}};
+  fact.fact.set_sequence(1);
+  fact.fact.mutable_registered();
+  driver.Handle(fact);
+  EXPECT_THAT(driver.AllFacts(), IsEmpty());
+
+  fact.fact.set_sequence(2);
+  fact.fact.mutable_ready()->set_first_step(1);
+  driver.Handle(fact);
+
+  ASSERT_THAT(driver.Last<SendUp>(), SizeIs(1));
+  ASSERT_THAT(driver.LastFacts(), SizeIs(3));
+  EXPECT_TRUE(driver.LastFacts()[0].has_started());
+  EXPECT_TRUE(driver.LastFacts()[2].has_ready());
+}
+
+TEST(AgentFacts, ThatNobodyWaitsFor_AreNotHeldForLong) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 4242});
+
+  driver.Run(absl::Milliseconds(199));
+  EXPECT_THAT(driver.AllFacts(), IsEmpty());
+  driver.Run(absl::Milliseconds(1));
+
+  EXPECT_THAT(driver.AllFacts(), SizeIs(1));
+}
+
+// Its heartbeat says that the revision is applied, from which the coordinator concludes what was never started.
+TEST(AgentFacts, ThatNobodyWaitsFor_GoBeforeAHeartbeat) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Advance(absl::Milliseconds(900));
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 4242});
+  driver.Run(absl::Milliseconds(50));
+  EXPECT_THAT(driver.AllFacts(), IsEmpty());
+
+  driver.Run(absl::Milliseconds(50));
+
+  std::vector<SendUp> sent = driver.Last<SendUp>();
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_TRUE(sent[0].message.has_facts());
+  EXPECT_TRUE(sent[1].message.has_heartbeat());
 }
 
 TEST_F(RunningTrainerTest, Reconnect_BringsNoSpecAgainButGo) {

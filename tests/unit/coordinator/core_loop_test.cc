@@ -39,11 +39,13 @@ class Sink final : public EffectSink {
     if (auto* reply = std::get_if<Reply>(&effect)) replies[reply->call] = *reply;
     if (auto* line = std::get_if<WriteLog>(&effect)) log.push_back(line->text);
     if (auto* send = std::get_if<SendToHost>(&effect)) sent += send->message.has_welcome() ? 1 : 0;
+    if (auto* send = std::get_if<SendToHost>(&effect)) acknowledged += send->message.has_ack() ? 1 : 0;
   }
 
   std::map<CallId, Reply> replies;
   std::vector<std::string> log;
   int sent = 0;
+  int acknowledged = 0;
 };
 
 class CoreLoopTest : public testing::Test {
@@ -129,6 +131,40 @@ TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_A
   EXPECT_EQ(sink_.sent, 1) << "what came meanwhile is handled now";
   EXPECT_FALSE(rounds_.back().stalled);
   EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
+}
+
+TEST_F(CoreLoopTest, FactsThatNobodyWaitsFor_AreWrittenWithWhatFollows_OrSoon) {
+  queue_.Post(Attach());
+  Submit(1);
+  ASSERT_TRUE(Round().ok());
+  ASSERT_TRUE(sink_.replies.at(CallId(1)).status.ok());
+  int tried = store_.tried;
+  const auto tell = [&](uint64_t sequence) {
+    HostFactsTold told{SessionId(1), {}};
+    v1::Fact& fact = *told.batch.add_facts();
+    fact.set_sequence(sequence);
+    fact.mutable_key()->set_job_id(kJob);
+    fact.mutable_key()->set_generation(1);
+    fact.mutable_restored()->set_step(sequence);
+    queue_.Post(std::move(told));
+  };
+  tell(1);
+  ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(store_.tried, tried);
+  EXPECT_EQ(sink_.acknowledged, 0) << "not durable yet";
+
+  clock_.AdvanceTime(CoreLoop::kHoldMost);
+  ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(store_.tried, tried + 1);
+  EXPECT_EQ(sink_.acknowledged, 1);
+
+  tell(2);
+  ASSERT_TRUE(Round().ok());
+  ASSERT_TRUE(queue_.TryPost(CancelJob{CallId(2), JobId(kJob), "enough"}));
+  ASSERT_TRUE(Round().ok());
+  EXPECT_EQ(store_.tried, tried + 2) << "both in one commit";
+  EXPECT_EQ(sink_.acknowledged, 2);
+  EXPECT_TRUE(sink_.replies.contains(CallId(2)));
 }
 
 TEST_F(CoreLoopTest, AStoreThatIsNotOursAnyMore_EndsTheLoop_AndNothingIsTold) {
