@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/collectives/operation_history.h"
 #include "worker/collectives/operation_log.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/single_communicator.h"
@@ -150,6 +151,7 @@ class SharedMemoryCommunicator final : public Communicator {
     if (status.ok()) status = Run(operation);
     if (status.ok() && !operation.over) return true;
     if (!status.ok()) operation.status = Break(FailureOf(operation.name, *this, status));
+    if (status.ok()) history_.Add(operation.name);
     operation.over = true;
     operation.out = operation.in = at::Tensor();
     queue_.pop_front();
@@ -210,13 +212,22 @@ class SharedMemoryCommunicator final : public Communicator {
   }
 
   absl::Status CompareWithPeers() {
+    const std::string mine = segment_->OperationOf(rank_, ticket_);
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
-      if (theirs == segment_->OperationOf(rank_, ticket_)) continue;
-      return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time"));
+      if (theirs == mine) continue;
+      return absl::UnavailableError(
+          absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time", TellFault(mine, rank, theirs)));
     }
     return absl::OkStatus();
+  }
+
+  // Up to here all ranks took part in the same, so whoever goes on as the steps before did is right.
+  std::string TellFault(absl::string_view mine, int rank, absl::string_view theirs) const {
+    if (history_.IsDue(mine) == history_.IsDue(theirs)) return "";
+    const int at_fault = history_.IsDue(mine) ? rank : rank_;
+    return absl::StrCat("; rank ", at_fault, " is at fault: as in the steps before, ", history_.Due(), " is due");
   }
 
   int64_t PieceElements(const Operation& operation) const {
@@ -318,6 +329,7 @@ class SharedMemoryCommunicator final : public Communicator {
   std::unique_ptr<SharedSegment> segment_;
   std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
   uint32_t ticket_ = 2;                           // of the newest piece; the first two were the ranks' meeting
+  OperationHistory history_;                      // of what was carried out
   OperationLog log_;
 };
 

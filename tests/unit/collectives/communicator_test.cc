@@ -145,6 +145,18 @@ absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   return status.ToString();
 }
 
+// Three steps of three operations; then rank 1 leaves out the second one, and is in the third when rank 0 is there.
+absl::StatusOr<std::string> AstrayMain(Communicator& comm, const std::string&) {
+  at::Tensor part = at::full({8}, 1.0, at::kFloat), loss = at::full({1}, 1.0, at::kDouble);
+  for (int step = 1; step <= 3; ++step) {
+    RETURN_IF_ERROR(comm.AllReduceSum(part)->Wait());
+    RETURN_IF_ERROR(comm.AllReduceSum(part)->Wait());
+    RETURN_IF_ERROR(comm.AllReduceSum(loss)->Wait());
+  }
+  RETURN_IF_ERROR(comm.AllReduceSum(part)->Wait());
+  return comm.AllReduceSum(comm.rank() == 1 ? loss : part)->Wait().ToString();
+}
+
 // The last rank does not come, until the others have said so.
 absl::StatusOr<std::string> MeetingMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(comm.Meet(absl::Minutes(1)));
@@ -177,6 +189,16 @@ TEST(SharedMemory, RanksInDifferentOperationsAreToldSo) {
   EXPECT_TRUE(absl::StrContains(first + second, "takes part in all-")) << first << "; " << second;
   EXPECT_FALSE(absl::StrContains(first, "OK"));
   EXPECT_FALSE(absl::StrContains(second, "OK"));
+}
+
+TEST(SharedMemory, TheRankThatDoesNotDoAsInTheStepsBeforeIsNamed) {
+  World world(2, "astray", "", Transport::kShared);
+
+  for (int rank : {0, 1}) {
+    std::string told = *world.ResultOf(rank);
+    EXPECT_TRUE(absl::StrContains(told, "; rank 1 is at fault: as in the steps before, all-reduce (8 x fp32) is due"))
+        << told;
+  }
 }
 
 TEST(SharedMemory, APeerThatDoesNotComeEndsTheMeeting) {
@@ -303,6 +325,7 @@ int main(int argc, char** argv) {
                      {"death", DeathMain},
                      {"large", LargeMain},
                      {"mixed", MixedMain},
+                     {"astray", AstrayMain},
                      {"meeting", MeetingMain}});
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -1,0 +1,34 @@
+#include "worker/collectives/operation_history.h"
+
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace trainyard {
+
+std::string OperationHistory::WordsOf(absl::string_view name) {
+  std::vector<absl::string_view> words = absl::StrSplit(name, ' ');
+  if (words.size() > 1 && absl::ascii_isdigit(words[1].empty() ? ' ' : words[1][0])) words.erase(words.begin() + 1);
+  return absl::StrJoin(words, " ");
+}
+
+void OperationHistory::Add(absl::string_view name) {
+  operations_.push_back(WordsOf(name));
+  if (operations_.size() > kKept) operations_.pop_front();
+}
+
+std::string OperationHistory::Due() const {
+  const size_t size = operations_.size();
+  size_t longest = 0, followed_by = 0;
+  // The newest first, so that of stretches of one length the last one counts.
+  for (size_t end = size; end-- > 1;) {
+    size_t length = 0;
+    while (length < end && operations_[end - 1 - length] == operations_[size - 1 - length]) ++length;
+    if (length > longest) longest = length, followed_by = end;
+  }
+  return longest == 0 ? std::string() : operations_[followed_by];
+}
+
+}  // namespace trainyard
