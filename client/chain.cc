@@ -1,5 +1,6 @@
 #include "client/chain.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -67,6 +68,16 @@ bool IsDecision(const v1::Event& event) {
   return event.has_state();
 }
 
+bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events) {
+  const auto disturbs = [](const v1::Event& event) {
+    if (!event.has_notice()) return false;
+    const std::string& rule = event.notice().rule();
+    return event.notice().level() != "info" || (!rule.empty() && rule != "placement" && rule != "operator");
+  };
+  return job.restarts() > 0 || job.unconfirmed() || job.unreachable() ||
+         std::any_of(events.events().begin(), events.events().end(), disturbs);
+}
+
 std::string EventText(const v1::Event& event, const EventTextOptions& options) {
   Words words = WordsOf(event);
   std::string line = absl::StrCat(TimeText(event.time_unix_ms(), options), "  ");
@@ -95,6 +106,11 @@ std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, co
     }
     absl::StrAppend(&text, "  ", EventText(event, options), "\n");
   }
+  if (job.generation() > 0 && !WasDisturbed(job, events)) {
+    absl::StrAppend(&text,
+                    "  nothing disturbed the job: no rank or host failed, fell silent or held others up, no network "
+                    "was slow and no disk full\n");
+  }
   return text;
 }
 
@@ -111,6 +127,7 @@ std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events) {
                                  {"restarts", job.restarts()},
                                  {"unconfirmed", job.unconfirmed()},
                                  {"unreachable", job.unreachable()},
+                                 {"disturbed", WasDisturbed(job, events)},
                                  {"chain", chain}};
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -23,6 +23,9 @@ struct EventTextOptions {
 };
 std::string EventText(const v1::Event& event, const EventTextOptions& options);
 
+// Whether anything went wrong with the job or its hosts so far, as far as was told.
+bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events);
+
 // How the job stands, then the decisions of each generation under a line of its own.
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options);
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,6 +20,7 @@
 #include "coordinator/core/history.h"
 #include "coordinator/policy/hang.h"
 #include "coordinator/policy/health.h"
+#include "coordinator/policy/network.h"
 #include "coordinator/policy/straggler.h"
 #include "trainyard/v1/store.pb.h"
 
@@ -69,6 +71,7 @@ struct Rank {
   absl::Time cpu_at = absl::InfinitePast();
   std::optional<Look> look;
   ComputeWindow computing;
+  WaitTrend waiting;
   absl::Time slow_since = absl::InfiniteFuture();
   bool straggler = false;
 
@@ -135,6 +138,7 @@ struct Job {
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
 
   HangWatch hang;
+  bool network_slow = false;  // that its ranks wait for a network was told
   // Of each `auto` that only hosts decide: what each of them came to, and why.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
 
@@ -193,10 +197,14 @@ struct Host {
   std::map<JobId, HeldAck> held_acks;
   bool draining = false;  // its daemon is about to leave
   absl::Duration clock_offset;
+  ArrivalTrend arrivals;
   uint64_t disk_free_bytes = 0;
+  bool disk_full = false;                // that it is was told
   std::set<JobId> jobs;                  // jobs whose current generation has ranks here
   std::vector<v1::RunningTrainer> held;  // of jobs that are held; they are left alone
   std::vector<v1::TrainerKey> strays;    // trainers of the past it still runs; they hold slots until they have exited
+  // Strays of which nothing was heard: with this revision applied, and nothing heard by then, they never were started.
+  std::vector<std::pair<v1::TrainerKey, uint64_t>> unheard;
 
   bool attached() const { return session.value() != 0; }
   Incarnation incarnation() const { return Incarnation(record.incarnation()); }

@@ -57,7 +57,8 @@ class Turn {
   void Tell(Job& job, v1::Event event);
   void Notice(Job& job, absl::string_view level, std::string text);
   // A decision that was made about the job, by which rule, and in words on what facts: a notice that `why` shows. Also
-  // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, adoption, operator.
+  // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, network, disk, adoption,
+  // operator.
   void Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text);
   // The same about a host (empty: the cluster as a whole), as a durable event of the cluster. `rule` may be empty.
   void DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text);

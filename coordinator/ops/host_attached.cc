@@ -138,6 +138,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   host.disk_free_bytes = event.hello.inventory().disk_free_bytes();
   if (event.hello.time_unix_ms() != 0) {
     host.clock_offset = absl::FromUnixMillis(event.hello.time_unix_ms()) - turn.wall;
+    host.arrivals.Expect(turn.now, host.clock_offset);
   }
   host.last_heard = turn.now;
   host.reachable = true;
@@ -205,6 +206,7 @@ void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
 
 void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   host.strays.clear();
+  host.unheard.clear();
   host.held.clear();
   std::set<std::tuple<std::string, uint32_t>> told;
   for (const v1::RunningTrainer& running : hello.trainers()) {

@@ -1,14 +1,9 @@
-// What heartbeats tell beyond "alive": the host's clock, its disk, and whether its daemon is about to leave.
+// A daemon that is about to leave says so in its heartbeat; what else is in one is judged in judge_network.cc.
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
 namespace trainyard {
-
-void TakeBeat(Host& host, const Tick::Heard& heard) {
-  if (heard.clock_offset.has_value()) host.clock_offset = *heard.clock_offset;
-  if (heard.disk_free_bytes.has_value()) host.disk_free_bytes = *heard.disk_free_bytes;
-}
 
 void Run(Turn& turn, HostDraining& event) {
   auto session = turn.state.sessions.find(event.session);

@@ -201,6 +201,7 @@ void JudgeHangs(Turn& turn) {
     Job& job = state.jobs.at(id);
     JudgeJobHang(turn, job);
     JudgeStragglersOf(turn, job);
+    JudgeNetworkOf(turn, job);
   }
 }
 

@@ -108,6 +108,7 @@ void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (report.micro_batches_made() > 0) {
     rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),
                        report.wait_total_s());
+    rank.waiting.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
   }
   stand.phase_s = report.phase_s();
   if (!SameStand(stand, report)) {

@@ -143,8 +143,10 @@ void ReleaseHeldAcks(Turn& turn);
 // rank_reports.cc: one notice of step reports that were dropped for the many that a span brings, once it is over.
 void TellDroppedReports(Turn& turn, Job& job);
 
-// host_beats.cc: what a host's heartbeats told since the tick before.
-void TakeBeat(Host& host, const Tick::Heard& heard);
+// judge_network.cc: what a host's heartbeats told since the tick before, of its way to us and of its disk; and whether
+// the ranks of a job wait for a network.
+void TakeBeat(Turn& turn, Host& host, const Tick::Heard& heard);
+void JudgeNetworkOf(Turn& turn, Job& job);
 
 // list_hosts.cc: the host as the API tells it.
 v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host);

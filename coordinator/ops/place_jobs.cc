@@ -99,6 +99,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   StopLooking(turn, job);
   job.reports_until = absl::InfiniteFuture();
   job.progress_at = turn.now;
+  job.network_slow = false;
   job.unconfirmed.clear();
   SetRanks(turn, job, places);
   DecideThreads(turn.state, job);

@@ -182,7 +182,7 @@ void Run(Turn& turn, Tick& event) {
       ObserveGap(heard.time - host.last_heard, state.options.lease, host.gaps);
       host.lease = LeaseOf(state.options.lease, host.gaps);
       host.last_heard = std::max(host.last_heard, heard.time);
-      TakeBeat(host, heard);
+      TakeBeat(turn, host, heard);
     }
   }
   JudgeHosts(turn);

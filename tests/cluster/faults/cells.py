@@ -27,7 +27,8 @@ CELLS_IN_CI = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what `trainctl why` has to say. Not here: the job does not notice, and nothing need be told.
+# (fault, target) -> what `trainctl why` has to say once it was due. Not here, or not due: the job may not notice, and then
+# `why` says that nothing disturbed it.
 CAUSES = {
     ("kill", "coordinator"): r"a new coordinator took the job up",
     ("kill", "daemon"): r"a new daemon of host b took up rank \d",
@@ -44,6 +45,19 @@ CAUSES = {
     ("host_cut", "all"): r"host [ab] .*(unreachable|lost)",
     ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that took nothing",
     ("disk_full", "all"): r"the coordinator was held up for .* by a store that took nothing",
+}
+# What goes on for as long as the fault does, and is told in its course: these faults last until it was told, or the job has
+# ended. A network can only be called slow by those who knew it faster, so the job has to be under way.
+NETWORK = r"\[network\] .*(slow|late)"
+TOLD_MEANWHILE = {
+    ("loss", "daemon"): (NETWORK, ("training", "saving")),
+    ("loss", "all"): (NETWORK, ("training", "saving")),
+    ("rate", "daemon"): (NETWORK, ("training", "saving")),
+    ("rate", "all"): (NETWORK, ("training", "saving")),
+    ("delay", "coordinator"): (NETWORK, ("first_step", "training", "saving")),
+    ("delay", "daemon"): (NETWORK, ("first_step", "training", "saving")),
+    ("delay", "all"): (NETWORK, ("first_step", "training", "saving")),
+    ("disk_full", "daemon"): (r"\[disk\] +the disk of host b .* is full", ("first_step", "training", "saving")),
 }
 # So long after the fault began the job must have gone on for its cause to be told to it: what is killed is seen at
 # once, a silence after the lease. That a shim is stopped shows when its rank has made all steps and is waited for.
@@ -74,6 +88,12 @@ class Cell:
         if (self.fault, self.target) == ("stop", "shim"):
             lasted_s, due = left_s, TOLD_AFTER_LEAVE_S
         return CAUSES.get((self.fault, self.target), "") if lasted_s > due else ""
+
+    @property
+    def told_meanwhile(self):
+        """What is told while the fault lasts; empty: nothing need be."""
+        cause, phases = TOLD_MEANWHILE.get((self.fault, self.target), ("", ()))
+        return cause if self.phase in phases else ""
 
     @property
     def small_disks(self):

@@ -21,6 +21,8 @@ STEPS = 1600
 JOB = {"train__steps": STEPS, "checkpoint__every_steps": STEPS // 2,
        "train__evaluate": {"every_steps": STEPS // 2, "batches": 4}}
 END_S = 120.0
+# A line of `why` that tells of something wrong.
+DISTURBED = r"^ +(\d{4}-\S+ )?\S+ +(warning|error|\[(?!placement|operator)\w+\]) "
 _numbers = itertools.count()
 
 
@@ -56,12 +58,20 @@ def run_cell(cell, folder, undisturbed):
             cluster.submit(job_document(folder))
             cluster.wait_for_phase(cell.phase)
             began = time.time()
-            faults.FAULTS[cell.fault](cluster, cell.target, cells.hold_s())
+            faults.FAULTS[cell.fault](cluster, cell.target, lambda: hold(cell, cluster))
             done = cluster.watcher.wait_for_end(END_S)
             check(cell, cluster, done, undisturbed)
             check_cause(cell, cluster, began)
         except Exception as error:
             raise AssertionError(f"{cell.name}: {error}\n{cluster.story()}") from error
+
+
+def hold(cell, cluster):
+    """While the fault lasts: its time, and until the operator was told of it where that takes as long as it takes."""
+    time.sleep(cells.hold_s())
+    if cell.told_meanwhile:
+        harness.wait_until(lambda: cluster.watcher.of("done") or re.search(cell.told_meanwhile, cluster.explanation()),
+                           f"`why` matches {cell.told_meanwhile!r}, or the job has ended", END_S)
 
 
 def check(cell, cluster, done, undisturbed):
@@ -83,6 +93,9 @@ def check_cause(cell, cluster, began):
     cause = cell.cause(ended - began, ended - cluster.watcher.of("checkpoint")[-1]["time_s"])
     told = cluster.explanation()
     assert re.search(cause, told), f"no line of `why` matches {cause!r}:\n{told}"
+    disturbed = re.search(DISTURBED, told, re.MULTILINE)
+    calm = "nothing disturbed the job" in told
+    assert bool(disturbed) != calm, f"`why` says neither what was wrong nor that nothing was, or both:\n{told}"
     if not cell.hurts_training:
         blamed = re.search(r"\[(hang|host_lost|abandon|restart|give_up)\].*", told)
         assert not blamed, f"`why` blames a rank or a host that was not hurt: {blamed[0]}"

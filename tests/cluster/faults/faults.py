@@ -1,9 +1,10 @@
 """What goes wrong: each fault breaks something of a NetCluster, lasts, and is put right again.
 
-    FAULTS["stop"](cluster, "daemon", hold_s=8)
+    FAULTS["stop"](cluster, "daemon", hold)
 
 Targets are "coordinator", "daemon" (the one of host b), "shim" (of the rank on host b) and "all" (both daemons and the
-coordinator). The time a fault lasts is part of the fault; nothing else here waits for a fixed time.
+coordinator). A fault lasts until `hold()` returns, and what is killed stays away for a second; nothing else here waits for
+a fixed time.
 """
 
 import errno
@@ -31,9 +32,9 @@ def _hosts(cluster, target):
     return [cluster.network.host(name) for name in PROGRAMS[target]]
 
 
-def kill(cluster, target, hold_s):
+def kill(cluster, target, hold):
     """kill -9; daemons and coordinator are started again a second later, as an init system would."""
-    del hold_s
+    del hold
     for pid in _pids(cluster, target):
         os.kill(pid, signal.SIGKILL)
     if target == "shim":
@@ -45,12 +46,12 @@ def kill(cluster, target, hold_s):
         cluster.start_program(name)
 
 
-def stop(cluster, target, hold_s):
+def stop(cluster, target, hold):
     """SIGSTOP, and SIGCONT after a time."""
     pids = _pids(cluster, target)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(hold_s)
+    hold()
     for pid in pids:
         try:
             os.kill(pid, signal.SIGCONT)
@@ -58,54 +59,54 @@ def stop(cluster, target, hold_s):
             pass  # its daemon has ended it meanwhile
 
 
-def cut_control(cluster, target, hold_s):
+def cut_control(cluster, target, hold):
     """The coordinator's port alone is dropped, both ways; ranks still reach each other."""
     for host in _hosts(cluster, target):
         host.drop_port(net_cluster.PORT)
-    time.sleep(hold_s)
+    hold()
     cluster.network.heal()
 
 
-def cut_host(cluster, target, hold_s):
+def cut_host(cluster, target, hold):
     """The host's wire is pulled: control and data."""
     for host in _hosts(cluster, target):
         host.link(up=False)
-    time.sleep(hold_s)
+    hold()
     cluster.network.heal()
 
 
-def lose(cluster, target, hold_s):
+def lose(cluster, target, hold):
     for host in _hosts(cluster, target):
         host.lose(LOSS)
-    time.sleep(hold_s)
+    hold()
     cluster.network.heal()
 
 
-def limit_rate(cluster, target, hold_s):
+def limit_rate(cluster, target, hold):
     for host in _hosts(cluster, target):
         host.limit(RATE)
-    time.sleep(hold_s)
+    hold()
     cluster.network.heal()
 
 
-def delay(cluster, target, hold_s):
+def delay(cluster, target, hold):
     """Through the proxies, which have to be there from the start (NetCluster(delayed=...))."""
     proxies = cluster.proxies[1:] if target == "daemon" else cluster.proxies
     for proxy in proxies:
         proxy.signal(signal.SIGUSR1)
-    time.sleep(hold_s)
+    hold()
     for proxy in proxies:
         proxy.signal(signal.SIGUSR2)
 
 
-def fill_disk(cluster, target, hold_s):
+def fill_disk(cluster, target, hold):
     """The disk that holds the state has no byte left for a time."""
     fillers = []
     for name in PROGRAMS[target]:
         filler = cluster.state_of(name) / "filler"
         fillers.append(filler)
         _fill(filler)
-    time.sleep(hold_s)
+    hold()
     for filler in fillers:
         filler.unlink()
 

@@ -15,6 +15,8 @@ namespace trainyard::client {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::ListHostsResponse TwoHosts() {
   v1::ListHostsResponse hosts;
@@ -113,6 +115,25 @@ TEST(Why, TellsTheDecisionsAndWarningsOfEachGenerationAndNothingElse) {
             "                            and waits in nothing\n"
             "generation 2\n"
             "  00:00:00.000  placed        2 ranks on w1, w3\n");
+}
+
+TEST(Why, SaysThatNothingDisturbedAJob_OnlyWhereNothingDid) {
+  v1::Job job = SomeJob();
+  job.set_restarts(0);
+  v1::ListEventsResponse calm;
+  *calm.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
+  *calm.add_events() = NoticeEvent(1, "placement", "generation 1: 2 ranks on w1, w2");
+  calm.mutable_events(1)->mutable_notice()->set_level("info");
+  const EventTextOptions options{.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false};
+  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("nothing disturbed the job"));
+  EXPECT_FALSE(WasDisturbed(job, calm));
+
+  for (const char* rule : {"", "network", "disk", "hang"}) {
+    v1::ListEventsResponse told = calm;
+    *told.add_events() = NoticeEvent(1, rule, "something is wrong");
+    EXPECT_THAT(WhyText(job, told, options), Not(HasSubstr("nothing disturbed"))) << rule;
+  }
+  EXPECT_THAT(WhyText(SomeJob(), calm, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
 }
 
 TEST(Why, JsonIsOneObjectWithTheChain) {

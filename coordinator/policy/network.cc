@@ -1,0 +1,104 @@
+#include "coordinator/policy/network.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kWindow = absl::Seconds(2);
+// A judgement older than this says nothing of now: the rank makes no steps, or is not heard.
+constexpr absl::Duration kFresh = absl::Seconds(6);
+constexpr double kTimesSlow = 3;
+constexpr double kLeastSlow_s = 0.010;  // a busy host's scheduler makes less
+constexpr double kTimesComputing = 2;
+constexpr size_t kHostsNamed = 4;
+
+constexpr absl::Duration kLate = absl::Milliseconds(40);
+constexpr absl::Duration kPunctual = absl::Milliseconds(20);
+constexpr int kInARow = 3;
+constexpr absl::Duration kBestOf = absl::Minutes(1);
+
+}  // namespace
+
+void WaitTrend::Add(absl::Time at, double compute_s, double wait_s, uint64_t steps) {
+  const Totals now{.at = at, .compute_s = compute_s, .wait_s = wait_s, .steps = steps};
+  // Totals that fall are another process's.
+  const bool fell = first_.has_value() && (steps < first_->steps || compute_s < first_->compute_s);
+  if (!first_.has_value() || fell) {
+    if (fell) *this = WaitTrend();
+    first_ = now;
+    return;
+  }
+  if (at - first_->at < kWindow || steps == first_->steps) return;
+  const double made = static_cast<double>(steps - first_->steps);
+  judged_at_ = at;
+  Judge((compute_s - first_->compute_s) / made, (wait_s - first_->wait_s) / made);
+  first_ = now;
+}
+
+void WaitTrend::Judge(double compute_s, double wait_s) {
+  wait_s_ = wait_s;
+  const bool computes_longer = compute_s > kTimesComputing * usual_compute_s_ + kLeastSlow_s / 10;
+  slow_ = known_ && wait_s > kTimesSlow * usual_wait_s_ + kLeastSlow_s && !computes_longer;
+  if (slow_) return;
+  const double weight = known_ ? 0.25 : 1;
+  known_ = true;
+  usual_wait_s_ += weight * (wait_s - usual_wait_s_);
+  usual_compute_s_ += weight * (compute_s - usual_compute_s_);
+}
+
+std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks) {
+  std::set<absl::string_view> hosts;
+  const WaitTrend* least = nullptr;
+  for (const WaitingRank& rank : ranks) {
+    if (!rank.trend->is_slow() || now - rank.trend->judged_at() > kFresh) return "";
+    if (least == nullptr || rank.trend->wait_s() < least->wait_s()) least = rank.trend;
+    hosts.insert(rank.host);
+  }
+  if (hosts.size() < 2) return "";
+  std::vector<std::string> named;
+  for (absl::string_view host : hosts) {
+    named.push_back(named.size() < kHostsNamed ? std::string(host) : "...");
+    if (named.size() > kHostsNamed) break;
+  }
+  return absl::StrFormat(
+      "the network between hosts %s is slow or loses packets: a step waits %.0f ms for the other ranks, %.1f ms "
+      "before; "
+      "computing takes no longer",
+      absl::StrJoin(named, ", "), least->wait_s() * 1e3, least->usual_wait_s() * 1e3);
+}
+
+bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [now](const WaitingRank& rank) {
+    return !rank.trend->is_slow() && now - rank.trend->judged_at() <= kFresh;
+  });
+}
+
+void ArrivalTrend::Expect(absl::Time at, absl::Duration clock_offset) {
+  best_ = std::max(best_, clock_offset);
+  if (since_ == absl::InfinitePast()) since_ = at;
+}
+
+ArrivalTrend::Change ArrivalTrend::Add(absl::Time at, absl::Duration clock_offset) {
+  // So that a clock that was set, or that drifts, is what is usual after a while.
+  if (at - since_ >= kBestOf) {
+    best_before_ = best_;
+    best_ = clock_offset;
+    since_ = at;
+  }
+  best_ = std::max(best_, clock_offset);
+  late_by_ = std::max(best_, best_before_) - clock_offset;
+  const bool other = late_ ? late_by_ < kPunctual : late_by_ > kLate;
+  in_a_row_ = other ? in_a_row_ + 1 : 0;
+  if (in_a_row_ < kInARow) return Change::kNone;
+  in_a_row_ = 0;
+  late_ = !late_;
+  return late_ ? Change::kLate : Change::kPunctual;
+}
+
+}  // namespace trainyard
