@@ -12,6 +12,10 @@ namespace {
 
 // Reports travel beside the facts, some 50 ms behind.
 constexpr absl::Duration kReportsGrace = absl::Seconds(1);
+// A rank 0 that has finished and waits for the word that this is known tells its newest steps again once its link is
+// open again: a daemon that died had them in memory alone, and its successor tells the fact, which was on disk, at
+// once.
+constexpr absl::Duration kReportsPatience = absl::Seconds(30);
 
 absl::string_view FactName(const v1::Fact& fact) {
   const auto* field = v1::Fact::descriptor()->FindFieldByNumber(static_cast<int>(fact.kind_case()));
@@ -24,6 +28,9 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
 
 // The slot of a trainer of the past is free once it has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
+  if (!host.unheard.empty()) {
+    std::erase_if(host.unheard, [&](const auto& unheard) { return SameTrainer(unheard.first, fact.key()); });
+  }
   if (!fact.has_exited()) return;
   std::erase_if(host.held, [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); });
   auto stray = std::find_if(host.strays.begin(), host.strays.end(),
@@ -61,8 +68,10 @@ bool ReportsAreBehind(const Job& job) {
 // those on their way are waited for.
 void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
   turn.KeepReports(job);
-  if (!ReportsAreBehind(job) || host.held_acks.contains(job.id)) return;
-  host.held_acks[job.id] = {.fact = fact.sequence(), .until = turn.now + kReportsGrace};
+  if (!ReportsAreBehind(job)) return;
+  const absl::Time until = turn.now + (fact.has_exited() ? kReportsGrace : kReportsPatience);
+  HeldAck& held = host.held_acks.try_emplace(job.id, HeldAck{.fact = fact.sequence(), .until = until}).first->second;
+  held.until = std::min(held.until, until);
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {

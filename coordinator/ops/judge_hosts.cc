@@ -151,17 +151,18 @@ void JudgeHosts(Turn& turn) {
 namespace {
 
 // The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream
-// may outlive the loss, and then no Hello says what runs there.
+// may outlive the loss, and then no Hello says what runs there, nor what it will start of what is on its way to it.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   auto ranks = job.ranks_on.find(host.name);
   if (ranks == job.ranks_on.end()) return;
   for (uint32_t index : ranks->second) {
     Rank& rank = job.ranks[index];
-    if (!rank.ended() && rank.record.started() && host.attached()) {
+    if (!rank.ended() && host.attached()) {
       v1::TrainerKey& key = host.strays.emplace_back();
       key.set_job_id(job.id.value());
       key.set_generation(job.head().generation());
       key.set_rank(index);
+      if (!rank.record.started()) host.unheard.emplace_back(key, host.record.revision() + 1);
     }
     MarkGone(turn, job, rank, reason);
   }

@@ -84,7 +84,6 @@ void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
     if (message.has_go() && !self->go_) {
       self->go_ = true;
       self->SetPhase("first_step");
-      self->ReportOften();
       self->group_->Go();
     }
   });
@@ -164,6 +163,7 @@ void Trainer::Register(const v1::DesiredTrainer& order) {
   order_ = order;
   stage_ = Stage::kJoining;
   SetPhase("joining");
+  ReportOften();
   v1::Fact fact;
   fact.mutable_registered()->set_spec_digest(order.spec_digest());
   Tell(std::move(fact));

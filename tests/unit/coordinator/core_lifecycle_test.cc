@@ -290,5 +290,25 @@ TEST(CoreLifecycle, Logs_AskTheHostsOfTheRanks_AndEndWithTheirPushes) {
   EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(7)).message()), HasSubstr("w1"));
 }
 
+// Its daemon died with its newest steps; the next one tells the fact at once, from its disk.
+TEST(CoreLifecycle, TheEndOfARankZeroThatIsStillThere_WaitsForWhatItTellsAgain) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  BringToRunning(harness, host, kJob);
+  host.Report(Key(kJob, 1, 0), 1, 8);
+  v1::Fact fact;
+  fact.mutable_finished()->set_step(10);
+  host.Tell(Key(kJob, 1, 0), fact);
+  harness.Advance(absl::Seconds(5));
+  EXPECT_LT(harness.acks[host.session], host.sequence);
+
+  host.Report(Key(kJob, 1, 0), 1, 10);
+
+  EXPECT_EQ(harness.acks[host.session], host.sequence);
+  EXPECT_EQ(harness.CountSteps(kJob), 10u);
+}
+
 }  // namespace
 }  // namespace trainyard
