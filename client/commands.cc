@@ -56,4 +56,10 @@ void AddJobOptions(CLI::App& verb, JobOptions* options) {
       ->allow_extra_args(false);
 }
 
+void AddAllowDataChange(CLI::App& verb, JobOptions* options) {
+  verb.add_flag_callback(
+      "--allow-data-change", [options] { options->overrides.push_back("checkpoint.allow_data_change=true"); },
+      "With --resume: go on although train.data.text is not the data that the checkpoint was made with");
+}
+
 }  // namespace trainyard::client

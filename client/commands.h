@@ -45,6 +45,7 @@ void AddUncordon(CLI::App& app, const Globals& globals, Chosen* chosen);  // hos
 void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen);     // hosts.cc
 void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen);    // hosts.cc
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
 
@@ -68,5 +69,6 @@ struct JobOptions {
   std::vector<std::string> overrides;
 };
 void AddJobOptions(CLI::App& verb, JobOptions* options);
+void AddAllowDataChange(CLI::App& verb, JobOptions* options);
 
 }  // namespace trainyard::client

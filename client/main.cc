@@ -84,6 +84,7 @@ int Main(int argc, char** argv) {
   AddForget(app, globals, &chosen);
   AddDoctor(app, globals, &chosen);
   AddValidate(app, globals, &chosen);
+  AddCheckpoint(app, globals, &chosen);
   AddParity(app, globals, &chosen);
   AddSample(app, globals, &chosen);
   AddVersion(app, globals, &chosen);

@@ -230,6 +230,7 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* verb = app.add_subcommand("run", "Train a job and show it to its end");
   AddJobOptions(*verb, &options->job);
+  AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume,
                  "Go on from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
   verb->add_flag("--json", options->json, "One JSON object a line on standard output");

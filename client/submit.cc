@@ -60,6 +60,7 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SubmitOptions>();
   CLI::App* verb = app.add_subcommand("submit", "Hand a job to a coordinator and return; prints its id");
   AddJobOptions(*verb, &options->job);
+  AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume, "Go on from the newest checkpoint in the run folder");
   verb->add_flag("--json", options->json, "Print the job as a JSON object");
   verb->footer(

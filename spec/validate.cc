@@ -150,6 +150,9 @@ class Validator {
       Warning("checkpoint.every_steps", absl::StrCat("is ", spec_.checkpoint().every_steps(), ", beyond steps ", steps,
                                                      ": only the last step is saved"));
     }
+    if (spec_.checkpoint().keep_every() > 0 && spec_.checkpoint().has_keep() && spec_.checkpoint().keep() == 0) {
+      NoEffect("checkpoint.keep_every", "checkpoint.keep is 0, so all stay");
+    }
   }
 
   void Resources() {

@@ -20,6 +20,8 @@ ROWS = [
     ("unknown optimizer", {"train__optimizer__name": "adamv"}, ["adamv", "adamw"]),
     ("dropout above its range", {"train__model__dropout": 1.5}, ["dropout", "1.5"]),
     ("a name with capitals", {"name": "Small Job"}, ["name"]),
+    ("checkpoints kept at negative steps", {"checkpoint__keep_every": -5}, ["keep_every", "-5"]),
+    ("a change of data that is no yes or no", {"checkpoint__allow_data_change": "maybe"}, ["allow_data_change", "maybe"]),
     ("data missing", {"train__data": {"text": ["/no/such/file"]}}, ["/no/such/file"]),
     ("a glob without matches", {"train__data": {"text": ["/no/such/*.txt"]}}, ["/no/such/*.txt"]),
 ]

@@ -142,6 +142,20 @@ def test_resume_takes_up_the_newest_run_of_that_name(cluster):
     assert len([path for path in run_folders(cluster) if path.name.startswith("small-")]) == 1
 
 
+def test_resume_with_other_data_is_refused_by_name_unless_that_is_allowed(cluster):
+    keys = {"checkpoint__dir": str(cluster.folder / "run")}
+    cluster.run_trainctl("run", cluster.write_job(train__steps=4, **keys))
+    cluster.text.write_text(cluster.text.read_text().replace("mesh", "MESH"))
+    longer = cluster.write_job(train__steps=6, **keys)
+
+    refused = cluster.run_trainctl("run", longer, "--resume", expect=1)
+    allowed = cluster.run_trainctl("run", longer, "--resume", "--allow-data-change", "--json")
+
+    told = refused.stdout + refused.stderr
+    assert f"{cluster.text} has the hash" in told and "--allow-data-change" in told, told
+    assert sorted(harness.steps_of(harness.events(allowed.stdout))) == [5, 6]
+
+
 def test_a_folder_that_is_not_empty_is_refused_with_both_ways_out(cluster, tmp_path):
     full = tmp_path / "full"
     full.mkdir()

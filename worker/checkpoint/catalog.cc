@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/lease.h"
 
 namespace trainyard {
 namespace {
@@ -60,6 +61,13 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, st
       checkpoint = absl::DataLossError(
           absl::StrCat(folder.path, " holds a checkpoint of step ", (*checkpoint)->manifest().step));
     }
+    if (checkpoint.ok() && !(*checkpoint)->manifest().nonfinite.empty()) {
+      const std::vector<std::string>& names = (*checkpoint)->manifest().nonfinite;
+      found.damaged.push_back(absl::StrCat("checkpoint of step ", folder.step, " holds values that are not finite (",
+                                           names[0], names.size() > 1 ? " and others" : "",
+                                           ") and is not gone on from"));
+      continue;
+    }
     if (checkpoint.ok()) {
       found.checkpoint = *std::move(checkpoint);
       return found;
@@ -97,20 +105,47 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   return told;
 }
 
+namespace {
+
+// Whether its manifest is in order and tells of no value that is not finite. The files are not looked at.
+bool IsFinite(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(JoinPath(path, kManifestName));
+  if (!text.ok()) return false;
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+  return manifest.ok() && manifest->nonfinite.empty();
+}
+
+}  // namespace
+
+absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) {
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRemove(path));
+  const std::string aside = absl::StrCat(path, ".pruned", kPartialSuffix);
+  RETURN_IF_ERROR(file_system.RemoveAll(aside));
+  RETURN_IF_ERROR(file_system.RenameOrExchange(path, aside));
+  return file_system.RemoveAll(aside);
+}
+
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
-                                                       uint64_t keep, const std::set<uint64_t>& protected_steps,
+                                                       const Retention& retention,
+                                                       const std::set<uint64_t>& protected_steps,
                                                        FileSystem& file_system) {
   std::vector<uint64_t> removed;
-  if (keep == 0) return removed;
+  if (retention.keep == 0) return removed;
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
-  for (size_t i = keep; i < folders.size(); ++i) {
-    if (protected_steps.contains(folders[i].step)) continue;
-    // Renamed first: a crash in the middle leaves a partial, not a checkpoint that looks damaged.
-    std::string aside = absl::StrCat(folders[i].path, ".pruned", kPartialSuffix);
-    RETURN_IF_ERROR(file_system.RemoveAll(aside));
-    RETURN_IF_ERROR(file_system.RenameOrExchange(folders[i].path, aside));
-    RETURN_IF_ERROR(file_system.RemoveAll(aside));
+  bool finite_stays = false;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const bool for_good = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
+    const bool stays = i < retention.keep || for_good || protected_steps.contains(folders[i].step);
+    // The newest answers for almost all: its manifest alone is read then.
+    if (!finite_stays && IsFinite(folders[i].path)) {
+      finite_stays = true;
+      continue;
+    }
+    if (stays) continue;
+    absl::Status status = RemoveCheckpoint(folders[i].path, file_system);
+    if (absl::IsUnavailable(status)) continue;  // being read; the next save looks again
+    RETURN_IF_ERROR(status);
     removed.push_back(folders[i].step);
   }
   return removed;

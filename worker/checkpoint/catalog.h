@@ -4,7 +4,8 @@
 // [Note: which checkpoints are removed] `keep` counts back from the one just saved. Those of later steps, which a run
 // leaves behind that went back to an older checkpoint, are not counted: they are replaced as the steps come again. One
 // beyond `keep` goes only when it is not protected: the loop protects the step that was last confirmed, for a restart
-// asks for it.
+// asks for it. Nor does it go when its step is a multiple of `keep_every`, when somebody reads it, or when those that
+// stay all hold values that are not finite and it is the newest that does not.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,8 @@
 namespace trainyard {
 
 inline constexpr char kPartialSuffix[] = ".partial";
+// Held in a run folder by the rank 0 that trains into it (worker/trainer/run_folder.h), and by whoever removes there.
+inline constexpr char kRunLockName[] = ".lock";
 
 struct StepFolder {
   uint64_t step = 0;
@@ -42,17 +45,27 @@ struct FoundCheckpoint {
   std::vector<std::string> damaged;        // why newer ones were passed over, a sentence each
 };
 
-// The checkpoint of `preferred_step` if that is given and good, else the newest good one.
+// The checkpoint of `preferred_step` if that is given and good, else the newest good one. One that holds values which
+// are not finite is passed over as a damaged one is.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step);
 
 // Takes care of what a crash left: a partial that is complete is given its final name when there is none of that step,
 // or one that is damaged; all other partials are removed. Returns a sentence for each.
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system);
 
-// Of the checkpoints up to `saved_step` removes all but the newest `keep` (0: none is removed) and the protected ones.
-// Returns the steps removed.
+// Removes a checkpoint or what is left of one: first from its name, so that a crash in the middle leaves a partial, not
+// a checkpoint that looks damaged. Possible errors: Unavailable: somebody reads it; those of the file system.
+absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system);
+
+struct Retention {
+  uint64_t keep = 0;        // the newest; 0: all
+  uint64_t keep_every = 0;  // besides, every step that is a multiple; 0: none
+};
+
+// Removes those of the checkpoints up to `saved_step` that need not stay. Returns the steps removed.
 absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
-                                                       uint64_t keep, const std::set<uint64_t>& protected_steps,
+                                                       const Retention& retention,
+                                                       const std::set<uint64_t>& protected_steps,
                                                        FileSystem& file_system);
 
 }  // namespace trainyard

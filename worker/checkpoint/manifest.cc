@@ -221,6 +221,26 @@ absl::Status ReadBuckets(const Json& json, Manifest& manifest) {
   return absl::OkStatus();
 }
 
+absl::Status ReadDataList(const Json& json, ManifestData& data) {
+  for (const Json& entry : json) {
+    ManifestDataFile& file = data.list.emplace_back();
+    ObjectReader reader(entry, "a file of the data");
+    reader.Read("path", file.path);
+    reader.Read("bytes", file.bytes);
+    reader.Read("hash", file.hash);
+    RETURN_IF_ERROR(reader.Finish());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadNonfinite(const Json& json, Manifest& manifest) {
+  for (const Json& name : json) {
+    if (!name.is_string()) return Wrong("'nonfinite' is not a list of names");
+    manifest.nonfinite.push_back(name.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadFiles(const Json& json, Manifest& manifest) {
   for (const Json& entry : json) {
     ManifestFile& file = manifest.files.emplace_back();
@@ -244,7 +264,7 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     return absl::UnimplementedError(absl::StrCat("manifest: it is of version ", version, ", this program reads up to ",
                                                  kManifestVersion, "; use a newer trainyard"));
   }
-  if (format != "trainyard-checkpoint" || version != kManifestVersion) {
+  if (format != "trainyard-checkpoint" || version == 0) {
     return Wrong(absl::StrCat("it is of format '", format, "', version ", version));
   }
   Manifest m;
@@ -276,6 +296,10 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
   data.Read("bytes", m.data.num_bytes);
   data.Read("files_hash", m.data.files_hash);
   data.Read("content_hash", m.data.content_hash);
+  if (version > 1) {
+    RETURN_IF_ERROR(ReadDataList(data.Inner("list", true), m.data));
+    RETURN_IF_ERROR(ReadNonfinite(top.Inner("nonfinite", true), m));
+  }
   ObjectReader layout(top.Inner("layout", false), "layout");
   layout.Read("strategy", m.strategy);
   layout.Read("world_size", m.world_size);
@@ -306,6 +330,10 @@ std::string ManifestText(const Manifest& m) {
   }
   Json tensors = Json::array();
   for (const ManifestTensor& tensor : m.tensors) tensors.push_back(TensorJson(tensor));
+  Json list = Json::array();
+  for (const ManifestDataFile& file : m.data.list) {
+    list.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", file.hash}});
+  }
   Json json = {
       {"hash", std::string(kHashDigits, '0')},
       {"format", "trainyard-checkpoint"},
@@ -322,8 +350,10 @@ std::string ManifestText(const Manifest& m) {
         {"files", m.data.num_files},
         {"bytes", m.data.num_bytes},
         {"files_hash", m.data.files_hash},
-        {"content_hash", m.data.content_hash}}},
+        {"content_hash", m.data.content_hash},
+        {"list", list}}},
       {"layout", {{"strategy", m.strategy}, {"world_size", m.world_size}, {"bucket_order", m.bucket_order}}},
+      {"nonfinite", m.nonfinite},
       {"files", files},
       {"tensors", tensors},
   };

@@ -14,7 +14,8 @@
 
 namespace trainyard {
 
-inline constexpr int kManifestVersion = 1;
+// What is written; 1 is read too, which lacks `nonfinite` and `data.list`.
+inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
@@ -44,6 +45,13 @@ struct ManifestTensor {
   std::vector<ManifestPiece> pieces;
 };
 
+// A file of the data, as it was when the checkpoint was made.
+struct ManifestDataFile {
+  std::string path;
+  uint64_t bytes = 0;
+  std::string hash;
+};
+
 // What the run had been trained on, to tell whether a resumed one sees the same.
 struct ManifestData {
   uint64_t consumed_samples = 0;
@@ -52,7 +60,14 @@ struct ManifestData {
   uint64_t num_bytes = 0;
   std::string files_hash;
   std::string content_hash;
+  // In the order in which they are read. Empty where there are more than kDataFilesListed.
+  std::vector<ManifestDataFile> list = {};
 };
+
+// Enough to name the file that differs, without manifests of megabytes.
+inline constexpr size_t kDataFilesListed = 4096;
+// Names of tensors that are told in `nonfinite`.
+inline constexpr size_t kNonfiniteListed = 16;
 
 struct Manifest {
   std::string job_id;
@@ -73,6 +88,9 @@ struct Manifest {
   std::string strategy;  // a word of parallel.data
   uint64_t world_size = 0;
   std::vector<std::vector<std::string>> bucket_order;
+  // Tensors with a value that is infinite or not a number, "parameter 'wte.weight'", the first of them. Such a
+  // checkpoint is kept for a person to look at; no run goes on from it by itself.
+  std::vector<std::string> nonfinite;
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
 };

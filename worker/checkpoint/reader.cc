@@ -2,44 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint64_t kManifestBytes = 256 << 20;
-
-absl::Status CheckWhole(const std::string& path, absl::string_view bytes, const ManifestFile& listed) {
-  if (bytes.size() != listed.bytes) {
-    return absl::DataLossError(absl::StrCat(path, " has ", bytes.size(), " bytes, the manifest says ", listed.bytes));
-  }
-  if (std::string hash = HashHex(bytes); hash != listed.hash) {
-    return absl::DataLossError(absl::StrCat(path, " has the hash ", hash, ", the manifest says ", listed.hash));
-  }
-  return absl::OkStatus();
-}
-
-// Nothing but the manifest and what it lists may lie in the folder: who added a file may have changed others.
-absl::Status CheckNames(const std::string& path, const Manifest& manifest) {
-  std::set<std::string> listed = {kManifestName};
-  for (const ManifestFile& file : manifest.files) listed.insert(file.name);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    std::string name = entry.path().filename().string();
-    if (!listed.contains(name)) {
-      return absl::DataLossError(absl::StrCat(path, " holds '", name, "', which its manifest does not list"));
-    }
-  }
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list ", path));
-  return absl::OkStatus();
-}
 
 std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
   std::vector<uint64_t> strides(size.size(), 1);
@@ -128,34 +102,29 @@ uint64_t CountOf(const Box& box) {
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
+  ASSIGN_OR_RETURN(checkpoint->lease_, CheckpointLease::ToRead(path));
   ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(path, kManifestName), kManifestBytes));
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
-  RETURN_IF_ERROR(CheckNames(path, checkpoint->manifest_));
   RETURN_IF_ERROR(checkpoint->OpenFiles());
   return checkpoint;
 }
 
 absl::Status Checkpoint::OpenFiles() {
-  for (const ManifestFile& listed : manifest_.files) {
-    std::string file_path = JoinPath(path_, listed.name);
-    if (!FileExists(file_path)) return absl::DataLossError(absl::StrCat(file_path, " is missing"));
-    if (!absl::EndsWith(listed.name, ".safetensors")) {
-      ASSIGN_OR_RETURN(std::string bytes, ReadFile(file_path, listed.bytes));
-      RETURN_IF_ERROR(CheckWhole(file_path, bytes, listed));
-      continue;
-    }
-    ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> shard, SafetensorsFile::Open(file_path));
-    RETURN_IF_ERROR(CheckWhole(file_path, shard->whole(), listed));
-    shards_[listed.name] = std::move(shard);
+  const std::vector<CheckpointProblem> problems = VerifyFiles(path_, manifest_, {});
+  if (!problems.empty()) {
+    const size_t more = problems.size() - 1;
+    return absl::DataLossError(
+        absl::StrCat(problems[0].Text(path_), more == 0 ? "" : absl::StrCat("; and ", more, " problems more")));
   }
-  for (const ManifestTensor& tensor : manifest_.tensors) {
-    for (const ManifestPiece& piece : tensor.pieces) {
-      if (!shards_.contains(piece.file)) {
-        return absl::DataLossError(
-            absl::StrCat(path_, ": '", tensor.name, "' lies in ", piece.file, ", which is no shard"));
-      }
+  for (const ManifestFile& listed : manifest_.files) {
+    if (!absl::EndsWith(listed.name, ".safetensors")) continue;
+    ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> shard, SafetensorsFile::Open(JoinPath(path_, listed.name)));
+    // What is mapped may be longer or shorter than what was verified, if somebody writes to it at this moment.
+    if (shard->whole().size() != listed.bytes) {
+      return absl::DataLossError(absl::StrCat(shard->path(), " is changing while it is read"));
     }
+    shards_[listed.name] = std::move(shard);
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,8 @@
-// Reads a checkpoint that has proved itself. Opening verifies everything: the manifest's own hash, that its content
-// does not contradict itself, that the folder holds exactly the files it lists, their lengths, and the hash of every
-// byte. Reading gives any box of a tensor from whatever pieces it was saved in, so that a layout may load what another
-// wrote. Immutable once opened; may be read from any thread.
+// Reads a checkpoint that has proved itself. Opening verifies everything, in parallel over the files (verify.h): the
+// manifest's own hash, that its content does not contradict itself, that the folder holds exactly the files it lists,
+// their lengths, and the hash of every byte. Reading gives any box of a tensor from whatever pieces it was saved in, so
+// that a layout may load what another wrote. While it is open nobody removes it (lease.h). Immutable once opened; may
+// be read from any thread.
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
 //   RETURN_IF_ERROR(checkpoint->ReadTensor("parameter", "wte.weight", "F32", {256, 128}, {data, bytes}));
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/checkpoint/lease.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -29,7 +31,8 @@ struct Box {
 
 class Checkpoint {
  public:
-  // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged.
+  // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged;
+  // Unavailable when it is being removed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -60,6 +63,7 @@ class Checkpoint {
   absl::StatusOr<absl::string_view> BytesOf(const ManifestTensor& tensor, const ManifestPiece& piece) const;
 
   std::string path_;
+  std::unique_ptr<CheckpointLease> lease_;
   std::string manifest_hash_;
   Manifest manifest_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;

@@ -1,5 +1,7 @@
 #include "worker/checkpoint/writer.h"
 
+#include <cstring>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -61,6 +63,27 @@ ManifestTensor WholePiece(const TensorHeader& tensor, const TensorInfo& info, ui
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {piece}};
 }
 
+// Whether any value of a floating type is infinite or not a number: its exponent is all ones. `bytes` is of whole
+// values.
+template <typename Bits>
+bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
+  bool any = false;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    any |= (bits & exponent) == exponent;
+  }
+  return any;
+}
+
+bool HasNonfinite(absl::string_view dtype, absl::string_view bytes) {
+  if (dtype == "F32") return AnyNonfinite<uint32_t>(bytes, 0x7F800000u);
+  if (dtype == "F64") return AnyNonfinite<uint64_t>(bytes, uint64_t{0x7FF} << 52);
+  if (dtype == "F16") return AnyNonfinite<uint16_t>(bytes, 0x7C00);
+  if (dtype == "BF16") return AnyNonfinite<uint16_t>(bytes, 0x7F80);
+  return false;
+}
+
 absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
   return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
                                           " was given with ", bytes, " bytes"));
@@ -91,6 +114,9 @@ absl::Status WriteShard(const std::string& folder, const std::vector<TensorHeade
     if (i == tensors.size()) return absl::InternalError("more tensors were given than announced");
     ManifestTensor entry = WholePiece(tensors[i], infos[i], header.size());
     if (bytes.size() != infos[i].end - infos[i].begin) return WrongSize(tensors[i], bytes.size());
+    if (manifest.nonfinite.size() < kNonfiniteListed && HasNonfinite(tensors[i].dtype, bytes)) {
+      manifest.nonfinite.push_back(absl::StrCat(tensors[i].role, " '", tensors[i].name, "'"));
+    }
     RETURN_IF_ERROR(file.Append(bytes, &entry.pieces[0].hash));
     manifest.tensors.push_back(std::move(entry));
     return absl::OkStatus();
@@ -122,6 +148,7 @@ absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, M
   const std::string partial = absl::StrCat(path, ".g", manifest.generation, kPartialSuffix);
   manifest.files.clear();
   manifest.tensors.clear();
+  manifest.nonfinite.clear();
   RETURN_IF_ERROR(file_system.RemoveAll(partial));
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
   // After the rename this removes the checkpoint that was replaced, if there was one.

@@ -50,11 +50,11 @@ struct SavedCheckpoint {
 // A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
 std::string ShardTensorName(absl::string_view role, absl::string_view name);
 
-// Writes the tensors and `manifest` (whose `files` and `tensors` are filled in here) below `run_folder`. A checkpoint
-// of the same step that is there already is replaced at once. `may_commit` is asked right before the checkpoint gets
-// its name: an error ends the save, and the folder is as it was. Possible errors: ResourceExhausted when the disk is
-// full; PermissionDenied, NotFound and others of the file system; those of `stream`, which is not called where the
-// folder cannot be made; those of `may_commit`.
+// Writes the tensors and `manifest` (whose `files`, `tensors` and `nonfinite` are filled in here) below `run_folder`. A
+// checkpoint of the same step that is there already is replaced at once. `may_commit` is asked right before the
+// checkpoint gets its name: an error ends the save, and the folder is as it was. Possible errors: ResourceExhausted
+// when the disk is full; PermissionDenied, NotFound and others of the file system; those of `stream`, which is not
+// called where the folder cannot be made; those of `may_commit`.
 absl::StatusOr<SavedCheckpoint> WriteCheckpoint(const std::string& run_folder, Manifest manifest,
                                                 const std::vector<TensorHeader>& tensors, TensorStream stream,
                                                 FileSystem& file_system,

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "common/hash.h"
 
 namespace trainyard {
 namespace {
@@ -138,8 +138,6 @@ absl::StatusOr<const uint8_t*> MapFile(const Corpus::File& file) {
   return static_cast<const uint8_t*>(data);
 }
 
-std::string Hex(XXH128_hash_t hash) { return absl::StrFormat("%016x%016x", hash.high64, hash.low64); }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& options) {
@@ -198,20 +196,30 @@ void Corpus::Read(int64_t start, absl::Span<uint8_t> out) const {
   }
 }
 
-CorpusFingerprint Corpus::Fingerprint() const {
-  XXH3_state_t* content = XXH3_createState();
-  XXH3_128bits_reset(content);
+const CorpusFingerprint& Corpus::Fingerprint() const {
+  std::call_once(fingerprint_made_, [this] { MakeFingerprint(); });
+  return fingerprint_;
+}
+
+void Corpus::MakeFingerprint() const {
+  // Hashed twice, alone and as part of all, while it is in the cache.
+  constexpr int64_t kChunkBytes = 256 << 10;
+  Hasher content;
   std::string list;
+  fingerprint_ = {.num_files = files_.size(), .num_bytes = static_cast<uint64_t>(num_bytes_)};
   for (size_t i = 0; i < files_.size(); ++i) {
     absl::StrAppend(&list, files_[i].path, absl::string_view("\0", 1), files_[i].num_bytes, "\n");
-    XXH3_128bits_update(content, mappings_[i].data, static_cast<size_t>(files_[i].num_bytes));
+    Hasher own;
+    for (int64_t at = 0; at < files_[i].num_bytes; at += kChunkBytes) {
+      const absl::string_view chunk(reinterpret_cast<const char*>(mappings_[i].data) + at,
+                                    static_cast<size_t>(std::min(kChunkBytes, files_[i].num_bytes - at)));
+      content.Add(chunk);
+      own.Add(chunk);
+    }
+    fingerprint_.file_hashes.push_back(own.Hex());
   }
-  CorpusFingerprint fingerprint{.num_files = files_.size(),
-                                .num_bytes = static_cast<uint64_t>(num_bytes_),
-                                .files_hash = Hex(XXH3_128bits(list.data(), list.size())),
-                                .content_hash = Hex(XXH3_128bits_digest(content))};
-  XXH3_freeState(content);
-  return fingerprint;
+  fingerprint_.files_hash = HashHex(list);
+  fingerprint_.content_hash = content.Hex();
 }
 
 }  // namespace trainyard

@@ -2,11 +2,12 @@
 // one long run of bytes. The files are mapped, not read: a rank touches only the pages of its samples. The last part of
 // the run is kept for evaluation and never trained on.
 //
-// No torch here. Thread-safe after Open: nothing changes.
+// No torch here. Thread-safe after Open: nothing changes but the fingerprint, which is made once.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ struct CorpusOptions {
 struct CorpusFingerprint {
   uint64_t num_files = 0;
   uint64_t num_bytes = 0;
-  std::string files_hash;    // xxh3-128, hex, of the sorted list of (path, size)
-  std::string content_hash;  // xxh3-128, hex, of all bytes in order
+  std::string files_hash = {};                // xxh3-128, hex, of the sorted list of (path, size)
+  std::string content_hash = {};              // xxh3-128, hex, of all bytes in order
+  std::vector<std::string> file_hashes = {};  // of each file's bytes, in the order of the files
 
   friend bool operator==(const CorpusFingerprint&, const CorpusFingerprint&) = default;
 };
@@ -57,8 +59,9 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
-  // Reads everything once for the content hash; a job does it at its first save, not before its first step.
-  CorpusFingerprint Fingerprint() const;
+  // Reads everything at its first call, for the hashes: a job does it at its first save, or before its first step
+  // when a person has it go on from a checkpoint.
+  const CorpusFingerprint& Fingerprint() const;
 
  private:
   struct Mapping {
@@ -66,11 +69,14 @@ class Corpus {
     int64_t start = 0;  // of this file in the corpus
   };
   Corpus() = default;
+  void MakeFingerprint() const;
 
   std::vector<File> files_;
   std::vector<Mapping> mappings_;
   int64_t num_bytes_ = 0;
   int64_t num_train_bytes_ = 0;
+  mutable std::once_flag fingerprint_made_;
+  mutable CorpusFingerprint fingerprint_;
 };
 
 }  // namespace trainyard

@@ -105,6 +105,8 @@ struct TrainConfig {
   std::string checkpoint_dir;
   uint64_t checkpoint_every = 0;  // steps; 0: only the last
   uint64_t checkpoint_keep = 3;   // 0: all
+  uint64_t checkpoint_keep_every = 0;
+  bool allow_data_change = false;
 };
 
 // What the daemon gives a trainer once it has registered.

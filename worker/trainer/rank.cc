@@ -9,6 +9,7 @@
 #include "worker/model/gpt2.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/trainer/data_check.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
 #include "worker/trainer/state.h"
@@ -156,24 +157,29 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   return absl::OkStatus();
 }
 
-// The list of files is looked at here; their content only at the first save, which reads all of it.
-void WarnOfOtherData(const ManifestData& before, const Corpus& corpus, std::ostream& log) {
-  if (before.num_files == corpus.files().size() && before.num_bytes == static_cast<uint64_t>(corpus.num_bytes()))
-    return;
-  log << "warning: train.data.text has " << corpus.files().size() << " files of " << corpus.num_bytes()
-      << " bytes; the checkpoint was made with " << before.num_files << " of " << before.num_bytes << std::endl;
+// What the files hold is read where a person had the run go on, and where their sizes differ; a job that starts again
+// by itself trusts the sizes, and hears at its first save if it should not have.
+absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
+  const bool asked = order.resume && order.generation == 1;
+  if (DataLookSame(before, corpus.files()) && (!asked || order.config.allow_data_change)) return absl::OkStatus();
+  absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
+  if (same.ok() || !order.config.allow_data_change) return same;
+  log << "warning: " << same.message() << "; that is allowed here" << std::endl;
+  return absl::OkStatus();
 }
 
 absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& link, Rank& rank, std::ostream& log) {
   for (const std::string& note : point.notes) log << note << std::endl;
   if (point.checkpoint == nullptr) return absl::OkStatus();
+  if (order.rank == 0) {
+    RETURN_IF_ERROR(CheckData(order, point.checkpoint->manifest().data, *rank.corpus, log)) << point.checkpoint->path();
+  }
   RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.strategy));
   const Manifest& manifest = point.checkpoint->manifest();
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;
   if (order.rank != 0) return absl::OkStatus();
-  WarnOfOtherData(manifest.data, *rank.corpus, log);
   log << "goes on after step " << manifest.step << " from " << point.checkpoint->path() << std::endl;
   link.Tell(RestoredFact{.step = manifest.step, .path = point.checkpoint->path()});
   return absl::OkStatus();

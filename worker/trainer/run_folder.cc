@@ -13,12 +13,12 @@
 #include "absl/time/clock.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/catalog.h"
 
 namespace trainyard {
 namespace {
 
 constexpr char kPrivateFolder[] = ".trainyard";
-constexpr char kLockName[] = ".lock";
 constexpr char kFenceName[] = ".fence";
 constexpr uint64_t kFenceBytesMax = 4096;
 constexpr char kWatchName[] = "watch";  // by a trainctl that left: how to see the job again
@@ -72,7 +72,7 @@ bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
   RETURN_IF_ERROR(MakeFolders(options.folder)) << "while making checkpoint.dir";
-  const std::string path = JoinPath(options.folder, kLockName);
+  const std::string path = JoinPath(options.folder, kRunLockName);
   const absl::Time until = absl::Now() + options.wait;
   absl::StatusOr<std::unique_ptr<FileLock>> lock;
   while (true) {
@@ -118,7 +118,7 @@ absl::Status CheckEmpty(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name != kPrivateFolder && name != kLockName && name != kFenceName && name != kWatchName)
+    if (name != kPrivateFolder && name != kRunLockName && name != kFenceName && name != kWatchName)
       names.push_back(std::move(name));
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));

@@ -73,13 +73,20 @@ Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t 
                    .num_bytes = fingerprint_->num_bytes,
                    .files_hash = fingerprint_->files_hash,
                    .content_hash = fingerprint_->content_hash};
+  const std::vector<Corpus::File>& files = parts_.corpus.files();
+  for (size_t i = 0; files.size() <= kDataFilesListed && i < files.size(); ++i) {
+    manifest.data.list.push_back({.path = files[i].path,
+                                  .bytes = static_cast<uint64_t>(files[i].num_bytes),
+                                  .hash = fingerprint_->file_hashes[i]});
+  }
   manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);
   manifest.bucket_order = parts_.strategy.BucketOrder();
   return manifest;
 }
 
-// Reading all data takes long where there is much of it, so a resumed run hears only here that its data has changed.
+// Reading all data takes long where there is much of it, so a job that was started again by itself hears only here that
+// files have changed which kept their sizes.
 void Saver::CheckContent(const CorpusFingerprint& fingerprint) {
   if (parts_.restored_content_hash.empty() || parts_.restored_content_hash == fingerprint.content_hash) return;
   parts_.log << "warning: the data is not that of the checkpoint this run went on from (content hash "
@@ -97,8 +104,9 @@ void Saver::PruneConfirmed() {
   }
   if (!confirmed.has_value() || !parts_.check_fence().ok()) return;
   const TrainConfig& config = parts_.order.config;
-  absl::StatusOr<std::vector<uint64_t>> removed =
-      PruneCheckpoints(config.checkpoint_dir, *confirmed, config.checkpoint_keep, {*confirmed}, parts_.file_system);
+  absl::StatusOr<std::vector<uint64_t>> removed = PruneCheckpoints(
+      config.checkpoint_dir, *confirmed, {.keep = config.checkpoint_keep, .keep_every = config.checkpoint_keep_every},
+      {*confirmed}, parts_.file_system);
   if (!removed.ok()) {
     parts_.log << "old checkpoints could not be removed: " << removed.status().message() << std::endl;
   }

@@ -12,6 +12,11 @@ absl::Status Missing(absl::string_view key) {
       absl::StrCat("the resolved spec has no ", key, ": it must be decided before trainers are started"));
 }
 
+absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
+  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are no JobSpec"));
+}
+
 absl::Status ReadModel(const v1::Model& model, TrainConfig::Model& out) {
   if (!model.has_layers()) return Missing("train.model.layers");
   if (!model.has_heads()) return Missing("train.model.heads");
@@ -166,9 +171,7 @@ TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
 
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
-  if (!spec.ParseFromArray(spec_bytes.data(), static_cast<int>(spec_bytes.size()))) {
-    return absl::InvalidArgumentError(absl::StrCat("the ", spec_bytes.size(), " bytes of the spec are no JobSpec"));
-  }
+  RETURN_IF_ERROR(Parse(spec_bytes, spec));
   TrainConfig config;
   config.job_name = spec.name();
   if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
@@ -187,6 +190,8 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");
   config.checkpoint_every = spec.checkpoint().every_steps();
   if (spec.checkpoint().has_keep()) config.checkpoint_keep = spec.checkpoint().keep();
+  config.checkpoint_keep_every = spec.checkpoint().keep_every();
+  config.allow_data_change = spec.checkpoint().allow_data_change();
   return config;
 }
 

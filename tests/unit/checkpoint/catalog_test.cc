@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {
@@ -117,18 +118,91 @@ TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   for (uint64_t step : {100, 200, 300, 400, 500, 600}) Write(folder, step);
 
   auto removed =
-      PruneCheckpoints(folder.path(), /*saved_step=*/500, /*keep=*/2, /*protected_steps=*/{100}, FileSystem::Real());
+      PruneCheckpoints(folder.path(), /*saved_step=*/500, {.keep = 2}, /*protected_steps=*/{100}, FileSystem::Real());
 
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_THAT(*removed, ElementsAre(300, 200));
   EXPECT_THAT(Steps(folder), ElementsAre(600, 500, 400, 100));
 }
 
+// A checkpoint with a weight that is not a number.
+std::string WriteNonfinite(const TemporaryFolder& folder, uint64_t step) {
+  SmallState state(1);
+  std::vector<TensorBytes> tensors = state.tensors();
+  std::string bytes(tensors[1].bytes);
+  bytes.replace(8, 4, std::string("\x01\x00\x80\x7f", 4));
+  tensors[1].bytes = bytes;
+  return WriteCheckpoint(folder.path(), SmallManifest(step), tensors, FileSystem::Real())->path;
+}
+
+TEST(CatalogTest, ACheckpointWithValuesThatAreNotFinite_IsMarkedAndNotGoneOnFrom) {
+  TemporaryFolder folder;
+  Write(folder, 100);
+  std::string path = WriteNonfinite(folder, 200);
+
+  auto found = FindCheckpoint(folder.path(), std::nullopt);
+  auto preferred = FindCheckpoint(folder.path(), 200);
+
+  EXPECT_THAT((*Checkpoint::Open(path))->manifest().nonfinite, ElementsAre("parameter 'ln_f.bias'"));
+  EXPECT_EQ(found->checkpoint->manifest().step, 100u);
+  EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("values that are not finite (parameter 'ln_f.bias')")));
+  EXPECT_EQ(preferred->checkpoint->manifest().step, 100u);
+}
+
+TEST(CatalogTest, EachType_KnowsItsValuesThatAreNotFinite) {
+  TemporaryFolder folder;
+  struct Case {
+    const char* dtype;
+    std::string bytes;
+    bool finite;
+  };
+  const Case cases[] = {
+      {"F32", std::string("\xff\xff\x7f\x7f", 4), true},
+      {"F32", std::string("\x00\x00\x80\xff", 4), false},
+      {"F16", std::string("\xff\x7b", 2), true},
+      {"F16", std::string("\x00\x7c", 2), false},
+      {"BF16", std::string("\x7f\x7f", 2), true},
+      {"BF16", std::string("\xc0\x7f", 2), false},
+      {"F64", std::string("\xff\xff\xff\xff\xff\xff\xef\x7f", 8), true},
+      {"F64", std::string("\x00\x00\x00\x00\x00\x00\xf0\x7f", 8), false},
+      {"I32", std::string(4, '\xff'), true},
+  };
+  for (const Case& c : cases) {
+    auto saved = WriteCheckpoint(folder.path(), SmallManifest(1),
+                                 {{.name = "w", .role = "parameter", .dtype = c.dtype, .shape = {1}, .bytes = c.bytes}},
+                                 FileSystem::Real());
+    ASSERT_TRUE(saved.ok()) << saved.status();
+
+    EXPECT_EQ((*Checkpoint::Open(saved->path))->manifest().nonfinite.empty(), c.finite) << c.dtype;
+  }
+}
+
+TEST(CatalogTest, Prune_KeepEvery_LeavesMultiplesForGood) {
+  TemporaryFolder folder;
+  for (uint64_t step : {100, 150, 200, 250, 300, 350}) Write(folder, step);
+
+  auto removed = PruneCheckpoints(folder.path(), 350, {.keep = 1, .keep_every = 100}, {}, FileSystem::Real());
+
+  EXPECT_THAT(*removed, ElementsAre(250, 150));
+  EXPECT_THAT(Steps(folder), ElementsAre(350, 300, 200, 100));
+}
+
+TEST(CatalogTest, Prune_NeverTakesTheLastOneThatIsFinite) {
+  TemporaryFolder folder;
+  for (uint64_t step : {100, 200}) Write(folder, step);
+  for (uint64_t step : {300, 400, 500}) WriteNonfinite(folder, step);
+
+  auto removed = PruneCheckpoints(folder.path(), 500, {.keep = 2}, {}, FileSystem::Real());
+
+  EXPECT_THAT(*removed, ElementsAre(300, 100));
+  EXPECT_THAT(Steps(folder), ElementsAre(500, 400, 200));
+}
+
 TEST(CatalogTest, Prune_KeepOfZero_KeepsAll) {
   TemporaryFolder folder;
   for (uint64_t step : {100, 200}) Write(folder, step);
 
-  EXPECT_THAT(*PruneCheckpoints(folder.path(), 200, 0, {}, FileSystem::Real()), IsEmpty());
+  EXPECT_THAT(*PruneCheckpoints(folder.path(), 200, {}, {}, FileSystem::Real()), IsEmpty());
   EXPECT_THAT(Steps(folder), ElementsAre(200, 100));
 }
 

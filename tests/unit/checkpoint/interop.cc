@@ -1,4 +1,4 @@
-// The two halves of interop.py that are ours: `write FOLDER` writes a checkpoint there and prints its path,
+// The two halves of interop.py that are ours: `write FOLDER [STEP]` writes a checkpoint there and prints its path,
 // `read FILE` prints what our reader finds in a safetensors file, a line a tensor: name, dtype, shape, hash of its
 // bytes.
 #include <iostream>
@@ -9,10 +9,11 @@
 
 int main(int argc, char** argv) {
   using namespace trainyard;
-  if (argc != 3) return 2;
+  if (argc != 3 && argc != 4) return 2;
   if (argv[1] == std::string("write")) {
     SmallState state(0);
-    auto saved = WriteCheckpoint(argv[2], SmallManifest(1), state.tensors(), FileSystem::Real());
+    const uint64_t step = argc == 4 ? std::stoull(argv[3]) : 1;
+    auto saved = WriteCheckpoint(argv[2], SmallManifest(step), state.tensors(), FileSystem::Real());
     if (!saved.ok()) std::cerr << saved.status() << "\n";
     if (saved.ok()) std::cout << saved->path << "\n";
     return saved.ok() ? 0 : 1;

@@ -76,12 +76,31 @@ TEST(ManifestTest, Parse_CutAnywhere_IsDataLoss) {
 }
 
 TEST(ManifestTest, Parse_LaterVersion_IsUnimplementedAndSaysWhatToDo) {
-  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 1", "\"version\": 2"}}));
+  std::string text = Rehash(absl::StrReplaceAll(ManifestText(Sample()), {{"\"version\": 2", "\"version\": 3"}}));
 
   absl::Status status = ParseManifest(text).status();
 
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()), HasSubstr("newer trainyard"));
+}
+
+TEST(ManifestTest, WhatVersionTwoAdds_IsKeptAndNotAskedOfVersionOne) {
+  Manifest manifest = Sample();
+  const std::string plain = ManifestText(manifest);
+  manifest.data.list = {{.path = "/data/a.txt", .bytes = 1000, .hash = std::string(32, 'b')}};
+  manifest.nonfinite = {"parameter 'w'"};
+
+  auto read = ParseManifest(ManifestText(manifest));
+  auto of_one = ParseManifest(Rehash(absl::StrReplaceAll(
+      plain, {{"\"version\": 2", "\"version\": 1"}, {",\n  \"list\": []", ""}, {"\n \"nonfinite\": [],", ""}})));
+
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
+  EXPECT_EQ(read->data.list[0].path, "/data/a.txt");
+  EXPECT_EQ(read->nonfinite, manifest.nonfinite);
+  ASSERT_TRUE(of_one.ok()) << of_one.status();
+  EXPECT_EQ(of_one->step, 100u);
+  EXPECT_FALSE(ParseManifest(Rehash(absl::StrReplaceAll(plain, {{"\n \"nonfinite\": [],", ""}}))).ok());
 }
 
 TEST(ManifestTest, Parse_UnknownOrMissingKey_IsRefusedByName) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "client/byte_progress.h"
 #include "client/exit_code.h"
 #include "client/plot.h"
 #include "client/status.h"
@@ -34,6 +35,12 @@ TEST(Durations, NameTheTwoLargestUnits) {
 TEST(Bytes, AreInBinaryUnits) {
   EXPECT_EQ(BytesText(12), "12 B");
   EXPECT_EQ(BytesText(3 << 20), "3.0 MiB");
+}
+
+TEST(Bars, ShowShareAmountAndRate) {
+  EXPECT_EQ(ByteBar("verify", 3 << 20, 12 << 20, absl::Seconds(2)),
+            "verify [#####...............] 25%  3.0 MiB of 12.0 MiB  1.5 MiB/s");
+  EXPECT_EQ(ByteBar("verify", 0, 0, absl::ZeroDuration()), "verify [####################] 100%  0 B of 0 B");
 }
 
 TEST(Tables, AlignColumnsByCharactersNotBytes) {

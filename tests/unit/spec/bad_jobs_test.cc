@@ -226,6 +226,8 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
        "step"},
       {"save", "  ranks: 2", "  ranks: 2\ncheckpoint: {every_steps: 11}",
        "job.yaml:16:27: warning: checkpoint.every_steps: is 11, beyond steps 10: only the last step is saved"},
+      {"keep of all", "  ranks: 2", "  ranks: 2\ncheckpoint: {keep: 0, keep_every: 5}",
+       "job.yaml:16:35: warning: checkpoint.keep_every: has no effect: checkpoint.keep is 0, so all stay"},
       {"ratio", "  steps: 10", "  steps: 10\n  schedule: {kind: constant, min_ratio: 0.5}",
        "job.yaml:14:41: warning: train.schedule.min_ratio: has no effect: the schedule is constant"},
       {"no validation", "text: [corpus]", "text: [corpus]\n    validation: 0\n  evaluate: {every_steps: 5}",

@@ -12,6 +12,7 @@
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {
@@ -310,6 +311,48 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 
   EXPECT_EQ(straight, parts);
   EXPECT_EQ(Shard("one", 8), Shard("two", 8));
+}
+
+TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessThatIsAllowed) {
+  FakeLink trained;
+  ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
+  StartOrder order = Order("run", 3);
+  order.resume = true;
+  const std::string path = folder_ / "text.txt", was = *ReadFile(path);
+  std::string is = was;
+  is[100] = 'X';
+  ASSERT_TRUE(WriteFileAtomically(path, is).ok());
+
+  FakeLink changed;
+  EXPECT_EQ(Run(order, changed), kExitRefused);
+  const std::string message = changed.FactsOf<RefusedFact>().at(0).message;
+  EXPECT_THAT(message, HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
+  EXPECT_THAT(message, HasSubstr("--allow-data-change"));
+
+  // Started again by itself the sizes are looked at alone.
+  ASSERT_TRUE(WriteFileAtomically(path, is + "more").ok());
+  order.generation = 2;
+  FakeLink again;
+  EXPECT_EQ(Run(order, again), kExitRefused);
+  EXPECT_THAT(again.FactsOf<RefusedFact>().at(0).message,
+              HasSubstr(absl::StrCat(" has ", was.size() + 4, " bytes, had ", was.size())));
+
+  // The same bytes under other names are the same data.
+  ASSERT_TRUE(MakeFolders(folder_ / "parts").ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/a.txt", was.substr(0, 1000)).ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "parts/b.txt", was.substr(1000)).ok());
+  order.config.data.text = {folder_ / "parts"};
+  order.generation = 3;
+  FakeLink moved;
+  EXPECT_EQ(Run(order, moved), kExitDone) << log_.str();
+
+  order.config.data.text = {path};
+  order.config.steps = 4;
+  order.generation = 4;
+  order.config.allow_data_change = true;
+  FakeLink allowed;
+  EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
+  EXPECT_THAT(log_.str(), HasSubstr("warning: train.data.text is not the data"));
 }
 
 TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsNot) {

@@ -1,0 +1,40 @@
+#include "client/byte_progress.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr absl::Duration kRedraw = absl::Milliseconds(100);
+constexpr size_t kBarColumns = 20;
+
+}  // namespace
+
+std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed) {
+  const double share = total == 0 ? 1 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const size_t filled = static_cast<size_t>(share * kBarColumns);
+  const double seconds = absl::ToDoubleSeconds(elapsed);
+  const std::string rate =
+      seconds > 0 ? absl::StrCat("  ", BytesText(static_cast<uint64_t>(static_cast<double>(done) / seconds)), "/s")
+                  : "";
+  return absl::StrCat(label, " [", std::string(filled, '#'), std::string(kBarColumns - filled, '.'), "] ",
+                      static_cast<int>(share * 100), "%  ", BytesText(done), " of ", BytesText(total), rate);
+}
+
+ByteProgress::ByteProgress(FILE* stream, std::string label, uint64_t total)
+    : label_(std::move(label)), total_(total), began_(absl::Now()), terminal_(stream, TraitsOf(stream)) {}
+
+void ByteProgress::Add(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  done_ += bytes;
+  const absl::Time now = absl::Now();
+  if (now - drawn_ < kRedraw && done_ < total_) return;
+  drawn_ = now;
+  terminal_.Status(ByteBar(label_, done_, total_, now - began_));
+}
+
+}  // namespace trainyard::client

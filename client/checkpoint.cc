@@ -1,0 +1,311 @@
+// trainctl checkpoint ls, show, verify, rm: looks after the checkpoints of a folder, with no cluster and no job.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/byte_progress.h"
+#include "client/checkpoint_view.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/text.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/inventory.h"
+#include "worker/checkpoint/lease.h"
+
+namespace trainyard::client {
+namespace {
+
+struct CheckpointOptions {
+  std::string folder;
+  std::vector<uint64_t> steps;  // empty: all, or the newest
+  int threads = 0;
+  bool verify = false;
+  bool tensors = false;
+  bool partials = false;
+  bool yes = false;
+  bool json = false;
+};
+
+// A run folder and some of what is in it; `run_folder` is empty where a checkpoint lies under a name of its own.
+struct Selection {
+  std::string run_folder;
+  std::vector<RunEntry> entries = {};
+};
+
+bool IsCheckpointName(const std::string& name) {
+  return StepOfFolderName(name).has_value() ||
+         (absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix));
+}
+
+absl::StatusOr<Selection> ChooseOne(const std::string& path) {
+  const std::filesystem::path given(path);
+  const std::string name = given.filename().string(), parent = given.parent_path().string();
+  if (IsCheckpointName(name)) {
+    ASSIGN_OR_RETURN(std::vector<RunEntry> entries, ListRunFolder(parent));
+    std::erase_if(entries, [&](const RunEntry& entry) { return entry.name != name; });
+    return Selection{parent, std::move(entries)};
+  }
+  RunEntry entry{.name = name, .path = path};
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(path, error)) {
+    std::error_code ignored;
+    entry.size_bytes += file.is_regular_file(ignored) ? file.file_size(ignored) : 0;
+  }
+  entry.modified = absl::Now();
+  return Selection{"", {std::move(entry)}};
+}
+
+// A checkpoint by its path, or those of a run folder that are asked for. Possible errors: NotFound.
+absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
+  const std::string path = AbsolutePath(options.folder, WorkingDirectory());
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path, error || !FileExists(path) ? " is not there" : " is not a folder"));
+  }
+  const bool is_checkpoint =
+      FileExists(JoinPath(path, kManifestName)) || IsCheckpointName(std::filesystem::path(path).filename().string());
+  if (is_checkpoint && !options.steps.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
+  }
+  if (is_checkpoint) return ChooseOne(path);
+  Selection chosen{.run_folder = path};
+  ASSIGN_OR_RETURN(chosen.entries, ListRunFolder(path));
+  if (options.steps.empty()) return chosen;
+  std::erase_if(chosen.entries, [&](const RunEntry& entry) {
+    const bool asked = std::find(options.steps.begin(), options.steps.end(), entry.step) != options.steps.end();
+    return entry.kind != RunEntry::Kind::kCheckpoint || !asked;
+  });
+  for (uint64_t step : options.steps) {
+    auto is_it = [&](const RunEntry& entry) { return entry.step == step; };
+    if (std::any_of(chosen.entries.begin(), chosen.entries.end(), is_it)) continue;
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint of step ", step, " in ", path));
+  }
+  return chosen;
+}
+
+absl::StatusOr<LookedAt> LookAt(const RunEntry& entry, bool verify, int threads) {
+  LookedAt one{.entry = entry};
+  if (entry.kind == RunEntry::Kind::kOrphan) return one;
+  ASSIGN_OR_RETURN(one.found, LookAtCheckpoint(entry.path));
+  if (!verify || !one.found.manifest.has_value()) return one;
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRead(entry.path));
+  uint64_t total = 0;
+  for (const ManifestFile& file : one.found.manifest->files) total += file.bytes;
+  ByteProgress progress(stderr, absl::StrCat("verify ", entry.name), total);
+  ASSIGN_OR_RETURN(
+      one.found, VerifyCheckpoint(entry.path, {.threads = threads, .on_bytes = [&](uint64_t n) { progress.Add(n); }}));
+  one.verified = true;
+  if (one.found.manifest.has_value() && entry.step.value_or(one.found.manifest->step) != one.found.manifest->step) {
+    one.found.problems.push_back({.file = kManifestName,
+                                  .expected = absl::StrCat("step ", *entry.step),
+                                  .found = absl::StrCat("step ", one.found.manifest->step)});
+  }
+  return one;
+}
+
+absl::Status List(const CheckpointOptions& options) {
+  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
+  std::vector<LookedAt> all;
+  for (const RunEntry& entry : chosen.entries) {
+    ASSIGN_OR_RETURN(LookedAt one, LookAt(entry, options.verify, options.threads));
+    if (options.json) puts(CheckpointLine(one).c_str());
+    all.push_back(std::move(one));
+  }
+  if (options.json) return absl::OkStatus();
+  const std::string holder = chosen.run_folder.empty() ? "" : RunFolderHolder(chosen.run_folder);
+  fputs(CheckpointTable(all, holder, absl::Now()).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status NothingThere(const Selection& chosen) {
+  return absl::NotFoundError(absl::StrCat(chosen.run_folder,
+                                          " holds no checkpoint: neither is it one, nor are there "
+                                          "step-* folders in it"));
+}
+
+absl::Status Show(const CheckpointOptions& options) {
+  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
+  if (chosen.entries.empty() || chosen.entries[0].kind == RunEntry::Kind::kOrphan) return NothingThere(chosen);
+  ASSIGN_OR_RETURN(LookedAt one, LookAt(chosen.entries[0], options.verify, options.threads));
+  if (options.json) {
+    puts(ManifestJson(one, options.tensors).c_str());
+  } else {
+    fputs(ManifestView(one, options.tensors).c_str(), stdout);
+  }
+  if (one.found.problems.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
+}
+
+absl::Status Verify(const CheckpointOptions& options) {
+  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
+  size_t num_checked = 0, num_damaged = 0;
+  for (const RunEntry& entry : chosen.entries) {
+    // In a run folder what is no checkpoint is passed over; one that is named itself is verified whatever it is.
+    const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
+    if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
+    ASSIGN_OR_RETURN(LookedAt one, LookAt(entry, /*verify=*/true, options.threads));
+    if (options.json) {
+      puts(CheckpointLine(one).c_str());
+    } else {
+      fputs(VerdictText(one).c_str(), stdout);
+    }
+    ++num_checked;
+    if (!one.found.problems.empty()) ++num_damaged;
+  }
+  if (num_checked == 0) return NothingThere(chosen);
+  if (num_damaged == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
+                                          num_checked == 1 ? " checkpoint is damaged" : " checkpoints are damaged"));
+}
+
+absl::StatusOr<std::vector<RunEntry>> ChooseRemoved(const CheckpointOptions& options, const Selection& chosen) {
+  if (chosen.run_folder.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(chosen.entries[0].path,
+                     " does not lie in a run folder under a checkpoint's name; it is left "
+                     "to you"));
+  }
+  const bool named = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
+  if (!named && options.steps.empty() && !options.partials) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        chosen.run_folder, " is a run folder: say which with --step N or --partials, or name step folders"));
+  }
+  std::vector<RunEntry> entries;
+  for (const RunEntry& entry : chosen.entries) {
+    const bool is_checkpoint = entry.kind == RunEntry::Kind::kCheckpoint;
+    if (named || (is_checkpoint ? !options.steps.empty() : options.partials)) entries.push_back(entry);
+  }
+  return entries;
+}
+
+absl::Status Confirm(const CheckpointOptions& options, const std::string& what) {
+  if (options.yes) return absl::OkStatus();
+  if (isatty(STDIN_FILENO) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("this would remove ", what, "; give --yes"));
+  }
+  fprintf(stderr, "Remove %s? [y/N] ", what.c_str());
+  std::string answer;
+  std::getline(std::cin, answer);
+  answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
+  if (answer == "y" || answer == "yes") return absl::OkStatus();
+  return absl::CancelledError("nothing was removed");
+}
+
+absl::Status Remove(const CheckpointOptions& options) {
+  if (options.partials && !options.steps.empty()) {
+    return absl::InvalidArgumentError("--partials and --step: give one of them at a time");
+  }
+  ASSIGN_OR_RETURN(Selection chosen, Choose(options));
+  ASSIGN_OR_RETURN(std::vector<RunEntry> entries, ChooseRemoved(options, chosen));
+  std::vector<std::string> names;
+  uint64_t bytes = 0;
+  for (const RunEntry& entry : entries) {
+    names.push_back(entry.name);
+    bytes += entry.size_bytes;
+  }
+  const std::string what =
+      absl::StrCat(absl::StrJoin(names, ", "), " (", BytesText(bytes), ") from ", chosen.run_folder);
+  if (!names.empty()) {
+    RETURN_IF_ERROR(Confirm(options, what));
+    RETURN_IF_ERROR(RemoveFromRunFolder(chosen.run_folder, names, FileSystem::Real()));
+  }
+  if (options.json) {
+    std::vector<std::string> quoted;
+    for (const std::string& name : names) quoted.push_back(absl::StrCat("\"", name, "\""));
+    printf("{\"event\":\"removed\",\"names\":[%s],\"bytes\":%llu}\n", absl::StrJoin(quoted, ",").c_str(),
+           static_cast<unsigned long long>(bytes));
+  } else {
+    puts(names.empty() ? "there is nothing to remove" : absl::StrCat("removed ", what).c_str());
+  }
+  return absl::OkStatus();
+}
+
+using Act = absl::Status (*)(const CheckpointOptions& options);
+
+CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* help,
+                  const std::shared_ptr<CheckpointOptions>& options, Act act) {
+  CLI::App* verb = app.add_subcommand(name, help);
+  verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), or one checkpoint in it")->required();
+  verb->add_option("--step", options->steps, "Of a run folder, the checkpoint of this step")
+      ->type_name("N")
+      ->allow_extra_args(false);
+  verb->add_flag("--json", options->json, "JSON, one object a line and checkpoint");
+  verb->callback([options, chosen, act] { *chosen = [options, act] { return ExitOf(act(*options), options->json); }; });
+  return verb;
+}
+
+void AddThreads(CLI::App& verb, CheckpointOptions& options) {
+  verb.add_option("--threads", options.threads, "Files verified at a time; 0: one a core, at most 8")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
+}
+
+void AddLs(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<CheckpointOptions>();
+  CLI::App* verb = AddVerb(app, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
+  verb->add_flag("--verify", options->verify, "Verify every byte too, not only manifests, names and lengths");
+  AddThreads(*verb, *options);
+  verb->footer(
+      "Partial folders and what crashes left are told below the table.\n\n"
+      "Examples:\n  trainctl checkpoint ls trainyard-runs/stdlib-gpt-k3x7q2ab\n  trainctl checkpoint ls RUN --verify "
+      "--json");
+}
+
+void AddShow(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<CheckpointOptions>();
+  CLI::App* verb =
+      AddVerb(app, chosen, "show", "Show what a checkpoint holds; of a run folder the newest", options, Show);
+  verb->add_flag("--verify", options->verify, "Verify every byte too");
+  verb->add_flag("--tensors", options->tensors, "Every tensor, and where its pieces lie");
+  AddThreads(*verb, *options);
+  verb->footer(
+      "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show RUN/step-00000100 --tensors --json");
+}
+
+void AddVerify(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<CheckpointOptions>();
+  CLI::App* verb =
+      AddVerb(app, chosen, "verify", "Verify every byte of a checkpoint, or of all in a run folder", options, Verify);
+  AddThreads(*verb, *options);
+  verb->footer(
+      "Tells every problem: file, tensor, expected, found. Exit code 0: all are good; 1: one is damaged; 2: there is "
+      "none.\n\n"
+      "Examples:\n  trainctl checkpoint verify RUN\n  trainctl checkpoint verify RUN/step-00000100 --json");
+}
+
+void AddRemove(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<CheckpointOptions>();
+  CLI::App* verb = AddVerb(app, chosen, "rm", "Remove checkpoints, or what interrupted saves left", options, Remove);
+  verb->add_flag("--partials", options->partials, "Partial folders and temporary files instead of checkpoints");
+  verb->add_flag("--yes", options->yes, "Do not ask");
+  verb->footer(
+      "Refused: the last good checkpoint; one that is being read (readers hold a lock on its manifest); anything while "
+      "a "
+      "job\ntrains into the folder (its rank 0 holds the folder's .lock).\n\n"
+      "Examples:\n  trainctl checkpoint rm RUN/step-00000100\n  trainctl checkpoint rm RUN --step 100 --step 200 "
+      "--yes");
+}
+
+}  // namespace
+
+void AddCheckpoint(CLI::App& app, const Globals&, Chosen* chosen) {
+  CLI::App* verb = app.add_subcommand("checkpoint", "List, show, verify and remove checkpoints on disk");
+  verb->require_subcommand(1);
+  AddLs(*verb, chosen);
+  AddShow(*verb, chosen);
+  AddVerify(*verb, chosen);
+  AddRemove(*verb, chosen);
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,195 @@
+#include "client/checkpoint_view.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/text.h"
+#include "trainyard/v1/job.pb.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace trainyard::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kProblemsShown = 20;
+constexpr size_t kTextBytes = 500;
+
+const char* KindName(RunEntry::Kind kind) {
+  switch (kind) {
+    case RunEntry::Kind::kPartial:
+      return "partial";
+    case RunEntry::Kind::kOrphan:
+      return "orphan";
+    case RunEntry::Kind::kCheckpoint:
+      break;
+  }
+  return "checkpoint";
+}
+
+const char* StateOf(const LookedAt& one) {
+  if (!one.found.problems.empty()) return "damaged";
+  return one.verified ? "verified" : "not verified";
+}
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json EntryJson(const LookedAt& one) {
+  Json json = {
+      {"event", "checkpoint"},         {"kind", KindName(one.entry.kind)},
+      {"name", one.entry.name},        {"path", one.entry.path},
+      {"bytes", one.entry.size_bytes}, {"modified_s", absl::ToDoubleSeconds(one.entry.modified - absl::UnixEpoch())}};
+  if (one.entry.step.has_value()) json["step"] = *one.entry.step;
+  if (one.entry.kind == RunEntry::Kind::kOrphan) return json;
+  if (const auto& manifest = one.found.manifest; manifest.has_value()) {
+    json.update({{"generation", manifest->generation},
+                 {"strategy", manifest->strategy},
+                 {"world_size", manifest->world_size},
+                 {"files", manifest->files.size() + 1},
+                 {"nonfinite", manifest->nonfinite},
+                 {"manifest_hash", one.found.manifest_hash}});
+  }
+  Json problems = Json::array();
+  for (const CheckpointProblem& problem : one.found.problems) {
+    problems.push_back(
+        {{"file", problem.file}, {"tensor", problem.tensor}, {"expected", problem.expected}, {"found", problem.found}});
+  }
+  json.update({{"state", StateOf(one)}, {"problems", problems}});
+  return json;
+}
+
+std::string NoCheckpointText(const LookedAt& one, const std::string& holder) {
+  const std::string size = BytesText(one.entry.size_bytes);
+  if (one.entry.kind == RunEntry::Kind::kOrphan) {
+    return absl::StrCat(one.entry.name, ": ", size,
+                        ", left by a crash (trainctl checkpoint rm --partials removes it)\n");
+  }
+  const char* whole = one.found.problems.empty() && one.found.manifest.has_value() ? ", all files there" : "";
+  const std::string who = holder.empty() ? "left by an interrupted save; the next run of the job settles it"
+                                         : absl::StrCat("being written or removed by ", holder, ", or left by a crash");
+  return absl::StrCat(one.entry.name, ": no checkpoint: ", size, whole, ", ", who, "\n");
+}
+
+// Elements of each role, by its name.
+std::map<std::string, std::pair<uint64_t, uint64_t>> RolesOf(const Manifest& manifest) {
+  std::map<std::string, std::pair<uint64_t, uint64_t>> roles;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    auto& [tensors, elements] = roles[tensor.role];
+    ++tensors;
+    elements += CountElements(tensor.shape).value_or(0);
+  }
+  return roles;
+}
+
+std::string ModelText(const std::string& spec_bytes) {
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(spec_bytes) || !spec.train().has_model()) return "";
+  const v1::Model& model = spec.train().model();
+  return absl::StrCat("gpt2, ", model.layers(), " layers, ", model.heads(), " heads, width ", model.width(),
+                      ", context ", model.context());
+}
+
+std::string TensorLines(const Manifest& manifest) {
+  std::vector<std::vector<std::string>> rows = {{"ROLE", "TENSOR", "DTYPE", "SHAPE", "PIECES"}};
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    std::vector<std::string> files;
+    for (const ManifestPiece& piece : tensor.pieces) {
+      files.push_back(absl::StrCat(piece.file, " [", piece.first_byte, ", ", piece.last_byte, ")"));
+    }
+    rows.push_back({tensor.role, Printable(tensor.name, kTextBytes), tensor.dtype, ShapeText(tensor.shape),
+                    absl::StrJoin(files, "; ")});
+  }
+  return Table(rows);
+}
+
+}  // namespace
+
+std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now) {
+  std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "STRATEGY", "RANKS", "BYTES", "AGE", "STATE"}};
+  std::string below;
+  for (const LookedAt& one : all) {
+    if (one.entry.kind != RunEntry::Kind::kCheckpoint) {
+      below += NoCheckpointText(one, holder);
+      continue;
+    }
+    const Manifest manifest = one.found.manifest.value_or(Manifest{});
+    const bool known = one.found.manifest.has_value();
+    std::string state = StateOf(one);
+    if (!one.found.problems.empty()) {
+      absl::StrAppend(&state, ": ", Printable(one.found.problems[0].Text(one.entry.name), kTextBytes));
+    }
+    if (!manifest.nonfinite.empty()) {
+      absl::StrAppend(&state, "; ", manifest.nonfinite[0], " is not finite: no run goes on from it by itself");
+    }
+    rows.push_back({absl::StrCat(one.entry.step.value_or(0)), known ? absl::StrCat(manifest.generation) : "-",
+                    known ? Printable(manifest.strategy, 40) : "-", known ? absl::StrCat(manifest.world_size) : "-",
+                    BytesText(one.entry.size_bytes), DurationText(now - one.entry.modified), state});
+  }
+  std::string text = rows.size() > 1 ? Table(rows) : "no checkpoint\n";
+  if (!holder.empty()) absl::StrAppend(&text, "in use by ", holder, "\n");
+  return text + below;
+}
+
+std::string CheckpointLine(const LookedAt& one) { return Dump(EntryJson(one)); }
+
+std::string VerdictText(const LookedAt& one) {
+  const std::vector<CheckpointProblem>& problems = one.found.problems;
+  if (problems.empty()) {
+    return absl::StrCat(one.entry.name, ": good: ", one.found.manifest->files.size() + 1, " files, ",
+                        BytesText(one.found.size_bytes), "\n");
+  }
+  std::string text =
+      absl::StrCat(one.entry.name, ": DAMAGED, ", problems.size(), problems.size() == 1 ? " problem\n" : " problems\n");
+  for (size_t i = 0; i < std::min(problems.size(), kProblemsShown); ++i) {
+    absl::StrAppend(&text, "  ", Printable(problems[i].Text(one.entry.name), kTextBytes), "\n");
+  }
+  if (problems.size() > kProblemsShown) {
+    absl::StrAppend(&text, "  and ", problems.size() - kProblemsShown, " more (--json tells all)\n");
+  }
+  return text;
+}
+
+std::string ManifestView(const LookedAt& one, bool with_tensors) {
+  if (!one.found.manifest.has_value()) return VerdictText(one);
+  const Manifest& m = *one.found.manifest;
+  std::vector<std::vector<std::string>> rows = {
+      {"path", one.entry.path},
+      {"state", StateOf(one)},
+      {"step", absl::StrCat(m.step)},
+      {"job",
+       absl::StrCat(Printable(m.job_name, kTextBytes), " (", Printable(m.job_id, 40), "), generation ", m.generation)},
+      {"model", ModelText(m.spec)},
+      {"layout", absl::StrCat(Printable(m.strategy, 40), ", ", m.world_size, " ranks")},
+      {"optimizer", absl::StrCat(m.optimizer_updates, " updates",
+                                 m.loss_scale.scale > 0 ? absl::StrCat(", loss scale ", m.loss_scale.scale) : "")},
+      {"data", absl::StrCat(m.data.consumed_samples, " samples, epoch ", m.data.epoch, ", of ", m.data.num_files,
+                            " files, ", BytesText(m.data.num_bytes))},
+      {"seed", absl::StrCat(m.seed)},
+      {"manifest", one.found.manifest_hash}};
+  for (const auto& [role, count] : RolesOf(m)) {
+    rows.push_back({role, absl::StrCat(count.first, " tensors, ", count.second, " elements")});
+  }
+  for (const ManifestFile& file : m.files) {
+    rows.push_back(
+        {"file", absl::StrCat(Printable(file.name, kTextBytes), ", ", BytesText(file.bytes), ", hash ", file.hash)});
+  }
+  std::string text = Table(rows);
+  if (!one.found.problems.empty()) text += VerdictText(one);
+  return with_tensors ? text + "\n" + TensorLines(m) : text;
+}
+
+std::string ManifestJson(const LookedAt& one, bool with_tensors) {
+  Json json = EntryJson(one);
+  if (!one.found.manifest.has_value()) return Dump(json);
+  // The manifest's own text is the specified form of all that it holds.
+  Json manifest = Json::parse(ManifestText(*one.found.manifest));
+  manifest["hash"] = one.found.manifest_hash;
+  if (!with_tensors) manifest.erase("tensors");
+  json["manifest"] = std::move(manifest);
+  return Dump(json);
+}
+
+}  // namespace trainyard::client

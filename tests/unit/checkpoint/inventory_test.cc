@@ -1,0 +1,128 @@
+// What lies in a run folder, and what may be removed from it.
+#include "worker/checkpoint/inventory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class InventoryTest : public testing::Test {
+ protected:
+  std::string Write(uint64_t step) {
+    SmallState state(static_cast<float>(step));
+    return WriteCheckpoint(folder_.path(), SmallManifest(step), state.tensors(), FileSystem::Real())->path;
+  }
+  void Damage(const std::string& path) { FlipByte(path + "/shard-00000.safetensors", 700); }
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    auto entries = ListRunFolder(folder_.path());
+    for (const RunEntry& entry : *entries) names.push_back(entry.name);
+    return names;
+  }
+  absl::Status Remove(const std::vector<std::string>& names) {
+    return RemoveFromRunFolder(folder_.path(), names, FileSystem::Real());
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(InventoryTest, List_GivesCheckpointsPartialsAndOrphansAndNothingElse) {
+  for (uint64_t step : {100, 300, 200}) Write(step);
+  std::filesystem::rename(Write(400), folder_ / "step-00000400.g2.partial");
+  for (const char* name : {"metrics.jsonl", ".lock", ".fence", "notes.txt", "metrics.jsonl.tmp-12"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder_ / name, "12345").ok());
+  }
+
+  auto entries = ListRunFolder(folder_.path());
+
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  EXPECT_THAT(Names(), ElementsAre("step-00000300", "step-00000200", "step-00000100", "step-00000400.g2.partial",
+                                   "metrics.jsonl.tmp-12"));
+  EXPECT_EQ((*entries)[3].kind, RunEntry::Kind::kPartial);
+  EXPECT_EQ((*entries)[3].step, 400u);
+  EXPECT_EQ((*entries)[4].kind, RunEntry::Kind::kOrphan);
+  EXPECT_EQ((*entries)[4].size_bytes, 5u);
+  EXPECT_GT((*entries)[0].size_bytes, 1000u);
+  EXPECT_TRUE(absl::IsNotFound(ListRunFolder(folder_ / "none").status()));
+}
+
+TEST_F(InventoryTest, Remove_TakesWhatIsNamedAndLeavesTheRest) {
+  for (uint64_t step : {100, 200, 300}) Write(step);
+
+  ASSERT_TRUE(Remove({"step-00000100", "step-00000300"}).ok());
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000200"));
+  EXPECT_TRUE(absl::IsNotFound(Remove({"step-00000100"})));
+}
+
+TEST_F(InventoryTest, Remove_NeverTakesTheLastGoodOne) {
+  for (uint64_t step : {100, 200, 300}) Write(step);
+  Damage(folder_ / "step-00000300");
+
+  absl::Status refused = Remove({"step-00000100", "step-00000200"});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("step-00000200 is the last good checkpoint"));
+  EXPECT_EQ(Names().size(), 3u);
+  EXPECT_TRUE(Remove({"step-00000100", "step-00000300"}).ok()) << "one is damaged, the other is not the last";
+  EXPECT_FALSE(Remove({"step-00000200"}).ok());
+}
+
+TEST_F(InventoryTest, Remove_OfDamagedOnesAlone_IsAllowed) {
+  Damage(Write(100));
+
+  EXPECT_TRUE(Remove({"step-00000100"}).ok());
+
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(InventoryTest, Remove_OfAPartialThatIsTheOnlyGoodOne_IsRefused) {
+  std::filesystem::rename(Write(400), folder_ / "step-00000400.g2.partial");
+  ASSERT_TRUE(MakeFolders(folder_ / "step-00000500.g2.partial").ok());
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(Remove({"step-00000400.g2.partial", "step-00000500.g2.partial"})));
+  EXPECT_TRUE(Remove({"step-00000500.g2.partial"}).ok());
+  Write(600);
+  EXPECT_TRUE(Remove({"step-00000400.g2.partial"}).ok());
+  EXPECT_THAT(Names(), ElementsAre("step-00000600"));
+}
+
+TEST_F(InventoryTest, Remove_WhileAJobTrainsIntoTheFolder_IsRefused) {
+  for (uint64_t step : {100, 200}) Write(step);
+  EXPECT_EQ(RunFolderHolder(folder_.path()), "");
+  auto lock = FileLock::Acquire(folder_ / kRunLockName, absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+
+  absl::Status refused = Remove({"step-00000100"});
+
+  EXPECT_EQ(RunFolderHolder(folder_.path()), absl::StrCat("process ", getpid()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat("locked by process ", getpid())));
+  EXPECT_EQ(Names().size(), 2u);
+}
+
+TEST_F(InventoryTest, WhatIsBeingRead_StaysUntilItIsNot) {
+  for (uint64_t step : {100, 200, 300}) Write(step);
+  auto reader = Checkpoint::Open(folder_ / "step-00000100");
+  ASSERT_TRUE(reader.ok());
+
+  EXPECT_THAT(std::string(Remove({"step-00000100"}).message()), HasSubstr("is being read"));
+  EXPECT_THAT(*PruneCheckpoints(folder_.path(), 300, {.keep = 1}, {}, FileSystem::Real()), ElementsAre(200));
+  reader->reset();
+  EXPECT_THAT(*PruneCheckpoints(folder_.path(), 300, {.keep = 1}, {}, FileSystem::Real()), ElementsAre(100));
+  EXPECT_THAT(Names(), ElementsAre("step-00000300"));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,22 @@
+// Whether a run that goes on sees the data that its checkpoint was made with. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/data/corpus.h"
+
+namespace trainyard {
+
+// What a look at the files tells, without reading them: as many, and of the same sizes in the same order. A checkpoint
+// that was made without data has nothing to differ from.
+bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files);
+
+// By what the files hold: the same bytes in the same order, under whatever names. Possible errors: FailedPrecondition,
+// naming up to three files that are new, gone, or differ in size or content, and both ways out.
+absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus::File>& files,
+                           const CorpusFingerprint& now);
+
+}  // namespace trainyard
