@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/byte_progress.h"
+#include "client/checkpoint_verbs.h"
 #include "client/checkpoint_view.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
@@ -300,12 +301,14 @@ void AddRemove(CLI::App& app, Chosen* chosen) {
 }  // namespace
 
 void AddCheckpoint(CLI::App& app, const Globals&, Chosen* chosen) {
-  CLI::App* verb = app.add_subcommand("checkpoint", "List, show, verify and remove checkpoints on disk");
+  CLI::App* verb = app.add_subcommand("checkpoint", "List, show, verify, remove and convert checkpoints on disk");
   verb->require_subcommand(1);
   AddLs(*verb, chosen);
   AddShow(*verb, chosen);
   AddVerify(*verb, chosen);
   AddRemove(*verb, chosen);
+  AddCheckpointExport(*verb, chosen);
+  AddCheckpointImport(*verb, chosen);
 }
 
 }  // namespace trainyard::client

@@ -18,8 +18,10 @@ constexpr absl::Duration kFolderPatience = absl::Seconds(3);
 
 // What rank 0 tells the others, as the bytes of a tensor.
 struct Announcement {
-  uint64_t step;  // 0: from the start
-  char manifest_hash[32];
+  uint64_t step;           // of the checkpoint, if there is one
+  char manifest_hash[32];  // zeros: there is none, all begin anew
+
+  bool from_checkpoint() const { return manifest_hash[0] != 0; }
   char token[16];
 };
 
@@ -88,8 +90,8 @@ absl::StatusOr<RestorePoint> AgreeOnRestorePoint(const StartOrder& order, Restor
   if (order.rank != 0) {
     absl::string_view name(announcement->token, sizeof announcement->token);
     absl::Status found = FindToken(folder, name, order.host, kFolderPatience);
-    if (!found.ok()) return announcement->step > 0 ? Missing(std::move(found)) : found;
-    if (announcement->step > 0) {
+    if (!found.ok()) return announcement->from_checkpoint() ? Missing(std::move(found)) : found;
+    if (announcement->from_checkpoint()) {
       std::string path = JoinPath(folder, StepFolderName(announcement->step));
       ASSIGN_OR_RETURN(chosen.checkpoint, Checkpoint::Open(path), << "as host " << order.host << " sees it");
       absl::string_view hash(announcement->manifest_hash, sizeof announcement->manifest_hash);

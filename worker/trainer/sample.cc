@@ -67,7 +67,7 @@ std::vector<double> NextScores(Model& model, const std::vector<int64_t>& tokens)
 absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options.checkpoint));
   const Manifest& manifest = checkpoint->manifest();
-  ASSIGN_OR_RETURN(TrainConfig config, ConfigFromSpec(manifest.spec), << checkpoint->path());
+  ASSIGN_OR_RETURN(TrainConfig config, ModelConfigFromSpec(manifest.spec), << checkpoint->path());
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, MakeModel(config));
   RETURN_IF_ERROR(LoadParametersFrom(*checkpoint, *model));
 

@@ -169,6 +169,15 @@ TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
 
 }  // namespace
 
+absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
+  v1::JobSpec spec;
+  RETURN_IF_ERROR(Parse(spec_bytes, spec));
+  TrainConfig config;
+  RETURN_IF_ERROR(ReadModel(spec.train().model(), config.model));
+  ReadPrecision(spec.train(), config);
+  return config;
+}
+
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   v1::JobSpec spec;
   RETURN_IF_ERROR(Parse(spec_bytes, spec));

@@ -12,4 +12,7 @@ namespace trainyard {
 // names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
+// Model and precision alone, all else as in an empty job: what a checkpoint tells that was not made by a job of ours.
+absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes);
+
 }  // namespace trainyard

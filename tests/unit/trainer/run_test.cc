@@ -12,6 +12,7 @@
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/gpt2_folder.h"
 #include "worker/checkpoint/reader.h"
 
 namespace trainyard {
@@ -311,6 +312,49 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
 
   EXPECT_EQ(straight, parts);
   EXPECT_EQ(Shard("one", 8), Shard("two", 8));
+}
+
+// Step 0 is a step like any other: a rank that took it for "begin anew" would train on weights of its own.
+TEST_F(RunTest, TwoRanks_GoOnFromAnImportedModelOfStepZero_Alike) {
+  FakeLink first;
+  ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
+  const Gpt2Sizes sizes{.layers = 2, .heads = 2, .width = 16, .context = 16, .vocabulary = 256};
+  auto trained = Checkpoint::Open(folder_ / "first/step-00000003");
+  ASSERT_TRUE(trained.ok()) << trained.status();
+  ASSERT_TRUE(ExportGpt2(**trained, sizes, folder_ / "gpt2", FileSystem::Real()).ok());
+  auto imported = ImportGpt2(folder_ / "gpt2", sizes, folder_ / "imported", SmallManifest(0), FileSystem::Real());
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  auto both = [&](const std::string& run, bool resume, const std::string& init_from) {
+    FakeStore store;
+    FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
+    std::ostringstream logs[2];
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; ++r) {
+      ranks.emplace_back([&, r] {
+        StartOrder order = Order(run, 4);
+        order.rank = r;
+        order.world_size = 2;
+        order.resume = resume;
+        order.config.model.dropout = 0;
+        order.config.model.init_from = init_from;
+        EXPECT_EQ(RunRank(order, {.link = links[r],
+                                  .file_system = FileSystem::Real(),
+                                  .log = logs[r],
+                                  .told_to_leave = [] { return false; }}),
+                  kExitDone)
+            << logs[r].str();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return Losses(links[0]);
+  };
+
+  std::vector<double> from_import = both("imported", /*resume=*/true, "");
+  std::vector<double> from_file = both("plain", false, folder_ / "first/step-00000003/shard-00000.safetensors");
+
+  ASSERT_EQ(from_import.size(), 4u);
+  EXPECT_EQ(from_import, from_file);
+  EXPECT_LT(from_import[0], first.steps()[0].loss - 0.01);
 }
 
 TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessThatIsAllowed) {

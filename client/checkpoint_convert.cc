@@ -1,0 +1,158 @@
+// trainctl checkpoint export and import: to and from the folder form of the Python library transformers.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/checkpoint_verbs.h"
+#include "client/text.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+#include "trainyard/v1/job.pb.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/gpt2_folder.h"
+
+namespace trainyard::client {
+namespace {
+
+struct ConvertOptions {
+  std::string from;
+  std::string to;
+  std::optional<uint64_t> step;
+  bool json = false;
+};
+
+constexpr uint32_t kBytesVocabulary = 256;  // what train.model.vocabulary comes to where a token is a byte
+
+// A checkpoint by its path, or of a run folder the one asked for, else the newest good one.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& options) {
+  const std::string path = AbsolutePath(options.from, WorkingDirectory());
+  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " is not there"));
+  if (FileExists(JoinPath(path, kManifestName))) {
+    if (!options.step.has_value()) return Checkpoint::Open(path);
+    return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
+  }
+  if (options.step.has_value()) return Checkpoint::Open(JoinPath(path, StepFolderName(*options.step)));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path, std::nullopt));
+  for (const std::string& damaged : found.damaged) fputs(absl::StrCat("trainctl: ", damaged, "\n").c_str(), stderr);
+  if (found.checkpoint != nullptr) return std::move(found.checkpoint);
+  if (found.damaged.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, " holds no checkpoint: neither is it one, nor are there step-* folders in it"));
+  }
+  return absl::DataLossError(absl::StrCat("no checkpoint in ", path, " can be trusted"));
+}
+
+absl::StatusOr<Gpt2Sizes> SizesOf(const Checkpoint& checkpoint) {
+  v1::JobSpec spec;
+  if (!spec.ParseFromString(checkpoint.manifest().spec) || !spec.train().model().has_layers()) {
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not say what model it is of"));
+  }
+  const v1::Model& model = spec.train().model();
+  return Gpt2Sizes{.layers = model.layers(),
+                   .heads = model.heads(),
+                   .width = model.width(),
+                   .context = model.context(),
+                   .vocabulary = model.has_vocabulary() ? model.vocabulary() : kBytesVocabulary,
+                   .dropout = model.dropout()};
+}
+
+void Print(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
+  puts(options.json ? json.dump().c_str() : text.c_str());
+}
+
+absl::Status Export(const ConvertOptions& options) {
+  const std::string out = AbsolutePath(options.to, WorkingDirectory());
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options));
+  ASSIGN_OR_RETURN(Gpt2Sizes sizes, SizesOf(*checkpoint));
+  RETURN_IF_ERROR(ExportGpt2(*checkpoint, sizes, out, FileSystem::Real()));
+  std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
+  if (sizes.vocabulary == kBytesVocabulary) {
+    absl::StrAppend(&text, "\nits vocabulary is the 256 bytes, without special tokens; tokenizer.json says the same");
+  }
+  const uint64_t step = checkpoint->manifest().step;
+  Print(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
+  return absl::OkStatus();
+}
+
+Manifest ManifestOfImport(const Gpt2Sizes& sizes) {
+  v1::JobSpec spec;
+  spec.set_name("imported");
+  v1::Model& model = *spec.mutable_train()->mutable_model();
+  model.set_layers(static_cast<uint32_t>(sizes.layers));
+  model.set_heads(static_cast<uint32_t>(sizes.heads));
+  model.set_width(static_cast<uint32_t>(sizes.width));
+  model.set_context(static_cast<uint32_t>(sizes.context));
+  model.set_vocabulary(static_cast<uint32_t>(sizes.vocabulary));
+  model.set_dropout(sizes.dropout);
+  Manifest manifest;
+  manifest.job_id = manifest.job_name = spec.name();
+  manifest.spec = spec.SerializeAsString();
+  manifest.spec_digest = HashHex(manifest.spec);
+  manifest.strategy = "ddp";
+  manifest.world_size = 1;
+  return manifest;
+}
+
+absl::Status Import(const ConvertOptions& options) {
+  const std::string folder = AbsolutePath(options.from, WorkingDirectory());
+  const std::string run_folder = AbsolutePath(options.to, WorkingDirectory());
+  ASSIGN_OR_RETURN(Gpt2Sizes sizes, ReadGpt2Config(folder));
+  ASSIGN_OR_RETURN(SavedCheckpoint saved,
+                   ImportGpt2(folder, sizes, run_folder, ManifestOfImport(sizes), FileSystem::Real()));
+  Print(options,
+        {{"event", "imported"},
+         {"checkpoint", saved.path},
+         {"manifest_hash", saved.manifest_hash},
+         {"bytes", saved.size_bytes}},
+        absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes), "): ", sizes.layers,
+                     " layers, ", sizes.heads, " heads, width ", sizes.width, ", context ", sizes.context,
+                     ", vocabulary ", sizes.vocabulary, "\ngo on from it with train.model of these sizes:\n",
+                     "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
+  return absl::OkStatus();
+}
+
+using Act = absl::Status (*)(const ConvertOptions& options);
+
+CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* help,
+                  const std::shared_ptr<ConvertOptions>& options, Act act) {
+  CLI::App* verb = app.add_subcommand(name, help);
+  verb->add_flag("--json", options->json, "One JSON object");
+  verb->callback([options, chosen, act] { *chosen = [options, act] { return ExitOf(act(*options), options->json); }; });
+  return verb;
+}
+
+}  // namespace
+
+void AddCheckpointExport(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<ConvertOptions>();
+  CLI::App* verb =
+      AddVerb(app, chosen, "export", "Write a checkpoint's model as a folder that transformers opens", options, Export);
+  verb->add_option("folder", options->from, "A checkpoint, or a run folder: its newest good one")->required();
+  verb->add_option("out", options->to, "A new folder")->required();
+  verb->add_option("--step", options->step, "Of a run folder, the checkpoint of this step")->type_name("N");
+  verb->footer(
+      "Weights alone, every byte verified. GPT2LMHeadModel.from_pretrained(OUT) opens it; where a token is a byte,\n"
+      "AutoTokenizer too.\n\n"
+      "Examples:\n  trainctl checkpoint export RUN gpt2-folder");
+}
+
+void AddCheckpointImport(CLI::App& app, Chosen* chosen) {
+  auto options = std::make_shared<ConvertOptions>();
+  CLI::App* verb = AddVerb(app, chosen, "import", "Make a checkpoint of step 0 from a GPT-2 folder of transformers",
+                           options, Import);
+  verb->add_option("folder", options->from, "Folder with config.json and model.safetensors")->required();
+  verb->add_option("out", options->to, "Run folder for the checkpoint; made if it is not there")->required();
+  verb->footer(
+      "Refused, with every missing and unexpected weight, every wrong shape and every setting that differs, where the\n"
+      "folder is not a GPT-2 that can be trained here. Text is read as bytes whatever the vocabulary: tokens above 255 "
+      "of\n"
+      "a larger one are not used.\n\n"
+      "Examples:\n  trainctl checkpoint import gpt2-folder RUN");
+}
+
+}  // namespace trainyard::client

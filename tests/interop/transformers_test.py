@@ -1,0 +1,116 @@
+"""What trainctl checkpoint export writes is opened by transformers, with our numbers; what transformers writes is trained on
+here."""
+
+import json
+import subprocess
+
+import harness
+import processes
+import pytest
+import torch
+import transformers
+
+SIZES = {"layers": 2, "heads": 2, "width": 16, "context": 16}
+TOLERANCE = 1e-5
+TEXT = "the rank waits\u00e9"  # 16 bytes, one of its characters takes two
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, stubs):
+    """The run folder of a small model after a few steps."""
+    processes.start_following()
+    cluster = harness.Cluster(tmp_path_factory.mktemp("trained"), stubs)
+    folder = cluster.folder / "run"
+    try:
+        cluster.run_trainctl("run", cluster.write_job(train__steps=4, train__model=SIZES, checkpoint__dir=str(folder)))
+    finally:
+        cluster.close()
+    return folder
+
+
+def checkpoint(*words, expect=0):
+    done = subprocess.run([harness.BIN / "trainctl", "checkpoint", *map(str, words)], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == expect, done
+    return done
+
+
+def our_logits(run_folder, tokens):
+    shard = max(run_folder.glob("step-*")) / "shard-00000.safetensors"
+    words = [harness.BIN / "tests" / "gpt2_logits", shard, str(SIZES["heads"]), *map(str, tokens)]
+    return torch.tensor(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+
+
+def test_an_export_opens_in_transformers_with_every_key_and_our_logits(trained, tmp_path):
+    checkpoint("export", trained, tmp_path / "out")
+
+    model, loading = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+
+    assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), loading
+    assert type(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")) is type(model)
+    tokens = list(TEXT.encode())
+    assert len(tokens) == SIZES["context"]
+    with torch.no_grad():
+        theirs = model.eval()(torch.tensor([tokens])).logits[0]
+    ours = our_logits(trained, tokens)
+    assert ours.shape == theirs.shape == (len(tokens), 256)
+    assert (ours - theirs).abs().max() <= TOLERANCE
+    assert ours.std() > 100 * TOLERANCE, "the comparison would say nothing"
+
+
+def test_the_tokenizer_of_an_export_is_the_bytes(trained, tmp_path):
+    checkpoint("export", trained, tmp_path / "out")
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+
+    every = "".join(map(chr, range(1, 0x250))) + " \U0001f682\n"
+    assert tokenizer(every)["input_ids"] == list(every.encode())
+    assert tokenizer.decode(list(every.encode()), clean_up_tokenization_spaces=False) == every
+
+
+def test_transformers_generates_from_an_export(trained, tmp_path):
+    checkpoint("export", trained, tmp_path / "out")
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+
+    made = model.generate(torch.tensor([list(b"the ")]), do_sample=False, max_new_tokens=8)
+
+    assert made.shape == (1, 12)
+
+
+def test_a_model_of_transformers_is_imported_and_trained_on(cluster, tmp_path):
+    torch.manual_seed(7)
+    config = transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=None,
+                                     eos_token_id=None)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    run = tmp_path / "run"
+
+    checkpoint("import", tmp_path / "theirs", run)
+
+    tokens = list(TEXT.encode())
+    with torch.no_grad():
+        assert (our_logits(run, tokens) - model(torch.tensor([tokens])).logits[0]).abs().max() <= TOLERANCE
+    checkpoint("verify", run)
+    sampled = subprocess.run([harness.BIN / "trainctl", "sample", run, "--tokens", "5", "--json"], check=True,
+                             capture_output=True, text=True)
+    assert json.loads(sampled.stdout)["step"] == 0
+    job = cluster.write_job(train__steps=2, train__model=SIZES, resources__ranks=2, checkpoint__dir=str(run))
+    lines = harness.events(cluster.run_trainctl("run", job, "--resume", "--json").stdout)
+    assert sorted(harness.steps_of(lines)) == [1, 2]
+    assert any("restored from step 0" in line.get("text", "") for line in lines), lines
+
+
+def test_an_import_of_another_model_is_refused_with_every_reason(tmp_path):
+    config = transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "config.json"
+    config = json.loads(path.read_text())
+
+    path.write_text(json.dumps({**config, "activation_function": "relu", "n_inner": 32}))
+    settings = checkpoint("import", tmp_path / "theirs", tmp_path / "run", expect=2).stderr
+    path.write_text(json.dumps({**config, "n_layer": 2, "n_positions": 32}))
+    weights = checkpoint("import", tmp_path / "theirs", tmp_path / "run", expect=2).stderr
+
+    assert "activation_function" in settings and "n_inner: expected 64, found 32" in settings
+    assert "h.1.mlp.c_proj.weight" in weights and "wpe.weight is [16, 16], expected [32, 16]" in weights
+    assert not (tmp_path / "run").exists()

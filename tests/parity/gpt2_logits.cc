@@ -1,0 +1,63 @@
+// gpt2_logits SHARD HEADS TOKEN...: the logits of a GPT-2 of the product after each of the tokens, as a JSON list of
+// lists. Weights are those of a checkpoint's shard, all other sizes follow from them. The other side is
+// tests/interop/transformers_test.py.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/model/gpt2.h"
+#include "worker/trainer/state.h"
+
+namespace trainyard {
+namespace {
+
+absl::StatusOr<at::Tensor> Logits(const std::string& shard, int64_t heads, const std::vector<int64_t>& tokens) {
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(shard));
+  const TensorInfo *wte = file->Find("wte.weight"), *wpe = file->Find("wpe.weight");
+  if (wte == nullptr || wpe == nullptr) return absl::InvalidArgumentError("tensors are missing");
+  int64_t layers = 0;
+  for (const TensorInfo& info : file->tensors()) {
+    if (absl::StartsWith(info.name, "h.") && absl::EndsWith(info.name, ".ln_1.bias")) ++layers;
+  }
+  const Gpt2Config config{
+      .layers = layers, .heads = heads, .width = wte->shape[1], .context = wpe->shape[0], .vocabulary = wte->shape[0]};
+  ASSIGN_OR_RETURN(auto model, NewGpt2(config, /*seed=*/0, at::kFloat));
+  RETURN_IF_ERROR(InitializeFrom(shard, *model));
+  at::NoGradGuard no_grad;
+  NoUnitHooks hooks;
+  return model->Logits(at::tensor(tokens).unsqueeze(0), hooks)[0].contiguous();
+}
+
+void Print(const at::Tensor& logits) {
+  std::string text;
+  for (int64_t i = 0; i < logits.size(0); ++i) {
+    absl::StrAppend(&text, i == 0 ? "[" : ", ", "[");
+    for (int64_t j = 0; j < logits.size(1); ++j) {
+      absl::StrAppendFormat(&text, "%s%.9g", j == 0 ? "" : ", ", logits[i][j].item<float>());
+    }
+    absl::StrAppend(&text, "]");
+  }
+  std::printf("%s]\n", text.c_str());
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  std::vector<int64_t> tokens;
+  for (int i = 3; i < argc; ++i) tokens.push_back(std::atoll(argv[i]));
+  absl::StatusOr<at::Tensor> logits = absl::InvalidArgumentError("usage: gpt2_logits SHARD HEADS TOKEN...");
+  if (!tokens.empty()) logits = trainyard::Logits(argv[1], std::atoll(argv[2]), tokens);
+  if (!logits.ok()) {
+    std::fprintf(stderr, "%s\n", logits.status().ToString().c_str());
+    return 1;
+  }
+  trainyard::Print(*logits);
+  return 0;
+}

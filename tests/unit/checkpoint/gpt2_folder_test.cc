@@ -1,0 +1,177 @@
+// To and from the folder form of transformers; that the library itself agrees is tests/interop/transformers_test.py.
+#include "worker/checkpoint/gpt2_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_replace.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Gpt2Sizes kSizes{.layers = 2, .heads = 2, .width = 4, .context = 8, .vocabulary = 256, .dropout = 0.1};
+
+class Gpt2FolderTest : public testing::Test {
+ protected:
+  // Parameters whose every element differs, and moments.
+  std::unique_ptr<Checkpoint> Saved() {
+    std::vector<TensorBytes> tensors;
+    for (const char* role : {"parameter", "exp_avg"}) {
+      for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+        std::vector<float>& values = values_.emplace_back(*CountElements(shape));
+        for (float& value : values) value = next_++;
+        tensors.push_back({.name = name,
+                           .role = role,
+                           .dtype = "F32",
+                           .shape = shape,
+                           .bytes = {reinterpret_cast<const char*>(values.data()), values.size() * 4}});
+      }
+    }
+    auto saved = WriteCheckpoint(folder_ / "run", SmallManifest(7), tensors, FileSystem::Real());
+    EXPECT_TRUE(saved.ok()) << saved.status();
+    return *Checkpoint::Open(saved->path);
+  }
+  void SetUp() override { ASSERT_TRUE(MakeFolders(folder_ / "run").ok()); }
+
+  // A folder as somebody else might have written it.
+  void WriteForeign(std::vector<TensorInfo> infos, const std::string& data) {
+    std::filesystem::remove_all(foreign_);
+    ASSERT_TRUE(MakeFolders(foreign_).ok());
+    ASSERT_TRUE(WriteFileAtomically(foreign_ + "/model.safetensors", SafetensorsHeader(infos, {}) + data).ok());
+  }
+  absl::StatusOr<SavedCheckpoint> Import(const std::string& from, const std::string& to) {
+    return ImportGpt2(from, kSizes, folder_ / to, SmallManifest(5), FileSystem::Real());
+  }
+
+  const TemporaryFolder folder_;
+  const std::string foreign_ = folder_ / "foreign";
+  std::deque<std::vector<float>> values_;
+  float next_ = 1;
+};
+
+TEST_F(Gpt2FolderTest, ExportThenImport_GivesTheWeightsBackAndEmptyMoments) {
+  std::unique_ptr<Checkpoint> before = Saved();
+
+  ASSERT_TRUE(ExportGpt2(*before, kSizes, folder_ / "out", FileSystem::Real()).ok());
+  auto sizes = ReadGpt2Config(folder_ / "out");
+  auto imported = Import(folder_ / "out", "again");
+
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  EXPECT_EQ(sizes->heads, 2);
+  EXPECT_EQ(sizes->dropout, 0.1);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->path, folder_ / "again/step-00000000");
+  auto after = Checkpoint::Open(imported->path);
+  ASSERT_TRUE(after.ok()) << after.status();
+  for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+    const uint64_t bytes = *CountElements(shape) * 4;
+    std::string was(bytes, '\0'), is(bytes, '\0'), moment(bytes, 'x');
+    ASSERT_TRUE(before->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(was.data(), bytes)).ok());
+    ASSERT_TRUE((*after)->ReadTensor("parameter", name, "F32", shape, absl::MakeSpan(is.data(), bytes)).ok());
+    ASSERT_TRUE((*after)->ReadTensor("exp_avg_sq", name, "F32", shape, absl::MakeSpan(moment.data(), bytes)).ok());
+    EXPECT_EQ(was, is) << name;
+    EXPECT_EQ(moment, std::string(bytes, '\0')) << name;
+  }
+  EXPECT_TRUE(absl::IsAlreadyExists(Import(folder_ / "out", "again").status()));
+  EXPECT_TRUE(absl::IsAlreadyExists(ExportGpt2(*before, kSizes, folder_ / "out", FileSystem::Real())));
+}
+
+TEST_F(Gpt2FolderTest, Export_ThatFailsOnItsWay_LeavesNothing) {
+  std::unique_ptr<Checkpoint> checkpoint = Saved();
+  FullDisk disk(5000);
+  Gpt2Sizes wider = kSizes;
+  wider.layers = 3;
+
+  EXPECT_TRUE(absl::IsResourceExhausted(ExportGpt2(*checkpoint, kSizes, folder_ / "out", disk)));
+  absl::Status other = ExportGpt2(*checkpoint, wider, folder_ / "out", FileSystem::Real());
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  EXPECT_THAT(std::string(other.message()), HasSubstr("missing: h.2.ln_1.weight"));
+  EXPECT_FALSE(FileExists(folder_ / "out"));
+  EXPECT_FALSE(FileExists(folder_ / "out.partial"));
+}
+
+TEST_F(Gpt2FolderTest, Import_OfOtherWeights_NamesEveryOneThatIsWrong) {
+  std::vector<TensorInfo> infos;
+  for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+    if (name == "h.1.mlp.c_fc.bias" || name == "ln_f.weight") continue;
+    infos.push_back({.name = name, .dtype = "F32", .shape = shape});
+    if (name == "h.0.attn.c_attn.weight") infos.back().shape = {12, 4};
+  }
+  infos.push_back({.name = "h.0.attn.bias", .dtype = "F32", .shape = {1}});  // a mask, of old files
+  infos.push_back({.name = "h.0.crossattention.c_attn.weight", .dtype = "F32", .shape = {1}});
+  uint64_t bytes = 0;
+  for (const TensorInfo& info : infos) bytes += *CountElements(info.shape) * 4;
+  WriteForeign(infos, std::string(bytes, '\0'));
+
+  absl::Status status = Import(foreign_, "run").status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("missing: h.1.mlp.c_fc.bias, ln_f.weight; unexpected: h.0.crossattention.c_attn.weight; wrong: "
+                        "h.0.attn.c_attn.weight is [12, 4], expected [4, 12]"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "run"));
+}
+
+TEST_F(Gpt2FolderTest, Import_OfSixteenBits_WidensExactlyAndAHeadOfItsOwnIsRefused) {
+  for (const char* dtype : {"F16", "BF16"}) {
+    std::vector<TensorInfo> infos;
+    std::string data;
+    for (auto& [name, shape] : Gpt2Parameters(kSizes)) {
+      infos.push_back({.name = "transformer." + name, .dtype = dtype, .shape = shape});
+      data += std::string(*CountElements(shape) * 2, '\0');
+    }
+    // wte.weight begins with 1.5, -0.25, and the smallest value there is.
+    const bool half = dtype[0] == 'F';
+    const uint16_t bits[] = {static_cast<uint16_t>(half ? 0x3E00 : 0x3FC0),
+                             static_cast<uint16_t>(half ? 0xB400 : 0xBE80), 1};
+    std::memcpy(data.data(), bits, sizeof bits);
+    infos.push_back({.name = "lm_head.weight", .dtype = dtype, .shape = {256, 4}});
+    const std::string tied = data + data.substr(0, 2048), own = data + std::string(2048, '\x01');
+    WriteForeign(infos, tied);
+
+    auto imported = Import(foreign_, std::string("run-") + dtype);
+
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    float values[1024];
+    ASSERT_TRUE((*Checkpoint::Open(imported->path))
+                    ->ReadTensor("parameter", "wte.weight", "F32", {256, 4},
+                                 absl::MakeSpan(reinterpret_cast<char*>(values), sizeof values))
+                    .ok());
+    EXPECT_EQ(values[0], 1.5f);
+    EXPECT_EQ(values[1], -0.25f);
+    EXPECT_EQ(values[2], half ? 0x1p-24f : 0x1p-133f);
+    WriteForeign(infos, own);
+    EXPECT_THAT(std::string(Import(foreign_, "run").status().message()), HasSubstr("lm_head.weight differs"));
+  }
+}
+
+TEST_F(Gpt2FolderTest, Config_OfAnotherModel_IsRefusedWithEveryReason) {
+  ASSERT_TRUE(ExportGpt2(*Saved(), kSizes, folder_ / "out", FileSystem::Real()).ok());
+  const std::string path = folder_ / "out/config.json";
+  std::string text = *ReadFile(path);
+  ASSERT_TRUE(WriteFileAtomically(path, absl::StrReplaceAll(text, {{"gelu_new", "relu"},
+                                                                   {"\"n_head\": 2", "\"n_head\": 3"},
+                                                                   {"\"n_inner\": null", "\"n_inner\": 99"},
+                                                                   {"\"n_positions\": 8", "\"n_positions\": -8"}}))
+                  .ok());
+
+  absl::Status status = ReadGpt2Config(folder_ / "out").status();
+
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  for (const char* part :
+       {"activation_function: expected \"gelu_new\", found \"relu\"", "n_inner: expected 16, found 99",
+        "n_positions: expected a positive number, found -8", "n_head 3 does not divide n_embd 4"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadGpt2Config(folder_ / "nowhere").status()));
+}
+
+}  // namespace
+}  // namespace trainyard
