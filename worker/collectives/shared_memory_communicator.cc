@@ -37,7 +37,10 @@ struct Operation {
   size_t width = 1;          // bytes of an element
   int64_t start = 0;         // of the piece under way
   Turn turn = kPut;
-  bool is_read_in_place = false;  // by the peers: `in`, from a buffer of NewBuffer
+  bool is_read_in_place = false;  // by the peers: what this rank gives, from a buffer of NewBuffer
+
+  // An all-reduce gives what it becomes.
+  const at::Tensor& given() const { return kind == Kind::kAllReduce ? out : in; }
   bool over = false;
   absl::Status status = {};
 };
@@ -196,7 +199,7 @@ class SharedMemoryCommunicator final : public Communicator {
         }
         break;
       case Operation::kCollect:
-        std::memcpy(At(operation.out, operation.start), segment_->result(ticket_), bytes);
+        RETURN_IF_ERROR(Collect(operation, size));
         break;
       case Operation::kLeave:
         operation.over = true;
@@ -243,9 +246,9 @@ class SharedMemoryCommunicator final : public Communicator {
   // operation may be parts of one another.
   void Put(Operation& operation, size_t bytes) {
     std::byte* part = segment_->part(rank_, ticket_);
-    const at::Tensor& in = operation.in;
+    const at::Tensor& given = operation.given();
     operation.is_read_in_place =
-        segment_->SetPlace(ticket_, in.defined() ? in.data_ptr() : nullptr, in.defined() ? in.nbytes() : 0);
+        segment_->SetPlace(ticket_, given.defined() ? given.data_ptr() : nullptr, given.defined() ? given.nbytes() : 0);
     if (operation.is_read_in_place) return;
     switch (operation.kind) {
       case Kind::kAllReduce:
@@ -273,12 +276,18 @@ class SharedMemoryCommunicator final : public Communicator {
     const size_t bytes = static_cast<size_t>(size) * operation.width;
     switch (operation.kind) {
       case Kind::kAllReduce: {
-        const at::ScalarType type = operation.out.scalar_type();
-        const int64_t from = size * rank_ / world_size_, to = size * (rank_ + 1) / world_size_;
-        const size_t offset = static_cast<size_t>(from) * operation.width;
+        const auto [first, count] = ShareOf(rank_, size);
         std::vector<const std::byte*> parts;
-        for (int rank = 0; rank < world_size_; ++rank) parts.push_back(segment_->part(rank, ticket_) + offset);
-        SumInRankOrder(type, parts.data(), world_size_, segment_->result(ticket_) + offset, to - from);
+        for (int rank = 0; rank < world_size_; ++rank) {
+          ASSIGN_OR_RETURN(const std::byte* from, GivenBy(rank, operation, operation.start + first,
+                                                          static_cast<size_t>(first) * operation.width));
+          parts.push_back(from);
+        }
+        // Into the tensor itself where the peers read that: nobody else reads this rank's share of it before.
+        std::byte* to = operation.is_read_in_place
+                            ? At(operation.out, operation.start + first)
+                            : segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
+        SumInRankOrder(operation.out.scalar_type(), parts.data(), world_size_, to, count);
         return absl::OkStatus();
       }
       case Kind::kBroadcast:
@@ -309,9 +318,35 @@ class SharedMemoryCommunicator final : public Communicator {
     return absl::InternalError("no such operation");
   }
 
-  // What `rank` gives of its `in`, from `element` on: read where it lies, or `offset` bytes into what it has put.
+  // The elements of an all-reduce's piece of `size` that `rank` sums up.
+  struct Share {
+    int64_t first, count;
+  };
+  Share ShareOf(int rank, int64_t size) const {
+    const int64_t first = size * rank / world_size_;
+    return {first, size * (rank + 1) / world_size_ - first};
+  }
+
+  // An all-reduce's sums, each from the rank that made them.
+  absl::Status Collect(const Operation& operation, int64_t size) {
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const auto [first, count] = ShareOf(rank, size);
+      std::byte* to = At(operation.out, operation.start + first);
+      const std::byte* from = segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
+      if (rank != rank_) {
+        ASSIGN_OR_RETURN(const std::byte* in, segment_->PlaceOf(rank, ticket_));
+        if (in != nullptr) from = in + static_cast<size_t>(operation.start + first) * operation.width;
+      } else if (operation.is_read_in_place) {
+        continue;
+      }
+      std::memcpy(to, from, static_cast<size_t>(count) * operation.width);
+    }
+    return absl::OkStatus();
+  }
+
+  // What `rank` gives, from `element` on: read where it lies, or `offset` bytes into what it has put.
   absl::StatusOr<const std::byte*> GivenBy(int rank, const Operation& operation, int64_t element, size_t offset) {
-    if (rank == rank_) return At(operation.in, element);
+    if (rank == rank_) return At(operation.given(), element);
     ASSIGN_OR_RETURN(const std::byte* in, segment_->PlaceOf(rank, ticket_));
     if (in != nullptr) return in + static_cast<size_t>(element) * operation.width;
     return segment_->part(rank, ticket_) + offset;

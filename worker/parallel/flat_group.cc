@@ -23,7 +23,7 @@ at::ScalarType AccumulatorType(const Precision& precision) {
 }
 
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-                     const Precision& precision, Communicator& shard, Ledger* ledger)
+                     const Precision& precision, Communicator& shard, Ledger* ledger, Communicator* world)
     : model_(model),
       name_(std::move(name)),
       placements_(placements),
@@ -51,20 +51,25 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
   num_decayed_ = start_of(1);
   num_trained_ = start_of(2);
   gaps_ = layout_.Gaps();
-  Allocate(shard, ledger);
+  Allocate(shard, ledger, world);
 }
 
-void FlatGroup::Allocate(Communicator& shard, Ledger* ledger) {
+void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* world) {
   const at::TensorOptions device = at::TensorOptions().device(model_.parameters()[0].tensor.device());
   auto zeros = [&](MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
     return TakeMemory(ledger, kind, use, [&] { return at::zeros({elements}, device.dtype(type)); });
+  };
+  // What a communicator reads, in memory of its own.
+  auto zeros_of = [&](Communicator* of, MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
+    if (of == nullptr || of->world_size() == 1) return zeros(kind, use, elements, type);
+    return TakeMemory(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
   };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
   if (placements_.parameters == kShard) {
     weights_ = TakeMemory(ledger, MemoryKind::kParameters, parameters_use_,
                           [&] { return shard.NewBuffer(layout_.shard, precision_.param).zero_(); });
   } else {
-    whole_parameters_ = zeros(MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
+    whole_parameters_ = zeros_of(&shard, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
     weights_ = own(whole_parameters_);
   }
   parameter_shard_ = precision_.keeps_masters()
@@ -74,7 +79,8 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger) {
   if (placements_.gradients == kShard) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
-    whole_gradients_ = zeros(MemoryKind::kGradients, gradients_use_, layout_.total, sum);
+    Communicator* reduces = shard.world_size() > 1 ? &shard : world;
+    whole_gradients_ = zeros_of(reduces, MemoryKind::kGradients, gradients_use_, layout_.total, sum);
     gradient_shard_ = own(whole_gradients_);
   }
   first_moment_ = zeros(MemoryKind::kOptimizer, moment_uses_[0], layout_.shard, precision_.state);

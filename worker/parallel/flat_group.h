@@ -34,9 +34,10 @@ class FlatGroup {
  public:
   // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
   // first and those that are frozen last. `shard` is the group's communicator of dp_shard; where nothing is sharded, of
-  // one rank. `ledger` may be null; not owned.
+  // one rank. `ledger` may be null; not owned. `world`: what whole gradients are reduced by where nothing is sharded;
+  // may be null.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-            const Precision& precision, Communicator& shard, Ledger* ledger = nullptr);
+            const Precision& precision, Communicator& shard, Ledger* ledger = nullptr, Communicator* world = nullptr);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
@@ -78,7 +79,7 @@ class FlatGroup {
   std::vector<AdamW::Range> OptimizerRanges() const;
 
  private:
-  void Allocate(Communicator& shard, Ledger* ledger);
+  void Allocate(Communicator& shard, Ledger* ledger, Communicator* world);
   at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
   std::vector<AdamW::Stretch> StretchesIn(const ElementRange& range) const;
 

@@ -12,8 +12,9 @@ namespace {
 constexpr Placement kShard = Placement::kShard;
 constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
 
-FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParallelOptions& options,
+FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                       const Precision& precision) {
+  Communicator &shard = *communicators.shard, &world = *communicators.world;
   const Placements placements = PlacementsOf(options.strategy);
   FlatGroups groups;
   if (placements.parameters == kShard) {
@@ -29,14 +30,14 @@ FlatGroups MakeGroups(const Model& model, Communicator& shard, const DataParalle
   for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
   for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
     groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, precision, shard, options.ledger));
+                                                 placements, precision, shard, options.ledger, &world));
   }
   return groups;
 }
 
 // Slots as long as the longest group that uses one; none where nothing comes and goes.
-SlotPool MakePool(const Model& model, const FlatGroups& groups, const Communicator& shard,
-                  const DataParallelOptions& options, const Precision& precision, const std::vector<Action>& plan) {
+SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
+                  const Precision& precision, const std::vector<Action>& plan) {
   const Placements placements = PlacementsOf(options.strategy);
   const bool units = placements.parameters == kShard;
   int64_t elements = 0;
@@ -46,7 +47,8 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, const Communicat
     slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true) : std::min<int>(kBucketSlots, groups.size());
   }
   const size_t width = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
-  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger);
+  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger,
+                  &shard);
 }
 
 }  // namespace
@@ -60,7 +62,7 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                              const Precision& precision)
     : units(PlacementsOf(options.strategy).parameters == kShard),
-      groups(MakeGroups(model, *communicators.shard, options, precision)),
+      groups(MakeGroups(model, communicators, options, precision)),
       plans(PlanPasses(groups, options)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
       gatherer(groups, *communicators.shard, pool, options.events, options.ledger),

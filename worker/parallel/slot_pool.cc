@@ -8,9 +8,9 @@
 
 namespace trainyard {
 
-SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger)
+SlotPool::SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger, Communicator* memory)
     : bytes_(bytes), device_(device), ledger_(ledger) {
-  for (int i = 0; i < num_slots; ++i) Add();
+  for (int i = 0; i < num_slots; ++i) Add(memory);
 }
 
 absl::StatusOr<int> SlotPool::AcquireForCompute() { return Acquire(MemoryKind::kGradients); }
@@ -61,9 +61,10 @@ int SlotPool::num_held() const {
   return static_cast<int>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.held; }));
 }
 
-int SlotPool::Add() {
+int SlotPool::Add(Communicator* memory) {
   Slot slot;
-  slot.memory = TakeMemory(ledger_, MemoryKind::kReserved, slot.use, [this] {
+  slot.memory = TakeMemory(ledger_, MemoryKind::kReserved, slot.use, [&] {
+    if (memory != nullptr) return memory->NewBuffer(bytes_, at::kByte);
     return at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
   });
   slots_.push_back(std::move(slot));

@@ -23,8 +23,8 @@ namespace trainyard {
 class SlotPool {
  public:
   // Makes `num_slots` slots of `bytes` at once; more only when all are held at the same time. `ledger` may be
-  // null; not owned.
-  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr);
+  // null; not owned. `memory`: whose operations read the slots, asked here only; may be null.
+  SlotPool(int64_t bytes, int num_slots, at::Device device, Ledger* ledger = nullptr, Communicator* memory = nullptr);
 
   // Index of a slot that nothing reads or writes any more. Waits when there is none but such as an operation still
   // uses. Possible errors: those of that operation.
@@ -54,7 +54,7 @@ class SlotPool {
     uint64_t released = 0;  // running number, to find the oldest
   };
 
-  int Add();
+  int Add(Communicator* memory = nullptr);
   absl::StatusOr<int> Acquire(MemoryKind kind);
   absl::StatusOr<int> Take(int slot, MemoryKind kind);
 

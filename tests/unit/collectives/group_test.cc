@@ -253,18 +253,18 @@ TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
               at::Tensor buffer = comm.NewBuffer(part + 16, at::kFloat),
                          slot = comm.NewBuffer(part * world, at::kFloat);
               at::Tensor shard = buffer.narrow(0, 16, part), whole = at::full({part * world}, 0.0f);
-              at::Tensor reduced = at::full({part}, 0.0f);
+              at::Tensor reduced = at::full({part}, 0.0f), ramp = at::arange(part, at::kFloat);
               for (int round = 0; round < 20; ++round) {
                 // One rank's lies elsewhere, in turn: the ranks need not be alike.
                 at::Tensor mine = round % (world + 1) == rank ? at::full({part}, 0.0f) : shard;
                 mine.fill_(static_cast<double>(100 * round + rank));
                 RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());
+                mine.copy_(ramp.mul(static_cast<double>(rank + 1)));
+                RETURN_IF_ERROR(comm.AllReduceSum(mine)->Wait());
+                RETURN_IF_ERROR(Expect(mine.equal(ramp.mul(sum)), "the sum in place"));
                 mine.fill_(-1);
-                for (int64_t r = 0; r < world; ++r) {
-                  RETURN_IF_ERROR(Expect(
-                      whole.narrow(0, r * part, part).eq(static_cast<double>(100 * round + r)).all().item<bool>(),
-                      "the gather"));
-                }
+                at::Tensor gathered = at::arange(world, at::kFloat).add(100.0 * round).repeat_interleave(part);
+                RETURN_IF_ERROR(Expect(whole.equal(gathered), "the gather"));
                 slot.fill_(static_cast<double>(rank + 1));
                 auto reduction = comm.ReduceScatterSum(reduced, slot);
                 auto gather = comm.AllGather(slot, mine);  // over what the reduction reads
