@@ -84,6 +84,7 @@ class RunCommand {
       RETURN_IF_ERROR(StartCluster(request));
       ASSIGN_OR_RETURN(connection_, Connection::Open({.address = cluster_->address()}, absl::Seconds(10)));
       AwaitHost(interrupts);
+      RETURN_IF_ERROR(CheckGpus(loaded.spec));
     } else {
       ASSIGN_OR_RETURN(connection_, Connection::Open(globals_.target(), options_.patience.connect_wait()));
     }
@@ -104,6 +105,25 @@ class RunCommand {
         "resources.hosts and resources.exclude_hosts leave no host: without --coordinator there is only this "
         "machine, under the name '",
         PrivateCluster::kHostName, "'"));
+  }
+
+  // No other host will come, so a job that this one has too few GPUs for would wait for ever.
+  absl::Status CheckGpus(const v1::JobSpec& spec) {
+    if (spec.resources().device() != v1::DEVICE_CUDA) return absl::OkStatus();
+    ASSIGN_OR_RETURN(v1::ListHostsResponse hosts, ListHosts(*connection_));
+    const uint32_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
+    uint32_t gpus = 0;
+    std::string note;
+    for (const v1::HostStatus& host : hosts.hosts()) {
+      gpus += host.gpus();
+      note = host.gpu_note();
+    }
+    if (gpus >= ranks) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("resources.device is cuda and resources.ranks ", ranks, ", but this machine has ", gpus, " GPUs",
+                     note.empty() ? "" : absl::StrCat(" (", note, ")"), "; a rank takes one GPU: ",
+                     gpus > 0 ? absl::StrCat("set resources.ranks to ", gpus) : "install the NVIDIA driver",
+                     ", or set resources.device to cpu"));
   }
 
   absl::Status StartCluster(const v1::SubmitRequest& request) {

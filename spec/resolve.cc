@@ -60,7 +60,7 @@ class Resolver {
   void Device() {
     if (spec_.resources().has_device()) return;
     spec_.mutable_resources()->set_device(v1::DEVICE_CPU);
-    Told("resources.device", "cpu", "this version trains on CPUs only");
+    Told("resources.device", "cpu", "a GPU is used where resources.device asks for cuda");
   }
 
   void Folder(const std::string& job_id, const std::string& default_run_root) {

@@ -156,9 +156,6 @@ class Validator {
   }
 
   void Resources() {
-    if (spec_.resources().device() == v1::DEVICE_CUDA) {
-      Error("resources.device", "cuda is not supported by this version, which trains on CPUs; choose cpu or auto");
-    }
     Hosts("resources.hosts", spec_.resources().hosts());
     Hosts("resources.exclude_hosts", spec_.resources().exclude_hosts());
     const auto& excluded = spec_.resources().exclude_hosts();

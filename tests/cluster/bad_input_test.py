@@ -75,10 +75,11 @@ def test_unreadable_data_is_refused(cluster):
 
 
 def test_a_device_that_is_not_there_is_refused(cluster):
-    done = cluster.run_trainctl("run", cluster.write_job(resources__device="cuda"), expect=None)
+    done = cluster.run_trainctl("run", cluster.write_job(resources__device="cuda", resources__ranks=64), expect=None)
 
     assert done.returncode in (1, 2), done
-    assert "cuda" in (done.stdout + done.stderr).lower(), done.stderr
+    assert "resources.device is cuda and resources.ranks 64, but this machine has" in done.stderr, done.stderr
+    assert "resources.device to cpu" in done.stderr, done.stderr
     harness.assert_nothing_runs(1)
 
 

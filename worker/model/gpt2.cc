@@ -1,6 +1,7 @@
 #include "worker/model/gpt2.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -135,7 +136,7 @@ class Gpt2 final : public Model {
   // set.
   double StartDropout(const Dropping& drop, int unit) const {
     if (!drop.has_value()) return 0;
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    at::Generator generator = at::globalContext().defaultGenerator(wte_.device());
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_current_seed(
         Combine(Combine(Combine(drop->seed, drop->step), drop->micro_batch), static_cast<uint64_t>(unit)));

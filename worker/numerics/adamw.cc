@@ -72,13 +72,21 @@ void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) cons
 }
 
 void AdamW::StepOnGpu(const Range& range, double lr, double gradient_scale) const {
-  at::Tensor gradients = range.gradients.to(range.parameters.scalar_type()).mul(gradient_scale);
-  if (config_.clip_value > 0) gradients.clamp_(-config_.clip_value, config_.clip_value);
-  at::Tensor steps = at::full({}, static_cast<double>(num_steps_), range.parameters.options().dtype(at::kFloat));
+  const auto scalar = [&](double value) { return at::full({}, value, range.parameters.options().dtype(at::kFloat)); };
+  at::Tensor gradients = range.gradients;
+  std::optional<at::Tensor> divisor;  // of the gradients, in the same pass
+  if (gradients.scalar_type() == range.parameters.scalar_type() && config_.clip_value == 0) {
+    divisor = scalar(1 / gradient_scale);
+  } else {
+    gradients =
+        gradients.to(range.parameters.scalar_type(), /*non_blocking=*/false, /*copy=*/true).mul_(gradient_scale);
+    if (config_.clip_value > 0) gradients.clamp_(-config_.clip_value, config_.clip_value);
+  }
+  at::Tensor steps = scalar(static_cast<double>(num_steps_));
   std::vector<at::Tensor> parameters{range.parameters}, exp_avg{range.exp_avg}, exp_avg_sq{range.exp_avg_sq};
   at::_fused_adamw_(parameters, {gradients}, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, {steps}, lr, config_.beta1,
                     config_.beta2, range.decays ? config_.weight_decay : 0, config_.eps, /*amsgrad=*/false,
-                    /*maximize=*/false);
+                    /*maximize=*/false, divisor);
   if (range.weights.defined()) range.weights.copy_(range.parameters);
 }
 

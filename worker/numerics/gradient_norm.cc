@@ -1,6 +1,7 @@
 #include "worker/numerics/gradient_norm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/linalg_vector_norm.h>
 
 #include <algorithm>
 #include <array>
@@ -85,6 +86,10 @@ double SumAny(at::ScalarType type, const void* data, int64_t first, int64_t last
 }  // namespace
 
 double SumOfSquares(const at::Tensor& flat) {
+  if (!flat.is_cpu()) {
+    const double norm = at::linalg_vector_norm(flat, 2, {}, /*keepdim=*/false, at::kDouble).item<double>();
+    return norm * norm;
+  }
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   auto* sum = avx512 ? SumAvx512 : __builtin_cpu_supports("avx2") ? SumAvx2 : SumAny;

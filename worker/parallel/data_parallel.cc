@@ -90,7 +90,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     BeginRound(last);
     const int64_t event = BeginUnit(EventKind::kBackward, 0);
     RETURN_IF_ERROR(Framed([&] {
-      loss.backward(seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false)));
+      at::Tensor seed = seed_ == 1 ? at::Tensor() : at::full({}, seed_, loss.options().requires_grad(false));
+      // Nobody has looked at a loss on a GPU: one that is not finite, times 0, is not a number, nor are its gradients.
+      if (!loss.is_cpu()) seed = loss.detach().mul(0).add(seed_);
+      loss.backward(seed);
       return at::Tensor();
     }));
     EndEvent(options_.events, event);

@@ -63,7 +63,7 @@ absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const Me
       if (communicators.world->rank() != 0) continue;
       for (size_t i = 0; told.ok() && i < group->parameters().size(); ++i) {
         const std::string& name = model.parameters()[group->parameters()[i]].name;
-        told = visit(role.name, {.name = name, .tensor = group->View(whole, i)});
+        told = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
       }
     }
   }
@@ -90,7 +90,15 @@ absl::Status LoadWhole(const Model& model, FlatGroup& group, RangeSource source)
 
 }  // namespace
 
-absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource source) {
+absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource of_host_memory) {
+  auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                    const at::Tensor& out) -> absl::Status {
+    if (out.is_cpu()) return of_host_memory(role, name, first, count, out);
+    at::Tensor staged = at::empty(out.sizes(), out.options().device(at::kCPU));
+    RETURN_IF_ERROR(of_host_memory(role, name, first, count, staged));
+    out.copy_(staged);
+    return absl::OkStatus();
+  };
   for (const Role& role : kRoles) {
     for (const auto& group : groups) {
       const bool parameters = role.name == kParameters.name;
@@ -111,7 +119,10 @@ absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSo
 
 namespace {
 
-XXH128_hash_t HashOf(const at::Tensor& dense) { return XXH3_128bits(dense.const_data_ptr(), dense.nbytes()); }
+XXH128_hash_t HashOf(const at::Tensor& dense) {
+  const at::Tensor host = dense.cpu();
+  return XXH3_128bits(host.const_data_ptr(), host.nbytes());
+}
 
 // Of each parameter of the model as it is updated.
 absl::StatusOr<std::vector<XXH128_hash_t>> HashMasters(const Model& model, const FlatGroups& groups,

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "worker/collectives/device_communicator.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/gpt2.h"
 #include "worker/numerics/precision.h"
@@ -48,12 +49,6 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDevice(const StartOrder& order) {
-  if (order.config.device == TrainConfig::Device::kCpu) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("resources.device is cuda, but host ", order.host,
-                                               " has no CUDA device that this trainer can use; say cpu or auto"));
-}
-
 // All ranks decide alike: how many of them a host has is the coordinator's word, the same for a generation.
 absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
@@ -91,6 +86,7 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   GroupOptions options{.world_size = order.world_size, .rank = order.rank, .store = &link, .host = order.host};
   if (!order.data_address.empty()) options.address = order.data_address;
   options.shared_memory = shared_memory;
+  options.device = GroupDeviceOf(rank.device, &link, options.timeout);
   ASSIGN_OR_RETURN(rank.groups, JoinMesh(mesh, /*reshard_to=*/0, options));
   for (const auto& group : rank.groups->owned) rank.abort_switch->Attach(group->name(), group.get());
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
@@ -150,6 +146,8 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const MeshCommunicators communicators{
       .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
+  RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
+  if (!rank.device.device.is_cpu()) MoveTo(rank.device.device, *rank.model);
   ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.events = rank.events.get();
@@ -185,12 +183,17 @@ absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& l
   return absl::OkStatus();
 }
 
-void LogModel(const StartOrder& order, const Model& model, std::ostream& log) {
+void LogModel(const StartOrder& order, const RankDevice& device, const Model& model, std::ostream& log) {
   const TrainConfig& config = order.config;
   log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
                          config.model.layers, config.model.heads, config.model.width, config.model.context,
                          model.num_elements(), PrecisionOf(config).value_or(Precision{}).ToString())
       << std::endl;
+  if (device.cuda != nullptr) {
+    log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,
+                           static_cast<double>(device.gpu.memory_bytes) / 1e9)
+        << std::endl;
+  }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
                          config.batch_global, config.batch_micro, order.world_size,
                          config.batch_global * config.model.context)
@@ -217,7 +220,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
                                                   std::ostream& log) {
   auto rank = std::make_unique<Rank>();
-  RETURN_IF_ERROR(CheckDevice(order));
+  ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
   RETURN_IF_ERROR(OpenData(order, *rank, log));
   RestorePoint point;
   if (order.rank == 0) {
@@ -230,7 +233,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(Join(order, link, *rank));
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
-  if (order.rank == 0) LogModel(order, *rank->model, log);
+  if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
   if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
   }
@@ -239,6 +242,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
   for (const auto& group : rank->groups->owned) {
     RETURN_IF_ERROR(WarmUp(*group)) << "while warming up the " << group->name();
+    if (rank->device.device.is_cpu()) continue;
+    RETURN_IF_ERROR(WarmUpOn(*group, rank->device.device)) << "while warming up the " << group->name() << " on the GPU";
   }
   return rank;
 }

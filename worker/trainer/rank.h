@@ -19,6 +19,7 @@
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
 #include "worker/trainer/config.h"
+#include "worker/trainer/device.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/run_folder.h"
 
@@ -29,7 +30,8 @@ struct Rank {
   ~Rank() { abort_switch->Detach(); }
 
   std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();  // the link's callback may outlive this
-  std::unique_ptr<RunFolder> folder;                                            // rank 0
+  RankDevice device;
+  std::unique_ptr<RunFolder> folder;  // rank 0
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TrainingData> training;
   std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates

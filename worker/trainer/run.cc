@@ -38,6 +38,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   step = trainer.step();
   RETURN_IF_ERROR(result);
   link.ReportProgress(Phase::kEnded, result->step);
+  if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
   finished_fact = link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
   if (order.rank == 0) {
     trainer.saver().PruneAtEnd(kConfirmWait);

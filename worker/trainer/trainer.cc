@@ -192,23 +192,36 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
       continue;
     }
     const uint64_t index = static_cast<uint64_t>(rank_.deal.micro_batches[i]);
-    Batch batch =
-        rank_.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro);
+    const Batch batch = OnDevice(
+        rank_.training->At(position + index * static_cast<uint64_t>(config_.batch_micro), config_.batch_micro));
     std::optional<DropoutKey> dropout;
     if (config_.model.dropout > 0) dropout = DropoutKey{.seed = config_.seed, .step = step_, .micro_batch = index};
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
     }));
-    const double value = loss.item<double>();
-    if (!std::isfinite(value)) {
-      rank_.strategy->RejectStep();
-      if (!bad_micro_batch_.has_value()) bad_micro_batch_ = static_cast<int64_t>(index);
-    }
+    // A GPU is not waited for before it has all its work: there a loss that is not finite spoils the gradients by
+    // itself.
+    std::optional<double> value;
+    if (loss.is_cpu()) value = NoteLoss(loss, index);
     RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
-    terms.loss_sum += value;
+    if (!value.has_value()) value = NoteLoss(loss, index);
+    terms.loss_sum += *value;
     terms.tokens += static_cast<double>(batch.targets.numel());
   }
   return absl::OkStatus();
+}
+
+double Trainer::NoteLoss(const at::Tensor& loss, uint64_t micro_batch) {
+  const double value = loss.item<double>();
+  if (std::isfinite(value)) return value;
+  if (loss.is_cpu()) rank_.strategy->RejectStep();
+  if (!bad_micro_batch_.has_value()) bad_micro_batch_ = static_cast<int64_t>(micro_batch);
+  return value;
+}
+
+Batch Trainer::OnDevice(Batch batch) const {
+  if (rank_.device.device.is_cpu()) return batch;
+  return {.inputs = batch.inputs.to(rank_.device.device), .targets = batch.targets.to(rank_.device.device)};
 }
 
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
@@ -255,7 +268,7 @@ absl::Status Trainer::Evaluate() {
       RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/false, /*last=*/false));
       continue;
     }
-    Batch batch = rank_.evaluation->At(i);
+    const Batch batch = OnDevice(rank_.evaluation->At(i));
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt);
     }));

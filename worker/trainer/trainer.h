@@ -47,6 +47,9 @@ class Trainer {
   void EnterStep();
   void LeaveSave();
   absl::Status Compute(AgreementTerms& terms);
+  // The value of a micro-batch's loss; on a GPU it waits for it.
+  double NoteLoss(const at::Tensor& loss, uint64_t micro_batch);
+  Batch OnDevice(Batch batch) const;
   // `skipped`: no rank made this step's update.
   absl::Status NoteSkipped(bool skipped);
   absl::Status StartAgreement(const AgreementTerms& terms);

@@ -137,9 +137,8 @@ const BadJob kWords[] = {
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
      "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? There are: lab-tiny, "
      "lab-10m"},
-    {"device_that_is_not_there", "  ranks: 2", "  ranks: 2\n  device: cuda",
-     "job.yaml:16:11: resources.device: cuda is not supported by this version, which trains on CPUs; choose cpu or "
-     "auto"},
+    {"device_that_is_none", "  ranks: 2", "  ranks: 2\n  device: tpu",
+     "job.yaml:16:11: resources.device: expected one of cpu, cuda or auto, found 'tpu'; did you mean 'cpu'?"},
 };
 
 // The file as a whole.

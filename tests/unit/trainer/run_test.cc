@@ -235,9 +235,8 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
   other_model.resume = beyond.resume = damaged.resume = true;
   other_model.config.model.width = 32;
   ASSERT_TRUE(MakeFolders(folder_ / "damaged/step-00000002").ok());
-  StartOrder no_data = Order("a", 2), cuda = Order("b", 2), no_init = Order("c", 2);
+  StartOrder no_data = Order("a", 2), no_init = Order("c", 2);
   no_data.config.data.text = {folder_ / "missing.txt"};
-  cuda.config.device = TrainConfig::Device::kCuda;
   no_init.config.model.init_from = folder_ / "missing.safetensors";
   struct Case {
     StartOrder order;
@@ -250,7 +249,6 @@ TEST_F(RunTest, BadInput_IsRefusedWithASentence) {
       {beyond, {"step-00000002 is beyond train.steps 1"}},
       {damaged, {"none of the 1 checkpoints", "manifest.json"}},
       {no_data, {"host w1", "missing.txt"}},
-      {cuda, {"resources.device is cuda", "host w1"}},
       {no_init, {"train.model.init_from", "missing.safetensors"}},
   };
   for (const Case& c : cases) {

@@ -1,0 +1,79 @@
+#include "worker/trainer/device.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "worker/cuda/cuda_loader.h"
+
+namespace trainyard {
+namespace {
+
+// The first GPUs whose matrix units know bf16.
+constexpr int kBfloat16Major = 8;
+
+}  // namespace
+
+int DeviceOfLocalRank(int local_rank, int num_devices) { return local_rank % num_devices; }
+
+absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order) {
+  if (order.config.device == TrainConfig::Device::kCpu) return RankDevice();
+  const std::string what = absl::StrCat("resources.device is cuda on host ", order.host);
+  ASSIGN_OR_RETURN(CudaPlugin * cuda, OpenCudaPlugin(DefaultCudaPluginPath()), << what);
+  ASSIGN_OR_RETURN(const int num_devices, cuda->NumDevices(), << what);
+  ASSIGN_OR_RETURN(CudaDevice gpu, cuda->Use(DeviceOfLocalRank(order.local_rank, num_devices)), << what);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
+  return RankDevice{.device = device, .cuda = cuda, .gpu = std::move(gpu)};
+}
+
+absl::Status CheckPrecision(const RankDevice& device, const Precision& precision) {
+  if (device.cuda == nullptr) return absl::OkStatus();
+  for (at::ScalarType type : {precision.param, precision.reduce}) {
+    if (type != at::kBFloat16 || device.gpu.major >= kBfloat16Major) continue;
+    return absl::FailedPreconditionError(absl::StrCat("train.precision has bf16, which ", device.gpu.name,
+                                                      " (compute capability ", device.gpu.major, ".", device.gpu.minor,
+                                                      ") does not compute in; choose fp16 or fp32"));
+  }
+  if (precision.state != precision.master || precision.rounds_stochastically()) {
+    return absl::UnimplementedError(
+        absl::StrCat("train.precision is ", precision.ToString(),
+                     ": on a GPU this version updates masters and state of one type, fp32 or fp64; "
+                     "choose master and state fp32, or resources.device cpu"));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<GroupDevice> GroupDeviceOf(const RankDevice& device, KeyValueStore* store, absl::Duration timeout) {
+  if (device.cuda == nullptr) return std::nullopt;
+  return GroupDevice{
+      .device = device.device,
+      .name = device.gpu.uuid,
+      .join = [cuda = device.cuda, index = device.gpu.index, store, timeout](int rank, int size,
+                                                                             const std::string& prefix) {
+        return cuda->NewNccl(
+            {.rank = rank, .world_size = size, .device = index, .store = store, .prefix = prefix, .timeout = timeout});
+      }};
+}
+
+void MoveTo(at::Device device, const Model& model) {
+  c10::NoGradGuard no_grad;
+  for (const NamedTensor& parameter : model.parameters()) {
+    parameter.tensor.set_data(parameter.tensor.to(device));
+  }
+}
+
+std::string MemoryText(const RankDevice& device) {
+  if (device.cuda == nullptr) return "";
+  const CudaMemory memory = device.cuda->MemoryOf(device.gpu.index);
+  const auto gb = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::string text =
+      absl::StrFormat("GPU memory: %.2f GB used at most, %.2f GB reserved at most, of %.1f GB",
+                      gb(memory.used_peak_bytes), gb(memory.reserved_peak_bytes), gb(device.gpu.memory_bytes));
+  if (memory.num_retries > 0) absl::StrAppend(&text, "; it was short ", memory.num_retries, " times");
+  return text;
+}
+
+}  // namespace trainyard
