@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 
+import gpu
 import run
 import sides
 
@@ -57,11 +58,6 @@ AGAINST = [
 ]
 TABLE = ["ours-ddp", "ours-zero1", "ours-zero2", "ours-zero3", "ours-fsdp", "ours-fsdp-kept", "ours-hsdp", "ours-recompute",
          "ours-ddp-bf16", "ours-fsdp-bf16"]
-H200 = [
-    ("h200-eager", "H200, GPT-2 124M bf16, context 1024: tokens/s ÷ PyTorch eager", 1.5),
-    ("h200-compile", "the same ÷ torch.compile", 1.05),
-    ("h200-fsdp", "the same: FSDP world 1 ÷ plain", 0.98),
-]
 
 
 class Skip(Exception):
@@ -132,7 +128,7 @@ def make_measures(folder):
 
 def measure(rows, table, rounds, folder, tell):
     """All that the rows and the table need, in every round. Returns what was measured, a list a name, and why what was not."""
-    measures, found, skipped = make_measures(folder), {}, {}
+    measures, found, skipped = {**make_measures(folder), **gpu.make_measures(folder)}, {}, {}
     needed = {name for row in rows for name in row.measures} | set(table)
     wanted = [name for name in measures if name in needed]
     for turn in range(rounds):
@@ -180,8 +176,9 @@ def strategy_lines(found, skipped):
 
 
 def main():
-    rows = make_rows()
-    names = [row.name for row in rows] + ["table"] + [name for name, _, _ in H200]
+    rows, gpu_rows, no_gpu = make_rows(), gpu.make_rows(), gpu.why_not()
+    names = [row.name for row in rows] + ["table"] + [row.name for row in gpu_rows]
+    rows += [] if no_gpu else gpu_rows
     parser = argparse.ArgumentParser(prog="./dev bench data-parallel", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(names)}; none: all")
@@ -206,8 +203,8 @@ def main():
         found, skipped = measure(rows, table, args.rounds, folder, tell)
     summaries = [row.summary() for row in rows if row.figures]
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
-    not_measured += [{"row": name, "what": f"{what} (aim {aim})", "why": "this trainer has no CUDA device to run on here"}
-                     for name, what, aim in H200 if not asked or name in asked]
+    not_measured += [{"row": row.name, "what": f"{row.what} (aim {row.aim})", "why": no_gpu}
+                     for row in gpu_rows if no_gpu and (not asked or row.name in asked)]
     all_runs = {name: [dataclasses.asdict(one) for one in runs] for name, runs in found.items()}
     document = json.dumps({"machine": facts, "rounds": args.rounds, "rows": summaries, "not_measured": not_measured,
                            "runs": all_runs}, indent=1)

@@ -38,6 +38,7 @@ def parse_arguments():
     parser.add_argument("--warmup", type=int, default=3, help="steps before them")
     parser.add_argument("--threads", type=int, default=0, help="0: as PyTorch chooses")
     parser.add_argument("--bf16", action="store_true", help="autocast")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: modes eager and compile")
     parser.add_argument("--data", help="file whose bytes are the tokens; without it random ones")
     parser.add_argument("--losses", action="store_true", help="add every step's loss of rank 0")
     return parser.parse_args()
@@ -145,15 +146,15 @@ def main():
         dist.init_process_group("gloo")
         rank, world = dist.get_rank(), dist.get_world_size()
 
-    model = Gpt2(args)
+    model = Gpt2(args).to(args.device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = distribute(model, args.mode, world)
     optimizer = make_optimizer(model, args.mode)
     batches = Batches(args, rank)
 
     def step():
-        inputs, targets = batches.next()
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+        inputs, targets = (tensor.to(args.device) for tensor in batches.next())
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
             loss = trained(inputs, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -165,10 +166,12 @@ def main():
     losses[0].item()
     first_unix, first_s = time.time(), time.perf_counter() - STARTED
     losses += [step() for _ in range(args.warmup - 1)]
+    losses[-1].item()
     if world > 1:
         dist.barrier()
     begin = time.perf_counter()
     losses += [step() for _ in range(args.steps)]
+    losses[-1].item()
     if world > 1:
         dist.barrier()
     seconds = time.perf_counter() - begin

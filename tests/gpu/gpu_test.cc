@@ -1,0 +1,161 @@
+// What only a GPU can show. One GPU takes one NCCL rank, so a world of one is what shows streams and abort; several
+// ranks share it through host memory.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+#include "tests/parity/stores.h"
+#include "worker/collectives/device_communicator.h"
+#include "worker/collectives/group.h"
+#include "worker/collectives/single_communicator.h"
+#include "worker/cuda/cuda_loader.h"
+#include "worker/numerics/adamw.h"
+#include "worker/numerics/gradient_norm.h"
+
+namespace trainyard {
+namespace {
+
+const at::Device kGpu(at::kCUDA, 0);
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
+    ASSERT_TRUE(plugin.ok()) << plugin.status();
+    cuda_ = *plugin;
+    if (absl::Status status = cuda_->NumDevices().status(); !status.ok()) GTEST_SKIP() << status.message();
+    ASSERT_TRUE(cuda_->Use(0).ok());
+  }
+
+  std::unique_ptr<Communicator> NewNcclOfOne() {
+    absl::StatusOr<std::unique_ptr<Communicator>> nccl = cuda_->NewNccl({.rank = 0, .world_size = 1, .device = 0});
+    EXPECT_TRUE(nccl.ok()) << nccl.status();
+    return nccl.ok() ? *std::move(nccl) : NewSingleCommunicator();
+  }
+
+  CudaPlugin* cuda_ = nullptr;
+};
+
+at::Tensor OnGpu(int64_t size, double value, at::ScalarType type = at::kFloat) {
+  return at::full({size}, value, at::TensorOptions().dtype(type).device(kGpu));
+}
+
+TEST_F(Gpu, NcclOfOne_CarriesEveryOperationAndType) {
+  auto comm = NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewNcclOfOne());
+  EXPECT_EQ(WarmUp(*comm), absl::OkStatus());
+  EXPECT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
+  for (at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kByte}) {
+    at::Tensor in = at::arange(1'003, at::TensorOptions().dtype(at::kLong).device(kGpu)).remainder(5).to(type);
+    at::Tensor sum = in.clone(), gathered = at::zeros_like(in), part = at::zeros_like(in);
+
+    EXPECT_EQ(comm->AllReduceSum(sum)->Wait(), absl::OkStatus());
+    EXPECT_EQ(comm->AllGather(gathered, in)->Wait(), absl::OkStatus());
+    EXPECT_EQ(comm->ReduceScatterSum(part, in)->Wait(), absl::OkStatus());
+    EXPECT_EQ(comm->Broadcast(in, 0)->Wait(), absl::OkStatus());
+
+    EXPECT_TRUE(sum.equal(in) && gathered.equal(in) && part.equal(in)) << c10::toString(type);
+  }
+  EXPECT_EQ(comm->Barrier()->Wait(), absl::OkStatus());
+  EXPECT_EQ(comm->Meet(absl::Seconds(30)), absl::OkStatus());
+}
+
+// The operation comes after what was computed before it, what is computed after its wait comes after it, and the host
+// waits for neither.
+TEST_F(Gpu, NcclOfOne_OrdersStreams_AndTakesTheSameMemoryEveryStep) {
+  auto comm = NewNcclOfOne();
+  ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
+  const int64_t size = int64_t{1} << 22;
+  at::Tensor buffer = comm->NewBuffer(size, at::kFloat), whole = comm->NewBuffer(size, at::kFloat);
+  at::Tensor large = at::ones({2048, 2048}, at::TensorOptions().device(kGpu));
+  int64_t used = 0;
+  for (int step = 0; step < 5; ++step) {
+    for (int i = 0; i < 20; ++i) at::matmul(large, large);  // keeps the stream behind the host
+    buffer.fill_(step + 1.0);
+    auto gather = comm->AllGather(whole, buffer);
+    ASSERT_EQ(gather->Wait(), absl::OkStatus());
+    whole.mul_(2);
+    ASSERT_EQ(comm->AllReduceSum(whole)->Wait(), absl::OkStatus());
+    EXPECT_TRUE(whole.eq(2.0 * (step + 1)).all().item<bool>());
+    if (step == 1) used = cuda_->MemoryOf(0).reserved_bytes;
+  }
+  EXPECT_EQ(cuda_->MemoryOf(0).reserved_bytes, used);
+  EXPECT_EQ(comm->Meet(absl::Seconds(30)), absl::OkStatus());
+  EXPECT_EQ(comm->progress().num_completed, comm->progress().num_started);
+}
+
+TEST_F(Gpu, NcclOfOne_Aborted_FailsWhatComesLater_AndANewGroupWorks) {
+  auto comm = NewNcclOfOne(), other = NewNcclOfOne();
+  ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
+  ASSERT_EQ(WarmUpOn(*other, kGpu), absl::OkStatus());
+
+  for (Communicator* each : {comm.get(), other.get()}) each->Abort("generation 3 is over");
+
+  for (Communicator* each : {comm.get(), other.get()}) {
+    const absl::Status status = each->AllReduceSum(OnGpu(8, 1))->Wait();
+    EXPECT_EQ(status, absl::AbortedError("generation 3 is over"));
+  }
+  comm.reset();
+  other.reset();
+  EXPECT_EQ(WarmUpOn(*NewNcclOfOne(), kGpu), absl::OkStatus());
+}
+
+// Three ranks, each a thread, on one GPU: gloo between them, as between processes that share a GPU.
+TEST_F(Gpu, RanksThatShareIt_ReduceThroughHostMemory) {
+  constexpr int kWorld = 3;
+  MemoryStore store;
+  std::vector<absl::Status> statuses(kWorld);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    ranks.emplace_back([&, rank] {
+      statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(CudaDevice gpu, cuda_->Use(0));
+        auto refuse = [](int, int, const std::string&) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+          return absl::InternalError("NCCL is not for ranks that share a GPU");
+        };
+        ASSIGN_OR_RETURN(auto comm,
+                         NewGroup({.world_size = kWorld,
+                                   .rank = rank,
+                                   .store = &store,
+                                   .shared_memory = false,
+                                   .timeout = absl::Minutes(1),
+                                   .device = GroupDevice{.device = kGpu, .name = gpu.uuid, .join = refuse}}));
+        RETURN_IF_ERROR(WarmUpOn(*comm, kGpu));
+        at::Tensor in = OnGpu(3 * 1'000, rank + 1), part = OnGpu(1'000, 0);
+        RETURN_IF_ERROR(comm->ReduceScatterSum(part, in)->Wait());
+        const bool right = part.is_cuda() && part.eq(6).all().item<bool>();
+        RETURN_IF_ERROR(comm->Meet(absl::Minutes(1)));
+        return right ? absl::OkStatus() : absl::InternalError("the sum is not 6");
+      }();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
+}
+
+// Beside the kernel of the CPU, whose bits are those of the contract.
+TEST_F(Gpu, NormAndAdamW_AreThoseOfTheCpu) {
+  const int64_t size = 100'003;
+  at::Tensor gradients = at::arange(size, at::kFloat).sin(), start = at::arange(size, at::kFloat).cos();
+  at::Tensor on_cpu = start.clone(), on_gpu = start.to(kGpu), weights = on_gpu.to(at::kBFloat16);
+  AdamW cpu({}, {{.parameters = on_cpu, .gradients = gradients, .decays = true}});
+  AdamW gpu({}, {{.parameters = on_gpu, .gradients = gradients.to(kGpu), .decays = true, .weights = weights}});
+
+  EXPECT_NEAR(SumOfSquares(gradients.to(kGpu)), SumOfSquares(gradients), 1e-9 * SumOfSquares(gradients));
+  cpu.Step(1e-3, 0.125);
+  gpu.Step(1e-3, 0.125);
+
+  EXPECT_LT((on_gpu.cpu() - on_cpu).abs().max().item<double>(), 1e-6);
+  EXPECT_TRUE(weights.equal(on_gpu.to(at::kBFloat16)));
+}
+
+}  // namespace
+}  // namespace trainyard

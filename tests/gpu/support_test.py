@@ -1,0 +1,48 @@
+"""The GPU support as a file and as a job meets it, on a machine without a GPU too: what libtrainyard_cuda.so may need, and the
+sentence of a host whose driver lists a GPU that CUDA cannot use."""
+
+import pathlib
+import re
+import subprocess
+
+import harness
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PLUGIN = harness.BIN / "libtrainyard_cuda.so"
+# The wheels', the compiler's and Debian's Abseil; nothing of a CUDA toolkit or driver of the machine's.
+MAY_NEED = re.compile(r"lib(torch_cuda|torch_cpu|c10|c10_cuda|cudart|nccl|stdc\+\+|gcc_s|c|m|absl_\w+|ld-linux-x86-64)\.so")
+
+
+def test_the_library_needs_nothing_but_the_wheels():
+    listed = subprocess.run(["readelf", "--dynamic", "--wide", PLUGIN], capture_output=True, text=True, check=True).stdout
+
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listed)
+
+    assert any(name.startswith("libtorch_cuda.so") for name in needed), listed
+    assert [name for name in needed if not MAY_NEED.match(name)] == []
+
+
+def test_the_library_exports_its_two_functions():
+    listed = subprocess.run(["nm", "--dynamic", "--defined-only", PLUGIN], capture_output=True, text=True, check=True).stdout
+
+    names = {line.split()[-1] for line in listed.splitlines()}
+
+    assert {"trainyard_cuda_plugin", "trainyard_cuda_plugin_abi"} <= names
+    # Not what is ours in C++, of which the trainer has its own; templates of the standard library may name it.
+    assert not [name for name in names if re.match(r"_Z(N|NK|TVN|TIN|TSN)9trainyard", name)]
+
+
+def test_a_gpu_that_cuda_cannot_use_ends_the_job_with_what_is_missing(cluster):
+    if subprocess.run(["sh", "-c", "nvidia-smi -L | grep -q ^GPU"], capture_output=True).returncode == 0:
+        pytest.skip("this machine has a GPU that works")
+    library = cluster.folder / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", HERE / "fake_nvml.c", "-o", library], check=True)
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=2, prefix=["env", f"LD_LIBRARY_PATH={cluster.folder}"])
+
+    ended = cluster.wait_for_end(cluster.submit(resources__device="cuda", resources__ranks=1))
+
+    assert ended.state_name == "FAILED"
+    for words in ("no GPU can be used here", "NVIDIA driver", "resources.device to cpu", "cuda on host h1"):
+        assert words in ended.job.reason, ended.job.reason

@@ -1,0 +1,60 @@
+"""Training on a GPU, as a user runs it, beside the same job on a CPU. Skips with its reason where there is no GPU."""
+
+import pathlib
+import subprocess
+
+import harness
+import pytest
+
+JOB = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs" / "lab-10m.yaml"
+STEPS = 20
+
+
+def gpus():
+    """What the driver lists, one line a GPU."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        return "nvidia-smi is not here", []
+    lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return (listed.stdout + listed.stderr).strip().splitlines()[-1:] or ["it lists nothing"], lines
+
+
+def losses_of(cluster, device, *settings):
+    flags = ["--set", f"resources.device={device}", "--set", "resources.ranks=1", "--set", f"train.steps={STEPS}",
+             "--set", f"train.data.text=[{cluster.text}]", "--set", "train.evaluate.every_steps=0",
+             "--set", "checkpoint.every_steps=10", "--set", f"checkpoint.dir={cluster.folder / device}"]
+    for setting in settings:
+        flags += ["--set", setting]
+    done = cluster.run_trainctl("run", JOB, *flags, "--json", timeout=900)
+    lines = harness.events(done.stdout)
+    assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
+    return harness.steps_of(lines)
+
+
+@pytest.fixture
+def gpu():
+    why, listed = gpus()
+    if not listed:
+        pytest.skip(f"no GPU: {why}")
+    return listed[0]
+
+
+@pytest.mark.slow
+def test_lab_10m_on_a_gpu_has_the_losses_of_the_cpu(cluster, gpu):
+    on_cpu = losses_of(cluster, "cpu")
+
+    on_gpu = losses_of(cluster, "cuda")
+
+    assert sorted(on_gpu) == list(range(1, STEPS + 1)), gpu
+    for step, loss in on_cpu.items():
+        assert on_gpu[step] == pytest.approx(loss, rel=1e-4), f"step {step} on {gpu}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [["parallel.data=fsdp"], ["train.precision=bf16"], ["train.precision=fp16"]])
+def test_lab_10m_trains_on_a_gpu(cluster, gpu, settings):
+    losses = losses_of(cluster, "cuda", *settings)
+
+    assert sorted(losses) == list(range(1, STEPS + 1)), gpu
+    assert losses[STEPS] < losses[1], gpu
