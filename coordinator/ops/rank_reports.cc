@@ -71,12 +71,6 @@ void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
                            " while it could not reach the coordinator"));
 }
 
-// When the newest step that a rank reports was completed: what it does since, it does for `phase_s`.
-absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankReport& report) {
-  double ago = std::clamp(report.age_s(), 0.0, 1e6) + std::clamp(report.phase_s(), 0.0, 1e6);
-  return std::max(rank.step_at, now - absl::Seconds(ago));
-}
-
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
@@ -85,7 +79,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
-    rank.step_at = StepCompletedAt(turn.now, rank, report);
+    rank.step_at = turn.now;
     if (rank.record.rank() == 0) StepCompleted(*job.record.mutable_goodput());
   }
   NoteStand(turn, job, rank, report);

@@ -31,7 +31,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
     bool unlearned = !facts.begun && peer.phase_limit == absl::InfiniteDuration();
     if (!unlearned && peer.phase_time < peer.phase_limit) return Kept("a rank's phase still has its time");
   }
-  absl::Duration limit = facts.begun ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
+  absl::Duration limit = facts.begun ? facts.lease + 2 * facts.learned_step : kFormingPatience;
   if (facts.since_progress < limit) {
     return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may be waiting for the word to go");
   }

@@ -3,8 +3,8 @@
 //
 //   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
 //   over       the end of the group was asked for, and no reachable rank of it is left
-//   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease and
-//                  two learned steps; a rank that evaluates, saves or makes its first step is given that phase's time.
+//   stall      (b) every reachable rank waits in the same operation, and no step was completed for the lease and two
+//                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time.
 //                  Where the host may not have heard `go` (which tells that no step was made), its trainers may be
 //                  waiting for that word: then no sooner than by the rule for forming
 //   forming    the group forms, and nothing of it has moved for kFormingPatience
@@ -22,10 +22,6 @@ namespace trainyard {
 // A group that forms through its daemons waits so long for one that is unreachable before it takes other hosts. Nothing
 // is lost by waiting, and a daemon that is restarted, stopped or cut off for a moment comes back within it.
 inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
-
-// No step was completed for this share of the lease and two steps: the stall begins when the silence does, is counted
-// exactly, and both are seen within a tick or a report of it; so the decision falls within the lease and two steps.
-inline constexpr double kStallShare = 0.8;
 
 // A rank on a reachable host that has not ended.
 struct PeerRank {
