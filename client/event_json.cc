@@ -32,6 +32,15 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
           {"recorded_s", Seconds(checkpoint.recorded_unix_ms())}};
 }
 
+// {"parameters": {"bytes": 1, "peak_bytes": 2}, ...}
+Json MemoryJson(const google::protobuf::RepeatedPtrField<v1::MemoryUse>& memory) {
+  Json kinds = Json::object();
+  for (const v1::MemoryUse& use : memory) {
+    kinds[use.kind()] = {{"bytes", use.bytes()}, {"peak_bytes", use.peak_bytes()}};
+  }
+  return kinds;
+}
+
 void AddKind(const v1::Event& event, Json* line) {
   switch (event.kind_case()) {
     case v1::Event::kState:
@@ -55,6 +64,7 @@ void AddKind(const v1::Event& event, Json* line) {
                     {"optimizer_s", step.optimizer_s()}});
       if (step.skipped()) line->update({{"skipped", true}});
       if (step.loss_scale() > 0) line->update({{"loss_scale", step.loss_scale()}});
+      if (step.memory_size() > 0) (*line)["memory"] = MemoryJson(step.memory());
       break;
     }
     case v1::Event::kEval:
@@ -109,7 +119,8 @@ Json RanksJson(const v1::Job& job) {
                      {"exit", rank.exit()},
                      {"max_rss_bytes", rank.max_rss_bytes()},
                      {"user_s", rank.user_s()},
-                     {"system_s", rank.system_s()}});
+                     {"system_s", rank.system_s()},
+                     {"memory", MemoryJson(rank.memory())}});
   }
   return ranks;
 }

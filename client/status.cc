@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands.h"
@@ -20,6 +21,24 @@ namespace {
 std::string UsageText(const v1::RankStatus& rank) {
   if (rank.max_rss_bytes() == 0) return "";
   return absl::StrFormat(", %s, %.1f s of CPU", BytesText(rank.max_rss_bytes()), rank.user_s() + rank.system_s());
+}
+
+// A table of what each rank holds, "now (most)" by kind; empty where none has told.
+std::string MemoryText(const v1::Job& job) {
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::RankStatus& rank : job.ranks()) {
+    if (rank.memory_size() == 0) continue;
+    if (rows.empty()) {
+      rows.push_back({"RANK"});
+      for (const v1::MemoryUse& use : rank.memory())
+        rows[0].push_back(absl::AsciiStrToUpper(Printable(use.kind(), 32)));
+    }
+    rows.push_back({absl::StrCat(rank.rank())});
+    for (const v1::MemoryUse& use : rank.memory()) {
+      rows.back().push_back(absl::StrCat(BytesText(use.bytes()), " (", BytesText(use.peak_bytes()), ")"));
+    }
+  }
+  return rows.empty() ? "" : absl::StrCat("\nmemory now (and at most)\n", Table(rows));
 }
 
 }  // namespace
@@ -61,7 +80,7 @@ std::string StatusText(const v1::Job& job) {
          rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
          absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
   }
-  return absl::StrCat(text, "\n", Table(rows));
+  return absl::StrCat(text, "\n", Table(rows), MemoryText(job));
 }
 
 void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {

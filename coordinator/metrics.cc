@@ -1,6 +1,8 @@
 #include "coordinator/metrics.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/ascii.h"
@@ -16,6 +18,7 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // The loop has a round with every tick, ten times a second.
 constexpr std::chrono::seconds kPatience(1);
+constexpr size_t kRanksShown = 256;  // of a job, each with a dozen series
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
@@ -35,6 +38,13 @@ constexpr MetricSpec kGoodput = {
     "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
     "save, lost, detect, recover, pause.",
     "job, part"};
+constexpr MetricSpec kMemory = {"trainyard_rank_memory_bytes", MetricKind::kGauge,
+                                "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
+                                "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved.",
+                                "job, rank, kind"};
+constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
+                                    "The most that it has held of that kind since it began to train.",
+                                    "job, rank, kind"};
 constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
                                 "Tokens trained on, all jobs; a step counts once, also over restarts."};
 constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
@@ -82,10 +92,11 @@ std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); 
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,       kJobs,        kHosts,    kSlots,         kStep,          kLoss,       kTokensPerSecond,
-      kTokens,      kStepSeconds, kFailures, kTransitions,   kSaves,         kSavedBytes, kSaveSeconds,
-      kFailedSaves, kEvents,      kQueue,    kHandleSeconds, kCommitSeconds, kRecords,    kCommitFailures,
-      kStalled,     kGoodput,     kShed,     kEventsDropped, kDurableBytes,  kForgotten,  kRpcs};
+      kBuild,           kJobs,        kHosts,          kSlots,        kStep,        kLoss,
+      kTokensPerSecond, kTokens,      kStepSeconds,    kFailures,     kTransitions, kSaves,
+      kSavedBytes,      kSaveSeconds, kFailedSaves,    kEvents,       kQueue,       kHandleSeconds,
+      kCommitSeconds,   kRecords,     kCommitFailures, kStalled,      kMemory,      kPeakMemory,
+      kGoodput,         kShed,        kEventsDropped,  kDurableBytes, kForgotten,   kRpcs};
   return *specs;
 }
 
@@ -122,7 +133,8 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
              .emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
                                      .loss = &gauges_[kLoss.name]->Add(labels),
                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
-                                     .goodput = {}})
+                                     .goodput = {},
+                                     .memory = {}})
              .first;
     for (GoodputPart part : kGoodputParts) {
       it->second.goodput.push_back(
@@ -171,6 +183,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
     gauges_[kLoss.name]->Remove(it->second.loss);
     gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
     for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
+    for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
     jobs_.erase(it);
   }
 }
@@ -198,6 +211,7 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   }
   ObserveTotals(core);
   ObserveGoodput(core, now);
+  ObserveMemory(core);
   std::lock_guard lock(mutex_);
   answered_ = asked;
   counted_.notify_all();
@@ -229,6 +243,24 @@ void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
     JobSeries& series = SeriesOf(id);
     for (size_t i = 0; i < series.goodput.size(); ++i) {
       series.goodput[i]->Set(static_cast<double>(PartMs(ledger, kGoodputParts[i])) / 1000);
+    }
+  }
+}
+
+void CoordinatorMetrics::ObserveMemory(const Core& core) {
+  for (const auto& [id, job] : core.state().jobs) {
+    if (IsFinal(job.state())) continue;
+    JobSeries& series = SeriesOf(id);
+    for (size_t rank = 0; rank < std::min(job.ranks.size(), kRanksShown); ++rank) {
+      for (const v1::MemoryUse& use : job.ranks[rank].memory) {
+        for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
+          prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
+          if (gauge == nullptr) {
+            gauge = &gauges_[metric]->Add({{"job", id.value()}, {"rank", absl::StrCat(rank)}, {"kind", use.kind()}});
+          }
+          gauge->Set(static_cast<double>(bytes));
+        }
+      }
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -41,17 +42,27 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   void CountRpc(const char* method, absl::StatusCode code);
 
  private:
+  struct MemoryLabels {
+    const char* metric;
+    size_t rank;
+    std::string kind;
+    bool operator<(const MemoryLabels& other) const {
+      return std::tie(metric, rank, kind) < std::tie(other.metric, other.rank, other.kind);
+    }
+  };
   struct JobSeries {
     prometheus::Gauge* step;
     prometheus::Gauge* loss;
     prometheus::Gauge* tokens_per_second;
     std::vector<prometheus::Gauge*> goodput;  // as kGoodputParts
+    std::map<MemoryLabels, prometheus::Gauge*> memory;
   };
 
   JobSeries& SeriesOf(const JobId& job);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
   void ObserveTotals(const Core& core);
   void ObserveGoodput(const Core& core, absl::Time now);
+  void ObserveMemory(const Core& core);
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::map<std::string, prometheus::Family<prometheus::Counter>*> counters_;

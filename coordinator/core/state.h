@@ -74,6 +74,7 @@ struct Rank {
   WaitTrend waiting;
   absl::Time slow_since = absl::InfiniteFuture();
   bool straggler = false;
+  std::vector<v1::MemoryUse> memory;  // as told last
 
   bool exited() const { return record.has_exit(); }
   // Nothing of it runs any more, or counts: its exit was told, or it is known to be gone without one.

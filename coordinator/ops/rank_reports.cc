@@ -11,6 +11,8 @@
 namespace trainyard {
 namespace {
 
+constexpr int kMemoryKinds = 8;
+constexpr size_t kWordBytes = 32;
 constexpr absl::Duration kDropsSpan = absl::Minutes(1);
 
 // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
@@ -71,11 +73,20 @@ void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
                            " while it could not reach the coordinator"));
 }
 
+void NoteMemory(Rank& rank, const v1::RankReport& report) {
+  if (report.memory_size() == 0) return;
+  rank.memory.clear();
+  for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
+    rank.memory.push_back(report.memory(i));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kWordBytes));
+  }
+}
+
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase != report.phase()) job.progress_at = turn.now;
-    rank.phase = CutText(report.phase(), 32);
+    rank.phase = CutText(report.phase(), kWordBytes);
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
@@ -83,6 +94,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
     if (rank.record.rank() == 0) StepCompleted(*job.record.mutable_goodput());
   }
   NoteStand(turn, job, rank, report);
+  NoteMemory(rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
   TellInOrder(turn, job, report);

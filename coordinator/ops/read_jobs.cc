@@ -38,6 +38,7 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   status.set_compute_s(rank.computing.StepSeconds());
   status.set_straggler(rank.straggler);
   status.set_wait_share(rank.computing.WaitShare());
+  for (const v1::MemoryUse& use : rank.memory) *status.add_memory() = use;
   status.set_max_rss_bytes(rank.record.exit().max_rss_bytes());
   status.set_user_s(rank.record.exit().user_s());
   status.set_system_s(rank.record.exit().system_s());

@@ -72,7 +72,7 @@ struct DataParallelOptions {
   int64_t max_live_elements = 1000000000;
   Recompute recompute = {};
   EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
-  Ledger* ledger = nullptr;  // where memory is accounted for, if anywhere; not owned
+  Ledger* ledger = nullptr;    // where memory is accounted for, if anywhere; not owned
 };
 
 struct StepInput {

@@ -17,8 +17,8 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` and `ledger` may be null. Nothing is
-  // owned.
+  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` and `ledger` may be null. Nothing
+  // is owned.
   Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger);
 
   // Starts the all-gather of a unit that is not gathered.

@@ -109,6 +109,11 @@ void GrpcLink::ReportWork(const WorkTotals& totals) {
   work_ = totals;
 }
 
+void GrpcLink::ReportMemory(const std::vector<MemoryUse>& memory) {
+  absl::MutexLock lock(&mu_);
+  memory_ = memory;
+}
+
 void GrpcLink::PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) {
   absl::MutexLock lock(&mu_);
   poll_ = std::move(poll);

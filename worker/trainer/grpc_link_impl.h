@@ -40,6 +40,7 @@ class GrpcLink final : public Link {
   void ReportEval(const EvalRecord& record) override;
   void ReportProgress(Phase phase, uint64_t last_step) override;
   void ReportWork(const WorkTotals& totals) override;
+  void ReportMemory(const std::vector<MemoryUse>& memory) override;
   void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) override;
   absl::Status AwaitGo(const std::function<bool()>& interrupted) override;
   StopRequest stop_request() const override;
@@ -87,6 +88,7 @@ class GrpcLink final : public Link {
   std::function<void(std::string)> on_abort_ ABSL_GUARDED_BY(mu_);
   PhaseClock phases_ ABSL_GUARDED_BY(mu_){std::chrono::steady_clock::now()};
   WorkTotals work_ ABSL_GUARDED_BY(mu_);
+  std::vector<MemoryUse> memory_ ABSL_GUARDED_BY(mu_);
   std::function<std::vector<CommunicatorProgress>()> poll_ ABSL_GUARDED_BY(mu_);
   uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool phase_changed_ ABSL_GUARDED_BY(mu_) = false;

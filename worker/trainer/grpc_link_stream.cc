@@ -138,6 +138,7 @@ void GrpcLink::FillStand(v1::RankReport& report) {
   report.set_last_step(last_step_);
   AddPhaseTimes(phases_.TakeLongest(), report);
   AddWork(work_, report);
+  for (const MemoryUse& use : memory_) *report.add_memory() = ToMessage(use);
   if (poll_ == nullptr) return;
   for (const CommunicatorProgress& progress : poll_()) *report.add_communicators() = ToMessage(progress);
 }

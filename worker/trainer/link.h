@@ -82,6 +82,14 @@ struct DecidedFact {
 using TrainerFact = std::variant<RegisteredFact, ReadyFact, SavedFact, SaveFailedFact, BrokenFact, FinishedFact,
                                  RefusedFact, RestoredFact, ProbeFact, DecidedFact>;
 
+// Bytes that this rank holds of one kind; see MemoryUse in proto/trainyard/v1/service.proto.
+struct MemoryUse {
+  std::string kind;
+  uint64_t bytes = 0;
+  uint64_t peak_bytes = 0;
+  bool operator==(const MemoryUse&) const = default;
+};
+
 // One optimizer step of the whole job; see StepReport in proto/trainyard/v1/service.proto.
 struct StepRecord {
   uint64_t step = 0;
@@ -94,7 +102,8 @@ struct StepRecord {
   double exposed_communication_s = 0;
   double optimizer_s = 0;
   bool skipped = false;
-  double loss_scale = 0;  // 0: losses are not scaled
+  double loss_scale = 0;               // 0: losses are not scaled
+  std::vector<MemoryUse> memory = {};  // of this rank; empty: as in the step before
 };
 
 struct EvalRecord {
@@ -151,6 +160,7 @@ class Link : public KeyValueStore {
   // This rank enters a phase; in kTrain, a step. How long the one before took is measured here, on a steady clock.
   virtual void ReportProgress(Phase phase, uint64_t last_step) = 0;
   virtual void ReportWork(const WorkTotals& totals) = 0;
+  virtual void ReportMemory(const std::vector<MemoryUse>& memory) = 0;
   // `poll` is asked by a thread of the link for every report, also while the loop is inside a collective; it must not
   // call the link.
   virtual void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) = 0;

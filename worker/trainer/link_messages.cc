@@ -124,6 +124,14 @@ v1::Fact ToMessage(const TrainerFact& fact) {
   return std::move(visitor.message);
 }
 
+v1::MemoryUse ToMessage(const MemoryUse& use) {
+  v1::MemoryUse message;
+  message.set_kind(use.kind);
+  message.set_bytes(use.bytes);
+  message.set_peak_bytes(use.peak_bytes);
+  return message;
+}
+
 v1::StepReport ToMessage(const StepRecord& record) {
   v1::StepReport report;
   report.set_step(record.step);
@@ -137,6 +145,7 @@ v1::StepReport ToMessage(const StepRecord& record) {
   report.set_optimizer_s(record.optimizer_s);
   report.set_skipped(record.skipped);
   report.set_loss_scale(record.loss_scale);
+  for (const MemoryUse& use : record.memory) *report.add_memory() = ToMessage(use);
   return report;
 }
 

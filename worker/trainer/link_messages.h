@@ -17,6 +17,7 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message);
 
 // Without the trainer's key, which the link adds. Text is made valid UTF-8 and cut.
 v1::Fact ToMessage(const TrainerFact& fact);
+v1::MemoryUse ToMessage(const MemoryUse& use);
 v1::StepReport ToMessage(const StepRecord& record);
 v1::EvalReport ToMessage(const EvalRecord& record);
 v1::CommunicatorReport ToMessage(const CommunicatorProgress& progress);

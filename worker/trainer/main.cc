@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/version.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/numerics/mkl_lever.h"
 #include "worker/trainer/grpc_link.h"
 #include "worker/trainer/options.h"
@@ -63,6 +64,7 @@ MklLever LeverOf(TrainConfig::Switch choice) {
 
 // Before the first tensor operation of the process.
 void SetUpEngine(const StartOrder& order, Link& link) {
+  Ledger::OfProcess();  // counts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   std::string kernels = SetMklLever(LeverOf(order.config.mkl_avx512));
@@ -91,10 +93,15 @@ int RunTraining(const TrainerOptions& options) {
               << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
               << " on host " << order->host << std::endl;
     SetUpEngine(*order, *link);
-    code = RunRank(*order, {.link = *link, .file_system = FileSystem::Real(), .log = std::cout, .told_to_leave = [] {
-                              heeds_signals = true;
-                              return told_to_leave.load();
-                            }});
+    code = RunRank(*order, {.link = *link,
+                            .file_system = FileSystem::Real(),
+                            .log = std::cout,
+                            .told_to_leave =
+                                [] {
+                                  heeds_signals = true;
+                                  return told_to_leave.load();
+                                },
+                            .ledger = &Ledger::OfProcess()});
   } else if (absl::IsDeadlineExceeded(order.status())) {
     std::cerr << order.status().message() << std::endl;
     code = kExitFailed;

@@ -151,6 +151,7 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.events = rank.events.get();
+  options.ledger = rank.ledger;
   ASSIGN_OR_RETURN(rank.strategy, Parallelize(*rank.model, mesh, communicators, options));
   return absl::OkStatus();
 }
@@ -218,8 +219,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
-                                                  std::ostream& log) {
+                                                  std::ostream& log, Ledger* ledger) {
   auto rank = std::make_unique<Rank>();
+  rank->ledger = ledger;
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
   RETURN_IF_ERROR(OpenData(order, *rank, log));
   RestorePoint point;

@@ -40,6 +40,7 @@ struct Rank {
   std::unique_ptr<EventLog> events;  // null: not asked for
   std::unique_ptr<DataParallel> strategy;
   Deal deal;
+  Ledger* ledger = nullptr;
 
   Communicator& world() { return *groups->world; }
 
@@ -48,11 +49,11 @@ struct Rank {
   std::string restored_content_hash;
 };
 
-// `log` gets a few lines on rank 0. Possible errors: those that are refused (InvalidArgument, NotFound,
-// PermissionDenied, FailedPrecondition, DataLoss, Unimplemented, ResourceExhausted), each naming key or path; those of
-// a Collective.
+// `log` gets a few lines on rank 0; `ledger`, if there is one, all memory (not owned). Possible errors: those that are
+// refused (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented,
+// ResourceExhausted), each naming key or path; those of a Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
-                                                  std::ostream& log);
+                                                  std::ostream& log, Ledger* ledger = nullptr);
 
 // Also for sampling: the model that the configuration describes, with weights drawn from its seed.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config);

@@ -89,7 +89,8 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
 ExitCode RunRank(const StartOrder& order, const RunOptions& options) {
   if (order.config.probe.has_value()) return RunProbe(order, options);
   uint64_t step = 0;
-  absl::StatusOr<std::unique_ptr<Rank>> rank = PrepareRank(order, options.link, options.file_system, options.log);
+  absl::StatusOr<std::unique_ptr<Rank>> rank =
+      PrepareRank(order, options.link, options.file_system, options.log, options.ledger);
   if (!rank.ok()) return TellFailure(rank.status(), step, options.link, options.log);
   uint64_t finished_fact = 0;
   absl::Status status = Train(order, options, **rank, step, finished_fact);

@@ -19,12 +19,15 @@ enum ExitCode : int {
   kExitNoCause = 3,  // the generation was ended, or a peer broke a collective
 };
 
+class Ledger;
+
 struct RunOptions {
   Link& link;
   FileSystem& file_system;
   std::ostream& log;
   // SIGTERM came. Called from the loop's thread, at every step.
   std::function<bool()> told_to_leave;
+  Ledger* ledger = nullptr;  // of this process, if its memory is to be told
 };
 
 // Does not close the link.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/numerics/schedule.h"
 #include "worker/trainer/state.h"
 
@@ -65,6 +66,8 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     if (metrics.ok()) metrics_ = std::move(*metrics);
     if (!metrics.ok()) log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
   }
+  // What was needed to get here is not what training needs.
+  if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
   while (step_ < config_.steps && !leave_) {
     ++step_;
     RETURN_IF_ERROR(MakeStep());
@@ -122,6 +125,7 @@ absl::Status Trainer::MakeStep() {
   record.exposed_communication_s = output.exposed_comm_s;
   record.grad_norm = output.gradient_norm;
   record.step_s = whole.seconds();
+  TellMemory(record);
   work_.compute_s += record.compute_s;
   work_.micro_batches += rank_.deal.micro_batches.size();
   work_.steps++;
@@ -319,6 +323,20 @@ uint64_t Trainer::ConsumedSamples(uint64_t step) const {
 // What is in the run folder is this generation's to change.
 absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
+}
+
+// A step's record has it where it differs from what the step before has told: it seldom does.
+void Trainer::TellMemory(StepRecord& record) {
+  if (rank_.ledger == nullptr) return;
+  std::vector<MemoryUse> memory;
+  for (const KindUse& use : rank_.ledger->Read()) {
+    memory.push_back({.kind = MemoryKindName(use.kind),
+                      .bytes = static_cast<uint64_t>(std::max<int64_t>(use.bytes, 0)),
+                      .peak_bytes = static_cast<uint64_t>(std::max<int64_t>(use.peak_bytes, 0))});
+  }
+  if (memory == memory_) return;
+  memory_ = record.memory = std::move(memory);
+  link_.ReportMemory(memory_);
 }
 
 // Metrics are worth a warning, not the job.

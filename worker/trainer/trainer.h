@@ -62,6 +62,7 @@ class Trainer {
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
   void Write(const std::string& metrics_line);
+  void TellMemory(StepRecord& record);
 
   const StartOrder& order_;
   const TrainConfig& config_;
@@ -84,6 +85,7 @@ class Trainer {
   uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
   bool saving_ = false;          // rank 0 saves, as far as this other rank knows
   WorkTotals work_;
+  std::vector<MemoryUse> memory_;  // as told last
   double last_loss_ = 0;
 };
 

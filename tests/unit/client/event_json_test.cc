@@ -21,6 +21,18 @@ TEST(EventLine, StepHasNumbersAsNumbersWithFullPrecision) {
             R"("sequence":7,"generation":1,"time_s":1.5})");
 }
 
+TEST(EventLine, StepTellsMemoryByKind) {
+  v1::Event event = StepEvent(7, 3, 2.5);
+  v1::MemoryUse& use = *event.mutable_step()->add_memory();
+  use.set_kind("optimizer");
+  use.set_bytes(12);
+  use.set_peak_bytes(34);
+
+  auto json = nlohmann::json::parse(EventLine(event));
+
+  EXPECT_EQ(json["memory"].dump(), R"({"optimizer":{"bytes":12,"peak_bytes":34}})");
+}
+
 TEST(EventLine, LossThatIsNotFiniteIsNull) {
   auto json = nlohmann::json::parse(EventLine(StepEvent(1, 1, std::numeric_limits<double>::quiet_NaN())));
   EXPECT_TRUE(json["loss"].is_null());

@@ -119,6 +119,22 @@ TEST(StatusText, ShowsTheJobAndEveryRank) {
             "1     h1    train  0.0 s  39         -        -       0.2 s       101  -\n");
 }
 
+TEST(StatusText, ShowsWhatEachRankHoldsInMemory) {
+  v1::Job job = SampleJob();
+  for (const char* kind : {"parameters", "reserved"}) {
+    v1::MemoryUse& use = *job.mutable_ranks(1)->add_memory();
+    use.set_kind(kind);
+    use.set_bytes(3 << 20);
+    use.set_peak_bytes(5 << 20);
+  }
+
+  EXPECT_NE(StatusText(job).find("\n\nmemory now (and at most)\n"
+                                 "RANK  PARAMETERS         RESERVED\n"
+                                 "1     3.0 MiB (5.0 MiB)  3.0 MiB (5.0 MiB)\n"),
+            std::string::npos)
+      << StatusText(job);
+}
+
 TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
   v1::Job job = SampleJob();
   job.set_unreachable(true);

@@ -67,6 +67,10 @@ class FakeLink final : public Link {
     absl::MutexLock lock(&mu_);
     work_ = totals;
   }
+  void ReportMemory(const std::vector<MemoryUse>& memory) override {
+    absl::MutexLock lock(&mu_);
+    memory_ = memory;
+  }
   void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) override {
     absl::MutexLock lock(&mu_);
     poll_ = std::move(poll);
@@ -105,6 +109,7 @@ class FakeLink final : public Link {
   const std::vector<TrainerFact>& facts() const { return facts_; }
   const std::vector<Phase>& phases() const { return phases_; }
   const WorkTotals& work() const { return work_; }
+  const std::vector<MemoryUse>& memory() const { return memory_; }
   const std::function<std::vector<CommunicatorProgress>()>& poll() const { return poll_; }
   template <typename F>
   std::vector<F> FactsOf() const {
@@ -130,6 +135,7 @@ class FakeLink final : public Link {
   std::vector<EvalRecord> evals_;
   std::vector<Phase> phases_;
   WorkTotals work_;
+  std::vector<MemoryUse> memory_;
   std::function<std::vector<CommunicatorProgress>()> poll_;
   StopRequest stop_request_;
 };
