@@ -82,6 +82,13 @@ class ParallelRules {
     }
   }
 
+  void Offload() {
+    if (!parallel_.offload().parameters() || ShardsParameters(parallel_.data())) return;
+    problems_.AddWarning(
+        positions_, "parallel.offload.parameters",
+        absl::StrCat("has no effect: ", word_, " needs the parameters whole on every rank all the time"));
+  }
+
   void Recompute() {
     const v1::Recompute& recompute = parallel_.recompute();
     const uint32_t layers = spec_.train().model().layers();
@@ -193,6 +200,7 @@ void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& pos
   if (rules.Sizes()) rules.Reshard();
   rules.Effects();
   rules.Recompute();
+  rules.Offload();
 }
 
 void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {

@@ -17,8 +17,6 @@ constexpr const char* kNotYet[] = {
     "parallel.gather_bucket_elements",
     "parallel.all_gather",
     "parallel.persist_elements",
-    "parallel.optimizer_tile_elements",
-    "parallel.offload",
 };
 // clang-format on
 

@@ -6,7 +6,7 @@ import harness
 import pytest
 
 JOBS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs"
-STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "recompute"]
+STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "recompute", "offload"]
 STEPS = 2
 # The losses of ddp.yaml, which the others must give.
 LOSSES = {}

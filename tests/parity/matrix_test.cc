@@ -175,6 +175,26 @@ TEST_P(EachStrategy, RecomputeChangesNoBit) {
   }
 }
 
+TEST_P(EachStrategy, OffloadAndTilesChangeNoBit) {
+  for (const char* precision : {"-", "bf16", "bf16-master"}) {
+    TrainingCase plain = GetParam().training();
+    plain.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;
+    plain.precision = precision;
+    plain.steps = 6;
+    const std::vector<TrainingOutcome> expected = TrainWorld({GetParam().mesh()}, plain);
+
+    for (const auto& [optimizer, parameters, tile] :
+         {std::tuple{true, false, int64_t{1} << 30}, {true, true, 80}, {false, true, 80}, {false, false, 80}}) {
+      TrainingCase moved = plain;
+      moved.offload_optimizer = optimizer;
+      moved.offload_parameters = parameters;
+      moved.tile_elements = tile;
+      SCOPED_TRACE(moved.ToString());
+      ExpectSameBits(TrainWorld({GetParam().mesh()}, moved), expected);
+    }
+  }
+}
+
 TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses) {
   TrainingCase training = GetParam().training();
   training.steps = 10;

@@ -30,15 +30,16 @@ struct Question {
   bool large_blocks = true;
   Strategy strategy = Strategy::kFsdp;
   RecomputeMode recompute = RecomputeMode::kNone;
+  bool offload = false;
 
   std::string ToString() const {
-    return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute));
+    return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute), " ", offload);
   }
   static Question Parse(const std::string& text) {
     std::istringstream in(text);
-    int large = 0, strategy = 0, recompute = 0;
-    in >> large >> strategy >> recompute;
-    return {large != 0, static_cast<Strategy>(strategy), static_cast<RecomputeMode>(recompute)};
+    int large = 0, strategy = 0, recompute = 0, offload = 0;
+    in >> large >> strategy >> recompute >> offload;
+    return {large != 0, static_cast<Strategy>(strategy), static_cast<RecomputeMode>(recompute), offload != 0};
   }
 };
 
@@ -58,10 +59,13 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
   ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat));
   const MeshCommunicators communicators{
       .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
-  ASSIGN_OR_RETURN(
-      auto strategy,
-      Parallelize(*model, rank.mesh, communicators,
-                  {.strategy = question.strategy, .recompute = {.mode = question.recompute}, .ledger = &ledger}));
+  ASSIGN_OR_RETURN(auto strategy,
+                   Parallelize(*model, rank.mesh, communicators,
+                               {.strategy = question.strategy,
+                                .recompute = {.mode = question.recompute},
+                                .optimizer_tile_elements = 1 << 16,
+                                .offload = {.optimizer = question.offload, .parameters = question.offload},
+                                .ledger = &ledger}));
   const int64_t sequences = question.large_blocks ? 1 : 4;
   Answer answer;
   for (int step = 1; step <= 3; ++step) {
@@ -181,6 +185,21 @@ TEST(ReplicatedMemory, IsWholeOnEachRankButForWhatTheStrategyShards) {
   const Answer zero2 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero2}).at(1);
   EXPECT_THAT(zero2.at("parameters"), near(all));
   EXPECT_THAT(zero2.at("before_update"), near(all + all / 2 + all));
+}
+
+TEST(OffloadedMemory, LeavesGradientsAndTwoTilesOnTheDevice) {
+  const int64_t sharded = SizesOf(ModelOf(true)).all / 2;
+
+  const Answer rank = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true}).at(1);
+
+  // Weights, masters and two moments.
+  EXPECT_GE(rank.at("host"), 4 * sharded - kMiB);
+  EXPECT_LE(rank.at("host"), 4 * sharded + kMiB);
+  EXPECT_EQ(rank.at("parameters"), 0);
+  EXPECT_EQ(rank.at("optimizer"), 0);
+  // A unit's shard on its way to a gather, and masters and moments of two tiles.
+  EXPECT_LE(rank.at("buffers"), SizesOf(ModelOf(true)).unit + 2 * 3 * (4 << 16) + kMiB);
+  EXPECT_LE(rank.at("before_update"), sharded + rank.at("buffers") + kMiB);
 }
 
 TEST(Activations, AreHalvedAtLeastByRecompute) {

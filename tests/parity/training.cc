@@ -44,6 +44,9 @@ void EachField(Case& c, Visit visit) {
   visit("prefetch_elements", c.prefetch_elements);
   visit("recompute", c.recompute);
   visit("recompute_every", c.recompute_every);
+  visit("offload_optimizer", c.offload_optimizer);
+  visit("offload_parameters", c.offload_parameters);
+  visit("tile_elements", c.tile_elements);
   visit("rejected_step", c.rejected_step);
   visit("delay_ms", c.delay_ms);
   visit("lab_tiny", c.lab_tiny);
@@ -202,7 +205,9 @@ DataParallelOptions TrainingCase::options() const {
           .reduce_every_micro_batch = reduce_every_micro_batch,
           .reshard_after_forward = reshard_after_forward,
           .prefetch_elements = prefetch_elements,
-          .recompute = {.mode = recompute, .every = static_cast<int>(recompute_every)}};
+          .recompute = {.mode = recompute, .every = static_cast<int>(recompute_every)},
+          .optimizer_tile_elements = tile_elements,
+          .offload = {.optimizer = offload_optimizer, .parameters = offload_parameters}};
 }
 
 double TrainingCase::LearningRate(int64_t step) const {

@@ -30,6 +30,9 @@ struct TrainingCase {
   int64_t prefetch_elements = -1;
   RecomputeMode recompute = RecomputeMode::kNone;
   int64_t recompute_every = 1;
+  bool offload_optimizer = false;
+  bool offload_parameters = false;
+  int64_t tile_elements = 1000000000;
   int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
   // Some rank comes so late to one of its collectives in each step: the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;

@@ -28,11 +28,13 @@ AdamW::AdamW(const AdamWConfig& config, std::vector<Range> ranges) : config_(con
 }
 
 void AdamW::Step(double lr, double gradient_scale) {
+  BeginStep();
+  for (const Range& range : ranges_) Update(range, lr, gradient_scale);
+}
+
+void AdamW::Update(const Range& range, double lr, double gradient_scale) const {
   c10::NoGradGuard no_grad;
-  ++num_steps_;
-  for (const Range& range : ranges_) {
-    range.parameters.is_cpu() ? StepOnCpu(range, lr, gradient_scale) : StepOnGpu(range, lr, gradient_scale);
-  }
+  range.parameters.is_cpu() ? StepOnCpu(range, lr, gradient_scale) : StepOnGpu(range, lr, gradient_scale);
 }
 
 void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) const {

@@ -50,6 +50,11 @@ class AdamW {
   // One update from gradient x `gradient_scale`. On a CPU the gradients keep their values, and each element gets the
   // same bits whatever range it lies in and however many threads there are.
   void Step(double lr, double gradient_scale);
+  // The same in parts: counts the update, then makes it of each range, wherever its tensors lie now.
+  void BeginStep() { ++num_steps_; }
+  void Update(const Range& range, double lr, double gradient_scale) const;
+
+  const std::vector<Range>& ranges() const { return ranges_; }
 
   // One flat tensor a range, in their order, to be copied into when restoring.
   const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }

@@ -40,6 +40,7 @@
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
+#include "worker/parallel/offload.h"
 #include "worker/parallel/placement.h"
 #include "worker/parallel/recompute.h"
 
@@ -71,8 +72,10 @@ struct DataParallelOptions {
   int64_t reuse_elements = 0;
   int64_t max_live_elements = 1000000000;
   Recompute recompute = {};
-  EventLog* events = nullptr;  // not owned; null: nobody asks what was done when
-  Ledger* ledger = nullptr;    // where memory is accounted for, if anywhere; not owned
+  EventLog* events = nullptr;                    // not owned; null: nobody asks what was done when
+  int64_t optimizer_tile_elements = 1000000000;  // updated at once
+  Offload offload = {};
+  Ledger* ledger = nullptr;  // where memory is accounted for, if anywhere; not owned
 };
 
 struct StepInput {

@@ -23,11 +23,13 @@ at::ScalarType AccumulatorType(const Precision& precision) {
 }
 
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-                     const Precision& precision, Communicator& shard, Ledger* ledger, Communicator* world)
+                     const Precision& precision, Communicator& shard, const Offload& offload, Ledger* ledger,
+                     Communicator* world)
     : model_(model),
       name_(std::move(name)),
       placements_(placements),
       precision_(precision),
+      offload_(offload),
       rank_(shard.rank()),
       parameters_(std::move(parameters)) {
   c10::NoGradGuard no_grad;
@@ -66,15 +68,16 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
   };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
   if (placements_.parameters == kShard) {
-    weights_ = TakeMemory(ledger, MemoryKind::kParameters, parameters_use_,
-                          [&] { return shard.NewBuffer(layout_.shard, precision_.param).zero_(); });
+    weights_ = offload_.parameters ? zeros(MemoryKind::kHost, parameters_use_, layout_.shard, precision_.param)
+                                   : TakeMemory(ledger, MemoryKind::kParameters, parameters_use_, [&] {
+                                       return shard.NewBuffer(layout_.shard, precision_.param).zero_();
+                                     });
   } else {
     whole_parameters_ = zeros_of(&shard, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
     weights_ = own(whole_parameters_);
   }
-  parameter_shard_ = precision_.keeps_masters()
-                         ? zeros(MemoryKind::kOptimizer, masters_use_, layout_.shard, precision_.master)
-                         : weights_;
+  const MemoryKind state = offload_.optimizer ? MemoryKind::kHost : MemoryKind::kOptimizer;
+  parameter_shard_ = keeps_masters() ? zeros(state, masters_use_, layout_.shard, precision_.master) : weights_;
   const at::ScalarType sum = AccumulatorType(precision_);
   if (placements_.gradients == kShard) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
@@ -83,8 +86,8 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
     whole_gradients_ = zeros_of(reduces, MemoryKind::kGradients, gradients_use_, layout_.total, sum);
     gradient_shard_ = own(whole_gradients_);
   }
-  first_moment_ = zeros(MemoryKind::kOptimizer, moment_uses_[0], layout_.shard, precision_.state);
-  second_moment_ = zeros(MemoryKind::kOptimizer, moment_uses_[1], layout_.shard, precision_.state);
+  first_moment_ = zeros(state, moment_uses_[0], layout_.shard, precision_.state);
+  second_moment_ = zeros(state, moment_uses_[1], layout_.shard, precision_.state);
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
@@ -95,7 +98,7 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return absl::OkStatus();
   const bool sharded = placements_.parameters == kShard;
-  const bool apart = sharded || precision_.keeps_masters();
+  const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
   for (size_t i = 0; i < parameters_.size(); ++i) View(whole, i).copy_(model_.parameters()[parameters_[i]].tensor);
   RETURN_IF_ERROR(world.Broadcast(whole, /*root=*/0)->Wait()) << "while taking over the parameters of rank 0";
@@ -116,7 +119,7 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
 }
 
 void FlatGroup::TakeMasters() {
-  if (precision_.keeps_masters()) weights_.copy_(parameter_shard_);
+  if (keeps_masters()) weights_.copy_(parameter_shard_);
 }
 
 at::Tensor FlatGroup::NewDoor(int64_t offset, const at::Tensor& like) const {
@@ -152,7 +155,7 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
                        .decays = decays,
                        .exp_avg = first_moment_.narrow(0, first, count),
                        .exp_avg_sq = second_moment_.narrow(0, first, count)};
-    if (precision_.keeps_masters()) range.weights = weights_.narrow(0, first, count);
+    if (keeps_masters()) range.weights = weights_.narrow(0, first, count);
     if (precision_.rounds_stochastically()) range.stretches = StretchesIn({first, count});
     ranges.push_back(std::move(range));
   };

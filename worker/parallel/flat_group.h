@@ -22,6 +22,7 @@
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/precision.h"
+#include "worker/parallel/offload.h"
 #include "worker/parallel/placement.h"
 #include "worker/parallel/shard_layout.h"
 
@@ -37,7 +38,8 @@ class FlatGroup {
   // one rank. `ledger` may be null; not owned. `world`: what whole gradients are reduced by where nothing is sharded;
   // may be null.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
-            const Precision& precision, Communicator& shard, Ledger* ledger = nullptr, Communicator* world = nullptr);
+            const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
+            Communicator* world = nullptr);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
@@ -60,6 +62,11 @@ class FlatGroup {
   const at::Tensor& gradient_shard() const { return gradient_shard_; }
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
+
+  // The masters are a second copy: of another type, or in another memory.
+  bool keeps_masters() const { return precision_.keeps_masters() || offload_.optimizer; }
+  // This rank's weights are sharded and lie in host memory.
+  bool weights_on_host() const { return offload_.parameters && placements_.parameters == Placement::kShard; }
 
   // Sharded gradients: whether their sums are of use, as far as the ledger is concerned.
   void HoldGradients(bool in_use);
@@ -87,6 +94,7 @@ class FlatGroup {
   const std::string name_;
   const Placements placements_;
   const Precision precision_;
+  const Offload offload_;
   const int rank_;
   std::vector<int> parameters_;
   ShardLayout layout_;

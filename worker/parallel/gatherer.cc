@@ -2,15 +2,17 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "common/status_macros.h"
 #include "worker/parallel/timed_wait.h"
 
 namespace trainyard {
 
 Gatherer::Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger)
-    : groups_(groups), shard_(shard), pool_(pool), events_(events), states_(groups.size()) {
+    : groups_(groups), shard_(shard), pool_(pool), events_(events), ledger_(ledger), states_(groups.size()) {
   const FlatGroup& root = *groups[0];
-  if (shard.world_size() == 1 || root.placements().parameters == Placement::kReplicate) return;
+  if (root.placements().parameters == Placement::kReplicate || InPlace(root)) return;
   root_ = TakeMemory(ledger, MemoryKind::kReserved, root_use_,
                      [&] { return at::empty({root.layout().total}, root.weights().options()); });
 }
@@ -19,7 +21,7 @@ absl::Status Gatherer::Start(int unit) {
   State& state = states_[unit];
   state.gathered = true;
   const FlatGroup& group = *groups_[unit];
-  if (shard_.world_size() == 1) return absl::OkStatus();
+  if (InPlace(group)) return absl::OkStatus();
   state.event = BeginEvent(events_, EventKind::kGather, group.name());
   at::Tensor whole = root_;
   if (unit == 0) {
@@ -28,19 +30,48 @@ absl::Status Gatherer::Start(int unit) {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
     whole = pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total);
   }
-  state.gather = shard_.AllGather(whole, group.weights());
+  if (shard_.world_size() == 1) {
+    whole.copy_(group.weights());
+  } else {
+    state.gather = shard_.AllGather(whole, group.weights_on_host() ? Stage(state, group) : group.weights());
+  }
   return absl::OkStatus();
+}
+
+at::Tensor Gatherer::Stage(State& state, const FlatGroup& group) {
+  auto free = std::find_if(stagings_.begin(), stagings_.end(), [](const Staging& staging) { return !staging.busy; });
+  if (free == stagings_.end()) {
+    int64_t longest = 0;
+    for (const auto& each : groups_) longest = std::max(longest, each->layout().shard);
+    Staging staging;
+    staging.memory = TakeMemory(ledger_, MemoryKind::kBuffers, staging.use,
+                                [&] { return shard_.NewBuffer(longest, group.weights().scalar_type()); });
+    stagings_.push_back(std::move(staging));
+    free = stagings_.end() - 1;
+  }
+  free->busy = true;
+  state.staging = static_cast<int>(free - stagings_.begin());
+  at::Tensor staged = free->memory.narrow(0, 0, group.layout().shard);
+  staged.copy_(group.weights());
+  return staged;
+}
+
+void Gatherer::Unstage(State& state) {
+  if (state.staging >= 0) stagings_[static_cast<size_t>(state.staging)].busy = false;
+  state.staging = -1;
 }
 
 absl::Status Gatherer::Wait(int unit) {
   State& state = states_[unit];
   FlatGroup& group = *groups_[unit];
-  if (shard_.world_size() == 1) {
+  if (InPlace(group)) {
     group.Open(group.weights());
     return absl::OkStatus();
   }
-  absl::Status status = TimedWait(*state.gather, waited_s_);
+  absl::Status status;
+  if (state.gather != nullptr) status = TimedWait(*state.gather, waited_s_);
   state.gather = nullptr;
+  Unstage(state);
   EndEvent(events_, state.event);
   RETURN_IF_ERROR(status) << "while gathering unit " << group.name();
   group.Open(unit == 0 ? root_ : pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total));
@@ -50,9 +81,10 @@ absl::Status Gatherer::Wait(int unit) {
 void Gatherer::Free(int unit) {
   State& state = states_[unit];
   groups_[unit]->Close();
-  if (shard_.world_size() > 1) BeginEvent(events_, EventKind::kFree, groups_[unit]->name());
+  if (!InPlace(*groups_[unit])) BeginEvent(events_, EventKind::kFree, groups_[unit]->name());
   if (unit == 0) root_use_.Become(MemoryKind::kReserved);
   if (state.slot >= 0) pool_.Release(state.slot);
+  Unstage(state);
   state = State();
 }
 

@@ -1,5 +1,6 @@
 // Sharded parameters, whole while they are used: gathers a unit into a slot, opens its doors, and closes them again. A
-// shard group of one has the whole already: its doors open onto the shard, and nothing is gathered.
+// shard group of one has the whole already: its doors open onto the shard, and nothing is gathered. Shards in host
+// memory (offload.h) are copied to the device first.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -35,17 +36,32 @@ class Gatherer {
   struct State {
     bool gathered = false;
     int slot = -1;                       // -1: memory of its own
+    int staging = -1;                    // -1: the shard is gathered from where it lies
     std::unique_ptr<Collective> gather;  // on its way
     int64_t event = -1;                  // its
   };
+
+  // What a gather of a shard in host memory reads.
+  struct Staging {
+    at::Tensor memory;
+    bool busy = false;
+    HeldMemory use = {};
+  };
+
+  // Whether the doors of `group` open onto the shard itself.
+  bool InPlace(const FlatGroup& group) const { return shard_.world_size() == 1 && !group.weights_on_host(); }
+  at::Tensor Stage(State& state, const FlatGroup& group);
+  void Unstage(State& state);
 
   const FlatGroups& groups_;
   Communicator& shard_;
   SlotPool& pool_;
   EventLog* const events_;
+  Ledger* const ledger_;
   at::Tensor root_;
   HeldMemory root_use_;
   std::vector<State> states_;
+  std::vector<Staging> stagings_;
   double waited_s_ = 0;
 };
 

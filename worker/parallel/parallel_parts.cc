@@ -22,7 +22,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
       std::vector<int> parameters;
       for (int i = 0; i < unit.num_parameters; ++i) parameters.push_back(unit.first_parameter + i);
       groups.push_back(std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, precision,
-                                                   shard, options.ledger));
+                                                   shard, options.offload, options.ledger));
     }
     return groups;
   }
@@ -30,7 +30,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
   for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
     groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, precision, shard, options.ledger, &world));
+                                                 placements, precision, shard, options.offload, options.ledger, &world));
   }
   return groups;
 }

@@ -24,7 +24,18 @@ Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const Me
   for (const auto& group : groups) {
     for (AdamW::Range& range : group->OptimizerRanges()) ranges.push_back(std::move(range));
   }
-  optimizer_ = std::make_unique<AdamW>(options.optimizer, std::move(ranges));
+  int64_t all_elements = 0;
+  for (const AdamW::Range& range : ranges) all_elements += range.parameters.numel();
+  const FlatGroup& group = *groups[0];
+  const bool on_host = group.weights_on_host();
+  const HostTensors host{.parameters = group.keeps_masters() ? options.offload.optimizer : on_host,
+                         .moments = options.offload.optimizer,
+                         .weights = group.keeps_masters() && on_host};
+  const bool tiled = host.parameters || host.moments || host.weights;
+  const int64_t tile = options.optimizer_tile_elements;
+  optimizer_ = std::make_unique<AdamW>(options.optimizer,
+                                       CutIntoTiles(ranges, tiled ? OffloadedTile(tile, all_elements) : tile));
+  if (tiled) tiled_ = std::make_unique<TiledUpdate>(*optimizer_, host, options.ledger);
 }
 
 absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bool rejected) {
@@ -39,7 +50,7 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   output.gradient_norm = scale.norm;
   output.skipped = !std::isfinite(scale.norm);
   if (output.skipped) return output;
-  optimizer_->Step(input.lr, scale.scale);
+  tiled_ == nullptr ? optimizer_->Step(input.lr, scale.scale) : tiled_->Step(input.lr, scale.scale);
   RETURN_IF_ERROR(GatherParameters(output.exposed_comm_s)) << "while gathering the updated parameters";
   return output;
 }

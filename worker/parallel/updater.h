@@ -15,6 +15,7 @@
 #include "worker/numerics/adamw.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/flat_group.h"
+#include "worker/parallel/offload.h"
 
 namespace trainyard {
 
@@ -47,6 +48,7 @@ class Updater {
   const bool scatters_;
   EventLog* const events_;
   std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<TiledUpdate> tiled_;  // null: nothing lies in host memory
   uint64_t num_steps_ = 0;
 };
 

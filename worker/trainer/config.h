@@ -82,6 +82,9 @@ struct TrainConfig {
     int64_t reuse_elements = 0;
     std::string recompute = "none";  // a word of parallel.recompute.mode
     int recompute_every = 1;
+    int64_t optimizer_tile_elements = 1000000000;
+    bool offload_optimizer = false;
+    bool offload_parameters = false;
   } parallel;
 
   bool reverse_micro_batches = false;  // of each rank, in each step

@@ -134,7 +134,24 @@ absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy 
       .prefetch_elements = parallel.prefetch_elements,
       .reuse_elements = parallel.reuse_elements,
       .max_live_elements = parallel.max_live_elements,
-      .recompute = {.mode = recompute, .every = parallel.recompute_every}};
+      .recompute = {.mode = recompute, .every = parallel.recompute_every},
+      .optimizer_tile_elements = parallel.optimizer_tile_elements,
+      .offload = {.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters}};
+}
+
+// Of all ranks of this host, asked before any of them has taken its part: nobody gets past Join before all are there.
+absl::Status CheckOffload(const StartOrder& order, const Model& model) {
+  const TrainConfig::Parallel& parallel = order.config.parallel;
+  ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
+  ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
+  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(order.config), << "train.precision");
+  const bool shards = PlacementsOf(strategy).parameters == Placement::kShard;
+  auto size = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
+  const int64_t bytes =
+      HostBytes({.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters && shards},
+                model.num_elements() / mesh.Size(Axis::kShard),
+                {.weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)});
+  return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
 }
 
 absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
@@ -232,9 +249,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
                                                     .wait = kFolderWait}));
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
   }
+  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
+  RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
-  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
   if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
   if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));

@@ -155,6 +155,11 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
   out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());
   out.recompute = RecomputeWordOf(parallel.recompute().mode());
+  if (parallel.has_optimizer_tile_elements()) {
+    out.optimizer_tile_elements = static_cast<int64_t>(parallel.optimizer_tile_elements());
+  }
+  out.offload_optimizer = parallel.offload().optimizer();
+  out.offload_parameters = parallel.offload().parameters();
   if (parallel.recompute().has_every()) out.recompute_every = static_cast<int>(parallel.recompute().every());
   return out;
 }

@@ -90,6 +90,12 @@ const Row kWithout[] = {
     {"buckets_of_blocks", 2, "data: fsdp, bucket_elements: 100",
      "job.yaml:16:41: warning: parallel.bucket_elements: has no effect: fsdp communicates block by block"},
     {"recompute_of_every_second_block", 2, "recompute: {mode: blocks, every: 2}", ""},
+    {"offload_of_whole_parameters", 2, "data: zero2, offload: {parameters: true}",
+     "job.yaml:16:45: warning: parallel.offload.parameters: has no effect: zero2 needs the parameters whole on every "
+     "rank "
+     "all the time"},
+    {"offload_of_shards", 2, "data: fsdp, optimizer_tile_elements: 1e5, offload: {optimizer: true, parameters: true}",
+     ""},
     {"recompute_as_a_word", 2, "recompute: selective", ""},
     {"recompute_of_no_block", 2, "recompute: {mode: blocks, every: 3}",
      "job.yaml:16:45: warning: parallel.recompute.every: is 3, and the model has 2 blocks: none is computed again; "

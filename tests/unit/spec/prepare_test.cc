@@ -227,7 +227,7 @@ TEST(StrategyJobs, AreValidWithoutAWarning) {
     EXPECT_EQ(read.Warnings(), "") << name;
     EXPECT_EQ(EnumWord(*v1::DataParallel_descriptor()->FindValueByNumber(read.spec.parallel().data())), name);
   }
-  for (const char* name : {"bf16", "recompute"}) {
+  for (const char* name : {"bf16", "offload", "recompute"}) {
     EXPECT_EQ(Read(*ReadFile(std::string("configs/jobs/") + name + ".yaml")).Warnings(), "") << name;
   }
   ReadJob fp16 = Read(*ReadFile("configs/jobs/fp16.yaml"));

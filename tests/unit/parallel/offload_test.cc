@@ -1,0 +1,148 @@
+// Optimizer state in host memory: updated tile by tile with the bits of a plain update, in memory of two tiles; and
+// jobs that do not fit are told so.
+#include "worker/parallel/offload.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/unit/temporary_folder.h"
+
+namespace trainyard {
+namespace {
+
+using testing::HasSubstr;
+
+struct Types {
+  const char* name = "";
+  at::ScalarType master = at::kFloat, state = at::kFloat, gradient = at::kFloat;
+  at::ScalarType weight = at::kFloat;
+};
+const Types kTypes[] = {{"fp32", at::kFloat, at::kFloat, at::kFloat, at::kFloat},
+                        {"fp64", at::kDouble, at::kDouble, at::kDouble, at::kDouble},
+                        {"bf16", at::kFloat, at::kFloat, at::kFloat, at::kBFloat16},
+                        {"bf16_masters", at::kBFloat16, at::kBFloat16, at::kFloat, at::kBFloat16}};
+
+constexpr int64_t kSizes[] = {160, 48, 16};  // of a decayed range of two parameters, and of two ranges more
+
+// The same values each time; ranges with weights of their own, which were the masters' before the first update.
+std::vector<AdamW::Range> NewRanges(const Types& types, const at::Tensor& values, const at::Tensor& gradients,
+                                    bool with_weights) {
+  std::vector<AdamW::Range> ranges;
+  int64_t first = 0;
+  for (int64_t size : kSizes) {
+    auto part = [&](const at::Tensor& whole, at::ScalarType type) {
+      return whole.narrow(0, first, size).to(type, false, true);
+    };
+    AdamW::Range range{.parameters = part(values, types.master),
+                       .gradients = part(gradients, types.gradient),
+                       .decays = first == 0,
+                       .exp_avg = at::zeros({size}, types.state),
+                       .exp_avg_sq = at::zeros({size}, types.state)};
+    if (with_weights) range.weights = part(values, types.weight);
+    range.stretches = {{.offset = 0, .count = size / 2, .parameter = 3, .first_element = 100},
+                       {.offset = size / 2, .count = size / 2, .parameter = 4, .first_element = 0}};
+    ranges.push_back(std::move(range));
+    first += size;
+  }
+  return ranges;
+}
+
+class TiledUpdateTest : public testing::TestWithParam<Types> {};
+INSTANTIATE_TEST_SUITE_P(, TiledUpdateTest, testing::ValuesIn(kTypes),
+                         [](const testing::TestParamInfo<Types>& info) { return std::string(info.param.name); });
+
+TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
+  const Types& types = GetParam();
+  const at::Tensor values = at::randn({224}, at::kDouble), gradients = at::randn({224}, at::kDouble);
+  const bool apart = types.weight != types.master;  // also where nothing is offloaded
+  const std::vector<AdamW::Range> plain = NewRanges(types, values, gradients, apart);
+  AdamW expected({.seed = 7}, plain);
+  for (int step = 0; step < 3; ++step) expected.Step(1e-2, 0.5);
+
+  for (int64_t tile : {16, 64, 1 << 20}) {
+    for (bool weights_on_host : {false, true}) {
+      const std::vector<AdamW::Range> moved = NewRanges(types, values, gradients, /*with_weights=*/true);
+      AdamW optimizer({.seed = 7}, CutIntoTiles(moved, tile));
+      TiledUpdate tiled(optimizer, {.parameters = true, .moments = true, .weights = weights_on_host}, nullptr);
+      for (int step = 0; step < 3; ++step) tiled.Step(1e-2, 0.5);
+
+      EXPECT_EQ(optimizer.num_steps(), 3u);
+      for (size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_TRUE(moved[i].parameters.equal(plain[i].parameters)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(moved[i].exp_avg.equal(plain[i].exp_avg)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(moved[i].exp_avg_sq.equal(plain[i].exp_avg_sq)) << "tile " << tile << ", range " << i;
+        EXPECT_TRUE(moved[i].weights.equal(apart ? plain[i].weights : plain[i].parameters))
+            << "tile " << tile << ", range " << i;
+      }
+    }
+  }
+}
+
+TEST(TiledUpdate, NeedsMemoryForTwoTilesOfWhatIsOnTheHost) {
+  Ledger& ledger = Ledger::OfProcess();
+  const int64_t before = ledger.Read()[static_cast<int>(MemoryKind::kBuffers)].bytes;
+  AdamW::Range range{.parameters = at::zeros({1 << 16}),
+                     .gradients = at::zeros({1 << 16}),
+                     .decays = true,
+                     .exp_avg = at::zeros({1 << 16}),
+                     .exp_avg_sq = at::zeros({1 << 16})};
+  AdamW optimizer({}, CutIntoTiles({range}, 4096));
+  ASSERT_EQ(optimizer.ranges().size(), 16u);
+
+  TiledUpdate tiled(optimizer, {.parameters = false, .moments = true}, &ledger);
+
+  const int64_t bytes = ledger.Read()[static_cast<int>(MemoryKind::kBuffers)].bytes - before;
+  EXPECT_GE(bytes, 2 * 2 * 4096 * 4);
+  EXPECT_LE(bytes, 2 * 2 * 4096 * 4 + 4096);
+}
+
+TEST(CutIntoTiles, BoundsAreAlignedAndStretchesAreCutAlong) {
+  const std::vector<AdamW::Range> ranges = NewRanges(kTypes[0], at::randn({224}), at::randn({224}), false);
+
+  const std::vector<AdamW::Range> tiles = CutIntoTiles(ranges, 70);
+
+  std::vector<int64_t> sizes;
+  for (const AdamW::Range& tile : tiles) sizes.push_back(tile.parameters.numel());
+  EXPECT_THAT(sizes, testing::ElementsAre(64, 64, 32, 48, 16));
+  // The second tile of the first range: the rest of one parameter and most of another.
+  ASSERT_EQ(tiles[1].stretches.size(), 2u);
+  EXPECT_EQ(tiles[1].stretches[0].count, 16);
+  EXPECT_EQ(tiles[1].stretches[0].first_element, 164);
+  EXPECT_EQ(tiles[1].stretches[1].offset, 16);
+  EXPECT_EQ(tiles[1].stretches[1].first_element, 0);
+  EXPECT_TRUE(tiles[1].decays);
+  EXPECT_FALSE(tiles[3].decays);
+}
+
+TEST(HostMemory, OfAllRanksOfAHostMustFit) {
+  const int64_t gib = int64_t{1} << 30;
+  EXPECT_EQ(HostBytes({.optimizer = true}, 100, {.weight = 2, .master = 4, .moment = 4}), 1200);
+  EXPECT_EQ(HostBytes({.optimizer = true, .parameters = true}, 100, {.weight = 2, .master = 4, .moment = 4}), 1400);
+  EXPECT_EQ(HostBytes({}, 100, {}), 0);
+
+  EXPECT_TRUE(CheckHostMemory(4 * gib, 2, 8 * gib).ok());
+  const absl::Status refused = CheckHostMemory(5 * gib, 2, 8 * gib);
+
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("needs 10.00 GiB of host memory here (5.00 GiB for each of 2 ranks of this host), and 8.00 GiB"));
+}
+
+TEST(HostMemory, IsWhatTheKernelSays) {
+  TemporaryFolder folder;
+  const std::string path = folder / "meminfo";
+  std::ofstream(path) << "MemTotal:       100 kB\nMemAvailable:    48 kB\n";
+
+  EXPECT_EQ(AvailableHostBytes(path.c_str()), 48 << 10);
+  EXPECT_EQ(AvailableHostBytes((folder / "none").c_str()), 0);
+  EXPECT_GT(AvailableHostBytes(), 0);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,207 @@
+#include "worker/parallel/offload.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/parallel/shard_layout.h"
+
+namespace trainyard {
+namespace {
+
+// What AdamW makes of a range is the same whatever lies beside it.
+AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
+  auto narrow = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, first, count) : tensor; };
+  AdamW::Range part{.parameters = narrow(range.parameters),
+                    .gradients = narrow(range.gradients),
+                    .decays = range.decays,
+                    .exp_avg = narrow(range.exp_avg),
+                    .exp_avg_sq = narrow(range.exp_avg_sq),
+                    .weights = narrow(range.weights)};
+  for (const AdamW::Stretch& stretch : range.stretches) {
+    const int64_t begin = std::max(first, stretch.offset);
+    const int64_t end = std::min(first + count, stretch.offset + stretch.count);
+    if (begin >= end) continue;
+    part.stretches.push_back({.offset = begin - first,
+                              .count = end - begin,
+                              .parameter = stretch.parameter,
+                              .first_element = stretch.first_element + begin - stretch.offset});
+  }
+  return part;
+}
+
+// Not at::copy_, which would bring threads of its own along.
+void Copy(const at::Tensor& from, const at::Tensor& to) {
+  if (from.is_cpu() && to.is_cpu()) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  } else {
+    c10::NoGradGuard no_grad;
+    to.copy_(from);
+  }
+}
+
+// Weights of the masters' own type are their bits, however those were rounded.
+bool AreCopies(const AdamW::Range& range) {
+  return range.weights.defined() && range.weights.scalar_type() == range.parameters.scalar_type();
+}
+
+}  // namespace
+
+std::vector<AdamW::Range> CutIntoTiles(const std::vector<AdamW::Range>& ranges, int64_t tile_elements) {
+  const int64_t tile = std::max(tile_elements / kAlignment, int64_t{1}) * kAlignment;
+  std::vector<AdamW::Range> tiles;
+  for (const AdamW::Range& range : ranges) {
+    const int64_t size = range.parameters.numel();
+    if (size <= tile) {
+      tiles.push_back(range);
+      continue;
+    }
+    for (int64_t first = 0; first < size; first += tile) {
+      tiles.push_back(Part(range, first, std::min(tile, size - first)));
+    }
+  }
+  return tiles;
+}
+
+int64_t OffloadedTile(int64_t tile_elements, int64_t all_elements) {
+  return std::min(tile_elements, std::max(all_elements / 8, int64_t{1}));
+}
+
+TiledUpdate::TiledUpdate(AdamW& optimizer, const HostTensors& host, Ledger* ledger)
+    : optimizer_(optimizer), host_(host) {
+  int64_t longest = 0;
+  for (const AdamW::Range& range : optimizer.ranges()) longest = std::max(longest, range.parameters.numel());
+  for (Buffer& buffer : buffers_) {
+    if (optimizer.ranges().empty()) break;
+    const AdamW::Range& like = optimizer.ranges()[0];
+    auto make = [&](bool wanted, const at::Tensor& of, HeldMemory& use) {
+      if (!wanted || !of.defined()) return at::Tensor();
+      const auto options = at::TensorOptions().dtype(of.scalar_type()).device(like.gradients.device());
+      return TakeMemory(ledger, MemoryKind::kBuffers, use, [&] { return at::empty({longest}, options); });
+    };
+    buffer.parameters = make(host.parameters, like.parameters, buffer.uses[0]);
+    buffer.exp_avg = make(host.moments, like.exp_avg, buffer.uses[1]);
+    buffer.exp_avg_sq = make(host.moments, like.exp_avg_sq, buffer.uses[2]);
+    buffer.weights = make(host.weights && !AreCopies(like), like.weights, buffer.uses[3]);
+  }
+  helper_ = std::thread([this] { CopyForever(); });
+}
+
+TiledUpdate::~TiledUpdate() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+    changed_.notify_all();
+  }
+  helper_.join();
+}
+
+// Two buffers: while a tile is updated in one, the tile before is taken back from the other and the next one fetched
+// there.
+void TiledUpdate::Step(double lr, double gradient_scale) {
+  const size_t num_tiles = optimizer_.ranges().size();
+  optimizer_.BeginStep();
+  const uint64_t before = num_posted_;
+  for (size_t tile = 0; tile < std::min<size_t>(num_tiles, 2); ++tile) Post([this, tile] { Fetch(tile); });
+  for (size_t tile = 0; tile < num_tiles; ++tile) {
+    // Copies so far: the first two fetches, then for each tile one back and (but for the last two) one ahead.
+    AwaitCopies(before + (tile < 2 ? tile + 1 : 2 * tile));
+    optimizer_.Update(OnDevice(tile), lr, gradient_scale);
+    Post([this, tile] { TakeBack(tile); });
+    if (tile + 2 < num_tiles) Post([this, tile] { Fetch(tile + 2); });
+  }
+  AwaitCopies(num_posted_);
+}
+
+AdamW::Range TiledUpdate::OnDevice(size_t tile) const {
+  AdamW::Range range = optimizer_.ranges()[tile];
+  const Buffer& buffer = buffers_[tile % 2];
+  auto replace = [&](at::Tensor& tensor, const at::Tensor& by) {
+    if (by.defined() && tensor.defined()) tensor = by.narrow(0, 0, range.gradients.numel());
+  };
+  replace(range.parameters, buffer.parameters);
+  replace(range.exp_avg, buffer.exp_avg);
+  replace(range.exp_avg_sq, buffer.exp_avg_sq);
+  replace(range.weights, buffer.weights);
+  if (AreCopies(range)) range.weights.reset();
+  return range;
+}
+
+void TiledUpdate::Fetch(size_t tile) {
+  const AdamW::Range &from = optimizer_.ranges()[tile], to = OnDevice(tile);
+  if (host_.parameters) Copy(from.parameters, to.parameters);
+  if (host_.moments) Copy(from.exp_avg, to.exp_avg);
+  if (host_.moments) Copy(from.exp_avg_sq, to.exp_avg_sq);
+}
+
+void TiledUpdate::TakeBack(size_t tile) {
+  const AdamW::Range &to = optimizer_.ranges()[tile], from = OnDevice(tile);
+  if (host_.parameters) Copy(from.parameters, to.parameters);
+  if (host_.moments) Copy(from.exp_avg, to.exp_avg);
+  if (host_.moments) Copy(from.exp_avg_sq, to.exp_avg_sq);
+  if (AreCopies(to)) {
+    Copy(from.parameters, to.weights);
+  } else if (host_.weights) {
+    Copy(from.weights, to.weights);
+  }
+}
+
+void TiledUpdate::Post(std::function<void()> copy) {
+  std::lock_guard lock(mutex_);
+  copies_.push_back(std::move(copy));
+  ++num_posted_;
+  changed_.notify_all();
+}
+
+void TiledUpdate::AwaitCopies(uint64_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return num_done_ >= count; });
+}
+
+void TiledUpdate::CopyForever() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ends_ || !copies_.empty(); });
+    if (copies_.empty()) return;
+    const std::function<void()> copy = std::move(copies_.front());
+    copies_.pop_front();
+    lock.unlock();
+    copy();
+    lock.lock();
+    ++num_done_;
+    changed_.notify_all();
+  }
+}
+
+int64_t HostBytes(const Offload& offload, int64_t elements, const ElementSizes& sizes) {
+  return elements *
+         ((offload.optimizer ? sizes.master + 2 * sizes.moment : 0) + (offload.parameters ? sizes.weight : 0));
+}
+
+absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t available_bytes) {
+  const int64_t needed = bytes_per_rank * local_ranks;
+  if (available_bytes <= 0 || needed <= available_bytes) return absl::OkStatus();
+  auto gib = [](int64_t bytes) { return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (int64_t{1} << 30)); };
+  return absl::FailedPreconditionError(
+      absl::StrCat("parallel.offload needs ", gib(needed), " of host memory here (", gib(bytes_per_rank),
+                   " for each of ", local_ranks, local_ranks == 1 ? " rank" : " ranks", " of this host), and ",
+                   gib(available_bytes), " can be had; offload less, or spread the ranks over more hosts"));
+}
+
+int64_t AvailableHostBytes(const char* meminfo) {
+  std::ifstream in(meminfo);
+  for (std::string word; in >> word;) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && in >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+}  // namespace trainyard
