@@ -56,7 +56,9 @@ int64_t PeakWithoutMoments(const Ledger& ledger) {
 absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arguments) {
   const Question question = Question::Parse(arguments);
   Ledger& ledger = Ledger::OfProcess();
-  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat));
+  const int64_t before = ledger.in_use().now();
+  ledger.ResetPeaks();
+  ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat, /*backed=*/false));
   const MeshCommunicators communicators{
       .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
   ASSIGN_OR_RETURN(auto strategy,
@@ -68,6 +70,7 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
                                 .ledger = &ledger}));
   const int64_t sequences = question.large_blocks ? 1 : 4;
   Answer answer;
+  answer["construction"] = ledger.in_use().peak() - before;
   for (int step = 1; step <= 3; ++step) {
     const auto [inputs, targets] = Samples(rank.rank, sequences, model->context());
     const uint64_t tokens = static_cast<uint64_t>(inputs.numel() * rank.mesh.world_size());
@@ -166,6 +169,8 @@ TEST_P(ShardedMemory, HoldsThreeUnitsBesideWhatIsShardedAndIsTheSameEveryStep) {
     EXPECT_LE(static_cast<double>(rank.at("before_update") - kept), 1.02 * 4 * static_cast<double>(sharded));
     EXPECT_GE(rank.at("before_update"), 4 * sharded - kMiB);
     EXPECT_EQ(rank.at("host"), 0);
+    // Weights and moments of the shard, and one unit that is drawn and sent: never the whole model.
+    EXPECT_LE(rank.at("construction"), 3 * sharded + sizes.unit + kMiB);
   }
 }
 

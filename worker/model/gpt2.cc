@@ -9,8 +9,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <mutex>
@@ -49,9 +47,22 @@ struct Block {
   Projection c_fc, mlp_proj;
 };
 
+enum class Start { kZeros, kOnes, kNormal };
+
+// Each matrix has a generator of its own, and is drawn in fp32 whatever the type.
+void DrawInitial(Start start, uint64_t key, const at::Tensor& out) {
+  if (start != Start::kNormal) {
+    out.fill_(start == Start::kOnes ? 1 : 0);
+    return;
+  }
+  at::Tensor values = out.scalar_type() == at::kFloat ? out : at::empty(out.sizes(), at::kFloat);
+  values.normal_(0, kInitDeviation, at::detail::createCPUGenerator(key));
+  if (!values.is_same(out)) out.copy_(values);
+}
+
 class Gpt2 final : public Model {
  public:
-  Gpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type) : config_(config), seed_(seed), type_(type) {
+  Gpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type) : config_(config), type_(type) {
     int64_t d = config.width;
     BeginUnit("root");
     wte_ = Matrix("wte.weight", config.vocabulary, d);
@@ -70,6 +81,9 @@ class Gpt2 final : public Model {
       blocks_.push_back(std::move(block));
     }
     for (NamedTensor& parameter : parameters_) parameter.tensor.requires_grad_(true);
+    set_initial_values([seed, starts = std::move(starts_)](int parameter, const at::Tensor& out) {
+      DrawInitial(starts[static_cast<size_t>(parameter)], Combine(seed, static_cast<uint64_t>(parameter)), out);
+    });
   }
 
   at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
@@ -146,30 +160,29 @@ class Gpt2 final : public Model {
   void BeginUnit(std::string name) {
     units_.push_back({.name = std::move(name), .first_parameter = static_cast<int>(parameters_.size())});
   }
-  at::Tensor Add(std::string name, at::Tensor value) {
-    at::Tensor tensor = value.to(type_);
+  at::Tensor Add(std::string name, at::IntArrayRef sizes, Start start) {
+    at::Tensor tensor = NewUnbacked(sizes, type_);
     parameters_.push_back({.name = std::move(name), .tensor = tensor});
+    starts_.push_back(start);
     units_.back().num_parameters++;
     return tensor;
   }
-  // Each matrix has a generator of its own, keyed by its place, and is drawn in fp32 whatever the type.
   at::Tensor Matrix(std::string name, int64_t rows, int64_t columns) {
-    at::Generator generator = at::detail::createCPUGenerator(Combine(seed_, parameters_.size()));
-    return Add(std::move(name), at::empty({rows, columns}, at::kFloat).normal_(0, kInitDeviation, generator));
+    return Add(std::move(name), {rows, columns}, Start::kNormal);
   }
   LayerNorm MakeLayerNorm(const std::string& name) {
-    at::Tensor weight = Add(name + ".weight", at::ones({config_.width}));
-    return {.weight = weight, .bias = Add(name + ".bias", at::zeros({config_.width}))};
+    at::Tensor weight = Add(name + ".weight", {config_.width}, Start::kOnes);
+    return {.weight = weight, .bias = Add(name + ".bias", {config_.width}, Start::kZeros)};
   }
   Projection MakeProjection(const std::string& name, int64_t in, int64_t out) {
     const int number = static_cast<int>(parameters_.size());
     at::Tensor weight = Matrix(name + ".weight", in, out);
-    return {.weight = {weight, number}, .bias = {Add(name + ".bias", at::zeros({out})), number + 1}};
+    return {.weight = {weight, number}, .bias = {Add(name + ".bias", {out}, Start::kZeros), number + 1}};
   }
 
   Gpt2Config config_;
-  uint64_t seed_;
   at::ScalarType type_;
+  std::vector<Start> starts_;  // by parameter
   at::Tensor wte_, wpe_;
   LayerNorm ln_f_;
   std::vector<Block> blocks_;
@@ -177,7 +190,8 @@ class Gpt2 final : public Model {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type) {
+absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type,
+                                               bool backed) {
   if (config.layers < 1 || config.heads < 1 || config.width < 1 || config.context < 1 || config.vocabulary < 1) {
     return absl::InvalidArgumentError(absl::StrCat("a gpt2 model needs at least 1 of everything; found layers ",
                                                    config.layers, ", heads ", config.heads, ", width ", config.width,
@@ -190,7 +204,9 @@ absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_
   if (!(config.dropout >= 0 && config.dropout < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("dropout must be in [0, 1), found ", config.dropout));
   }
-  return std::make_unique<Gpt2>(config, seed, type);
+  auto model = std::make_unique<Gpt2>(config, seed, type);
+  if (backed) model->Back();
+  return model;
 }
 
 }  // namespace trainyard

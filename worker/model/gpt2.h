@@ -30,6 +30,8 @@ struct Gpt2Config {
 // Weights are drawn from a normal distribution of deviation 0.02, biases are 0, gains 1. The values depend on `seed`
 // and the sizes alone; those of fp64 are those of fp32. Possible errors: InvalidArgument when a size is not positive,
 // heads does not divide width, or dropout is not in [0, 1).
-absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type);
+// `backed` false: the parameters have no memory yet (model.h).
+absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_t seed, at::ScalarType type,
+                                               bool backed = true);
 
 }  // namespace trainyard

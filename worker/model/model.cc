@@ -1,12 +1,15 @@
 #include "worker/model/model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
@@ -32,7 +35,34 @@ int64_t Model::num_elements() const {
   return sum;
 }
 
-absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model) {
+void Model::Draw(int parameter, const at::Tensor& out) const {
+  c10::NoGradGuard no_grad;
+  const size_t i = static_cast<size_t>(parameter);
+  initial_ == nullptr ? static_cast<void>(out.copy_(parameters_[i].tensor)) : initial_(parameter, out);
+}
+
+void Model::Back() {
+  if (initial_ == nullptr) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor tensor = parameters_[i].tensor;
+    at::Tensor memory = at::empty(tensor.sizes(), tensor.scalar_type());
+    Draw(static_cast<int>(i), memory);
+    tensor.set_data(memory);
+  }
+  initial_ = nullptr;
+}
+
+at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type) {
+  const auto like = at::empty({0}, type);
+  const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(like.element_size());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), at::DataPtr(nullptr, like.device()),
+                       /*allocator=*/nullptr, /*resizable=*/false);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), like.key_set(), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model) {
   absl::flat_hash_map<std::string, at::Tensor> wanted;
   for (const NamedTensor& parameter : model.parameters()) wanted.emplace(parameter.name, parameter.tensor);
 
@@ -62,6 +92,13 @@ absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model
         absl::StrCat("the weights do not fit the model; ", absl::StrJoin(problems, "; ")));
   }
 
+  return absl::OkStatus();
+}
+
+absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model) {
+  RETURN_IF_ERROR(CheckParameters(values, model));
+  absl::flat_hash_map<std::string, at::Tensor> wanted;
+  for (const NamedTensor& parameter : model.parameters()) wanted.emplace(parameter.name, parameter.tensor);
   c10::NoGradGuard no_grad;
   for (const NamedTensor& value : values) wanted.at(value.name).copy_(value.tensor);
   return absl::OkStatus();

@@ -86,9 +86,21 @@ struct DropoutKey {
   uint64_t micro_batch = 0;  // index within the step, over all ranks
 };
 
+// How parameters begin: writes the values of one, by its number, to `out`, which has its shape and any floating type.
+using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
+
+// A model is made without memory for its parameters (sizes on a null address): whoever trains it decides where they
+// lie, and never needs the whole of it to draw them. Anything that reads an unbacked parameter fails at once.
 class Model {
  public:
   virtual ~Model() = default;
+
+  // Initial values; for a model that has memory, those that are there.
+  void Draw(int parameter, const at::Tensor& out) const;
+  // REQUIRES: the model has no memory yet.
+  void set_initial_values(InitialValues initial) { initial_ = std::move(initial); }
+  // Gives each parameter memory of its own with its initial values, for whoever trains or samples plainly.
+  void Back();
 
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -113,11 +125,20 @@ class Model {
  protected:
   std::vector<Unit> units_;
   std::vector<NamedTensor> parameters_;  // leaves that require gradients
+  InitialValues initial_;                // null: the parameters have memory
   std::optional<at::ScalarType> output_type_;
 };
 
+// A tensor of that shape and type on a null address.
+at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type);
+
+// Whether `values`, of which only names and shapes are looked at, are the model's parameters. Possible errors: those of
+// LoadParameters.
+absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model);
+
 // Copies `values` into the model's parameters by name. All problems are told at once, at most three of a kind.
-// Possible errors: InvalidArgument for a name that is missing, unknown or given twice, and for a wrong shape.
+// REQUIRES: the model has memory. Possible errors: InvalidArgument for a name that is missing, unknown or given twice,
+// and for a wrong shape.
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model);
 
 }  // namespace trainyard

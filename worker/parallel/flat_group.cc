@@ -100,7 +100,7 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   const bool sharded = placements_.parameters == kShard;
   const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
-  for (size_t i = 0; i < parameters_.size(); ++i) View(whole, i).copy_(model_.parameters()[parameters_[i]].tensor);
+  for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i) model_.Draw(parameters_[i], View(whole, i));
   RETURN_IF_ERROR(world.Broadcast(whole, /*root=*/0)->Wait()) << "while taking over the parameters of rank 0";
   if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {

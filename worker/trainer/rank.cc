@@ -223,7 +223,7 @@ void LogModel(const StartOrder& order, const RankDevice& device, const Model& mo
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed) {
   Gpt2Config gpt2{.layers = config.model.layers,
                   .heads = config.model.heads,
                   .width = config.model.width,
@@ -232,7 +232,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config) {
                   .dropout = config.model.dropout};
   // Made in the type of the masters, which are what a checkpoint holds.
   ASSIGN_OR_RETURN(at::ScalarType master, TypeOfWord(config.precision.master), << "train.precision.master");
-  return NewGpt2(gpt2, config.seed, master);
+  return NewGpt2(gpt2, config.seed, master, backed);
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
                                                     .wait = kFolderWait}));
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
   }
-  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config));
+  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));

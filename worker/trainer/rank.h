@@ -56,6 +56,6 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
                                                   std::ostream& log, Ledger* ledger = nullptr);
 
 // Also for sampling: the model that the configuration describes, with weights drawn from its seed.
-absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config);
+absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed = true);
 
 }  // namespace trainyard

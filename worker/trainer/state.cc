@@ -86,8 +86,9 @@ absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
 }
 
 absl::Status InitializeFrom(const std::string& path, Model& model) {
-  ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path), << "train.model.init_from");
-  std::vector<NamedTensor> values;
+  ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, SafetensorsFile::Open(path), << "train.model.init_from");
+  const std::shared_ptr<SafetensorsFile> file = std::move(opened);
+  std::vector<NamedTensor> values;  // without memory
   for (const TensorInfo& info : file->tensors()) {
     if (absl::StartsWith(info.name, "optimizer.")) continue;
     const TypeName* type = nullptr;
@@ -98,12 +99,18 @@ absl::Status InitializeFrom(const std::string& path, Model& model) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.model.init_from: ", path, ", tensor '", info.name, "': weights cannot be ", info.dtype));
     }
-    // A copy: a tensor may lie at any byte of the file.
-    at::Tensor value = at::empty(info.shape, at::TensorOptions().dtype(type->type));
-    std::memcpy(value.mutable_data_ptr(), file->Bytes(info).data(), value.nbytes());
-    values.push_back({info.name, std::move(value)});
+    values.push_back({info.name, NewUnbacked(info.shape, type->type)});
   }
-  RETURN_IF_ERROR(LoadParameters(values, model)) << "train.model.init_from: " << path;
+  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  absl::flat_hash_map<std::string, at::ScalarType> types;
+  for (const NamedTensor& value : values) types.emplace(value.name, value.tensor.scalar_type());
+  model.set_initial_values([file, types, &model](int parameter, const at::Tensor& out) {
+    const std::string& name = model.parameters()[static_cast<size_t>(parameter)].name;
+    // A copy: a tensor may lie at any byte of the file.
+    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(types.at(name)));
+    std::memcpy(value.mutable_data_ptr(), file->Bytes(*file->Find(name)).data(), value.nbytes());
+    out.copy_(value);
+  });
   return absl::OkStatus();
 }
 
