@@ -75,6 +75,19 @@ def test_an_uneven_deal_is_a_warning_with_the_idle_share_and_gives_the_same_loss
         assert uneven[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 
+def test_steps_tell_what_is_held_in_memory_by_kind(cluster):
+    job = cluster.write_job(train__steps=3, resources__ranks=1)
+
+    done = cluster.run_trainctl("run", job, "--json")
+
+    steps = [line for line in harness.events(done.stdout) if line["event"] == "step"]
+    memory = steps[0]["memory"]
+    assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved"}
+    # Two moments beside each parameter, of the same type.
+    assert memory["optimizer"]["bytes"] == pytest.approx(2 * memory["parameters"]["bytes"], rel=0.1)
+    assert memory["activations"]["peak_bytes"] > memory["activations"]["bytes"]
+
+
 def test_sizes_that_do_not_multiply_to_the_ranks_are_refused_with_the_product(cluster):
     job = cluster.write_job(parallel={"data": "hsdp", "shard": 2, "replicate": 3}, resources__ranks=4)
 
