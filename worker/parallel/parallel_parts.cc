@@ -30,7 +30,8 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
   for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
     groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, precision, shard, options.offload, options.ledger, &world));
+                                                 placements, precision, shard, options.offload, options.ledger,
+                                                 &world));
   }
   return groups;
 }

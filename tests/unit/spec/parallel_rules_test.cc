@@ -91,7 +91,7 @@ const Row kWithout[] = {
      "job.yaml:16:41: warning: parallel.bucket_elements: has no effect: fsdp communicates block by block"},
     {"recompute_of_every_second_block", 2, "recompute: {mode: blocks, every: 2}", ""},
     {"offload_of_whole_parameters", 2, "data: zero2, offload: {parameters: true}",
-     "job.yaml:16:45: warning: parallel.offload.parameters: has no effect: zero2 needs the parameters whole on every "
+     "job.yaml:16:47: warning: parallel.offload.parameters: has no effect: zero2 needs the parameters whole on every "
      "rank "
      "all the time"},
     {"offload_of_shards", 2, "data: fsdp, optimizer_tile_elements: 1e5, offload: {optimizer: true, parameters: true}",
