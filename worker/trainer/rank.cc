@@ -249,7 +249,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
                                                     .wait = kFolderWait}));
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
   }
-  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
+  // What is trained on a GPU is drawn here and moved there.
+  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/!rank->device.device.is_cpu()));
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
