@@ -11,7 +11,7 @@ import processes
 
 # Steps of some milliseconds, so that a coordinator comes back while they are made.
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
-        "train__batch": {"global": 8, "micro": 2}}
+        "train__batch": {"global": 16, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000}
 
 
@@ -43,8 +43,8 @@ def replace_coordinator(cluster):
 
 
 def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host):
-    job = one_host.submit(train__steps=400, checkpoint__every_steps=100,
-                          train__evaluate={"every_steps": 50, "batches": 2}, **SLOW)
+    job = one_host.submit(train__steps=1000, checkpoint__every_steps=250,
+                          train__evaluate={"every_steps": 125, "batches": 2}, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json")
     for count in (30, 150):
         wait_for_steps(watch, count)
@@ -53,9 +53,9 @@ def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host
     assert watch.wait(90) == 0, watch.output()
 
     events, asides = lines_of(watch)
-    assert steps_told(watch) == list(range(1, 401))
-    assert [line["step"] for line in events if line["event"] == "eval"] == list(range(50, 401, 50))
-    assert [line["step"] for line in events if line["event"] == "checkpoint"] == [100, 200, 300, 400]
+    assert steps_told(watch) == list(range(1, 1001))
+    assert [line["step"] for line in events if line["event"] == "eval"] == list(range(125, 1001, 125))
+    assert [line["step"] for line in events if line["event"] == "checkpoint"] == [250, 500, 750, 1000]
     states = [line["state"] for line in events if line["event"] == "state"]
     assert states.count("RUNNING") == 1 and states[-1] == "SUCCEEDED", states
     assert (events[-1]["event"], events[-1]["state"]) == ("done", "SUCCEEDED")
