@@ -7,6 +7,7 @@ step's sequences a rank takes an equal share.
 """
 
 import json
+import os
 import pathlib
 import sys
 
@@ -99,7 +100,8 @@ def main():
     if rank == 0:
         (folder / f"losses-{mode}.json").write_text(json.dumps(losses))
     dist.barrier()
-    dist.destroy_process_group()
+    # Without the interpreter's own end, in which threads of LibTorch's that are still there now and then end the process.
+    os._exit(0)
 
 
 if __name__ == "__main__":
