@@ -54,7 +54,7 @@ class ParallelRules {
     const v1::DataParallel data = parallel_.data();
     if (ranks_ == 1) {
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "overlap", "reshard_after_forward",
-                              "reduce_scatter", "all_gather"}) {
+                              "reduce_scatter", "all_gather", "persist_elements"}) {
         NoEffect(key, "one rank reduces with no other");
       }
       return;
@@ -65,14 +65,21 @@ class ParallelRules {
         NoEffect(key, absl::StrCat(word_, " holds the parameters whole on every rank"));
       }
     } else {
-      for (const char* key : {"bucket_elements", "gather_bucket_elements", "reduce_scatter", "all_gather"}) {
+      for (const char* key : {"bucket_elements", "gather_bucket_elements", "reduce_scatter"}) {
         NoEffect(key, absl::StrCat(word_, " communicates block by block"));
       }
+      // What stays gathered is gathered once a step.
+      const bool persists =
+          parallel_.has_persist_elements() ? parallel_.persist_elements() > 0 : data == v1::DATA_PARALLEL_ZERO3;
+      if (!persists) NoEffect("all_gather", absl::StrCat(word_, " communicates block by block"));
     }
     if (!ShardsOptimizerState(data)) {
       for (const char* key : {"gather_bucket_elements", "reduce_scatter", "all_gather"}) {
         NoEffect(key, "ddp all-reduces gradients and gathers nothing");
       }
+    }
+    if (ShardsOptimizerState(data) && !ShardsParameters(data) && parallel_.has_overlap() && !parallel_.overlap()) {
+      NoEffect("gather_bucket_elements", "overlap is false: each all-gather is waited for where it is started");
     }
     if (!ShardsGradients(data)) {
       NoEffect("reduce_every_micro_batch", absl::StrCat(word_, " keeps the gradients whole on every rank"));

@@ -47,6 +47,15 @@ class Resolver {
     parallel.set_replicate(static_cast<uint32_t>(sizes.replicate));
   }
 
+  // DeepSpeed's stage 3 keeps small parameters gathered; ten rows of them are worth no operation of their own.
+  void PersistElements() {
+    v1::Parallel& parallel = *spec_.mutable_parallel();
+    if (parallel.has_persist_elements() || parallel.data() != v1::DATA_PARALLEL_ZERO3) return;
+    parallel.set_persist_elements(10 * uint64_t{spec_.train().model().width()});
+    Told("parallel.persist_elements", absl::StrCat(parallel.persist_elements()),
+         "of zero3: 10 x width; smaller parameters stay gathered");
+  }
+
   void Vocabulary() {
     v1::Model& model = *spec_.mutable_train()->mutable_model();
     if (model.has_vocabulary()) return;
@@ -128,6 +137,7 @@ std::vector<v1::ResolvedKey> ResolveJob(const std::string& job_id, const std::st
     resolver.Micro();
     resolver.Vocabulary();
     resolver.DataSizes();
+    resolver.PersistElements();
   }
   resolver.Device();
   if (trains) resolver.Folder(job_id, default_run_root);

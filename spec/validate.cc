@@ -10,9 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "common/strict_yaml.h"
 #include "spec/choices.h"
+#include "spec/freeze_rules.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
-#include "spec/supported.h"
 
 namespace trainyard {
 namespace {
@@ -103,10 +103,11 @@ class Validator {
     CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
     CheckParallel(spec_, Ranks(), positions_, &problems_);
     CheckPrecision(train_, positions_, &problems_);
-    CheckSupported(spec_, positions_, &problems_);
+    CheckFreeze(train_, positions_, &problems_);
   }
 
   void Data() {
+    if (Ranks() == 1 && train_.data().has_uneven()) NoEffect("train.data.uneven", "one rank sees one set of files");
     for (const std::string& path : train_.data().text()) {
       if (path.empty()) Error("train.data.text", "holds an empty path");
     }

@@ -29,8 +29,10 @@ int64_t SamplesIn(int64_t num_bytes, int64_t context) { return num_bytes < 1 ? 0
 
 }  // namespace
 
-TrainingData::TrainingData(const Corpus& corpus, int64_t context, uint64_t seed)
-    : corpus_(corpus), context_(context), sampler_(SamplesIn(corpus.num_train_bytes(), context), seed) {}
+TrainingData::TrainingData(const Corpus& corpus, int64_t context, uint64_t seed, int64_t max_samples)
+    : corpus_(corpus),
+      context_(context),
+      sampler_(std::min(SamplesIn(corpus.num_train_bytes(), context), max_samples), seed) {}
 
 Batch TrainingData::At(uint64_t position, int64_t num_sequences) const {
   return MakeBatch(corpus_, context_, num_sequences, [&](int64_t i) {
@@ -38,9 +40,10 @@ Batch TrainingData::At(uint64_t position, int64_t num_sequences) const {
   });
 }
 
-EvaluationData::EvaluationData(const Corpus& corpus, int64_t context, int64_t num_batches, int64_t sequences_per_batch)
+EvaluationData::EvaluationData(const Corpus& corpus, int64_t context, int64_t num_batches, int64_t sequences_per_batch,
+                               int64_t max_samples)
     : corpus_(corpus), context_(context), sequences_per_batch_(sequences_per_batch) {
-  num_samples_ = SamplesIn(corpus.num_validation_bytes(), context);
+  num_samples_ = std::min(SamplesIn(corpus.num_validation_bytes(), context), max_samples);
   num_sequences_ = std::min(num_samples_, num_batches * sequences_per_batch);
   num_batches_ = (num_sequences_ + sequences_per_batch - 1) / sequences_per_batch;
 }

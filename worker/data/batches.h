@@ -23,7 +23,8 @@ struct Batch {
 // Samples of the training part in the sampler's order.
 class TrainingData {
  public:
-  TrainingData(const Corpus& corpus, int64_t context, uint64_t seed);
+  // At most `max_samples` are used, from the start: ranks that see different numbers agree on one.
+  TrainingData(const Corpus& corpus, int64_t context, uint64_t seed, int64_t max_samples = INT64_MAX);
 
   // Samples [position, position + num_sequences) of the endless order.
   Batch At(uint64_t position, int64_t num_sequences) const;
@@ -40,8 +41,11 @@ class TrainingData {
 class EvaluationData {
  public:
   // Fewer than `num_batches` are made when the part does not hold as many samples; the last may be short.
-  EvaluationData(const Corpus& corpus, int64_t context, int64_t num_batches, int64_t sequences_per_batch);
+  // `max_samples`: as above.
+  EvaluationData(const Corpus& corpus, int64_t context, int64_t num_batches, int64_t sequences_per_batch,
+                 int64_t max_samples = INT64_MAX);
 
+  int64_t num_samples() const { return num_samples_; }  // there are; not all need be used
   int64_t num_batches() const { return num_batches_; }
   int64_t num_tokens() const { return num_sequences_ * context_; }  // of all batches
   Batch At(int64_t batch) const;

@@ -98,6 +98,10 @@ class Gpt2 final : public Model {
     return hooks.AfterRoot(scores.view({inputs.size(0), inputs.size(1), -1}));
   }
 
+  bool FeedsUnits(int number) const override {
+    return parameters_[number].tensor.is_same(wte_) || parameters_[number].tensor.is_same(wpe_);
+  }
+
   int64_t context() const override { return config_.context; }
   int64_t vocabulary() const override { return config_.vocabulary; }
 

@@ -4,6 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
+#include <fnmatch.h>
+
+#include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -60,6 +63,28 @@ at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), like.key_set(), like.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
+}
+
+absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
+  std::vector<std::string> useless;
+  for (const std::string& glob : globs) {
+    bool matches = false;
+    for (const NamedTensor& parameter : model.parameters()) {
+      if (fnmatch(glob.c_str(), parameter.name.c_str(), 0) != 0) continue;
+      matches = true;
+      at::Tensor(parameter.tensor).set_requires_grad(false);
+    }
+    if (!matches) useless.push_back(absl::StrCat("'", glob, "'"));
+  }
+  std::vector<std::string> problems;
+  Report("no parameter matches", useless, problems);
+  const bool all = std::none_of(model.parameters().begin(), model.parameters().end(),
+                                [](const NamedTensor& parameter) { return parameter.tensor.requires_grad(); });
+  if (all) problems.push_back(absl::StrCat("all ", model.parameters().size(), " parameters match"));
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::StrJoin(problems, "; "), "; their names are like ", model.parameters().front().name, " and ",
+                   model.parameters().back().name, ", and something must be left to train"));
 }
 
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model) {

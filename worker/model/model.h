@@ -119,18 +119,26 @@ class Model {
   // Of logits, from which the loss is computed; unless it was set, the parameters'. Changes nothing else.
   void set_output_type(at::ScalarType type) { output_type_ = type; }
 
+  // Whether parameter `number`, of the root, is used before the units run (an embedding), not only after them: then its
+  // gradient comes through all of them.
+  virtual bool FeedsUnits(int /*number*/) const { return true; }
+
   virtual int64_t context() const = 0;
   virtual int64_t vocabulary() const = 0;
 
  protected:
   std::vector<Unit> units_;
-  std::vector<NamedTensor> parameters_;  // leaves that require gradients
+  std::vector<NamedTensor> parameters_;  // leaves; those that require no gradient are frozen
   InitialValues initial_;                // null: the parameters have memory
   std::optional<at::ScalarType> output_type_;
 };
 
 // A tensor of that shape and type on a null address.
 at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type);
+
+// Takes the parameters whose names match one of `globs` out of training; they need no memory yet. Possible errors:
+// InvalidArgument for a glob that matches nothing, and where nothing would be left to train.
+absl::Status Freeze(const std::vector<std::string>& globs, Model& model);
 
 // Whether `values`, of which only names and shapes are looked at, are the model's parameters. Possible errors: those of
 // LoadParameters.

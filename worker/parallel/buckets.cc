@@ -2,10 +2,11 @@
 
 namespace trainyard {
 
-std::vector<std::vector<int>> CutBuckets(const std::vector<int64_t>& sizes, int64_t bucket_elements) {
+std::vector<std::vector<int>> CutBuckets(const std::vector<int64_t>& sizes, const std::vector<int>& order,
+                                         int64_t bucket_elements) {
   std::vector<std::vector<int>> buckets;
   int64_t held = bucket_elements;
-  for (int i = static_cast<int>(sizes.size()) - 1; i >= 0; --i) {
+  for (int i : order) {
     if (held >= bucket_elements) {
       buckets.emplace_back();
       held = 0;

@@ -6,9 +6,9 @@
 
 namespace trainyard {
 
-// Takes the parameters from the last to the first, the order in which backward is done with them (but for a tied
-// embedding, which is last either way), and closes a bucket once it holds `bucket_elements` or more. `sizes[i]` is the
-// number of elements of parameter i. The result names every parameter once, in launch order.
-std::vector<std::vector<int>> CutBuckets(const std::vector<int64_t>& sizes, int64_t bucket_elements);
+// Takes the parameters in `order` and closes a bucket once it holds `bucket_elements` or more. `sizes[i]` is the number
+// of elements of parameter i. The result names every parameter of `order` once, in launch order.
+std::vector<std::vector<int>> CutBuckets(const std::vector<int64_t>& sizes, const std::vector<int>& order,
+                                         int64_t bucket_elements);
 
 }  // namespace trainyard

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/parallel/autograd_hooks.h"
+#include "worker/parallel/group_plan.h"
 #include "worker/parallel/parallel_parts.h"
 #include "worker/parallel/schedule.h"
 #include "worker/parallel/state_io.h"
@@ -22,7 +23,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
         communicators_(communicators),
         options_(options),
         precision_(PrecisionFor(model, options)),
-        parts_(std::make_unique<ParallelParts>(model, communicators_, options_, precision_)) {
+        first_backward_(FirstBackwardUnit(model)),
+        parts_(std::make_unique<ParallelParts>(model, communicators_, options_, precision_, ReverseOrder(model))) {
     if (precision_.output != precision_.param) model.set_output_type(precision_.output);
     if (precision_.scaled) loss_scale_ = InitialLossScale(options.loss_scale);
   }
@@ -53,10 +55,10 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
     if (!units()) return Compute(unit, x, body);
     ThrowUnlessOk(Advance({Act::kForward, unit}));
-    const bool with_backward = !parts_->runner.evaluates();
+    const bool with_backward = !parts_->runner.evaluates() && unit >= first_backward_;
     at::Tensor in = x;
     if (with_backward) {
-      // Something must lead autograd to the gate, even if all below is frozen.
+      // Something must lead autograd to the gate; below the first unit of backward all is frozen.
       if (!in.requires_grad()) in = in.detach().requires_grad_(true);
       in = Gate(in, *this, unit);
     }
@@ -132,8 +134,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     output->loss_scale = loss_scale_.scale;
     if (precision_.scaled) loss_scale_ = NextLossScale(loss_scale_, options_.loss_scale, output->skipped);
     seed_ = 1;
-    const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s();
-    output->exposed_comm_s += waited_s - waited_before_s_;
+    const double waited_s = parts_->gatherer.waited_s() + parts_->reducer.waited_s() + parts_->updater.waited_s();
+    output->exposed_comm_s = waited_s - waited_before_s_;
     waited_before_s_ = waited_s;
     return output;
   }
@@ -141,12 +143,12 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   std::vector<StateEntry> StateEntries() const override { return StateEntriesOf(model_, parts_->groups); }
 
   absl::Status VisitState(StateVisitor visit) override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(AwaitParameters());
     return VisitStateOf(model_, parts_->groups, communicators_, visit);
   }
 
   absl::Status LoadState(RangeSource source) override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(AwaitParameters());
     c10::NoGradGuard no_grad;
     return LoadStateInto(model_, parts_->groups, source);
   }
@@ -158,18 +160,19 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   void set_loss_scale(const LossScale& scale) override { loss_scale_ = scale; }
 
   absl::StatusOr<std::vector<NamedHash>> HashParameters() override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(AwaitParameters());
     return HashParametersOf(model_, parts_->groups, communicators_);
   }
 
   absl::StatusOr<std::optional<ParameterDifference>> CompareParameters() override {
-    RETURN_IF_ERROR(error_);
+    RETURN_IF_ERROR(AwaitParameters());
     return CompareParametersOf(model_, parts_->groups, communicators_);
   }
 
   std::vector<std::vector<std::string>> BucketOrder() const override {
     std::vector<std::vector<std::string>> order;
     for (const auto& group : parts_->groups) {
+      if (!group->trained()) continue;
       order.emplace_back();
       for (int i : group->layout().order) order.back().push_back(model_.parameters()[group->parameters()[i]].name);
     }
@@ -210,7 +213,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
   at::Tensor Compute(int unit, const at::Tensor& x, const UnitBody& body) {
     const int64_t event = BeginUnit(EventKind::kForward, unit);
-    at::Tensor y = RunBody(options_.recompute, unit, x, body);
+    // What takes no part in backward keeps no activations either.
+    at::Tensor y = unit < first_backward_ ? body(x, nullptr) : RunBody(options_.recompute, unit, x, body);
     EndEvent(options_.events, event);
     return y;
   }
@@ -229,8 +233,14 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return parts_->runner.RunUpToComputation();
   }
 
-  absl::Status BeginPass(bool with_backward) {
+  // What the step before has left on its way.
+  absl::Status AwaitParameters() {
     RETURN_IF_ERROR(error_);
+    return Keep(parts_->updater.AwaitParameters());
+  }
+
+  absl::Status BeginPass(bool with_backward) {
+    RETURN_IF_ERROR(AwaitParameters());
     return units() ? Keep(parts_->runner.Begin(with_backward)) : absl::OkStatus();
   }
 
@@ -248,6 +258,9 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
       RETURN_IF_ERROR(Keep(parts_->runner.RunToEnd(/*waits=*/!last)));
     }
     if (!reduces_) return absl::OkStatus();
+    for (size_t i = 0; units() && i < parts_->standing.size(); ++i) {
+      RETURN_IF_ERROR(Keep(parts_->reducer.Start(parts_->standing[i])));
+    }
     if (!units() && (options_.overlap || !last)) {
       RETURN_IF_ERROR(Keep(parts_->reducer.StartAll()));
     }
@@ -276,6 +289,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   const MeshCommunicators communicators_;
   const DataParallelOptions options_;
   const Precision precision_;
+  const int first_backward_;
   const std::unique_ptr<ParallelParts> parts_;
 
   bool reduces_ = false, in_last_round_ = false;

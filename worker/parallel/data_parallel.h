@@ -53,6 +53,8 @@ struct MeshCommunicators {
   Communicator* world = nullptr;      // all data ranks
   Communicator* shard = nullptr;      // dp_shard
   Communicator* replicate = nullptr;  // dp_replicate
+  // May be null: neighbours within the shard group, among which backward gathers what forward has left of a unit.
+  Communicator* reshard = nullptr;
 };
 
 struct DataParallelOptions {
@@ -71,6 +73,9 @@ struct DataParallelOptions {
   int64_t prefetch_elements = -1;         // as in schedule.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = 1000000000;
+  int64_t persist_elements = 0;              // sharded parameters: smaller ones stay whole on every rank
+  int64_t gather_bucket_elements = 6553600;  // of updated parameters, gathered at once after a step
+  bool all_gather = true;                    // false: each owner broadcasts its part of the updated parameters
   Recompute recompute = {};
   EventLog* events = nullptr;                    // not owned; null: nobody asks what was done when
   int64_t optimizer_tile_elements = 1000000000;  // updated at once

@@ -16,6 +16,10 @@ constexpr Placement kShard = Placement::kShard;
 // Gains and biases are not pulled towards 0.
 bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
+bool ShardsAnything(const Placements& placements) {
+  return placements.parameters == kShard || placements.gradients == kShard || placements.optimizer_state == kShard;
+}
+
 }  // namespace
 
 at::ScalarType AccumulatorType(const Precision& precision) {
@@ -24,13 +28,14 @@ at::ScalarType AccumulatorType(const Precision& precision) {
 
 FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
                      const Precision& precision, Communicator& shard, const Offload& offload, Ledger* ledger,
-                     Communicator* world)
+                     Communicator* world, int unit)
     : model_(model),
       name_(std::move(name)),
       placements_(placements),
       precision_(precision),
       offload_(offload),
-      rank_(shard.rank()),
+      rank_(ShardsAnything(placements) ? shard.rank() : 0),
+      unit_(unit),
       parameters_(std::move(parameters)) {
   c10::NoGradGuard no_grad;
   std::sort(parameters_.begin(), parameters_.end());
@@ -40,18 +45,13 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
     order.push_back(static_cast<int>(sizes.size()));
     sizes.push_back(model.parameters()[parameter].tensor.numel());
   }
-  auto kind = [&](int i) {
-    const at::Tensor& tensor = model.parameters()[parameters_[i]].tensor;
-    return !tensor.requires_grad() ? 2 : Decays(tensor) ? 0 : 1;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return kind(a) < kind(b); });
-  layout_ = LayOut(sizes, order, shard.world_size());
-  auto start_of = [&](int least) {
-    auto it = std::find_if(order.begin(), order.end(), [&](int i) { return kind(i) >= least; });
-    return it == order.end() ? layout_.total : layout_.offsets[*it];
-  };
-  num_decayed_ = start_of(1);
-  num_trained_ = start_of(2);
+  trained_ = std::any_of(parameters_.begin(), parameters_.end(),
+                         [&](int parameter) { return model.parameters()[parameter].tensor.requires_grad(); });
+  auto decays = [&](int i) { return Decays(model.parameters()[parameters_[i]].tensor); };
+  std::stable_partition(order.begin(), order.end(), decays);
+  layout_ = LayOut(sizes, order, ShardsAnything(placements) ? shard.world_size() : 1);
+  const auto first_plain = std::find_if_not(order.begin(), order.end(), decays);
+  num_decayed_ = first_plain == order.end() ? layout_.total : layout_.offsets[*first_plain];
   gaps_ = layout_.Gaps();
   Allocate(shard, ledger, world);
 }
@@ -73,11 +73,13 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
                                        return shard.NewBuffer(layout_.shard, precision_.param).zero_();
                                      });
   } else {
-    whole_parameters_ = zeros_of(&shard, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
+    Communicator* gathers = trained_ ? &shard : nullptr;
+    whole_parameters_ = zeros_of(gathers, MemoryKind::kParameters, parameters_use_, layout_.total, precision_.param);
     weights_ = own(whole_parameters_);
   }
   const MemoryKind state = offload_.optimizer ? MemoryKind::kHost : MemoryKind::kOptimizer;
   parameter_shard_ = keeps_masters() ? zeros(state, masters_use_, layout_.shard, precision_.master) : weights_;
+  if (!trained_) return;
   const at::ScalarType sum = AccumulatorType(precision_);
   if (placements_.gradients == kShard) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
@@ -145,9 +147,9 @@ void FlatGroup::ZeroGaps(const at::Tensor& flat) const {
 
 std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   std::vector<AdamW::Range> ranges;
+  if (!trained_) return ranges;
   const int64_t start = rank_ * layout_.shard;
   const int64_t decayed = std::clamp<int64_t>(num_decayed_ - start, 0, layout_.shard);
-  const int64_t trained = std::clamp<int64_t>(num_trained_ - start, 0, layout_.shard);
   auto add = [&](int64_t first, int64_t count, bool decays) {
     if (count == 0) return;
     AdamW::Range range{.parameters = parameter_shard_.narrow(0, first, count),
@@ -161,7 +163,7 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
   };
   // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
   add(0, decayed, /*decays=*/true);
-  add(decayed, trained - decayed, /*decays=*/false);
+  add(decayed, layout_.shard - decayed, /*decays=*/false);
   return ranges;
 }
 

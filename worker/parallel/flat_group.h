@@ -33,13 +33,13 @@ at::ScalarType AccumulatorType(const Precision& precision);
 
 class FlatGroup {
  public:
-  // `parameters` are indices into those of `model`, whose values are copied. They lie with those that are decayed
-  // first and those that are frozen last. `shard` is the group's communicator of dp_shard; where nothing is sharded, of
-  // one rank. `ledger` may be null; not owned. `world`: what whole gradients are reduced by where nothing is sharded;
-  // may be null.
+  // `parameters` are indices into those of `model`, whose values are copied; all are trained, or all frozen: those have
+  // neither gradients nor moments. They lie with those that are decayed first. `shard` is the communicator of dp_shard;
+  // what shards nothing has a layout of one rank. `ledger` may be null; not owned. `world`: what whole gradients are
+  // reduced by where nothing is sharded; may be null. `unit`: that it comes and goes with, -1: it is always there.
   FlatGroup(const Model& model, std::string name, std::vector<int> parameters, const Placements& placements,
             const Precision& precision, Communicator& shard, const Offload& offload = {}, Ledger* ledger = nullptr,
-            Communicator* world = nullptr);
+            Communicator* world = nullptr, int unit = -1);
 
   FlatGroup(const FlatGroup&) = delete;
   FlatGroup& operator=(const FlatGroup&) = delete;
@@ -53,6 +53,8 @@ class FlatGroup {
   const std::vector<int>& parameters() const { return parameters_; }  // in the model's order
   const ShardLayout& layout() const { return layout_; }               // of parameters()[i]
   int rank() const { return rank_; }                                  // which shard is this rank's
+  bool trained() const { return trained_; }
+  int unit() const { return unit_; }
 
   // Flat. The whole is undefined where it is sharded; a shard is a part of the whole where that is replicated.
   const at::Tensor& whole_parameters() const { return whole_parameters_; }
@@ -63,8 +65,8 @@ class FlatGroup {
   const at::Tensor& first_moment() const { return first_moment_; }  // of this rank's shard
   const at::Tensor& second_moment() const { return second_moment_; }
 
-  // The masters are a second copy: of another type, or in another memory.
-  bool keeps_masters() const { return precision_.keeps_masters() || offload_.optimizer; }
+  // The masters are a second copy: of another type, or in another memory, which what is frozen has no use for.
+  bool keeps_masters() const { return precision_.keeps_masters() || (offload_.optimizer && trained_); }
   // This rank's weights are sharded and lie in host memory.
   bool weights_on_host() const { return offload_.parameters && placements_.parameters == Placement::kShard; }
 
@@ -96,10 +98,11 @@ class FlatGroup {
   const Precision precision_;
   const Offload offload_;
   const int rank_;
+  const int unit_;
   std::vector<int> parameters_;
+  bool trained_ = false;
   ShardLayout layout_;
   int64_t num_decayed_ = 0;  // elements at the start of the whole
-  int64_t num_trained_ = 0;  // those, and the ones without decay; what is frozen follows
   std::vector<ElementRange> gaps_;
   c10::Storage doors_;
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,

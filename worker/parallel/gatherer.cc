@@ -1,5 +1,6 @@
 #include "worker/parallel/gatherer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -9,31 +10,87 @@
 
 namespace trainyard {
 
-Gatherer::Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger)
-    : groups_(groups), shard_(shard), pool_(pool), events_(events), ledger_(ledger), states_(groups.size()) {
-  const FlatGroup& root = *groups[0];
-  if (root.placements().parameters == Placement::kReplicate || InPlace(root)) return;
+Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
+                   EventLog* events, Ledger* ledger)
+    : model_(model),
+      groups_(groups),
+      shard_(*communicators.shard),
+      reshard_(communicators.reshard),
+      pool_(pool),
+      events_(events),
+      ledger_(ledger),
+      in_place_(shard_.world_size() == 1),
+      groups_of_(model.units().size()),
+      kept_(groups.size()),
+      kept_uses_(groups.size()),
+      states_(model.units().size()) {
+  int64_t root = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const FlatGroup& group = *groups[g];
+    if (group.unit() < 0) continue;
+    if (group.weights_on_host()) in_place_ = false;
+    groups_of_[group.unit()].push_back(static_cast<int>(g));
+    if (group.unit() == 0) root += group.layout().total;
+    if (group.unit() == 0 || reshard_ == nullptr) continue;
+    const int64_t part = group.layout().total / reshard_->world_size();
+    kept_[g] = TakeMemory(ledger, MemoryKind::kReserved, kept_uses_[g],
+                          [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
+  }
+  if (in_place_ || root == 0) return;
   root_ = TakeMemory(ledger, MemoryKind::kReserved, root_use_,
-                     [&] { return at::empty({root.layout().total}, root.weights().options()); });
+                     [&] { return at::empty({root}, groups[groups_of_[0][0]]->weights().options()); });
+}
+
+std::vector<at::Tensor> Gatherer::Places(int unit) const {
+  int64_t elements = 0;
+  for (int g : groups_of_[unit]) elements += groups_[g]->layout().total;
+  const at::ScalarType type = groups_[groups_of_[unit][0]]->weights().scalar_type();
+  const at::Tensor whole = unit == 0 ? root_ : pool_.Memory(states_[unit].slot, type, elements);
+  std::vector<at::Tensor> places;
+  int64_t first = 0;
+  for (int g : groups_of_[unit]) {
+    places.push_back(whole.narrow(0, first, groups_[g]->layout().total));
+    first += groups_[g]->layout().total;
+  }
+  return places;
+}
+
+at::Tensor Gatherer::PartToKeep(const at::Tensor& whole) const {
+  const int64_t part = whole.numel() / reshard_->world_size();
+  return whole.narrow(0, reshard_->rank() * part, part);
 }
 
 absl::Status Gatherer::Start(int unit) {
   State& state = states_[unit];
   state.gathered = true;
-  const FlatGroup& group = *groups_[unit];
-  if (InPlace(group)) return absl::OkStatus();
-  state.event = BeginEvent(events_, EventKind::kGather, group.name());
-  at::Tensor whole = root_;
+  if (in_place_) return absl::OkStatus();
+  state.event = BeginEvent(events_, EventKind::kGather, model_.units()[unit].name);
   if (unit == 0) {
     root_use_.Become(MemoryKind::kParameters);
   } else {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
-    whole = pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total);
   }
-  if (shard_.world_size() == 1) {
-    whole.copy_(group.weights());
-  } else {
-    state.gather = shard_.AllGather(whole, group.weights_on_host() ? Stage(state, group) : group.weights());
+  const std::vector<at::Tensor> places = Places(unit);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const FlatGroup& group = *groups_[groups_of_[unit][i]];
+    if (shard_.world_size() == 1) {
+      places[i].copy_(group.weights());
+    } else {
+      const at::Tensor own = group.weights_on_host() ? Stage(state, group) : group.weights();
+      state.gathers.push_back(shard_.AllGather(places[i], own));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gatherer::StartAgain(int unit) {
+  State& state = states_[unit];
+  state.gathered = true;
+  state.event = BeginEvent(events_, EventKind::kGather, model_.units()[unit].name);
+  ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(reshard_));
+  const std::vector<at::Tensor> places = Places(unit);
+  for (size_t i = 0; i < places.size(); ++i) {
+    state.gathers.push_back(reshard_->AllGather(places[i], kept_[groups_of_[unit][i]]));
   }
   return absl::OkStatus();
 }
@@ -42,7 +99,7 @@ at::Tensor Gatherer::Stage(State& state, const FlatGroup& group) {
   auto free = std::find_if(stagings_.begin(), stagings_.end(), [](const Staging& staging) { return !staging.busy; });
   if (free == stagings_.end()) {
     int64_t longest = 0;
-    for (const auto& each : groups_) longest = std::max(longest, each->layout().shard);
+    for (const auto& each : groups_) longest = std::max(longest, each->weights_on_host() ? each->layout().shard : 0);
     Staging staging;
     staging.memory = TakeMemory(ledger_, MemoryKind::kBuffers, staging.use,
                                 [&] { return shard_.NewBuffer(longest, group.weights().scalar_type()); });
@@ -50,50 +107,60 @@ at::Tensor Gatherer::Stage(State& state, const FlatGroup& group) {
     free = stagings_.end() - 1;
   }
   free->busy = true;
-  state.staging = static_cast<int>(free - stagings_.begin());
+  state.stagings.push_back(static_cast<int>(free - stagings_.begin()));
   at::Tensor staged = free->memory.narrow(0, 0, group.layout().shard);
   staged.copy_(group.weights());
   return staged;
 }
 
 void Gatherer::Unstage(State& state) {
-  if (state.staging >= 0) stagings_[static_cast<size_t>(state.staging)].busy = false;
-  state.staging = -1;
+  for (int staging : state.stagings) stagings_[static_cast<size_t>(staging)].busy = false;
+  state.stagings.clear();
 }
 
 absl::Status Gatherer::Wait(int unit) {
   State& state = states_[unit];
-  FlatGroup& group = *groups_[unit];
-  if (InPlace(group)) {
-    group.Open(group.weights());
+  if (in_place_) {
+    for (int g : groups_of_[unit]) groups_[g]->Open(groups_[g]->weights());
     return absl::OkStatus();
   }
+  for (int g : groups_of_[unit]) kept_uses_[g].Become(MemoryKind::kReserved);
   absl::Status status;
-  if (state.gather != nullptr) status = TimedWait(*state.gather, waited_s_);
-  state.gather = nullptr;
+  for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, waited_s_));
+  state.gathers.clear();
   Unstage(state);
   EndEvent(events_, state.event);
-  RETURN_IF_ERROR(status) << "while gathering unit " << group.name();
-  group.Open(unit == 0 ? root_ : pool_.Memory(state.slot, group.weights().scalar_type(), group.layout().total));
+  RETURN_IF_ERROR(status) << "while gathering unit " << model_.units()[unit].name;
+  const std::vector<at::Tensor> places = Places(unit);
+  for (size_t i = 0; i < places.size(); ++i) groups_[groups_of_[unit][i]]->Open(places[i]);
   return absl::OkStatus();
 }
 
 void Gatherer::Free(int unit) {
   State& state = states_[unit];
-  groups_[unit]->Close();
-  if (!InPlace(*groups_[unit])) BeginEvent(events_, EventKind::kFree, groups_[unit]->name());
+  for (int g : groups_of_[unit]) groups_[g]->Close();
+  if (!in_place_) BeginEvent(events_, EventKind::kFree, model_.units()[unit].name);
   if (unit == 0) root_use_.Become(MemoryKind::kReserved);
   if (state.slot >= 0) pool_.Release(state.slot);
   Unstage(state);
   state = State();
 }
 
+void Gatherer::Reshard(int unit) {
+  c10::NoGradGuard no_grad;
+  const std::vector<at::Tensor> places = Places(unit);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const int group = groups_of_[unit][i];
+    kept_[group].copy_(PartToKeep(places[i]));
+    kept_uses_[group].Become(MemoryKind::kParameters);
+  }
+  Free(unit);
+}
+
 absl::Status Gatherer::FreeAll() {
   for (size_t unit = 0; unit < states_.size(); ++unit) {
     if (!states_[unit].gathered) continue;
-    if (states_[unit].gather != nullptr) {
-      RETURN_IF_ERROR(states_[unit].gather->Wait());
-    }
+    for (const auto& gather : states_[unit].gathers) RETURN_IF_ERROR(gather->Wait());
     Free(static_cast<int>(unit));
   }
   return absl::OkStatus();

@@ -1,6 +1,8 @@
 // Sharded parameters, whole while they are used: gathers a unit into a slot, opens its doors, and closes them again. A
 // shard group of one has the whole already: its doors open onto the shard, and nothing is gathered. Shards in host
-// memory (offload.h) are copied to the device first.
+// memory (offload.h) are copied to the device first; a part that is kept for backward lies on the device.
+//
+// A unit is one group, or two where some of it is frozen: they lie one behind the other.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -11,6 +13,7 @@
 #include "absl/status/status.h"
 #include "worker/collectives/communicator.h"
 #include "worker/diagnostics/event_log.h"
+#include "worker/parallel/data_parallel.h"
 #include "worker/parallel/flat_group.h"
 #include "worker/parallel/slot_pool.h"
 
@@ -18,15 +21,18 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // `groups[u]` is unit u. The root has memory of its own, the others slots. `events` and `ledger` may be null. Nothing
-  // is owned.
-  Gatherer(const FlatGroups& groups, Communicator& shard, SlotPool& pool, EventLog* events, Ledger* ledger);
+  // The root has memory of its own, the other units slots. `events` and `ledger` may be null. Nothing is owned.
+  Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
+           EventLog* events, Ledger* ledger);
 
-  // Starts the all-gather of a unit that is not gathered.
+  // Starts the all-gathers of a unit that is not gathered.
   absl::Status Start(int unit);
-  // Waits for it and opens the unit. Possible errors: those of a Collective.
+  // Waits for them and opens the unit. Possible errors: those of a Collective.
   absl::Status Wait(int unit);
   void Free(int unit);
+  // Frees the unit but keeps a part of it, which the ranks of communicators.reshard gather again.
+  void Reshard(int unit);
+  absl::Status StartAgain(int unit);
   // What a pass that was not carried through has left. Possible errors: those of a Collective.
   absl::Status FreeAll();
 
@@ -35,10 +41,10 @@ class Gatherer {
  private:
   struct State {
     bool gathered = false;
-    int slot = -1;                       // -1: memory of its own
-    int staging = -1;                    // -1: the shard is gathered from where it lies
-    std::unique_ptr<Collective> gather;  // on its way
-    int64_t event = -1;                  // its
+    int slot = -1;                                          // -1: memory of its own
+    std::vector<int> stagings = {};                         // that its gathers read
+    std::vector<std::unique_ptr<Collective>> gathers = {};  // on their way
+    int64_t event = -1;                                     // theirs
   };
 
   // What a gather of a shard in host memory reads.
@@ -48,19 +54,26 @@ class Gatherer {
     HeldMemory use = {};
   };
 
-  // Whether the doors of `group` open onto the shard itself.
-  bool InPlace(const FlatGroup& group) const { return shard_.world_size() == 1 && !group.weights_on_host(); }
   at::Tensor Stage(State& state, const FlatGroup& group);
   void Unstage(State& state);
+  // Of each group of the unit, where it lies once it is gathered.
+  std::vector<at::Tensor> Places(int unit) const;
+  at::Tensor PartToKeep(const at::Tensor& whole) const;
 
+  const Model& model_;
   const FlatGroups& groups_;
   Communicator& shard_;
+  Communicator* const reshard_;  // null: parts are not kept
   SlotPool& pool_;
   EventLog* const events_;
   Ledger* const ledger_;
   at::Tensor root_;
   HeldMemory root_use_;
-  std::vector<State> states_;
+  bool in_place_ = false;                    // doors open onto the shards themselves
+  std::vector<std::vector<int>> groups_of_;  // by unit
+  std::vector<at::Tensor> kept_;             // by group; undefined where nothing is
+  std::vector<HeldMemory> kept_uses_;
+  std::vector<State> states_;  // by unit
   std::vector<Staging> stagings_;
   double waited_s_ = 0;
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "worker/parallel/buckets.h"
+#include "worker/parallel/group_plan.h"
 #include "worker/parallel/schedule.h"
 
 namespace trainyard {
@@ -13,43 +13,49 @@ constexpr Placement kShard = Placement::kShard;
 constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
 
 FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
-                      const Precision& precision) {
-  Communicator &shard = *communicators.shard, &world = *communicators.world;
-  const Placements placements = PlacementsOf(options.strategy);
+                      const Precision& precision, const std::vector<int>& ready_order) {
   FlatGroups groups;
-  if (placements.parameters == kShard) {
-    for (const Unit& unit : model.units()) {
-      std::vector<int> parameters;
-      for (int i = 0; i < unit.num_parameters; ++i) parameters.push_back(unit.first_parameter + i);
-      groups.push_back(std::make_unique<FlatGroup>(model, unit.name, std::move(parameters), placements, precision,
-                                                   shard, options.offload, options.ledger));
-    }
-    return groups;
-  }
-  std::vector<int64_t> sizes;
-  for (const NamedTensor& parameter : model.parameters()) sizes.push_back(parameter.tensor.numel());
-  for (std::vector<int>& parameters : CutBuckets(sizes, options.bucket_elements)) {
-    groups.push_back(std::make_unique<FlatGroup>(model, absl::StrCat("bucket ", groups.size()), std::move(parameters),
-                                                 placements, precision, shard, options.offload, options.ledger,
-                                                 &world));
+  for (GroupPlan& plan : PlanGroups(model, options, ready_order)) {
+    groups.push_back(std::make_unique<FlatGroup>(model, std::move(plan.name), std::move(plan.parameters),
+                                                 plan.placements, precision, *communicators.shard, options.offload,
+                                                 options.ledger, communicators.world, plan.unit));
   }
   return groups;
 }
 
-// Slots as long as the longest group that uses one; none where nothing comes and goes.
+// Slots as long as the longest group, or unit, that uses one; none where nothing comes and goes.
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<Action>& plan) {
   const Placements placements = PlacementsOf(options.strategy);
   const bool units = placements.parameters == kShard;
-  int64_t elements = 0;
-  for (size_t g = units ? 1 : 0; g < groups.size(); ++g) elements = std::max(elements, groups[g]->layout().total);
+  std::vector<int64_t> elements(model.units().size());  // by unit
+  int64_t bucket = 0;
+  int num_buckets = 0;
+  for (const auto& group : groups) {
+    if (group->unit() > 0) elements[group->unit()] += group->layout().total;
+    if (group->unit() >= 0 || !group->trained()) continue;
+    bucket = std::max(bucket, group->layout().total);
+    ++num_buckets;
+  }
+  const int64_t longest = units ? *std::max_element(elements.begin(), elements.end()) : bucket;
   int slots = 0;
   if (shard.world_size() > 1 && placements.gradients == kShard) {
-    slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true) : std::min<int>(kBucketSlots, groups.size());
+    std::vector<bool> trained;
+    for (int group : TrainedGroups(model, groups)) trained.push_back(group >= 0);
+    slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true, trained) : std::min(kBucketSlots, num_buckets);
   }
   const size_t width = std::max(c10::elementSize(precision.param), c10::elementSize(precision.reduce));
-  return SlotPool(elements * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger,
+  return SlotPool(longest * static_cast<int64_t>(width), slots, model.parameters()[0].tensor.device(), options.ledger,
                   &shard);
+}
+
+// Trained groups that belong to no unit, where groups are units.
+std::vector<int> StandingGroups(const FlatGroups& groups) {
+  std::vector<int> standing;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g]->trained() && groups[g]->unit() < 0) standing.push_back(static_cast<int>(g));
+  }
+  return standing;
 }
 
 }  // namespace
@@ -61,14 +67,15 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 }
 
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
-                             const Precision& precision)
+                             const Precision& precision, const std::vector<int>& ready_order)
     : units(PlacementsOf(options.strategy).parameters == kShard),
-      groups(MakeGroups(model, communicators, options, precision)),
-      plans(PlanPasses(groups, options)),
+      groups(MakeGroups(model, communicators, options, precision, ready_order)),
+      standing(StandingGroups(groups)),
+      plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
-      gatherer(groups, *communicators.shard, pool, options.events, options.ledger),
-      reducer(model, groups, communicators, options, precision, &pool, /*own_root=*/units),
+      gatherer(model, groups, communicators, pool, options.events, options.ledger),
+      reducer(model, groups, communicators, options, precision, &pool, units),
       updater(groups, communicators, options, reducer.scatters()),
-      runner(model, plans, gatherer, reducer) {}
+      runner(model, groups, plans, gatherer, reducer) {}
 
 }  // namespace trainyard

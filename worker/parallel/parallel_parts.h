@@ -20,12 +20,13 @@ namespace trainyard {
 Precision PrecisionFor(const Model& model, const DataParallelOptions& options);
 
 struct ParallelParts {
-  // Copies the model's values into groups; does not own its arguments.
+  // Copies the model's values into groups; does not own its arguments. `ready_order`: as in group_plan.h.
   ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
-                const Precision& precision);
+                const Precision& precision, const std::vector<int>& ready_order);
 
   const bool units;  // parameters are sharded: groups are units, and passes follow a plan
   const FlatGroups groups;
+  const std::vector<int> standing;  // where groups are units: trained ones that belong to none
   const PassPlans plans;
   SlotPool pool;
   Gatherer gatherer;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/parallel/group_plan.h"
 
 namespace trainyard {
 namespace {
@@ -10,10 +11,23 @@ bool Computes(const Action& action) { return action.act == Act::kForward || acti
 
 }  // namespace
 
-PassPlans PlanPasses(const FlatGroups& groups, const DataParallelOptions& options) {
+std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups) {
+  std::vector<int> trained(model.units().size(), -1);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g]->trained() && groups[g]->unit() >= 0) trained[groups[g]->unit()] = static_cast<int>(g);
+  }
+  return trained;
+}
+
+PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options,
+                     bool keeps_part) {
   if (PlacementsOf(options.strategy).parameters == Placement::kReplicate) return {};
-  std::vector<int64_t> elements;
-  for (const auto& group : groups) elements.push_back(group->layout().total);
+  std::vector<int64_t> elements(model.units().size());
+  for (const auto& group : groups) {
+    if (group->unit() >= 0) elements[group->unit()] += group->layout().total;
+  }
+  std::vector<bool> trained;
+  for (int group : TrainedGroups(model, groups)) trained.push_back(group >= 0);
   auto plan = [&](bool with_backward, bool reduce) {
     return PlanPass(elements, with_backward,
                     {.overlap = options.overlap,
@@ -21,7 +35,10 @@ PassPlans PlanPasses(const FlatGroups& groups, const DataParallelOptions& option
                      .reduce = reduce,
                      .prefetch_elements = options.prefetch_elements,
                      .reuse_elements = options.reuse_elements,
-                     .max_live_elements = options.max_live_elements});
+                     .max_live_elements = options.max_live_elements,
+                     .keeps_part = keeps_part,
+                     .first_backward = FirstBackwardUnit(model),
+                     .trained = trained});
   };
   return {.evaluation = plan(/*with_backward=*/false, /*reduce=*/false),
           .inner = plan(/*with_backward=*/true, /*reduce=*/false),
@@ -47,9 +64,14 @@ absl::Status PassRunner::CarryOut(const Action& action) {
       gatherer_.Free(action.unit);
       return absl::OkStatus();
     case Act::kReduce:
-      return reducer_.Start(action.unit);
+      return reducer_.Start(trained_groups_[action.unit]);
     case Act::kWaitReduce:
-      return reducer_.Settle(action.unit);
+      return reducer_.Settle(trained_groups_[action.unit]);
+    case Act::kReshard:
+      gatherer_.Reshard(action.unit);
+      return absl::OkStatus();
+    case Act::kRegather:
+      return gatherer_.StartAgain(action.unit);
     case Act::kForward:
     case Act::kBackward:
       return absl::OkStatus();

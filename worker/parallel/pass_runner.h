@@ -30,13 +30,20 @@ struct PassPlans {
   std::vector<Action> inner;     // with backward; gradients stay where they are
   std::vector<Action> reducing;  // with backward
 };
-PassPlans PlanPasses(const FlatGroups& groups, const DataParallelOptions& options);
+PassPlans PlanPasses(const Model& model, const FlatGroups& groups, const DataParallelOptions& options, bool keeps_part);
+
+// By unit: its trained group, whose gradients are reduced when the unit is through; -1: none.
+std::vector<int> TrainedGroups(const Model& model, const FlatGroups& groups);
 
 class PassRunner {
  public:
   // Owns nothing; all must outlive it.
-  PassRunner(const Model& model, const PassPlans& plans, Gatherer& gatherer, Reducer& reducer)
-      : model_(model), plans_(plans), gatherer_(gatherer), reducer_(reducer) {}
+  PassRunner(const Model& model, const FlatGroups& groups, const PassPlans& plans, Gatherer& gatherer, Reducer& reducer)
+      : model_(model),
+        trained_groups_(TrainedGroups(model, groups)),
+        plans_(plans),
+        gatherer_(gatherer),
+        reducer_(reducer) {}
 
   // Puts away what a pass that was left has gathered.
   absl::Status Begin(bool with_backward);
@@ -57,6 +64,7 @@ class PassRunner {
   absl::Status CarryOut(const Action& action);
 
   const Model& model_;
+  const std::vector<int> trained_groups_;
   const PassPlans& plans_;
   Gatherer& gatherer_;
   Reducer& reducer_;

@@ -14,7 +14,7 @@ namespace trainyard {
 
 Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
                  const MeshCommunicators& communicators, const DataParallelOptions& options, const Precision& precision,
-                 SlotPool* pool, bool own_root)
+                 SlotPool* pool, bool units)
     : model_(model),
       groups_(groups),
       communicators_(communicators),
@@ -22,7 +22,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       sharded_(PlacementsOf(options.strategy).gradients == Placement::kShard),
       scatters_(communicators.shard->world_size() > 1 &&
                 (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
-      own_root_(own_root),
+      units_(units),
       events_(options.events),
       wire_type_(precision.reduce),
       casts_(AccumulatorType(precision) != precision.reduce),
@@ -31,6 +31,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
       group_of_(model.parameters().size()),
       number_in_group_(model.parameters().size()),
       states_(groups.size()) {
+  while (!groups[first_trained_]->trained()) ++first_trained_;
   for (size_t g = 0; g < groups.size(); ++g) {
     states_[g].written.resize(groups[g]->parameters().size());
     for (size_t i = 0; i < groups[g]->parameters().size(); ++i) {
@@ -45,11 +46,8 @@ void Reducer::BeginRound(bool reduce, bool last) {
   last_ = last;
   next_ = 0;
   for (size_t g = 0; g < states_.size(); ++g) {
-    const std::vector<int>& parameters = groups_[g]->parameters();
-    states_[g].num_missing = static_cast<int>(std::count_if(parameters.begin(), parameters.end(), [&](int parameter) {
-      return model_.parameters()[parameter].tensor.requires_grad();
-    }));
-    states_[g].started = false;
+    states_[g].num_missing = static_cast<int>(groups_[g]->parameters().size());
+    states_[g].started = !groups_[g]->trained();  // there is nothing to reduce
   }
 }
 
@@ -79,10 +77,8 @@ absl::StatusOr<GradientSink::Place> Reducer::Claim(int parameter) {
 }
 
 absl::Status Reducer::Done(int parameter) {
-  const int number = group_of_[parameter];
-  --states_[number].num_missing;
-  const bool buckets = groups_[number]->placements().parameters == Placement::kReplicate;
-  return buckets && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
+  --states_[group_of_[parameter]].num_missing;
+  return !units_ && reduce_ && overlap_ ? StartComplete() : absl::OkStatus();
 }
 
 absl::Status Reducer::Acquire(State& state, int number) {
@@ -103,7 +99,7 @@ absl::Status Reducer::Acquire(State& state, int number) {
 
 absl::StatusOr<at::Tensor> Reducer::WireMemory(State& state, int number) {
   const FlatGroup& group = *groups_[number];
-  if (sharded_ && !(own_root_ && number == 0)) {
+  if (UsesSlot(group)) {
     ASSIGN_OR_RETURN(state.slot, pool_->AcquireForCompute());
     return pool_->Memory(state.slot, wire_type_, group.layout().total);
   }
@@ -162,7 +158,7 @@ absl::Status Reducer::Start(int number) {
     RETURN_IF_ERROR(Acquire(state, number));
   }
   ZeroUnwritten(state, group);
-  if (number == 0) Spoil(state.flat);
+  if (number == first_trained_) Spoil(state.flat);
   if (sharded_ && group.layout().world == 1) return absl::OkStatus();
   BeginReduce(number);
   state.sent = state.flat;
@@ -223,7 +219,7 @@ absl::Status Reducer::StartAcross(int number) {
 }
 
 absl::Status Reducer::StartComplete() {
-  while (next_ < states_.size() && states_[next_].num_missing == 0) {
+  while (next_ < states_.size() && groups_[next_]->trained() && states_[next_].num_missing == 0) {
     RETURN_IF_ERROR(Start(static_cast<int>(next_++)));
   }
   return absl::OkStatus();

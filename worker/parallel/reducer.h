@@ -31,10 +31,11 @@ namespace trainyard {
 
 class Reducer {
  public:
-  // `pool` may be null where gradients are replicated. `own_root`: group 0 is never in a slot. Nothing is owned.
+  // `pool` may be null where gradients are replicated. `units`: groups come and go with units, and the root and what
+  // belongs to none is never in a slot. Nothing is owned.
   Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup>>& groups,
           const MeshCommunicators& communicators, const DataParallelOptions& options, const Precision& precision,
-          SlotPool* pool, bool own_root);
+          SlotPool* pool, bool units);
 
   // Whether this rank ends with its shard of the sums only, where there is more than one.
   bool scatters() const { return scatters_; }
@@ -82,6 +83,7 @@ class Reducer {
   };
 
   absl::Status Acquire(State& state, int number);
+  bool UsesSlot(const FlatGroup& group) const { return sharded_ && (!units_ || group.unit() > 0); }
   // Flat memory as long as group `number` for what is sent: a slot, or the group's own.
   absl::StatusOr<at::Tensor> WireMemory(State& state, int number);
   // `memory`, made when it is first needed; in use until the reduction is settled.
@@ -101,7 +103,8 @@ class Reducer {
   const bool overlap_;
   const bool sharded_;  // gradients
   const bool scatters_;
-  const bool own_root_;
+  const bool units_;
+  int first_trained_ = 0;
   EventLog* const events_;
   const at::ScalarType wire_type_;
   const bool casts_;  // what is sent is of another type than what is added up

@@ -13,10 +13,16 @@ namespace {
 class Planner {
  public:
   Planner(const std::vector<int64_t>& elements, bool with_backward, const ScheduleOptions& options)
-      : elements_(elements), options_(options), live_(elements.size()), waited_(elements.size()) {
+      : elements_(elements),
+        options_(options),
+        live_(elements.size()),
+        waited_(elements.size()),
+        parted_(elements.size()) {
     const int units = static_cast<int>(elements.size());
     for (int unit = 0; unit < units; ++unit) uses_.push_back({Act::kForward, unit});
-    for (int unit = units - 1; with_backward && unit >= 0; --unit) uses_.push_back({Act::kBackward, unit});
+    for (int unit = units - 1; with_backward && unit >= 0; --unit) {
+      if (unit == 0 || unit >= options.first_backward) uses_.push_back({Act::kBackward, unit});
+    }
     prefetch_ = options.overlap ? options.prefetch_elements : 0;
   }
 
@@ -31,7 +37,7 @@ class Planner {
         Reduce(unit);
         Free(unit);
       } else if (unit != 0 && !Keeps(use)) {
-        Free(unit);
+        ComesAgain(use) && options_.keeps_part ? Reshard(unit) : Free(unit);
       }
     }
     Free(0);  // there was no backward
@@ -45,7 +51,8 @@ class Planner {
     live_[unit] = true;
     waited_[unit] = false;
     if (unit != 0) num_live_ += elements_[unit];
-    plan_.push_back({Act::kGather, unit});
+    plan_.push_back({parted_[unit] ? Act::kRegather : Act::kGather, unit});
+    parted_[unit] = false;
   }
   void Wait(int unit) {
     if (live_[unit] && !waited_[unit]) plan_.push_back({Act::kWaitGather, unit});
@@ -56,6 +63,13 @@ class Planner {
     live_[unit] = false;
     if (unit != 0) num_live_ -= elements_[unit];
     plan_.push_back({Act::kFree, unit});
+  }
+
+  void Reshard(int unit) {
+    Free(unit);
+    if (plan_.back() != Action{Act::kFree, unit}) return;  // it was empty
+    plan_.back().act = Act::kReshard;
+    parted_[unit] = true;
   }
 
   // What is used next, in the same direction, while use `use` computes.
@@ -73,10 +87,15 @@ class Planner {
     }
   }
 
+  auto BackwardOf(size_t use) const {
+    const Action backward{Act::kBackward, uses_[use].unit};
+    return std::find(uses_.begin() + static_cast<long>(use), uses_.end(), backward);
+  }
+  bool ComesAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
+
   // Whether the unit of forward use `use` stays for its backward.
   bool Keeps(size_t use) const {
-    const Action backward{Act::kBackward, uses_[use].unit};
-    const auto again = std::find(uses_.begin() + static_cast<long>(use), uses_.end(), backward);
+    const auto again = BackwardOf(use);
     if (again == uses_.end()) return false;
     if (!options_.reshard_after_forward) return true;
     if (prefetch_ == 0) return false;
@@ -88,9 +107,11 @@ class Planner {
     return between <= options_.reuse_elements && num_live_ + room <= options_.max_live_elements;
   }
 
+  bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
+
   // A reduction is waited for when the next unit closes: what follows it (an all-reduce across) is started then.
   void Reduce(int unit) {
-    if (!options_.reduce || elements_[unit] == 0) return;
+    if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
     if (options_.overlap && !reducing_.empty()) {
       plan_.push_back({Act::kWaitReduce, reducing_.front()});
       reducing_.clear();
@@ -106,7 +127,7 @@ class Planner {
   const ScheduleOptions& options_;
   int64_t prefetch_ = 0;
   std::vector<Action> uses_;
-  std::vector<bool> live_, waited_;
+  std::vector<bool> live_, waited_, parted_;
   int64_t num_live_ = 0;  // elements, root apart
   std::vector<int> reducing_;
   std::vector<Action> plan_;
@@ -122,6 +143,10 @@ const char* Word(Act act) {
       return "forward";
     case Act::kFree:
       return "free";
+    case Act::kReshard:
+      return "reshard";
+    case Act::kRegather:
+      return "regather";
     case Act::kBackward:
       return "backward";
     case Act::kReduce:
@@ -139,7 +164,7 @@ std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool wit
   return Planner(unit_elements, with_backward, options).Plan();
 }
 
-int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots) {
+int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
   // The same choices as SlotPool's, but where it would wait, there is one slot more.
   int clean = 0, made = 0;
   std::vector<int> pending;  // units whose reduction still reads a slot
@@ -154,11 +179,15 @@ int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots) {
           pending.erase(pending.begin());
         }
         break;
+      case Act::kRegather:  // through another communicator, so it cannot queue behind a reduction
+        take_clean();
+        break;
       case Act::kFree:
+      case Act::kReshard:
         ++clean;
         break;
       case Act::kBackward:
-        if (gradients_in_slots) take_clean();
+        if (gradients_in_slots && (trained.empty() || trained[unit])) take_clean();
         break;
       case Act::kReduce:
         if (gradients_in_slots) pending.push_back(unit);

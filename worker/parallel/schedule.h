@@ -14,7 +14,8 @@
 
 namespace trainyard {
 
-enum class Act { kGather, kWaitGather, kForward, kFree, kBackward, kReduce, kWaitReduce };
+// kReshard frees a unit too, but keeps a part of it, from which kRegather gathers it again among fewer ranks.
+enum class Act { kGather, kWaitGather, kForward, kFree, kReshard, kRegather, kBackward, kReduce, kWaitReduce };
 
 struct Action {
   Act act;
@@ -29,6 +30,9 @@ struct ScheduleOptions {
   int64_t prefetch_elements = -1;     // gathered ahead at most; -1: one unit
   int64_t reuse_elements = 0;         // a unit whose next use lies at most so many elements away is not freed
   int64_t max_live_elements = 1000000000;  // no prefetching and no keeping beyond so many, root apart
+  bool keeps_part = false;                 // what is freed between forward and backward is resharded
+  int first_backward = 1;                  // units below, but for the root, take no part in backward
+  std::vector<bool> trained = {};          // by unit: it has gradients to reduce; empty: all
 };
 
 // `unit_elements[u]` is the size of unit u, [0] that of the root; one of 0 has nothing to
@@ -37,8 +41,8 @@ std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool wit
                              const ScheduleOptions& options);
 
 // Slots (slot_pool.h) that carrying out `plan` takes without waiting for any, the root apart: one a gathered unit, and
-// one for the gradients of the unit under way if `gradients_in_slots`.
-int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots);
+// one for the gradients of the unit under way if `gradients_in_slots`. `trained`: as above.
+int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained = {});
 
 // "gather 1, wait-gather 1, forward 1, free 1"
 std::string ToString(const std::vector<Action>& plan);

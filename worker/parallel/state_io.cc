@@ -21,6 +21,8 @@ constexpr Role kParameters = {kParameterRole, &FlatGroup::parameter_shard};
 constexpr Role kRoles[] = {
     kParameters, {kFirstMomentRole, &FlatGroup::first_moment}, {kSecondMomentRole, &FlatGroup::second_moment}};
 
+bool Has(const FlatGroup& group, const Role& role) { return (group.*role.shard)().defined(); }
+
 // Whether this rank has all parameters as they are updated.
 bool HoldsAll(const FlatGroup& group) {
   return group.whole_parameters().defined() && group.parameter_shard().is_alias_of(group.whole_parameters());
@@ -42,6 +44,7 @@ std::vector<StateEntry> StateEntriesOf(const Model& model, const FlatGroups& gro
   std::vector<StateEntry> entries;
   for (const Role& role : kRoles) {
     for (const auto& group : groups) {
+      if (!Has(*group, role)) continue;
       for (int parameter : group->parameters()) {
         const NamedTensor& named = model.parameters()[parameter];
         entries.push_back({.role = role.name,
@@ -59,6 +62,7 @@ absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const Me
   absl::Status told;
   for (const Role& role : kRoles) {
     for (const auto& group : groups) {
+      if (!Has(*group, role)) continue;
       ASSIGN_OR_RETURN(at::Tensor whole, Whole(*group, role, *communicators.shard));
       if (communicators.world->rank() != 0) continue;
       for (size_t i = 0; told.ok() && i < group->parameters().size(); ++i) {
@@ -101,6 +105,7 @@ absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSo
   };
   for (const Role& role : kRoles) {
     for (const auto& group : groups) {
+      if (!Has(*group, role)) continue;
       const bool parameters = role.name == kParameters.name;
       if (parameters && group->whole_parameters().defined()) {
         RETURN_IF_ERROR(LoadWhole(model, *group, source));

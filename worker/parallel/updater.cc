@@ -18,6 +18,9 @@ Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const Me
     : groups_(groups),
       communicators_(communicators),
       clip_norm_(options.clip_norm),
+      overlap_(options.overlap),
+      all_gather_(options.all_gather),
+      gather_elements_(options.gather_bucket_elements),
       scatters_(scatters),
       events_(options.events) {
   std::vector<AdamW::Range> ranges;
@@ -43,7 +46,7 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   StepOutput output;
   Agreed agreed{.sum_of_squares = LocalSumOfSquares(), .rejected = rejected};
   if (scatters_) {
-    ASSIGN_OR_RETURN(agreed, Agree(agreed, output.exposed_comm_s));
+    ASSIGN_OR_RETURN(agreed, Agree(agreed));
   }
   if (agreed.rejected) agreed.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
   const GradientScale scale = ScaleOf(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
@@ -51,13 +54,14 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
   output.skipped = !std::isfinite(scale.norm);
   if (output.skipped) return output;
   tiled_ == nullptr ? optimizer_->Step(input.lr, scale.scale) : tiled_->Step(input.lr, scale.scale);
-  RETURN_IF_ERROR(GatherParameters(output.exposed_comm_s)) << "while gathering the updated parameters";
+  RETURN_IF_ERROR(StartGathers()) << "while gathering the updated parameters";
   return output;
 }
 
 double Updater::LocalSumOfSquares() const {
   double sum = 0;
   for (const auto& group : groups_) {
+    if (!group->trained()) continue;
     // Up to what is used: the padding behind it depends on the world.
     const bool whole = !scatters_ && group->whole_gradients().defined();
     sum += SumOfSquares(whole ? group->whole_gradients().narrow(0, 0, group->layout().used) : group->gradient_shard());
@@ -65,7 +69,7 @@ double Updater::LocalSumOfSquares() const {
   return sum;
 }
 
-absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own, double& waited_s) {
+absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
   const bool bad = own.rejected || !std::isfinite(own.sum_of_squares);
   at::Tensor terms = at::zeros({3}, at::kDouble);
   double* values = terms.mutable_data_ptr<double>();
@@ -73,7 +77,7 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own, double& waited_s) {
   values[0] = bad || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = bad ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);
-  RETURN_IF_ERROR(TimedWait(*communicators_.world->AllReduceSum(terms), waited_s)) << "while adding up the norm";
+  RETURN_IF_ERROR(TimedWait(*communicators_.world->AllReduceSum(terms), waited_s_)) << "while adding up the norm";
   if (values[2] != static_cast<double>(num_steps_) * communicators_.world->world_size()) {
     return absl::InternalError(absl::StrCat("the ranks are not in the same step: this one is in its step ", num_steps_,
                                             ", the sum over all is ", values[2]));
@@ -81,23 +85,40 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own, double& waited_s) {
   return Agreed{.sum_of_squares = values[0], .rejected = values[1] > 0};
 }
 
-absl::Status Updater::GatherParameters(double& waited_s) {
-  struct Gather {
-    std::unique_ptr<Collective> operation;
-    int64_t event = -1;
-  };
-  std::vector<Gather> gathers;
+absl::Status Updater::StartGathers() {
   for (const auto& group : groups_) {
     const Placements& placements = group->placements();
     if (placements.parameters == Placement::kShard || placements.optimizer_state == Placement::kReplicate) continue;
-    if (group->layout().world == 1) continue;
-    const int64_t event = BeginEvent(events_, EventKind::kGather, group->name());
-    gathers.push_back({communicators_.shard->AllGather(group->whole_parameters(), group->weights()), event});
+    const ShardLayout& layout = group->layout();
+    if (layout.world == 1) continue;
+    while (!gathers_.empty() && num_gathering_ + layout.total > gather_elements_) RETURN_IF_ERROR(AwaitOldest());
+    Gather gather{
+        .operations = {}, .elements = layout.total, .event = BeginEvent(events_, EventKind::kGather, group->name())};
+    const at::Tensor& whole = group->whole_parameters();
+    if (all_gather_) {
+      gather.operations.push_back(communicators_.shard->AllGather(whole, group->weights()));
+    } else {
+      for (int owner = 0; owner < layout.world; ++owner) {
+        gather.operations.push_back(
+            communicators_.shard->Broadcast(whole.narrow(0, owner * layout.shard, layout.shard), owner));
+      }
+    }
+    num_gathering_ += gather.elements;
+    gathers_.push_back(std::move(gather));
   }
-  for (const Gather& gather : gathers) {
-    RETURN_IF_ERROR(TimedWait(*gather.operation, waited_s));
-    EndEvent(events_, gather.event);
-  }
+  return overlap_ ? absl::OkStatus() : AwaitParameters();
+}
+
+absl::Status Updater::AwaitOldest() {
+  for (const auto& operation : gathers_.front().operations) RETURN_IF_ERROR(TimedWait(*operation, waited_s_));
+  EndEvent(events_, gathers_.front().event);
+  num_gathering_ -= gathers_.front().elements;
+  gathers_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status Updater::AwaitParameters() {
+  while (!gathers_.empty()) RETURN_IF_ERROR(AwaitOldest()) << "while gathering the updated parameters";
   return absl::OkStatus();
 }
 

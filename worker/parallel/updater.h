@@ -4,9 +4,12 @@
 // Where each rank holds only a part of the gradient, its sum of squares and whether it is of use are added up over the
 // world (in fp64). Where each holds all of it, each decides from the same bits and nothing is sent.
 //
+// Those all-gathers may still be on their way when a step is over: whoever looks at parameters waits for them first.
+//
 // Belongs to the loop's thread.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -25,9 +28,13 @@ class Updater {
   Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const MeshCommunicators& communicators,
           const DataParallelOptions& options, bool scatters);
 
-  // `seed`: what backward was seeded with. `rejected`: this rank's part is of no use. exposed_comm_s is the time waited
-  // here. Possible errors: those of a Collective; Internal when the ranks are not in the same step.
+  // `seed`: what backward was seeded with. `rejected`: this rank's part is of no use. exposed_comm_s is left to
+  // the caller. Possible errors: those of a Collective; Internal when the ranks are not in the same step.
   absl::StatusOr<StepOutput> Step(const StepInput& input, double seed, bool rejected);
+
+  // Until all parameters are those of the last step. Possible errors: those of a Collective.
+  absl::Status AwaitParameters();
+  double waited_s() const { return waited_s_; }
 
   uint64_t num_updates() const { return optimizer_->num_steps(); }
   void set_num_updates(uint64_t num_updates) { optimizer_->set_num_steps(num_updates); }
@@ -39,17 +46,28 @@ class Updater {
   };
 
   double LocalSumOfSquares() const;
-  absl::StatusOr<Agreed> Agree(Agreed own, double& waited_s);
-  absl::Status GatherParameters(double& waited_s);
+  absl::StatusOr<Agreed> Agree(Agreed own);
+  absl::Status StartGathers();
+  absl::Status AwaitOldest();
 
   const std::vector<std::unique_ptr<FlatGroup>>& groups_;
   const MeshCommunicators communicators_;
   const double clip_norm_;
+  const bool overlap_, all_gather_;
+  const int64_t gather_elements_;  // at once
   const bool scatters_;
   EventLog* const events_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<TiledUpdate> tiled_;  // null: nothing lies in host memory
   uint64_t num_steps_ = 0;
+  struct Gather {
+    std::vector<std::unique_ptr<Collective>> operations;
+    int64_t elements = 0;
+    int64_t event = -1;
+  };
+  std::deque<Gather> gathers_;  // on their way
+  int64_t num_gathering_ = 0;   // elements
+  double waited_s_ = 0;
 };
 
 }  // namespace trainyard

@@ -42,7 +42,10 @@ struct TrainConfig {
   struct Data {
     std::vector<std::string> text;
     double validation = 0.05;
+    bool joins_uneven = false;  // ranks that see different numbers of samples use the smallest
   } data;
+
+  std::vector<std::string> freeze;  // globs of parameters' names
 
   int64_t batch_global = 0;
   int64_t batch_micro = 0;
@@ -77,6 +80,10 @@ struct TrainConfig {
     std::optional<bool> reduce_scatter;  // none: not for zero1 over sockets
     bool reduce_every_micro_batch = false;
     bool reshard_after_forward = true;
+    int reshard_to = 0;  // ranks that gather a unit again for backward; 0: all that share it
+    int64_t gather_bucket_elements = 6553600;
+    bool all_gather = true;
+    int64_t persist_elements = 0;
     int64_t prefetch_elements = -1;  // -1: one unit
     int64_t max_live_elements = 1000000000;
     int64_t reuse_elements = 0;

@@ -1,9 +1,13 @@
 #include "worker/trainer/rank.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/mesh/mesh.h"
@@ -24,6 +28,55 @@ constexpr absl::Duration kFolderWait = absl::Seconds(10);
 // The slowest rank may still read its checkpoint or its data while the others wait for it here.
 constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
 
+// From the first so many samples of each part of the corpus. `evaluation_samples` 0: the job never evaluates.
+void MakeData(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, Rank& rank) {
+  const int64_t context = config.model.context;
+  rank.training = std::make_unique<TrainingData>(*rank.corpus, context, config.seed, training_samples);
+  if (evaluation_samples == 0) return;
+  rank.evaluation = std::make_unique<EvaluationData>(*rank.corpus, context, config.evaluate_batches, config.batch_micro,
+                                                     evaluation_samples);
+}
+
+// "1000 (ranks 0, 1), 900 (rank 2)".
+std::string ByRank(const at::Tensor& counts, int64_t column) {
+  std::map<int64_t, std::vector<int64_t>, std::greater<>> ranks;
+  for (int64_t rank = 0; rank < counts.size(0); ++rank) {
+    ranks[counts.const_data_ptr<int64_t>()[rank * counts.size(1) + column]].push_back(rank);
+  }
+  return absl::StrJoin(ranks, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first, entry.second.size() == 1 ? " (rank " : " (ranks ",
+                    absl::StrJoin(entry.second, ", "), ")");
+  });
+}
+
+// Before anything else is made of them: every rank has as many samples to train on, and to evaluate on, as any other.
+absl::Status AgreeOnData(const StartOrder& order, Rank& rank, std::ostream& log) {
+  at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order.world_size, 2}, at::kLong);
+  own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(rank.training->num_samples());
+  own.mutable_data_ptr<int64_t>()[1] = rank.evaluation == nullptr ? 0 : rank.evaluation->num_samples();
+  RETURN_IF_ERROR(rank.world().AllGather(all, own)->Wait()) << "while comparing the data";
+  int64_t training = INT64_MAX, evaluation = INT64_MAX;
+  bool same = true;
+  for (int r = 0; r < order.world_size; ++r) {
+    const int64_t* counts = all.const_data_ptr<int64_t>() + 2 * r;
+    training = std::min(training, counts[0]);
+    evaluation = std::min(evaluation, counts[1]);
+    same = same && std::equal(counts, counts + 2, own.const_data_ptr<int64_t>());
+  }
+  // Every rank finds all the same, or none does.
+  if (same) return absl::OkStatus();
+  std::string counts = absl::StrCat("samples to train on: ", ByRank(all, 0));
+  if (rank.evaluation != nullptr) absl::StrAppend(&counts, "; to evaluate on: ", ByRank(all, 1));
+  if (!order.config.data.joins_uneven) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
+                     "; give all hosts the same files, or say join to use the smallest number everywhere"));
+  }
+  if (order.rank == 0) log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
+  MakeData(order.config, training, evaluation, rank);
+  return absl::OkStatus();
+}
+
 absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
   const TrainConfig& config = order.config;
   const bool evaluates = config.evaluate_every > 0 && config.data.validation > 0;
@@ -33,11 +86,7 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
                                  .context = config.model.context,
                                  .evaluates = evaluates}),
                    << "host " << order.host);
-  rank.training = std::make_unique<TrainingData>(*rank.corpus, config.model.context, config.seed);
-  if (evaluates) {
-    rank.evaluation = std::make_unique<EvaluationData>(*rank.corpus, config.model.context, config.evaluate_batches,
-                                                       config.batch_micro);
-  }
+  MakeData(config, /*training_samples=*/INT64_MAX, evaluates ? INT64_MAX : 0, rank);
   if (order.rank == 0) {
     log << absl::StrFormat(
                "data: %d files, %.1f MB, %.1f MB of them for validation; an epoch is %d samples of %d tokens",
@@ -87,7 +136,7 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   if (!order.data_address.empty()) options.address = order.data_address;
   options.shared_memory = shared_memory;
   options.device = GroupDeviceOf(rank.device, &link, options.timeout);
-  ASSIGN_OR_RETURN(rank.groups, JoinMesh(mesh, /*reshard_to=*/0, options));
+  ASSIGN_OR_RETURN(rank.groups, JoinMesh(mesh, order.config.parallel.reshard_to, options));
   for (const auto& group : rank.groups->owned) rank.abort_switch->Attach(group->name(), group.get());
   link.OnAbort([abort_switch = rank.abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   link.PollCommunicators([abort_switch = rank.abort_switch] { return ProgressOf(*abort_switch); });
@@ -134,12 +183,16 @@ absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy 
       .prefetch_elements = parallel.prefetch_elements,
       .reuse_elements = parallel.reuse_elements,
       .max_live_elements = parallel.max_live_elements,
+      .persist_elements = parallel.persist_elements,
+      .gather_bucket_elements = parallel.gather_bucket_elements,
+      .all_gather = parallel.all_gather,
       .recompute = {.mode = recompute, .every = parallel.recompute_every},
       .optimizer_tile_elements = parallel.optimizer_tile_elements,
       .offload = {.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters}};
 }
 
 // Of all ranks of this host, asked before any of them has taken its part: nobody gets past Join before all are there.
+// What is frozen has no moments; parameters that stay whole are counted as if they did not.
 absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   const TrainConfig::Parallel& parallel = order.config.parallel;
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
@@ -147,10 +200,17 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(order.config), << "train.precision");
   const bool shards = PlacementsOf(strategy).parameters == Placement::kShard;
   auto size = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
-  const int64_t bytes =
-      HostBytes({.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters && shards},
-                model.num_elements() / mesh.Size(Axis::kShard),
-                {.weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)});
+  int64_t trained = 0;
+  for (const NamedTensor& parameter : model.parameters()) {
+    if (parameter.tensor.requires_grad()) trained += parameter.tensor.numel();
+  }
+  const int64_t ranks = mesh.Size(Axis::kShard), frozen = model.num_elements() - trained;
+  const Offload offload{.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters && shards};
+  const ElementSizes sizes{
+      .weight = size(precision.param), .master = size(precision.master), .moment = size(precision.state)};
+  const ElementSizes of_frozen{
+      .weight = sizes.weight, .master = precision.keeps_masters() ? sizes.master : 0, .moment = 0};
+  const int64_t bytes = HostBytes(offload, trained / ranks, sizes) + HostBytes(offload, frozen / ranks, of_frozen);
   return bytes == 0 ? absl::OkStatus() : CheckHostMemory(bytes, order.local_world_size, AvailableHostBytes());
 }
 
@@ -160,8 +220,10 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   rank.deal = DealStep(config.batch_global, config.batch_micro, mesh.DataRank(order.rank), mesh.num_data_ranks());
   if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
-  const MeshCommunicators communicators{
-      .world = rank.groups->world, .shard = rank.groups->shard, .replicate = rank.groups->replicate};
+  const MeshCommunicators communicators{.world = rank.groups->world,
+                                        .shard = rank.groups->shard,
+                                        .replicate = rank.groups->replicate,
+                                        .reshard = config.parallel.reshard_to > 1 ? rank.groups->reshard : nullptr};
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
   if (!rank.device.device.is_cpu()) MoveTo(rank.device.device, *rank.model);
@@ -251,8 +313,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   }
   // What is trained on a GPU is drawn here and moved there.
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/!rank->device.device.is_cpu()));
+  RETURN_IF_ERROR(Freeze(order.config.freeze, *rank->model)) << "train.freeze";
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
+  RETURN_IF_ERROR(AgreeOnData(order, *rank, log));
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
   if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
   if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {

@@ -104,6 +104,8 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   RETURN_IF_ERROR(ReadModel(train.model(), out.model));
   out.data.text.assign(train.data().text().begin(), train.data().text().end());
   if (out.data.text.empty()) return Missing("train.data.text");
+  out.data.joins_uneven = train.data().uneven() == v1::UNEVEN_DATA_JOIN;
+  out.freeze.assign(train.freeze().begin(), train.freeze().end());
   if (train.data().has_validation()) out.data.validation = train.data().validation();
   if (!train.batch().has_global()) return Missing("train.batch.global");
   if (!train.batch().has_micro()) return Missing("train.batch.micro");
@@ -150,7 +152,18 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   if (parallel.has_overlap()) out.overlap = parallel.overlap();
   if (parallel.has_reduce_scatter()) out.reduce_scatter = parallel.reduce_scatter();
   out.reduce_every_micro_batch = parallel.reduce_every_micro_batch();
-  out.reshard_after_forward = parallel.reshard_after_forward() == 0;  // `true`, see job.proto
+  // 0 is `true`, 1 `false`; see job.proto.
+  out.reshard_after_forward = parallel.reshard_after_forward() != 1;
+  const bool shards_parameters = parallel.data() == v1::DATA_PARALLEL_ZERO3 ||
+                                 parallel.data() == v1::DATA_PARALLEL_FSDP || parallel.data() == v1::DATA_PARALLEL_HSDP;
+  if (shards_parameters && parallel.reshard_after_forward() > 1) {
+    out.reshard_to = static_cast<int>(parallel.reshard_after_forward());
+  }
+  if (parallel.has_gather_bucket_elements()) {
+    out.gather_bucket_elements = static_cast<int64_t>(parallel.gather_bucket_elements());
+  }
+  if (parallel.has_all_gather()) out.all_gather = parallel.all_gather();
+  out.persist_elements = static_cast<int64_t>(parallel.persist_elements());
   if (parallel.has_prefetch_elements()) out.prefetch_elements = static_cast<int64_t>(parallel.prefetch_elements());
   if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
   out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());

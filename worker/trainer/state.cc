@@ -68,11 +68,16 @@ absl::Status JoinSave(DataParallel& strategy) {
 absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
   absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
   for (const StateEntry& entry : strategy.StateEntries()) shapes[entry.name] = entry.shape;
-  RETURN_IF_ERROR(strategy.LoadState(
-      [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count, const at::Tensor& out) {
-        absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
-        return checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
-      }));
+  RETURN_IF_ERROR(strategy.LoadState([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                                         const at::Tensor& out) {
+    absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
+    absl::Status read = checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
+    if (role == kParameterRole || !absl::IsNotFound(read)) return read;
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.freeze: ", name, " was frozen when ", checkpoint.path(),
+                     " was written, so it has no optimizer state to go on with; freeze it as before, or begin a "
+                     "new job from its weights by train.model.init_from"));
+  }));
   strategy.set_num_updates(checkpoint.manifest().optimizer_updates);
   if (const Manifest::LossScale& scale = checkpoint.manifest().loss_scale; scale.scale > 0) {
     strategy.set_loss_scale(

@@ -119,10 +119,10 @@ TEST(LayOut, RandomShapesAreCoveredOnce) {
   }
 }
 
-TEST(CutBuckets, TakesParametersFromTheLastAndClosesABucketOnceItIsFull) {
-  EXPECT_THAT(CutBuckets({10, 5, 20, 5}, 25), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
-  EXPECT_THAT(CutBuckets({1, 2, 3}, 1000), ElementsAre(ElementsAre(2, 1, 0)));
-  EXPECT_THAT(CutBuckets({100, 100}, 10), ElementsAre(ElementsAre(1), ElementsAre(0)));
+TEST(CutBuckets, TakesParametersInOrderAndClosesABucketOnceItIsFull) {
+  EXPECT_THAT(CutBuckets({10, 5, 20, 5}, {3, 2, 1, 0}, 25), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
+  EXPECT_THAT(CutBuckets({1, 2, 3}, {2, 1, 0}, 1000), ElementsAre(ElementsAre(2, 1, 0)));
+  EXPECT_THAT(CutBuckets({100, 100, 7}, {0, 1}, 10), ElementsAre(ElementsAre(0), ElementsAre(1)));
 }
 
 TEST(DealStep, DealsLikeCards) {

@@ -21,20 +21,24 @@ struct ThreadRank {
   MeshGroups& groups;
   int rank = 0;
 
-  MeshCommunicators communicators() const { return {groups.world, groups.shard, groups.replicate}; }
+  int reshard_to = 0;  // 0: parts are not kept
+
+  MeshCommunicators communicators() const {
+    return {groups.world, groups.shard, groups.replicate, reshard_to > 0 ? groups.reshard : nullptr};
+  }
 };
 
 // Runs `main` on every rank; a rank that fails ends the others, and fails the test.
-inline void OnThreads(const MeshShape& shape, const std::function<absl::Status(const ThreadRank&)>& main) {
+inline void OnThreads(const MeshShape& shape, const std::function<absl::Status(const ThreadRank&)>& main,
+                      int reshard_to = 0) {
   const int world = shape.dp_replicate * shape.dp_shard;
   const Mesh mesh = *Mesh::Create(shape, world);
   MemoryStore store;
   std::vector<absl::Status> results(world);
   std::vector<std::thread> threads;
   auto run = [&](int rank) -> absl::Status {
-    ASSIGN_OR_RETURN(auto groups,
-                     JoinMesh(mesh, /*reshard_to=*/0, {.world_size = world, .rank = rank, .store = &store}));
-    absl::Status status = main({mesh, *groups, rank});
+    ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, reshard_to, {.world_size = world, .rank = rank, .store = &store}));
+    absl::Status status = main({mesh, *groups, rank, reshard_to});
     if (!status.ok()) groups->world->Abort("a rank of the test failed");
     RETURN_IF_ERROR(status);
     return groups->world->Barrier()->Wait();

@@ -103,6 +103,13 @@ const Row kWithout[] = {
     {"every_without_recompute", 2, "recompute: {every: 2}",
      "job.yaml:16:31: warning: parallel.recompute.every: has no effect: parallel.recompute.mode is none, so nothing is "
      "computed again"},
+    {"broadcasts_of_blocks", 4, "data: fsdp, all_gather: false",
+     "job.yaml:16:36: warning: parallel.all_gather: has no effect: fsdp communicates block by block"},
+    {"broadcasts_of_what_stays_gathered", 4, "data: zero3, all_gather: false", ""},
+    {"gathers_that_are_waited_for", 2, "data: zero1, overlap: false, gather_bucket_elements: 5",
+     "job.yaml:16:65: warning: parallel.gather_bucket_elements: has no effect: overlap is false: each all-gather is "
+     "waited for where it is started"},
+    {"resharding_to_two", 4, "data: fsdp, reshard_after_forward: 2, persist_elements: 100", ""},
     {"one_rank", 1, "data: fsdp, overlap: false",
      "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
 };
@@ -126,6 +133,27 @@ TEST(DataSizes, OfEachStrategyMultiplyToTheRanks) {
     EXPECT_EQ(sizes.shard, shard) << text;
     EXPECT_EQ(sizes.replicate, replicate) << text;
   }
+}
+
+TEST(PersistElements, OfZero3AreTenRows) {
+  auto persist = [](const char* parallel) {
+    auto job = PrepareJob(ReadParallel(2, parallel).spec, {.job_id = "abcdefgh", .default_run_root = "/r"});
+    return job.ok() ? job->spec.parallel().persist_elements() : 999;
+  };
+  EXPECT_EQ(persist("data: zero3"), 160u);
+  EXPECT_EQ(persist("data: zero3, persist_elements: 7"), 7u);
+  EXPECT_EQ(persist("data: fsdp"), 0u);
+}
+
+TEST(Freeze, NamesWhatThereIs_AndLeavesSomethingToTrain) {
+  auto errors = [](const char* freeze) { return Read(kGoodJob, {absl::StrCat("train.freeze=", freeze)}).Errors(); };
+
+  EXPECT_EQ(errors("[wte.weight, 'h.0.*', 'h.*.ln_?.bias']"), "");
+  EXPECT_EQ(errors("['h.2.*', wpe.weight]"),
+            "--set train.freeze=['h.2.*', wpe.weight]: train.freeze: 'h.2.*' matches none of the 28 parameters; their "
+            "names are like wte.weight, ln_f.bias, h.0.ln_1.weight, h.1.mlp.c_proj.bias; a * stands for anything");
+  EXPECT_EQ(errors("['*']"),
+            "--set train.freeze=['*']: train.freeze: matches all 28 parameters: nothing is left to train");
 }
 
 TEST(DataSizes, AreInTheResolvedSpecAndTold) {

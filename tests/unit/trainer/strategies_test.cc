@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/run.h"
@@ -200,6 +202,125 @@ TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
                                                      "the other ranks"));
   }
   EXPECT_FALSE(FileExists(JoinPath(order.config.checkpoint_dir, StepFolderName(4))));
+}
+
+// What is frozen stays as it was drawn, has no optimizer state in a checkpoint, and a run goes on from that.
+TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
+  StartOrder order = Order("run", {"fsdp", 2}, 2);
+  order.config.freeze = {"wte.*", "h.0.*"};
+  order.config.checkpoint_every = 1;
+  Run(order);
+
+  auto first = *Checkpoint::Open(JoinPath(order.config.checkpoint_dir, StepFolderName(1)));
+  auto second = *Checkpoint::Open(JoinPath(order.config.checkpoint_dir, StepFolderName(2)));
+  for (const ManifestTensor& tensor : second->manifest().tensors) {
+    const bool frozen = tensor.name.starts_with("wte.") || tensor.name.starts_with("h.0.");
+    EXPECT_FALSE(frozen && tensor.role != "parameter") << tensor.role << " " << tensor.name;
+    if (tensor.role != "parameter") continue;
+    const auto before = std::find_if(
+        first->manifest().tensors.begin(), first->manifest().tensors.end(),
+        [&](const ManifestTensor& other) { return other.name == tensor.name && other.role == tensor.role; });
+    EXPECT_EQ(tensor.pieces[0].hash == before->pieces[0].hash, frozen) << tensor.name;
+  }
+
+  order.resume = true;
+  order.config.steps = 3;
+  EXPECT_THAT(Run(order)->links[0]->steps(), SizeIs(1));
+  order.config.steps = 4;
+  order.config.freeze = {"wte.*"};
+  const auto thawed = Run(order, FileSystem::Real(), kExitRefused);
+  EXPECT_THAT(thawed->links[0]->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("train.freeze: h.0."));
+}
+
+// Saved by a job of all keys, in host memory too, and gone on from without them; and the other way round.
+TEST_F(StrategiesTest, KeysTogether_ChangeNeitherLossesNorCheckpoints) {
+  auto order_of = [&](const std::string& run, bool keys, uint64_t steps) {
+    StartOrder order = Order(run, {"fsdp", keys ? 4 : 1}, steps);
+    order.config.freeze = {"wte.*", "h.0.*"};
+    if (!keys) return order;
+    TrainConfig::Parallel& parallel = order.config.parallel;
+    parallel.reshard_to = 2;
+    parallel.persist_elements = 100;
+    parallel.offload_optimizer = parallel.offload_parameters = true;
+    parallel.optimizer_tile_elements = 500;
+    return order;
+  };
+  const auto alone = Run(order_of("alone", false, 6));
+  const std::vector<StepRecord> expected = alone->links[0]->steps();
+  ASSERT_THAT(expected, SizeIs(6));
+
+  for (uint64_t done = 0; done < 6; done += 2) {
+    StartOrder order = order_of("run", done != 2, done + 2);
+    order.resume = done > 0;
+
+    const std::vector<StepRecord> found = Run(order)->links[0]->steps();
+
+    ASSERT_THAT(found, SizeIs(2));
+    for (size_t i = 0; i < 2; ++i) {
+      ExpectNear(found[i].loss, expected[done + i].loss);
+      EXPECT_NEAR(found[i].grad_norm, expected[done + i].grad_norm, 1e-4 * found[i].grad_norm);
+    }
+  }
+}
+
+TEST_F(StrategiesTest, GlobsThatFreezeNothing_AreRefused) {
+  StartOrder order = Order("run", {"ddp", 2}, 2);
+  order.config.freeze = {"h.7.*"};
+
+  const auto ranks = Run(order, FileSystem::Real(), kExitRefused);
+
+  for (const auto& link : ranks->links) {
+    ASSERT_THAT(link->FactsOf<RefusedFact>(), SizeIs(1));
+    const std::string message = link->FactsOf<RefusedFact>()[0].message;
+    EXPECT_THAT(message, testing::StartsWith("no parameter matches 'h.7.*'"));
+    EXPECT_THAT(message, testing::EndsWith("; train.freeze"));
+  }
+}
+
+// Rank 1's host has a longer copy of the text: what both have is trained on, or nothing is.
+TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbers_OrJoined) {
+  const std::string text = *ReadFile(folder_ / "text.txt");
+  ASSERT_TRUE(WriteFileAtomically(folder_ / "longer.txt", absl::StrCat(text, text.substr(0, 1600))).ok());
+  const int64_t samples = (static_cast<int64_t>(text.size()) - 1) / 16;
+  auto run = [&](const std::string& name, bool join, bool uneven, ExitCode expected) {
+    StartOrder order = Order(name, {"zero2", 2}, 3);
+    order.config.data.validation = 0;
+    order.config.evaluate_every = 0;
+    order.config.data.joins_uneven = join;
+    auto all = std::make_unique<Ranks>();
+    all->logs.resize(2);
+    for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        StartOrder own = order;
+        own.rank = r;
+        if (uneven && r == 1) own.config.data.text = {folder_ / "longer.txt"};
+        EXPECT_EQ(RunRank(own, {.link = *all->links[r],
+                                .file_system = FileSystem::Real(),
+                                .log = all->logs[r],
+                                .told_to_leave = [] { return false; }}),
+                  expected)
+            << all->logs[r].str();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return all;
+  };
+
+  const auto refused = run("refused", false, true, kExitRefused);
+  for (const auto& link : refused->links) {
+    EXPECT_THAT(link->FactsOf<RefusedFact>()[0].message,
+                testing::HasSubstr(absl::StrCat("samples to train on: ", samples + 100, " (rank 1), ", samples,
+                                                " (rank 0); give all hosts the same files")));
+  }
+
+  const auto joined = run("joined", true, true, kExitDone), even = run("even", false, false, kExitDone);
+  ASSERT_THAT(joined->links[0]->steps(), SizeIs(3));
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(joined->links[0]->steps()[step].loss, even->links[0]->steps()[step].loss);
+  }
+  EXPECT_THAT(joined->logs[0].str(), testing::HasSubstr("the smallest number counts for all"));
 }
 
 TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {

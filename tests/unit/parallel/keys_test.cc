@@ -1,0 +1,425 @@
+// What each key of `parallel` and `train.freeze` changes: what is sent, what is held, in which order; and that none of
+// them changes the numbers.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spec/gpt2_names.h"
+#include "tests/unit/parallel/rank_threads.h"
+#include "worker/diagnostics/event_log.h"
+#include "worker/diagnostics/ledger.h"
+#include "worker/model/gpt2.h"
+#include "worker/parallel/deal.h"
+#include "worker/parallel/parallelize.h"
+
+namespace trainyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAreArray;
+
+constexpr int kSteps = 3;
+
+struct Job {
+  DataParallelOptions options = {};
+  MeshShape mesh = {};
+  std::vector<std::string> freeze = {};
+  int reshard_to = 0;
+  int64_t micro = 1;    // of eight sequences a step
+  bool ragged = false;  // some targets count for nothing
+  bool backed = true;   // the model comes with memory
+};
+
+struct Outcome {
+  std::vector<double> losses, norms;  // of each step, over all ranks
+  std::map<std::string, at::Tensor> state = {};
+  CollectiveCounts shard = {}, reshard = {};  // of the last step and all before
+  std::vector<Event> events = {};             // of rank 0
+  std::vector<std::string> units = {}, last_step = {};
+  std::vector<std::string> moments = {};  // names of parameters that have them
+};
+
+std::unique_ptr<Model> NewModel(uint64_t seed = 1, bool backed = true) {
+  return *NewGpt2({.layers = 3, .heads = 2, .width = 16, .context = 8, .vocabulary = 33}, seed, at::kDouble, backed);
+}
+
+std::pair<at::Tensor, at::Tensor> Samples(int step, int64_t first, int64_t count, bool ragged) {
+  at::Tensor inputs = at::empty({count, 8}, at::kLong), targets = at::empty({count, 8}, at::kLong);
+  auto token = [&](int64_t i) { return (i * i + (i % 5 == 0 ? step * 31 : 0)) % 33; };
+  for (int64_t i = 0; i < count * 8; ++i) {
+    const int64_t place = first * 8 + i;
+    inputs.mutable_data_ptr<int64_t>()[i] = token(place);
+    // Of sequence s the last s % 5 positions; of every other micro-batch another number.
+    const bool counts = !ragged || place % 8 < 8 - place / 8 % 5;
+    targets.mutable_data_ptr<int64_t>()[i] = counts ? token(place + 1) : -1;
+  }
+  return {inputs, targets};
+}
+
+absl::Status MakeStep(const Job& run, int step, const Deal& deal, Model& model, DataParallel& strategy,
+                      double* loss_sum, StepOutput* output) {
+  uint64_t tokens = 0;
+  const at::Tensor targets = Samples(step, 0, 8, run.ragged).second;
+  for (int64_t i = 0; i < targets.numel(); ++i) tokens += targets.const_data_ptr<int64_t>()[i] >= 0;
+  strategy.BeginStep(64);
+  for (int64_t round = 0; round < deal.num_rounds; ++round) {
+    const bool last = round + 1 == deal.num_rounds;
+    if (round >= static_cast<int64_t>(deal.micro_batches.size())) {
+      RETURN_IF_ERROR(strategy.Shadow(true, last));
+      continue;
+    }
+    auto [in, out] = Samples(step, deal.micro_batches[round] * run.micro, run.micro, run.ragged);
+    ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&, &in = in, &out = out] {
+      return model.LossSum(in, out, strategy, std::nullopt);
+    }));
+    *loss_sum += loss.item<double>() / static_cast<double>(tokens);
+    RETURN_IF_ERROR(strategy.Backward(loss, last));
+  }
+  RETURN_IF_ERROR(strategy.FinishBackward());
+  ASSIGN_OR_RETURN(*output, strategy.Step({.lr = 1e-2, .num_tokens = tokens}));
+  return absl::OkStatus();
+}
+
+Outcome Train(const Job& run) {
+  Outcome outcome{.losses = std::vector<double>(kSteps), .norms = std::vector<double>(kSteps)};
+  std::mutex mu;
+  OnThreads(
+      run.mesh,
+      [&](const ThreadRank& rank) -> absl::Status {
+        auto model = NewModel(rank.rank == 0 ? 1 : 99, run.backed);
+        RETURN_IF_ERROR(Freeze(run.freeze, *model));
+        EventLog log([now = int64_t{0}]() mutable { return ++now; });
+        DataParallelOptions options = run.options;
+        options.clip_norm = 0.5;
+        options.events = &log;
+        ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), options));
+        const Deal deal = DealStep(8, run.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
+        for (int step = 1; step <= kSteps; ++step) {
+          log.set_step(static_cast<uint64_t>(step));
+          double loss = 0;
+          StepOutput output;
+          RETURN_IF_ERROR(MakeStep(run, step, deal, *model, *strategy, &loss, &output));
+          std::lock_guard<std::mutex> lock(mu);
+          outcome.losses[step - 1] += loss;
+          outcome.norms[step - 1] = output.gradient_norm;
+        }
+        if (rank.rank == 0) {
+          outcome.shard = rank.groups.shard->counts();
+          outcome.reshard = rank.groups.reshard->counts();
+          outcome.events = log.events();
+          outcome.units = log.units();
+          for (const Event& event : outcome.events) {
+            if (event.step != kSteps) continue;
+            outcome.last_step.push_back(absl::StrCat(EventWord(event.kind), " ", outcome.units[event.unit]));
+          }
+          for (const StateEntry& entry : strategy->StateEntries()) {
+            if (entry.role == kFirstMomentRole) outcome.moments.push_back(entry.name);
+          }
+        }
+        ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
+        EXPECT_FALSE(difference.has_value());
+        return strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+          outcome.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().clone();
+          return absl::OkStatus();
+        });
+      },
+      run.reshard_to);
+  return outcome;
+}
+
+void ExpectSame(const Outcome& found, const Outcome& expected) {
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-10 * expected.losses[step]) << "step " << step + 1;
+    EXPECT_NEAR(found.norms[step], expected.norms[step], 1e-8 * expected.norms[step]) << "step " << step + 1;
+  }
+  ASSERT_EQ(found.state.size(), expected.state.size());
+  for (const auto& [name, tensor] : expected.state) {
+    ASSERT_TRUE(found.state.contains(name)) << name;
+    EXPECT_TRUE(found.state.at(name).allclose(tensor, 1e-8, 1e-12)) << name;
+  }
+}
+
+const Outcome& Alone(const std::vector<std::string>& freeze = {}) {
+  static std::map<std::vector<std::string>, Outcome> outcomes;
+  auto [it, is_new] = outcomes.try_emplace(freeze);
+  if (is_new) it->second = Train({.options = {}, .mesh = {}, .freeze = freeze});
+  return it->second;
+}
+
+CollectiveCount CountOf(const CollectiveCounts& counts, CollectiveKind kind) {
+  auto it = counts.find({kind, at::kDouble});
+  return it == counts.end() ? CollectiveCount{} : it->second;
+}
+CollectiveCount Gathers(const Outcome& outcome) { return CountOf(outcome.shard, CollectiveKind::kAllGather); }
+int64_t Count(const Outcome& outcome, const std::string& line) {
+  return std::count(outcome.last_step.begin(), outcome.last_step.end(), line);
+}
+
+TEST(PersistElements, KeepSmallParametersWhole_InOneGatherAStep) {
+  const Job plain{.options = {.strategy = Strategy::kZero3}, .mesh = {.dp_shard = 3}};
+  Job small = plain, all = plain, two_axes = plain, every = plain;
+  small.options.persist_elements = 100;
+  all.options.persist_elements = 1000000;
+  two_axes.options = {.strategy = Strategy::kHsdp, .persist_elements = 100};
+  two_axes.mesh = {.dp_replicate = 2, .dp_shard = 2};
+  every.options.persist_elements = 100;
+  every.options.reduce_every_micro_batch = true;
+
+  const Outcome before = Train(plain), after = Train(small), whole = Train(all);
+
+  ExpectSame(after, Alone());
+  ExpectSame(whole, Alone());
+  ExpectSame(Train(two_axes), Alone());
+  ExpectSame(Train(every), Alone());
+  EXPECT_EQ(Count(after, "gather persistent"), 1);
+  EXPECT_EQ(Count(after, "reduce persistent"), 1);
+  EXPECT_LT(Gathers(after).elements, Gathers(before).elements);
+  EXPECT_EQ(Count(whole, "gather h.0"), 0);
+  EXPECT_LT(Gathers(whole).operations, Gathers(before).operations / 3);
+}
+
+TEST(ReshardAfterForward, ToN_GathersAgainAmongN) {
+  Job plain{.options = {.strategy = Strategy::kFsdp}, .mesh = {.dp_shard = 4}};
+  Job two = plain, without_overlap = plain, across = plain;
+  two.reshard_to = without_overlap.reshard_to = 2;
+  without_overlap.options.overlap = false;
+  across.mesh = {.dp_replicate = 2, .dp_shard = 2};
+  across.options.strategy = Strategy::kHsdp;
+  across.reshard_to = 2;
+
+  const Outcome before = Train(plain), after = Train(two);
+
+  ExpectSame(after, Alone());
+  ExpectSame(Train(without_overlap), Alone());
+  ExpectSame(Train(across), Alone());
+  EXPECT_EQ(Count(after, "gather h.1"), Count(before, "gather h.1"));
+  // Two rounds a step; the last of the three blocks stays for its backward.
+  EXPECT_EQ(CountOf(after.reshard, CollectiveKind::kAllGather).operations, uint64_t{2 * 2 * kSteps});
+  EXPECT_LT(Gathers(after).operations, Gathers(before).operations);
+}
+
+// Most all-gathers that were on their way at once.
+int MostAtOnce(const Outcome& outcome) {
+  int most = 0;
+  for (const Event& event : outcome.events) {
+    if (event.kind != EventKind::kGather) continue;
+    most = std::max(
+        most, static_cast<int>(std::count_if(outcome.events.begin(), outcome.events.end(), [&](const Event& other) {
+          return other.kind == EventKind::kGather && other.began_ns <= event.began_ns &&
+                 (other.ended_ns < 0 || other.ended_ns > event.began_ns);
+        })));
+  }
+  return most;
+}
+
+TEST(GatherBucketElements, LimitWhatIsOnItsWayAfterAStep) {
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
+    Job plain{.options = {.strategy = strategy, .bucket_elements = 2000}, .mesh = {.dp_shard = 2}};
+    Job one = plain, waiting = plain;
+    one.options.gather_bucket_elements = 1;
+    waiting.options.overlap = false;
+
+    const Outcome all = Train(plain), limited = Train(one);
+
+    ExpectSame(all, Alone());
+    ExpectSame(limited, Alone());
+    ExpectSame(Train(waiting), Alone());
+    EXPECT_GT(MostAtOnce(all), 2);
+    EXPECT_EQ(MostAtOnce(limited), 1);
+    EXPECT_EQ(Gathers(all).operations, Gathers(limited).operations);
+  }
+}
+
+TEST(AllGather, False_IsABroadcastFromEachOwner) {
+  Job plain{.options = {.strategy = Strategy::kZero2, .bucket_elements = 2000}, .mesh = {.dp_shard = 3}};
+  Job broadcasts = plain;
+  broadcasts.options.all_gather = false;
+
+  const Outcome gathered = Train(plain), sent = Train(broadcasts);
+
+  ExpectSame(sent, gathered);
+  const uint64_t before = CountOf(gathered.shard, CollectiveKind::kBroadcast).operations;
+  EXPECT_EQ(CountOf(sent.shard, CollectiveKind::kBroadcast).operations - before, 3 * Gathers(gathered).operations);
+  EXPECT_EQ(Gathers(sent).operations, 0u);
+}
+
+TEST(Freeze, OfLowerUnits_SparesTheirBackwardAndSecondGather) {
+  const Outcome outcome = Train({.options = {.strategy = Strategy::kFsdp, .prefetch_elements = 0},
+                                 .mesh = {.dp_shard = 2},
+                                 .freeze = {"wte.*", "wpe.*", "h.0.*", "h.2.mlp.*"},
+                                 .micro = 4});
+
+  EXPECT_THAT(outcome.last_step, ElementsAre("gather root", "forward root",                           //
+                                             "gather h.0", "forward h.0", "free h.0",                 //
+                                             "gather h.1", "forward h.1", "free h.1",                 //
+                                             "gather h.2", "forward h.2", "free h.2",                 //
+                                             "gather h.2", "backward root",                           //
+                                             "backward h.2", "reduce h.2", "free h.2",                //
+                                             "gather h.1", "backward h.1", "reduce h.1", "free h.1",  //
+                                             "reduce root", "free root", "step model"));
+}
+
+TEST(Freeze, LeavesNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
+  const std::vector<std::string> freeze = {"wte.*", "wpe.*", "h.0.*", "h.2.mlp.c_fc.*"};
+  std::vector<std::string> trained;
+  for (const std::string& name : Gpt2ParameterNames(3)) {
+    const bool frozen =
+        absl::StartsWith(name, "w") || absl::StartsWith(name, "h.0.") || absl::StartsWith(name, "h.2.mlp.c_fc.");
+    if (!frozen) trained.push_back(name);
+  }
+  const auto fresh = NewModel();
+  for (Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kHsdp}) {
+    for (int64_t persist : {0, 100}) {
+      Job run{.options = {.strategy = strategy, .bucket_elements = 2000, .persist_elements = persist},
+              .freeze = freeze};
+      run.mesh = strategy == Strategy::kDdp    ? MeshShape{.dp_replicate = 3}
+                 : strategy == Strategy::kHsdp ? MeshShape{.dp_replicate = 2, .dp_shard = 2}
+                                               : MeshShape{.dp_shard = 3};
+      SCOPED_TRACE(absl::StrCat(StrategyWord(strategy), " persist ", persist));
+
+      const Outcome outcome = Train(run);
+
+      ExpectSame(outcome, Alone(freeze));
+      EXPECT_THAT(outcome.moments, UnorderedElementsAreArray(trained));
+      for (const NamedTensor& parameter : fresh->parameters()) {
+        const bool changed = !outcome.state.at("parameter " + parameter.name).equal(parameter.tensor);
+        EXPECT_EQ(changed, std::count(trained.begin(), trained.end(), parameter.name) > 0) << parameter.name;
+      }
+    }
+  }
+}
+
+// Nothing but the last norm is trained: no unit takes part in backward.
+TEST(Freeze, OfAllUnits_LeavesTheRoot) {
+  const std::vector<std::string> freeze = {"w*", "h.*"};
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kFsdp}) {
+    const Outcome outcome = Train({.options = {.strategy = strategy}, .mesh = {.dp_shard = 2}, .freeze = freeze});
+    ExpectSame(outcome, Alone(freeze));
+    EXPECT_EQ(Count(outcome, "backward h.2"), 0);
+  }
+}
+
+void ExpectSameBits(const Outcome& found, const Outcome& expected) {
+  for (int step = 0; step < kSteps; ++step) {  // threads add theirs up in any order
+    EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-12 * expected.losses[step]) << "step " << step + 1;
+  }
+  EXPECT_EQ(found.norms, expected.norms);
+  ASSERT_EQ(found.state.size(), expected.state.size());
+  for (const auto& [name, tensor] : expected.state) EXPECT_TRUE(found.state.at(name).equal(tensor)) << name;
+}
+
+const std::vector<std::string> kSomeFrozen = {"wte.*", "h.0.*", "h.2.mlp.c_fc.*"};
+
+// Every other key together, of each strategy.
+std::vector<Job> JobsOfManyKeys() {
+  std::vector<Job> jobs;
+  for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2}) {
+    jobs.push_back({.options = {.strategy = strategy,
+                                .bucket_elements = 2000,
+                                .gather_bucket_elements = 4000,
+                                .all_gather = strategy == Strategy::kZero1},
+                    .mesh = {.dp_shard = 3}});
+  }
+  jobs.push_back({.options = {.strategy = Strategy::kDdp, .bucket_elements = 2000}, .mesh = {.dp_replicate = 2}});
+  jobs.push_back({.options = {.strategy = Strategy::kZero3, .persist_elements = 100}, .mesh = {.dp_shard = 1}});
+  jobs.push_back({.options = {.strategy = Strategy::kFsdp, .persist_elements = 20}, .mesh = {.dp_shard = 4}});
+  jobs.back().reshard_to = 2;
+  jobs.push_back({.options = {.strategy = Strategy::kHsdp, .overlap = false, .persist_elements = 20},
+                  .mesh = {.dp_replicate = 2, .dp_shard = 2}});
+  jobs.back().reshard_to = 2;
+  return jobs;
+}
+
+TEST(Offload, WithEveryOtherKey_ChangesNoBit) {
+  for (Job run : JobsOfManyKeys()) {
+    for (const std::vector<std::string>& freeze : {std::vector<std::string>(), kSomeFrozen}) {
+      run.freeze = freeze;
+      run.options.offload = {};
+      const Outcome expected = Train(run);
+      for (Offload offload : {Offload{.optimizer = true}, Offload{.parameters = true}, Offload{true, true}}) {
+        SCOPED_TRACE(absl::StrCat(StrategyWord(run.options.strategy), " frozen ", freeze.size(), " optimizer ",
+                                  offload.optimizer, " parameters ", offload.parameters));
+        run.options.offload = offload;
+        run.options.optimizer_tile_elements = 400;
+
+        const Outcome found = Train(run);
+
+        ExpectSameBits(found, expected);
+        EXPECT_EQ(CountOf(found.reshard, CollectiveKind::kAllGather).operations,
+                  CountOf(expected.reshard, CollectiveKind::kAllGather).operations);
+      }
+    }
+  }
+}
+
+TEST(Unbacked, WithEveryOtherKey_ChangesNoBit) {
+  for (Job run : JobsOfManyKeys()) {
+    run.freeze = kSomeFrozen;
+    const Outcome expected = Train(run);
+    run.backed = false;
+    SCOPED_TRACE(StrategyWord(run.options.strategy));
+    ExpectSameBits(Train(run), expected);
+  }
+}
+
+// Of fp64: a second copy and two moments of what is trained; the parameters of what is frozen are on the device alone.
+TEST(Freeze, LeavesNothingOfItInHostMemory) {
+  Ledger& ledger = Ledger::OfProcess();
+  auto bytes = [&](MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; };
+  const int64_t host = bytes(MemoryKind::kHost), parameters = bytes(MemoryKind::kParameters);
+  OnThreads({}, [&](const ThreadRank& rank) -> absl::Status {
+    auto model = NewModel();
+    RETURN_IF_ERROR(Freeze({"wte.*", "wpe.*", "h.0.*", "h.1.*"}, *model));
+    int64_t trained = 0;
+    for (const NamedTensor& parameter : model->parameters()) {
+      if (parameter.tensor.requires_grad()) trained += parameter.tensor.numel();
+    }
+    EXPECT_LT(3 * trained, 2 * model->num_elements());
+    const DataParallelOptions options{.strategy = Strategy::kZero1, .offload = {.optimizer = true}, .ledger = &ledger};
+    ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, rank.communicators(), options));
+    EXPECT_GE(bytes(MemoryKind::kHost) - host, 3 * 8 * trained);
+    EXPECT_LT(bytes(MemoryKind::kHost) - host, 3 * 8 * trained * 5 / 4) << "but for padding";
+    EXPECT_GE(bytes(MemoryKind::kParameters) - parameters, 8 * model->num_elements());
+    return absl::OkStatus();
+  });
+}
+
+TEST(Freeze, ThatSaysNothingOrEverythingIsRefused) {
+  EXPECT_THAT(Freeze({"h.9.*", "wte.*"}, *NewModel()).message(), HasSubstr("no parameter matches 'h.9.*'"));
+  EXPECT_THAT(Freeze({"*"}, *NewModel()).message(), HasSubstr("all 40 parameters match"));
+  EXPECT_TRUE(Freeze({}, *NewModel()).ok());
+  EXPECT_TRUE(Freeze({"h.0.*"}, *NewModel(1, /*backed=*/false)).ok());
+}
+
+TEST(Names, AreThoseTheSpecificationChecksBy) {
+  std::vector<std::string> names;
+  const auto model = NewModel();
+  for (const NamedTensor& parameter : model->parameters()) names.push_back(parameter.name);
+  EXPECT_THAT(Gpt2ParameterNames(3), UnorderedElementsAreArray(names));
+}
+
+// However a step's sequences are cut into micro-batches, and however few of a micro-batch's tokens count.
+TEST(RaggedTokenCounts, ManySmallMicroBatchesAreOneLargeOne) {
+  const Outcome large = Train({.options = {}, .mesh = {}, .micro = 8, .ragged = true});
+  for (int64_t micro : {1, 2, 4}) {
+    ExpectSame(Train({.options = {}, .mesh = {}, .micro = micro, .ragged = true}), large);
+    ExpectSame(
+        Train({.options = {.strategy = Strategy::kFsdp}, .mesh = {.dp_shard = 3}, .micro = micro, .ragged = true}),
+        large);
+    ExpectSame(
+        Train({.options = {.bucket_elements = 2000}, .mesh = {.dp_replicate = 2}, .micro = micro, .ragged = true}),
+        large);
+  }
+  EXPECT_GT(std::abs(large.losses[0] - Alone().losses[0]), 1e-6) << "all tokens counted";
+}
+
+}  // namespace
+}  // namespace trainyard

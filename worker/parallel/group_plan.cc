@@ -1,0 +1,100 @@
+#include "worker/parallel/group_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "worker/parallel/buckets.h"
+
+namespace trainyard {
+namespace {
+
+constexpr Placement kR = Placement::kReplicate, kS = Placement::kShard;
+constexpr Placements kWhole = {kR, kR, kR};
+
+bool IsTrained(const Model& model, int parameter) { return model.parameters()[parameter].tensor.requires_grad(); }
+
+int64_t SizeOf(const Model& model, int parameter) { return model.parameters()[parameter].tensor.numel(); }
+
+class Planner {
+ public:
+  Planner(const Model& model, const DataParallelOptions& options)
+      : model_(model), options_(options), placements_(PlacementsOf(options.strategy)) {}
+
+  void Buckets(const std::vector<int>& ready_order) {
+    std::vector<int64_t> sizes;
+    for (size_t i = 0; i < model_.parameters().size(); ++i) sizes.push_back(SizeOf(model_, static_cast<int>(i)));
+    for (std::vector<int>& bucket : CutBuckets(sizes, ready_order, options_.bucket_elements)) {
+      plans_.push_back({absl::StrCat("bucket ", plans_.size()), std::move(bucket), placements_});
+    }
+    std::vector<int> frozen;
+    for (size_t i = 0; i < model_.parameters().size(); ++i) {
+      if (!IsTrained(model_, static_cast<int>(i))) frozen.push_back(static_cast<int>(i));
+    }
+    Add({"frozen", std::move(frozen), kWhole, /*trained=*/false});
+  }
+
+  void Units() {
+    GroupPlan small{"persistent", {}, {kR, kS, kS}}, small_frozen{"persistent frozen", {}, kWhole, /*trained=*/false};
+    std::vector<GroupPlan> frozen;
+    for (size_t u = 0; u < model_.units().size(); ++u) {
+      const Unit& unit = model_.units()[u];
+      const int number = static_cast<int>(u);
+      GroupPlan own{unit.name, {}, placements_, true, number};
+      GroupPlan apart{absl::StrCat(unit.name, " frozen"), {}, placements_, false, number};
+      for (int i = unit.first_parameter; i < unit.first_parameter + unit.num_parameters; ++i) {
+        const bool stays = SizeOf(model_, i) < options_.persist_elements, trained = IsTrained(model_, i);
+        (stays ? trained ? small : small_frozen : trained ? own : apart).parameters.push_back(i);
+      }
+      Add(std::move(own));
+      if (!apart.parameters.empty()) frozen.push_back(std::move(apart));
+    }
+    Add(std::move(small));
+    for (GroupPlan& apart : frozen) Add(std::move(apart));
+    Add(std::move(small_frozen));
+  }
+
+  std::vector<GroupPlan> Take() { return std::move(plans_); }
+
+ private:
+  void Add(GroupPlan plan) {
+    if (!plan.parameters.empty()) plans_.push_back(std::move(plan));
+  }
+
+  const Model& model_;
+  const DataParallelOptions& options_;
+  const Placements placements_;
+  std::vector<GroupPlan> plans_;
+};
+
+}  // namespace
+
+std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions& options,
+                                  const std::vector<int>& ready_order) {
+  Planner planner(model, options);
+  if (PlacementsOf(options.strategy).parameters == kS) {
+    planner.Units();
+  } else {
+    planner.Buckets(ready_order);
+  }
+  return planner.Take();
+}
+
+std::vector<int> ReverseOrder(const Model& model) {
+  std::vector<int> order;
+  for (int i = static_cast<int>(model.parameters().size()) - 1; i >= 0; --i) {
+    if (IsTrained(model, i)) order.push_back(i);
+  }
+  return order;
+}
+
+int FirstBackwardUnit(const Model& model) {
+  for (size_t u = 0; u < model.units().size(); ++u) {
+    const Unit& unit = model.units()[u];
+    for (int i = unit.first_parameter; i < unit.first_parameter + unit.num_parameters; ++i) {
+      if (IsTrained(model, i) && (u > 0 || model.FeedsUnits(i))) return std::max(static_cast<int>(u), 1);
+    }
+  }
+  return static_cast<int>(model.units().size());
+}
+
+}  // namespace trainyard
