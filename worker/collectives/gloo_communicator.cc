@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
@@ -140,13 +141,14 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     // Everyone sends everyone its part, and sums what it gets. LibTorch's own sends twice as much (it takes its part of
     // an all-reduce), reads `in` when it is started instead of in its turn, and sums in the order of a ring.
-    at::Tensor parts;
-    auto sum = [this, &parts, to = out.detach()] {
-      return [world = world_size_, parts, to] {
-        const auto* from = static_cast<const std::byte*>(parts.const_data_ptr());
+    std::shared_ptr<Scratch> scratch;
+    auto sum = [this, &scratch, to = out.detach()] {
+      return [world = world_size_, scratch, to] {
+        const auto* from = static_cast<const std::byte*>(scratch->memory.const_data_ptr());
         std::vector<const std::byte*> of_rank;
         for (int rank = 0; rank < world; ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
         SumInRankOrder(to.scalar_type(), of_rank.data(), world, static_cast<std::byte*>(to.data_ptr()), to.numel());
+        scratch->is_over = true;
       };
     };
     return Start(
@@ -157,7 +159,8 @@ class GlooCommunicator final : public Communicator {
                           in.is_contiguous() && out.is_contiguous(),
                       "the parts do not make up the whole, densely");
           at::Tensor from = in.detach().view(-1);
-          parts = TakeScratch(from);
+          scratch = TakeScratch(static_cast<int64_t>(from.nbytes()));
+          at::Tensor parts = scratch->memory.narrow(0, 0, static_cast<int64_t>(from.nbytes())).view(from.scalar_type());
           std::vector<int64_t> equal;
           return group_->alltoall_base(parts, from, equal, equal);
         },
@@ -198,16 +201,22 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
-  // As many elements of the same type, of memory that no operation uses any more: a step like the one before allocates
-  // nothing. Of the one thread.
-  at::Tensor TakeScratch(const at::Tensor& like) {
-    const int64_t bytes = static_cast<int64_t>(like.nbytes());
-    for (at::Tensor& kept : scratch_) {
-      if (kept.storage().use_count() > 1) continue;
-      if (kept.numel() < bytes) kept = at::empty({bytes}, at::kByte);
-      return kept.narrow(0, 0, bytes).view(like.scalar_type());
+  struct Scratch {
+    at::Tensor memory;
+    bool is_over = false;  // the operation that it was taken for
+  };
+  // So many bytes at least, which are the operation's until it drops them: a step like the one before allocates
+  // nothing. Not told by the tensor's own count, as gloo's thread lets go of it some time after it is done. Of the one
+  // thread.
+  std::shared_ptr<Scratch> TakeScratch(int64_t bytes) {
+    for (const std::shared_ptr<Scratch>& kept : scratch_) {
+      if (kept.use_count() > 1) continue;
+      // What nobody waited for may still be written to; gloo keeps it as long as that.
+      if (!kept->is_over || kept->memory.numel() < bytes) kept->memory = at::empty({bytes}, at::kByte);
+      kept->is_over = false;
+      return kept;
     }
-    return scratch_.emplace_back(at::empty({bytes}, at::kByte)).narrow(0, 0, bytes).view(like.scalar_type());
+    return scratch_.emplace_back(std::make_shared<Scratch>(Scratch{.memory = at::empty({bytes}, at::kByte)}));
   }
 
   // `finish` is asked after `launch` what the wait has to do in the end.
@@ -232,7 +241,7 @@ class GlooCommunicator final : public Communicator {
   const int rank_;
   const int world_size_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  std::vector<at::Tensor> scratch_;
+  std::vector<std::shared_ptr<Scratch>> scratch_;
   OperationLog log_;
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
