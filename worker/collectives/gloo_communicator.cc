@@ -134,7 +134,7 @@ class GlooCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
     return Start("all-gather", in, [&] {
-      at::Tensor to = out.detach(), from = in.detach();
+      at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // LibTorch looks at shapes
       return group_->_allgather_base(to, from);
     });
   }

@@ -119,7 +119,7 @@ std::string NameOf(const testing::TestParamInfo<Group>& info) {
   return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}), "_", info.param.size);
 }
 
-// More than a piece of shared memory, not a multiple of anything, and nothing at all.
+// More than a piece of shared memory, not a multiple of anything, of any shape, and nothing at all.
 absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   const int64_t n = comm.world_size(), rank = comm.rank(), size = 100'003;
   const double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -127,10 +127,10 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   auto reduced = comm.AllReduceSum(large), empty = comm.AllReduceSum(none);
   RETURN_IF_ERROR(reduced->Wait());
   RETURN_IF_ERROR(ExpectAll(large.sub(at::arange(size, at::kDouble).mul_(sum)), 0, "large"));
-  at::Tensor gathered = at::full({n * size}, -1, at::kLong), part = at::full({size}, -1, at::kLong);
+  at::Tensor gathered = at::full({n, size}, -1, at::kLong), part = at::full({size}, -1, at::kLong);
   at::Tensor mine = comm.NewBuffer(size, at::kLong).copy_(at::arange(size, at::kLong).add_(rank * size));
   RETURN_IF_ERROR(comm.AllGather(gathered, mine)->Wait());
-  RETURN_IF_ERROR(ExpectAll(gathered.sub(at::arange(n * size, at::kLong)), 0, "gathered"));
+  RETURN_IF_ERROR(ExpectAll(gathered.view(-1).sub(at::arange(n * size, at::kLong)), 0, "gathered"));
   RETURN_IF_ERROR(comm.ReduceScatterSum(part, at::arange(n * size, at::kLong))->Wait());
   RETURN_IF_ERROR(ExpectAll(part.sub(at::arange(size, at::kLong).add_(rank * size).mul_(n)), 0, "part"));
   RETURN_IF_ERROR(comm.Broadcast(large, 0)->Wait());
