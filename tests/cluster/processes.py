@@ -1,7 +1,7 @@
 """Follows every process a test starts, also those that outlive their parents, so that "nothing is left running" is a fact.
 
 The test process makes itself a subreaper: a shim or trainer whose parent dies becomes its child instead of init's. Zombies
-among those are collected at once by a thread, as init would do; processes started through subprocess stay subprocess's.
+among those are collected at once by a thread, as init would do; processes started through `start`, and trainctl, are not.
 """
 
 import ctypes
@@ -41,7 +41,8 @@ def _collect_orphans():
     while True:
         for pid in _children(me):
             stat = _stat(pid)
-            if not stat or stat[0] != "Z" or not name_of(pid).startswith("train"):
+            # Not trainctl, which is nobody's orphan: to subprocess.run a process that somebody else has collected ended with 0.
+            if not stat or stat[0] != "Z" or not name_of(pid).startswith("trainyard-"):
                 continue
             with _lock:
                 if pid not in _popen_pids:
