@@ -38,6 +38,28 @@ class RunTest : public SmallJobTest {
     return RunRank(order, {.link = link, .file_system = disk, .log = log_, .told_to_leave = [leave] { return leave; }});
   }
 
+  // Both ranks of `order`, as threads. LibTorch's dropout draws from a generator of the whole process, so there is
+  // none.
+  static void RunTwo(StartOrder order, FakeLink (&links)[2]) {
+    order.world_size = 2;
+    order.config.model.dropout = 0;
+    std::ostringstream logs[2];
+    ExitCode codes[2];
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; ++r) {
+      order.rank = r;
+      ranks.emplace_back([&, r, order] {
+        codes[r] =
+            RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
+                              return false;
+                            }});
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(codes[0], kExitDone) << logs[0].str();
+    EXPECT_EQ(codes[1], kExitDone) << logs[1].str();
+  }
+
   // Of the steps after `first_step`.
   static std::vector<double> Losses(const FakeLink& link, uint64_t first_step = 0) {
     std::vector<double> losses;
@@ -277,26 +299,9 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
     FakeStore store;
     FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
     links[0].StopAfterReportOf(stop_after);
-    std::ostringstream logs[2];
-    ExitCode codes[2];
-    std::vector<std::thread> ranks;
-    for (int r = 0; r < 2; ++r) {
-      ranks.emplace_back([&, r] {
-        StartOrder order = Order(run, 8);
-        order.rank = r;
-        order.world_size = 2;
-        order.resume = resume;
-        // Here the ranks are threads, and LibTorch's dropout draws from a generator of the whole process.
-        order.config.model.dropout = 0;
-        codes[r] =
-            RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
-                              return false;
-                            }});
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-    EXPECT_EQ(codes[0], kExitDone) << logs[0].str();
-    EXPECT_EQ(codes[1], kExitDone) << logs[1].str();
+    StartOrder order = Order(run, 8);
+    order.resume = resume;
+    RunTwo(order, links);
     EXPECT_EQ(links[0].FactsOf<FinishedFact>().at(0).step, links[1].FactsOf<FinishedFact>().at(0).step);
     EXPECT_THAT(links[1].steps(), SizeIs(0));
     for (double loss : Losses(links[0])) losses.push_back(loss);
@@ -325,25 +330,10 @@ TEST_F(RunTest, TwoRanks_GoOnFromAnImportedModelOfStepZero_Alike) {
   auto both = [&](const std::string& run, bool resume, const std::string& init_from) {
     FakeStore store;
     FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
-    std::ostringstream logs[2];
-    std::vector<std::thread> ranks;
-    for (int r = 0; r < 2; ++r) {
-      ranks.emplace_back([&, r] {
-        StartOrder order = Order(run, 4);
-        order.rank = r;
-        order.world_size = 2;
-        order.resume = resume;
-        order.config.model.dropout = 0;
-        order.config.model.init_from = init_from;
-        EXPECT_EQ(RunRank(order, {.link = links[r],
-                                  .file_system = FileSystem::Real(),
-                                  .log = logs[r],
-                                  .told_to_leave = [] { return false; }}),
-                  kExitDone)
-            << logs[r].str();
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
+    StartOrder order = Order(run, 4);
+    order.resume = resume;
+    order.config.model.init_from = init_from;
+    RunTwo(order, links);
     return Losses(links[0]);
   };
 
