@@ -104,6 +104,8 @@ class Core {
     bool has_spec = false;
     bool go_sent = false;            // on this link
     uint64_t stop_sent = 0;          // the newest stop that was told on this link
+    uint64_t save_sent = 0;          // the newest wish for a save that was
+    std::string grants_sent;         // and the words on ready checkpoints, as bytes
     uint64_t last_fact = 0;          // highest number of its own that it has told
     uint64_t last_fact_durable = 0;  // highest that the coordinator has acknowledged
 
@@ -158,6 +160,7 @@ class Core {
   void On(LogsEnded event);
   void Admit(Trainer& trainer);
   void TellLink(Trainer& trainer);
+  void TellLinkOfSaves(Trainer& trainer);
   void TellExitWhenDue(Trainer& trainer);
   void Signal(Trainer& trainer, int signal);
   Trainer* FindByLink(LinkId link);

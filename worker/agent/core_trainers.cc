@@ -36,6 +36,7 @@ bool IsTrainersFact(const v1::Fact& fact) {
   switch (fact.kind_case()) {
     case v1::Fact::kRegistered:
     case v1::Fact::kReady:
+    case v1::Fact::kSaveReady:
     case v1::Fact::kSaved:
     case v1::Fact::kSaveFailed:
     case v1::Fact::kBroken:
@@ -170,6 +171,8 @@ void Core::On(LinkOpened event) {
   trainer.has_spec = registration.reconnect();
   trainer.go_sent = false;
   trainer.stop_sent = 0;
+  trainer.save_sent = 0;
+  trainer.grants_sent.clear();
   links_[event.link] = id;
   if (trainer.last_fact_durable > 0) {
     v1::LinkMessage message;
@@ -204,6 +207,21 @@ void Core::TellLink(Trainer& trainer) {
     message.mutable_stop()->set_needs_save(trainer.desired->stop_needs_save());
     Emit(SendLink{trainer.link, message});
   }
+  TellLinkOfSaves(trainer);
+}
+
+void Core::TellLinkOfSaves(Trainer& trainer) {
+  v1::LinkMessage message;
+  if (trainer.desired->save_requests() > trainer.save_sent) {
+    trainer.save_sent = trainer.desired->save_requests();
+    message.mutable_save()->set_request(trainer.save_sent);
+    Emit(SendLink{trainer.link, message});
+  }
+  *message.mutable_grants()->mutable_grants() = trainer.desired->grants();
+  std::string grants = message.grants().SerializeAsString();
+  if (grants == trainer.grants_sent) return;
+  trainer.grants_sent = std::move(grants);
+  Emit(SendLink{trainer.link, std::move(message)});
 }
 
 void Core::On(LinkFact event) {

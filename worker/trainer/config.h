@@ -119,6 +119,14 @@ struct TrainConfig {
   bool allow_data_change = false;
 };
 
+// A checkpoint that the coordinator granted its name, whether or not it was heard to have got it.
+struct GrantedSave {
+  uint64_t step = 0;
+  uint64_t generation = 0;
+  std::string manifest_hash;
+  bool operator==(const GrantedSave&) const = default;
+};
+
 // What the daemon gives a trainer once it has registered.
 struct StartOrder {
   std::string job_id;
@@ -134,6 +142,7 @@ struct StartOrder {
   bool resume = false;
   // The step the coordinator wants to go on from. None: the newest good one, else the start.
   std::optional<uint64_t> restart_step;
+  std::vector<GrantedSave> grants;  // of earlier generations, oldest first; a few. Rank 0's alone
   std::string spec_bytes;
   std::string spec_digest;  // computed here, over these very bytes
   TrainConfig config;

@@ -133,6 +133,21 @@ StopRequest GrpcLink::stop_request() const {
   return stop_request_;
 }
 
+absl::Status GrpcLink::AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) {
+  const ReadySave save(step, manifest_hash);
+  absl::MutexLock lock(&mu_);
+  changed_.AwaitFor(&mu_, limit, [&] { return grants_.contains(save) || !aborted_.ok(); });
+  if (auto word = grants_.find(save); word != grants_.end()) return word->second;
+  RETURN_IF_ERROR(aborted_);
+  return absl::DeadlineExceededError(absl::StrCat("the coordinator has said nothing of the checkpoint of step ", step,
+                                                  " for ", absl::FormatDuration(limit)));
+}
+
+uint64_t GrpcLink::save_requests() const {
+  absl::MutexLock lock(&mu_);
+  return save_requests_;
+}
+
 void GrpcLink::OnAbort(std::function<void(std::string)> callback) {
   std::string reason;
   {

@@ -6,9 +6,11 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,6 +46,8 @@ class GrpcLink final : public Link {
   void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) override;
   absl::Status AwaitGo(const std::function<bool()>& interrupted) override;
   StopRequest stop_request() const override;
+  absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) override;
+  uint64_t save_requests() const override;
   void OnAbort(std::function<void(std::string)> callback) override;
   absl::Status abort_status() const override;
   void Close(absl::Duration limit) override;
@@ -54,6 +58,7 @@ class GrpcLink final : public Link {
 
  private:
   using Stream = grpc::ClientReaderWriter<v1::TrainerMessage, v1::LinkMessage>;
+  using ReadySave = std::pair<uint64_t, std::string>;  // step, manifest hash
 
   // Deadlines are kept by the steady clock.
   static absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
@@ -69,6 +74,7 @@ class GrpcLink final : public Link {
   absl::Time NextWrite() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool TakeMessage(absl::Time now, v1::TrainerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FillStand(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteGrants(const v1::GrantSaves& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
 
   // Returns false when the link was closed or aborted meanwhile.
@@ -84,6 +90,8 @@ class GrpcLink final : public Link {
   std::unique_ptr<absl::StatusOr<StartOrder>> order_ ABSL_GUARDED_BY(mu_);
   bool go_ ABSL_GUARDED_BY(mu_) = false;
   StopRequest stop_request_ ABSL_GUARDED_BY(mu_);
+  std::map<ReadySave, absl::Status> grants_ ABSL_GUARDED_BY(mu_);  // of this generation: the newest few words
+  uint64_t save_requests_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   std::function<void(std::string)> on_abort_ ABSL_GUARDED_BY(mu_);
   PhaseClock phases_ ABSL_GUARDED_BY(mu_){std::chrono::steady_clock::now()};

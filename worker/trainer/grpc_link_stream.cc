@@ -18,6 +18,8 @@ namespace {
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
 // A rank is heard of this often even when it has nothing new.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
+// Words on saves of the past that nobody waits for any more; more than a coordinator tells at once.
+constexpr size_t kGrantsKept = 64;
 
 // The daemon has said that this process is not to go on.
 bool IsFinal(const absl::Status& status) {
@@ -102,6 +104,12 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
       if (message.stop().request() <= stop_request_.number) break;
       stop_request_ = {.number = message.stop().request(), .needs_save = message.stop().needs_save()};
       break;
+    case v1::LinkMessage::kSave:
+      save_requests_ = std::max(save_requests_, message.save().request());
+      break;
+    case v1::LinkMessage::kGrants:
+      NoteGrants(message.grants());
+      break;
     case v1::LinkMessage::kAck:
       outbox_.Acknowledge(message.ack().sequence());
       break;
@@ -109,6 +117,15 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
       break;
   }
   changed_.SignalAll();
+}
+
+void GrpcLink::NoteGrants(const v1::GrantSaves& message) {
+  for (const v1::CheckpointGrant& grant : message.grants()) {
+    if (grant.generation() != key_.generation()) continue;
+    grants_[{grant.step(), grant.manifest_hash()}] =
+        grant.refused() ? absl::FailedPreconditionError(grant.reason()) : absl::OkStatus();
+  }
+  while (grants_.size() > kGrantsKept) grants_.erase(grants_.begin());
 }
 
 void GrpcLink::AbortWith(std::string reason) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,12 +42,21 @@ struct SavedFact {
   std::string path;
   std::string manifest_hash;
   uint64_t size_bytes = 0;
-  double seconds = 0;
+  double seconds = 0;                  // from its beginning to its name
+  std::optional<double> stall_s = {};  // of them training stood still for it; none: all
 };
 struct SaveFailedFact {
   uint64_t step = 0;
   std::string message;
   uint64_t stop_request = 0;  // the stop it was made for, which is off now; 0: none
+  bool withdrawn = false;     // nothing failed: a newer complete one took its place before it had a name
+};
+// A complete partial checkpoint that asks for its name; the answer comes by AwaitGrant. It may be told again.
+struct SaveReadyFact {
+  uint64_t step = 0;
+  std::string path;  // that it will have
+  std::string manifest_hash;
+  uint64_t size_bytes = 0;
 };
 struct BrokenFact {
   uint64_t step = 0;
@@ -64,6 +74,7 @@ struct RefusedFact {
 struct RestoredFact {
   uint64_t step = 0;
   std::string path;
+  std::string manifest_hash;
 };
 struct ProbeFact {
   double matmul_gflops = 0;
@@ -80,7 +91,7 @@ struct DecidedFact {
   std::vector<Decision> decisions;
 };
 using TrainerFact = std::variant<RegisteredFact, ReadyFact, SavedFact, SaveFailedFact, BrokenFact, FinishedFact,
-                                 RefusedFact, RestoredFact, ProbeFact, DecidedFact>;
+                                 RefusedFact, RestoredFact, ProbeFact, DecidedFact, SaveReadyFact>;
 
 // Bytes that this rank holds of one kind; see MemoryUse in proto/trainyard/v1/service.proto.
 struct MemoryUse {
@@ -169,6 +180,14 @@ class Link : public KeyValueStore {
   // `interrupted` became true (asked about every 50 ms).
   virtual absl::Status AwaitGo(const std::function<bool()>& interrupted) = 0;
   virtual StopRequest stop_request() const = 0;
+
+  // Waits up to `limit` for the coordinator's word on this generation's ready checkpoint of `step` with that manifest
+  // hash. A word that came stays: it is given again, also after the generation's end. Possible errors:
+  // FailedPrecondition it is refused, with the reason; DeadlineExceeded there is no word yet (the coordinator may be
+  // away); Aborted the generation ended without one.
+  virtual absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) = 0;
+  // Saves that were asked for so far in this generation; each greater number acts once. Rank 0's alone counts.
+  virtual uint64_t save_requests() const = 0;
 
   // Called once, from a thread of the link, when the generation is over, with the reason; at once if it is over
   // already.

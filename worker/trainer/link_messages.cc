@@ -58,6 +58,11 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
   order.local_world_size = static_cast<int>(trainer.local_world_size());
   order.resume = trainer.resume();
   if (trainer.has_restart_from()) order.restart_step = trainer.restart_from().step();
+  for (const v1::CheckpointGrant& grant : trainer.grants()) {
+    if (grant.refused()) continue;
+    order.grants.push_back(
+        {.step = grant.step(), .generation = grant.generation(), .manifest_hash = grant.manifest_hash()});
+  }
   order.spec_bytes = trainer.spec();
   order.spec_digest = HashHex(order.spec_bytes);
   if (order.world_size < 1 || order.rank >= order.world_size) {
@@ -82,11 +87,20 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       saved.set_manifest_hash(f.manifest_hash);
       saved.set_size_bytes(f.size_bytes);
       saved.set_seconds(f.seconds);
+      if (f.stall_s.has_value()) saved.set_stall_s(*f.stall_s);
     }
     void operator()(const SaveFailedFact& f) {
       message.mutable_save_failed()->set_step(f.step);
       message.mutable_save_failed()->set_message(CleanText(f.message));
       message.mutable_save_failed()->set_stop_request(f.stop_request);
+      message.mutable_save_failed()->set_withdrawn(f.withdrawn);
+    }
+    void operator()(const SaveReadyFact& f) {
+      v1::CheckpointReady& ready = *message.mutable_save_ready();
+      ready.set_step(f.step);
+      ready.set_path(f.path);
+      ready.set_manifest_hash(f.manifest_hash);
+      ready.set_size_bytes(f.size_bytes);
     }
     void operator()(const BrokenFact& f) {
       message.mutable_broken()->set_step(f.step);
@@ -112,6 +126,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
     void operator()(const RestoredFact& f) {
       message.mutable_restored()->set_step(f.step);
       message.mutable_restored()->set_path(f.path);
+      message.mutable_restored()->set_manifest_hash(f.manifest_hash);
     }
     void operator()(const ProbeFact& f) {
       message.mutable_probe()->set_matmul_gflops(f.matmul_gflops);

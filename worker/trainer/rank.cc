@@ -259,7 +259,9 @@ absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& l
   rank.restored_content_hash = manifest.data.content_hash;
   if (order.rank != 0) return absl::OkStatus();
   log << "goes on after step " << manifest.step << " from " << point.checkpoint->path() << std::endl;
-  link.Tell(RestoredFact{.step = manifest.step, .path = point.checkpoint->path()});
+  link.Tell(RestoredFact{.step = manifest.step,
+                         .path = point.checkpoint->path(),
+                         .manifest_hash = std::string(point.checkpoint->manifest_hash())});
   return absl::OkStatus();
 }
 

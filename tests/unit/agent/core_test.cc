@@ -218,6 +218,39 @@ TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCom
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
+TEST_F(RunningTrainerTest, SavesThatAreAskedForAndGranted_AreToldOnceALink) {
+  v1::DesiredTrainer desired = Desired(Rank(0));
+  desired.set_save_requests(2);
+  desired.add_grants()->set_step(40);
+  driver_.Handle(driver_.State(2, {desired}));
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(2));
+  EXPECT_EQ(driver_.Last<SendLink>()[0].message.save().request(), 2u);
+  EXPECT_EQ(driver_.Last<SendLink>()[1].message.grants().grants(0).step(), 40u);
+
+  driver_.Handle(driver_.State(3, {desired}));
+  EXPECT_THAT(driver_.Last<SendLink>(), IsEmpty()) << "the same again";
+  desired.add_grants()->set_step(60);
+  driver_.Handle(driver_.State(4, {desired}));
+  ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<SendLink>()[0].message.grants().grants(), SizeIs(2));
+
+  driver_.Handle(driver_.Open(LinkId(2), Rank(0), /*reconnect=*/true));
+  std::vector<SendLink> again = driver_.Last<SendLink>();
+  ASSERT_THAT(again, SizeIs(2));
+  EXPECT_EQ(again[0].message.save().request(), 2u);
+  EXPECT_THAT(again[1].message.grants().grants(), SizeIs(2));
+}
+
+TEST_F(RunningTrainerTest, ReadySave_IsPassedOn) {
+  LinkFact fact = {.link = LinkId(1), .fact = {}};
+  fact.fact.set_sequence(1);
+  fact.fact.mutable_save_ready()->set_manifest_hash("h");
+  driver_.Handle(fact);
+
+  ASSERT_THAT(driver_.LastFacts(), SizeIs(1));
+  EXPECT_EQ(driver_.LastFacts()[0].save_ready().manifest_hash(), "h");
+}
+
 TEST(AgentFacts, ThatNobodyWaitsFor_GoWithOneThatSomebodyDoes) {
   CoreDriver driver;
   driver.Attach();

@@ -53,6 +53,7 @@ class FakeLink final : public Link {
     absl::MutexLock lock(&mu_);
     steps_.push_back(record);
     if (record.step == stop_after_report_of_) stop_request_ = {.number = 1, .needs_save = stop_needs_save_};
+    if (record.step == save_after_report_of_) ++save_requests_;
     if (record.step == stop_again_after_report_of_) stop_request_ = {.number = 2, .needs_save = false};
   }
   void ReportEval(const EvalRecord& record) override {
@@ -80,6 +81,17 @@ class FakeLink final : public Link {
     absl::MutexLock lock(&mu_);
     return stop_request_;
   }
+  absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) override {
+    {
+      absl::MutexLock lock(&mu_);
+      asked_grants_.push_back(step);
+    }
+    return answer_grant_(step, manifest_hash, limit);
+  }
+  uint64_t save_requests() const override {
+    absl::MutexLock lock(&mu_);
+    return save_requests_;
+  }
   void OnAbort(std::function<void(std::string)>) override {}
   absl::Status abort_status() const override { return absl::OkStatus(); }
   void Close(absl::Duration) override {}
@@ -102,7 +114,18 @@ class FakeLink final : public Link {
   // A second request, whatever came of the first.
   void StopAgainAfterReportOf(uint64_t step) { stop_again_after_report_of_ = step; }
 
+  // An operator wants a save once this step was reported.
+  void SaveAfterReportOf(uint64_t step) { save_after_report_of_ = step; }
+  // What the coordinator says of ready checkpoints; without it each is granted at once. Called from the thread that
+  // waits, which it may hold for up to the limit.
+  using AnswerGrant = std::function<absl::Status(uint64_t step, absl::string_view manifest_hash, absl::Duration limit)>;
+  void set_answer_grant(AnswerGrant answer) { answer_grant_ = std::move(answer); }
+
   // After it.
+  std::vector<uint64_t> asked_grants() const {
+    absl::MutexLock lock(&mu_);
+    return asked_grants_;
+  }
   int waits() const { return waits_; }
   const std::vector<StepRecord>& steps() const { return steps_; }
   const std::vector<EvalRecord>& evals() const { return evals_; }
@@ -129,7 +152,11 @@ class FakeLink final : public Link {
   uint64_t stop_after_report_of_ = 0;
   uint64_t stop_again_after_report_of_ = 0;
   bool stop_needs_save_ = false;
+  uint64_t save_after_report_of_ = 0;
+  AnswerGrant answer_grant_ = [](uint64_t, absl::string_view, absl::Duration) { return absl::OkStatus(); };
   mutable absl::Mutex mu_;
+  uint64_t save_requests_ = 0;
+  std::vector<uint64_t> asked_grants_;
   std::vector<TrainerFact> facts_;
   std::vector<StepRecord> steps_;
   std::vector<EvalRecord> evals_;

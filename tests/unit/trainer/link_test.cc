@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/hash.h"
 #include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/trainer/small_spec.h"
 #include "trainyard/v1/trainer.grpc.pb.h"
 #include "worker/trainer/grpc_link.h"
 #include "worker/trainer/link_messages.h"
@@ -21,20 +22,15 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(20);
 
-v1::JobSpec SmallSpec() {
-  v1::JobSpec spec;
-  spec.set_name("small");
-  v1::Train& train = *spec.mutable_train();
-  train.mutable_model()->set_layers(2);
-  train.mutable_model()->set_heads(4);
-  train.mutable_model()->set_width(64);
-  train.mutable_model()->set_context(32);
-  train.mutable_data()->add_text("/data");
-  train.mutable_batch()->set_global(8);
-  train.mutable_batch()->set_micro(2);
-  train.set_steps(100);
-  spec.mutable_checkpoint()->set_dir("/run");
-  return spec;
+// Refused where there is a reason.
+v1::CheckpointGrant Grant(uint64_t step, uint64_t generation, const std::string& hash, const std::string& reason = "") {
+  v1::CheckpointGrant grant;
+  grant.set_step(step);
+  grant.set_generation(generation);
+  grant.set_manifest_hash(hash);
+  grant.set_refused(!reason.empty());
+  grant.set_reason(reason);
+  return grant;
 }
 
 using Stream = grpc::ServerReaderWriter<v1::LinkMessage, v1::TrainerMessage>;
@@ -71,6 +67,8 @@ class FakeDaemon final : public v1::TrainerLink::Service {
     trainer.set_threads(1);
     trainer.set_spec(SmallSpec().SerializeAsString());
     trainer.mutable_restart_from()->set_step(40);
+    *trainer.add_grants() = Grant(40, 1, "h40");
+    *trainer.add_grants() = Grant(60, 2, "h60", "another hash of this step was granted");
     start.mutable_start()->set_host("w1");
     stream->Write(start);
     {
@@ -169,6 +167,7 @@ TEST_F(LinkTest, Start_GivesTheOrderAndItsOwnDigest) {
   EXPECT_EQ(order->generation, 3u);
   EXPECT_EQ(order->rank, 1);
   EXPECT_EQ(order->restart_step, 40u);
+  EXPECT_THAT(order->grants, ElementsAre(GrantedSave{.step = 40, .generation = 1, .manifest_hash = "h40"}));
   EXPECT_EQ(order->spec_digest, HashHex(SmallSpec().SerializeAsString()));
   EXPECT_EQ(order->config.model.width, 64);
   EXPECT_EQ(daemon->registrations_.at(0).token(), "secret");
@@ -230,6 +229,68 @@ TEST_F(LinkTest, GoAndStop_ReachTheLoop) {
 
   EXPECT_TRUE(link->AwaitGo([] { return false; }).ok());
   EXPECT_EQ(link->stop_request().number, 7u);
+}
+
+TEST_F(LinkTest, WishesForSaves_AreCounted) {
+  auto daemon = NewDaemon();
+  auto link = Connect();
+  ASSERT_TRUE(link->AwaitStart(kLimit).ok());
+  EXPECT_EQ(link->save_requests(), 0u);
+
+  v1::LinkMessage save, older, go;
+  save.mutable_save()->set_request(3);
+  older.mutable_save()->set_request(2);
+  go.mutable_go();
+  daemon->Send(save);
+  daemon->Send(older);
+  daemon->Send(go);
+
+  ASSERT_TRUE(link->AwaitGo([] { return false; }).ok());
+  EXPECT_EQ(link->save_requests(), 3u);
+}
+
+TEST_F(LinkTest, Grant_EndsTheWaitForItsStepAndHashAlone) {
+  auto daemon = NewDaemon();
+  auto link = Connect();
+  auto order = link->AwaitStart(kLimit);
+  ASSERT_TRUE(order.ok());
+  EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
+  absl::Status word = absl::UnknownError("no answer");
+  std::thread waits([&] { word = link->AwaitGrant(80, "h80", kLimit); });
+
+  v1::LinkMessage message;
+  *message.mutable_grants()->add_grants() = Grant(40, order->generation - 1, "h40");
+  *message.mutable_grants()->add_grants() = Grant(60, order->generation, "h60");
+  daemon->Send(message);
+  EXPECT_TRUE(link->AwaitGrant(60, "h60", kLimit).ok());
+  *message.mutable_grants()->add_grants() = Grant(80, order->generation, "h80", "step 80 was granted before");
+  daemon->Send(message);
+  waits.join();
+
+  EXPECT_EQ(word.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(word.message()), HasSubstr("granted before"));
+  EXPECT_EQ(link->AwaitGrant(80, "other", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded)
+      << "of an earlier generation";
+}
+
+TEST_F(LinkTest, Grant_OutlivesItsGeneration_AndAWaitDoesNot) {
+  auto daemon = NewDaemon();
+  auto link = Connect();
+  auto order = link->AwaitStart(kLimit);
+  ASSERT_TRUE(order.ok());
+  absl::Status word;
+  std::thread waits([&] { word = link->AwaitGrant(80, "h80", kLimit); });
+
+  v1::LinkMessage grants, abort;
+  *grants.mutable_grants()->add_grants() = Grant(60, order->generation, "h60");
+  abort.mutable_abort()->set_reason("rank 0 died");
+  daemon->Send(grants);
+  daemon->Send(abort);
+  waits.join();
+
+  EXPECT_EQ(word.code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(link->AwaitGrant(60, "h60", absl::ZeroDuration()).ok());
 }
 
 TEST_F(LinkTest, Abort_EndsAWaitAndCallsBackOnce) {
@@ -336,88 +397,6 @@ TEST_F(LinkTest, Close_LetsTheDaemonReadEverything) {
   EXPECT_EQ(daemon->facts_.size(), 1u);
   EXPECT_THAT(daemon->steps_, ElementsAre(9));
   EXPECT_EQ(daemon->phase_, "ended");
-}
-
-TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
-  v1::JobSpec spec = SmallSpec();
-  v1::Train& train = *spec.mutable_train();
-  train.mutable_model()->set_dropout(0.25);
-  train.mutable_precision()->set_master(v1::PRECISION_FP64);
-  train.set_seed(7);
-  train.mutable_optimizer()->set_lr(0.5);
-  train.mutable_optimizer()->add_betas(0.8);
-  train.mutable_optimizer()->add_betas(0.9);
-  train.mutable_optimizer()->set_clip_norm(0);
-  train.mutable_schedule()->set_kind(v1::SCHEDULE_KIND_LINEAR);
-  train.mutable_schedule()->set_min_ratio(0);
-  train.mutable_evaluate()->set_every_steps(10);
-  spec.mutable_parallel()->set_overlap(false);
-  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_OFF);
-  spec.mutable_checkpoint()->set_keep(0);
-
-  auto config = ConfigFromSpec(spec.SerializeAsString());
-
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model.dropout, 0.25);
-  EXPECT_EQ(config->precision.master, "fp64");
-  EXPECT_EQ(config->precision.param, "fp32");
-  EXPECT_EQ(config->seed, 7u);
-  EXPECT_EQ(config->optimizer.lr, 0.5);
-  EXPECT_EQ(config->optimizer.beta1, 0.8);
-  EXPECT_EQ(config->optimizer.clip_norm, 0);
-  EXPECT_EQ(config->schedule.kind, TrainConfig::ScheduleKind::kLinear);
-  EXPECT_EQ(config->schedule.min_ratio, 0);
-  EXPECT_EQ(config->evaluate_every, 10u);
-  EXPECT_EQ(config->evaluate_batches, 8);
-  EXPECT_FALSE(config->parallel.overlap);
-  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOff);
-  EXPECT_EQ(config->checkpoint_keep, 0u);
-  EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
-}
-
-TEST(SpecConfigTest, Probe_NeedsNothingOfTraining) {
-  v1::JobSpec spec;
-  spec.set_name("probe");
-  spec.mutable_probe()->set_matmul_size(64);
-  spec.mutable_probe()->set_matmul_repeats(3);
-  spec.mutable_probe()->set_all_reduce_bytes(8192);
-  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_ON);
-
-  auto config = ConfigFromSpec(spec.SerializeAsString());
-
-  ASSERT_TRUE(config.ok()) << config.status();
-  ASSERT_TRUE(config->probe.has_value());
-  EXPECT_EQ(config->probe->matmul_size, 64);
-  EXPECT_EQ(config->probe->matmul_repeats, 3);
-  EXPECT_EQ(config->probe->all_reduce_bytes, 8192);
-  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOn);
-  EXPECT_FALSE(ConfigFromSpec(SmallSpec().SerializeAsString())->probe.has_value());
-}
-
-TEST(LinkMessagesTest, WhatAProbeMeasuredIsCarriedOver) {
-  v1::Fact fact =
-      ToMessage(ProbeFact{.matmul_gflops = 50, .all_reduce_latency_s = 2e-5, .all_reduce_bytes_per_s = 3e9});
-
-  EXPECT_EQ(fact.probe().matmul_gflops(), 50);
-  EXPECT_EQ(fact.probe().all_reduce_latency_s(), 2e-5);
-  EXPECT_EQ(fact.probe().all_reduce_bytes_per_s(), 3e9);
-}
-
-TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
-  v1::JobSpec spec = SmallSpec();
-  spec.mutable_train()->mutable_batch()->clear_micro();
-
-  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.batch.micro"));
-  EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("no JobSpec"));
-}
-
-TEST(LinkMessagesTest, TextThatIsNotUtf8_IsMadeSo) {
-  v1::Fact fact =
-      ToMessage(RefusedFact{.message = "gr\xc3\xbc\xc3\x9f \xff\xc3 \xed\xa0\x80" + std::string(10000, 'x')});
-
-  EXPECT_THAT(fact.refused().message(), testing::StartsWith("gr\xc3\xbc\xc3\x9f ?? ???xxx"));
-  EXPECT_LE(fact.refused().message().size(), 4096u);
-  EXPECT_TRUE(v1::Fact().ParseFromString(fact.SerializeAsString()));
 }
 
 }  // namespace
