@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -19,30 +20,30 @@ inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
 
 struct ManifestFile {
-  std::string name;  // in the checkpoint's folder, without '/'
+  std::string name = {};  // in the checkpoint's folder, without '/'
   uint64_t bytes = 0;
-  std::string hash;  // of the whole file, as HashHex
+  std::string hash = {};  // of the whole file, as HashHex
 };
 
 // A part of a logical tensor: a box in the global tensor, and of that box, in row-major order, the elements
 // [first_element, last_element). They lie one after another in `file`.
 struct ManifestPiece {
-  std::string file;
-  std::vector<int64_t> start;
-  std::vector<int64_t> size;
+  std::string file = {};
+  std::vector<int64_t> start = {};
+  std::vector<int64_t> size = {};
   uint64_t first_element = 0;
   uint64_t last_element = 0;
   uint64_t first_byte = 0;  // from the start of the file
   uint64_t last_byte = 0;
-  std::string hash;
+  std::string hash = {};
 };
 
 struct ManifestTensor {
-  std::string name;  // of the parameter
-  std::string role;  // "parameter", "exp_avg", "exp_avg_sq"
-  std::string dtype;
-  std::vector<int64_t> shape;
-  std::vector<ManifestPiece> pieces;
+  std::string name = {};  // of the parameter
+  std::string role = {};  // "parameter", "exp_avg", "exp_avg_sq"
+  std::string dtype = {};
+  std::vector<int64_t> shape = {};
+  std::vector<ManifestPiece> pieces = {};
 };
 
 // A file of the data, as it was when the checkpoint was made.
@@ -94,6 +95,10 @@ struct Manifest {
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
 };
+
+// Whether the content contradicts itself: a piece outside its tensor or file, an element in no piece or in two.
+// Possible errors: DataLoss.
+absl::Status CheckManifest(const Manifest& manifest);
 
 // Ends with a line feed. Two calls give the same text.
 std::string ManifestText(const Manifest& manifest);

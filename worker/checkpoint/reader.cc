@@ -1,5 +1,10 @@
 #include "worker/checkpoint/reader.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -8,12 +13,15 @@
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint64_t kManifestBytes = 256 << 20;
+// Of a piece, in memory at once.
+constexpr uint64_t kStretchBytes = 4 << 20;
 
 std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
   std::vector<uint64_t> strides(size.size(), 1);
@@ -97,7 +105,63 @@ uint64_t CountOf(const Box& box) {
   return count;
 }
 
+bool IsWhole(const ManifestPiece& piece, const ManifestTensor& tensor) {
+  return piece.size == tensor.shape;  // it lies within the tensor, so it begins where that does
+}
+
+// Of a box that lies in rows one after another, the first element in the tensor and the one after the last; a box may
+// hold less than all between them.
+std::pair<uint64_t, uint64_t> Bounds(const std::vector<int64_t>& start, const std::vector<int64_t>& size,
+                                     const std::vector<int64_t>& shape) {
+  const std::vector<uint64_t> strides = Strides(shape);
+  uint64_t first = 0, last = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (size[d] == 0) return {0, 0};
+    first += static_cast<uint64_t>(start[d]) * strides[d];
+    last += static_cast<uint64_t>(start[d] + size[d] - 1) * strides[d];
+  }
+  return {first, last + 1};
+}
+
+// Whether a piece may hold any of elements [first, last) of the tensor.
+bool MayHold(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t first, uint64_t last) {
+  if (piece.first_element == piece.last_element) return false;
+  if (IsWhole(piece, tensor)) return piece.first_element < last && first < piece.last_element;
+  const auto [lowest, end] = Bounds(piece.start, piece.size, tensor.shape);
+  return lowest < last && first < end;
+}
+
 }  // namespace
+
+// A shard under a handle that stays on it whatever becomes of its name.
+class Checkpoint::OpenFile {
+ public:
+  OpenFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  ~OpenFile() { close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  absl::Status Read(uint64_t at, absl::Span<char> out) const {
+    while (!out.empty()) {
+      const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path_, " at byte ", at));
+      if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at byte ", at, "; it is changing"));
+      out.remove_prefix(static_cast<size_t>(n));
+      at += static_cast<uint64_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int fd_;
+  const std::string path_;
+};
+
+Checkpoint::Checkpoint() = default;
+Checkpoint::~Checkpoint() = default;
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
@@ -119,10 +183,14 @@ absl::Status Checkpoint::OpenFiles() {
   }
   for (const ManifestFile& listed : manifest_.files) {
     if (!absl::EndsWith(listed.name, ".safetensors")) continue;
-    ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> shard, SafetensorsFile::Open(JoinPath(path_, listed.name)));
-    // What is mapped may be longer or shorter than what was verified, if somebody writes to it at this moment.
-    if (shard->whole().size() != listed.bytes) {
-      return absl::DataLossError(absl::StrCat(shard->path(), " is changing while it is read"));
+    const std::string file = JoinPath(path_, listed.name);
+    const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", file));
+    auto shard = std::make_unique<OpenFile>(fd, file);
+    // What is open may be another file than the one that was verified, if somebody changes the folder at this moment.
+    struct stat st;
+    if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
+      return absl::DataLossError(absl::StrCat(file, " is changing while it is read"));
     }
     shards_[listed.name] = std::move(shard);
   }
@@ -146,10 +214,25 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view rol
                                                     ShapeText(shape)));
 }
 
-absl::StatusOr<absl::string_view> Checkpoint::BytesOf(const ManifestTensor& tensor, const ManifestPiece& piece) const {
-  absl::string_view bytes =
-      shards_.at(piece.file)->whole().substr(piece.first_byte, piece.last_byte - piece.first_byte);
-  if (HashHex(bytes) == piece.hash) return bytes;
+absl::Status Checkpoint::ReadPiece(
+    const ManifestTensor& tensor, const ManifestPiece& piece,
+    absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const {
+  const OpenFile& file = *shards_.at(piece.file);
+  const uint64_t element_bytes = DtypeBytes(tensor.dtype), most = kStretchBytes / element_bytes;
+  const uint64_t longest = std::min(most, piece.last_element - piece.first_element) * element_bytes;
+  const auto buffer = std::make_unique_for_overwrite<char[]>(longest);
+  Hasher hasher;
+  ManifestPiece stretch{.file = piece.file, .start = piece.start, .size = piece.size};
+  for (uint64_t first = piece.first_element; first < piece.last_element; first += most) {
+    stretch.first_element = first;
+    stretch.last_element = std::min(first + most, piece.last_element);
+    const uint64_t length = (stretch.last_element - first) * element_bytes;
+    RETURN_IF_ERROR(
+        file.Read(piece.first_byte + (first - piece.first_element) * element_bytes, {buffer.get(), length}));
+    hasher.Add({buffer.get(), length});
+    take(stretch, buffer.get());
+  }
+  if (hasher.Hex() == piece.hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": the bytes of ", tensor.role, " '", tensor.name, "' in ", piece.file,
                                           " do not have the hash in the manifest"));
 }
@@ -174,13 +257,23 @@ absl::Status Checkpoint::ReadRange(absl::string_view role, absl::string_view nam
   }
   std::vector<Box> boxes;
   AddBoxes(shape, {}, first, count, boxes);
+  const uint64_t from = static_cast<uint64_t>(first), to = from + static_cast<uint64_t>(count);
   for (const ManifestPiece& piece : tensor->pieces) {
-    ASSIGN_OR_RETURN(absl::string_view bytes, BytesOf(*tensor, piece));
-    char* to = out.data();
-    for (const Box& box : boxes) {
-      CopyCommon(piece, bytes.data(), box, element_bytes, to);
-      to += CountOf(box) * element_bytes;
-    }
+    if (!MayHold(piece, *tensor, from, to)) continue;
+    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& stretch, const char* bytes) {
+      if (IsWhole(piece, *tensor)) {
+        const uint64_t low = std::max(stretch.first_element, from), high = std::min(stretch.last_element, to);
+        if (low >= high) return;
+        std::memcpy(out.data() + (low - from) * element_bytes, bytes + (low - stretch.first_element) * element_bytes,
+                    (high - low) * element_bytes);
+        return;
+      }
+      char* target = out.data();
+      for (const Box& box : boxes) {
+        CopyCommon(stretch, bytes, box, element_bytes, target);
+        target += CountOf(box) * element_bytes;
+      }
+    }));
   }
   return absl::OkStatus();
 }
@@ -200,9 +293,12 @@ absl::Status Checkpoint::ReadBox(absl::string_view role, absl::string_view name,
                                                    name, "' ", ShapeText(tensor->shape), " into ", out.size(),
                                                    " bytes"));
   }
+  const auto [first, last] = Bounds(box.start, box.size, tensor->shape);
   for (const ManifestPiece& piece : tensor->pieces) {
-    ASSIGN_OR_RETURN(absl::string_view bytes, BytesOf(*tensor, piece));
-    CopyCommon(piece, bytes.data(), box, element_bytes, out.data());
+    if (!MayHold(piece, *tensor, first, last)) continue;
+    RETURN_IF_ERROR(ReadPiece(*tensor, piece, [&](const ManifestPiece& stretch, const char* bytes) {
+      CopyCommon(stretch, bytes, box, element_bytes, out.data());
+    }));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,8 @@
 // Reads a checkpoint that has proved itself. Opening verifies everything, in parallel over the files (verify.h): the
 // manifest's own hash, that its content does not contradict itself, that the folder holds exactly the files it lists,
 // their lengths, and the hash of every byte. Reading gives any box of a tensor from whatever pieces it was saved in, so
-// that a layout may load what another wrote. While it is open nobody removes it (lease.h). Immutable once opened; may
-// be read from any thread.
+// that a layout may load what another wrote; only pieces that it overlaps are read, a few MiB at a time, and hashed
+// once more. While it is open nobody removes it (lease.h). Immutable once opened; may be read from any thread.
 //
 //   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::Open(path));
 //   RETURN_IF_ERROR(checkpoint->ReadTensor("parameter", "wte.weight", "F32", {256, 128}, {data, bytes}));
@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/checkpoint/lease.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
 
@@ -34,6 +34,7 @@ class Checkpoint {
   // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged;
   // Unavailable when it is being removed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+  ~Checkpoint();
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
@@ -55,18 +56,21 @@ class Checkpoint {
   absl::Status ReadBox(absl::string_view role, absl::string_view name, const Box& box, absl::Span<char> out) const;
 
  private:
-  Checkpoint() = default;
+  class OpenFile;
+  Checkpoint();
   absl::Status OpenFiles();
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
   absl::StatusOr<const ManifestTensor*> FindLike(absl::string_view role, absl::string_view name,
                                                  absl::string_view dtype, const std::vector<int64_t>& shape) const;
-  absl::StatusOr<absl::string_view> BytesOf(const ManifestTensor& tensor, const ManifestPiece& piece) const;
+  // Calls `take(piece, bytes)` for one stretch after another of what is in the file, each as a piece of its own.
+  absl::Status ReadPiece(const ManifestTensor& tensor, const ManifestPiece& piece,
+                         absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const;
 
   std::string path_;
   std::unique_ptr<CheckpointLease> lease_;
   std::string manifest_hash_;
   Manifest manifest_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> shards_;
+  std::map<std::string, std::unique_ptr<OpenFile>> shards_;
 };
 
 }  // namespace trainyard

@@ -1,11 +1,12 @@
-// Writes a checkpoint so that a crash at any moment leaves either nothing that counts or all of it:
+// Writes a whole checkpoint from one process (what a job's ranks write together: part.h), so that a crash at any moment
+// leaves either nothing that counts or all of it:
 //
 //   step-00000100.g2.partial/   made; the shard streamed into it, hashed on the way, synced
 //   step-00000100.g2.partial/manifest.json   last, synced
 //   step-00000100/              by one rename; the parent synced
 //
-// A failure (disk full, folder gone) is a status that names the file; what was begun is removed. One thread at a time:
-// rank 0, which holds the run folder's lock.
+// A failure (disk full, folder gone) is a status that names the file; what was begun is removed. One thread at a time,
+// which holds the run folder's lock.
 #pragma once
 
 #include <functional>
@@ -17,16 +18,15 @@
 #include "absl/strings/string_view.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/shard_writer.h"
 
 namespace trainyard {
 
-// What a tensor of a checkpoint is. Its bytes come later, so that not all of them need be in memory at once.
-struct TensorHeader {
-  std::string name;
-  std::string role;  // see ManifestTensor
-  std::string dtype;
-  std::vector<int64_t> shape;
-};
+// "shard-00003.safetensors".
+std::string ShardName(uint64_t rank);
+// "<run folder>/step-00000100.g2.partial".
+std::string PartialPath(const std::string& run_folder, uint64_t step, uint64_t generation);
+
 // Takes all bytes of the next tensor, dense and row-major. After an error nothing more is taken.
 using TensorSink = absl::FunctionRef<absl::Status(absl::string_view bytes)>;
 // Hands the tensors to the sink, in the order in which they were announced; returns the sink's error, if any.
@@ -47,8 +47,8 @@ struct SavedCheckpoint {
   uint64_t size_bytes = 0;  // of all files
 };
 
-// A parameter has its own name in a shard; optimizer state has "optimizer.<role>." before it.
-std::string ShardTensorName(absl::string_view role, absl::string_view name);
+// Creates manifest.json in `folder`, and syncs both. Possible errors: those of the file system.
+absl::Status WriteManifest(const std::string& folder, absl::string_view text, FileSystem& file_system);
 
 // Writes the tensors and `manifest` (whose `files`, `tensors` and `nonfinite` are filled in here) below `run_folder`. A
 // checkpoint of the same step that is there already is replaced at once. `may_commit` is asked right before the

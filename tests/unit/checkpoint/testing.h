@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <string>
@@ -105,8 +106,8 @@ class FullDisk final : public FileSystem {
     File(FullDisk& disk, std::unique_ptr<WritableFile> file, std::string path)
         : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
     absl::Status Append(absl::string_view bytes) override {
-      disk_.room_ -= static_cast<int64_t>(bytes.size());
-      if (disk_.room_ < 0) return ErrnoStatus(ENOSPC, absl::StrCat("cannot write ", path_));
+      if ((disk_.room_ -= static_cast<int64_t>(bytes.size())) < 0)
+        return ErrnoStatus(ENOSPC, absl::StrCat("cannot write ", path_));
       return file_->Append(bytes);
     }
     absl::Status Sync() override { return file_->Sync(); }
@@ -117,7 +118,7 @@ class FullDisk final : public FileSystem {
     std::string path_;
   };
 
-  int64_t room_;
+  std::atomic<int64_t> room_;
 };
 
 }  // namespace trainyard

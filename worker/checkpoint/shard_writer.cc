@@ -1,0 +1,164 @@
+#include "worker/checkpoint/shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+// What is hashed and handed to the kernel at a time: small enough to be still in the cache for the second.
+constexpr size_t kChunkBytes = 256 << 10;
+
+// Its exponent is all ones.
+template <typename Bits>
+bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
+  bool any = false;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    any |= (bits & exponent) == exponent;
+  }
+  return any;
+}
+
+absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
+  return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
+                                          " was given with ", bytes, " bytes"));
+}
+
+absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
+  const TensorHeader& tensor = entry.tensor;
+  ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
+  if (DtypeBytes(tensor.dtype) == 0 || entry.first > elements || entry.count > elements - entry.first) {
+    return absl::InternalError(absl::StrCat("elements ", entry.first, " + ", entry.count, " of tensor '", tensor.name,
+                                            "' of ", tensor.dtype, " ", ShapeText(tensor.shape)));
+  }
+  TensorInfo info;
+  info.name = ShardTensorName(tensor.role, tensor.name);
+  info.dtype = tensor.dtype;
+  info.shape = tensor.shape;
+  if (entry.count != elements) {
+    absl::StrAppend(&info.name, "[", entry.first, ":", entry.first + entry.count, "]");
+    info.shape = {static_cast<int64_t>(entry.count)};
+  }
+  return info;
+}
+
+}  // namespace
+
+class ShardWriter::HashedFile {
+ public:
+  HashedFile(std::unique_ptr<WritableFile> file, const std::function<absl::Status(uint64_t)>& before_write)
+      : file_(std::move(file)), before_write_(before_write) {}
+
+  // Returns the hash of `bytes` alone.
+  absl::StatusOr<std::string> Append(absl::string_view bytes) {
+    Hasher own;
+    while (!bytes.empty()) {
+      absl::string_view chunk = bytes.substr(0, kChunkBytes);
+      if (before_write_ != nullptr) {
+        RETURN_IF_ERROR(before_write_(chunk.size()));
+      }
+      whole_.Add(chunk);
+      own.Add(chunk);
+      RETURN_IF_ERROR(file_->Append(chunk));
+      num_bytes_ += chunk.size();
+      bytes.remove_prefix(chunk.size());
+    }
+    return own.Hex();
+  }
+
+  absl::StatusOr<ManifestFile> Finish(std::string name) {
+    RETURN_IF_ERROR(file_->Sync());
+    return ManifestFile{.name = std::move(name), .bytes = num_bytes_, .hash = whole_.Hex()};
+  }
+
+ private:
+  const std::unique_ptr<WritableFile> file_;
+  const std::function<absl::Status(uint64_t)>& before_write_;
+  Hasher whole_;
+  uint64_t num_bytes_ = 0;
+};
+
+std::string ShardTensorName(absl::string_view role, absl::string_view name) {
+  return role == "parameter" ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
+}
+
+std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
+                                         uint64_t piece_bytes) {
+  const uint64_t most = std::max<uint64_t>(1, piece_bytes / std::max<uint64_t>(1, DtypeBytes(tensor.dtype)));
+  std::vector<ManifestPiece> pieces;
+  for (uint64_t at = 0; at < count || pieces.empty(); at += most) {
+    ManifestPiece& piece = pieces.emplace_back();
+    piece.start.assign(tensor.shape.size(), 0);
+    piece.size = tensor.shape;
+    piece.first_element = first + at;
+    piece.last_element = first + std::min(count, at + most);
+  }
+  return pieces;
+}
+
+bool HasNonfinite(absl::string_view dtype, absl::string_view bytes) {
+  if (dtype == "F32") return AnyNonfinite<uint32_t>(bytes, 0x7F800000u);
+  if (dtype == "F64") return AnyNonfinite<uint64_t>(bytes, uint64_t{0x7FF} << 52);
+  if (dtype == "F16") return AnyNonfinite<uint16_t>(bytes, 0x7C00);
+  if (dtype == "BF16") return AnyNonfinite<uint16_t>(bytes, 0x7F80);
+  return false;
+}
+
+ShardWriter::ShardWriter(std::vector<ShardEntry> entries, ShardOptions options)
+    : entries_(std::move(entries)), options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::string& folder, const std::string& name,
+                                                                 std::vector<ShardEntry> entries,
+                                                                 FileSystem& file_system, ShardOptions options) {
+  std::unique_ptr<ShardWriter> writer(new ShardWriter(std::move(entries), std::move(options)));
+  for (const ShardEntry& entry : writer->entries_) {
+    ASSIGN_OR_RETURN(TensorInfo info, InfoOf(entry));
+    writer->infos_.push_back(std::move(info));
+  }
+  const std::string header = SafetensorsHeader(writer->infos_, {{"format", "pt"}});
+  writer->data_begins_ = header.size();
+  writer->written_.file.name = name;
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(JoinPath(folder, name)));
+  writer->file_ = std::make_shared<HashedFile>(std::move(file), writer->options_.before_write);
+  RETURN_IF_ERROR(writer->file_->Append(header).status());
+  return writer;
+}
+
+absl::Status ShardWriter::Append(absl::string_view bytes) {
+  const size_t i = written_.tensors.size();
+  if (i == entries_.size()) return absl::InternalError("more tensors were given than announced");
+  const TensorHeader& tensor = entries_[i].tensor;
+  if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
+  const std::string called = absl::StrCat(tensor.role, " '", tensor.name, "'");
+  if (written_.nonfinite.size() < kNonfiniteListed && HasNonfinite(tensor.dtype, bytes)) {
+    written_.nonfinite.push_back(called);
+  }
+  ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+  entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
+  uint64_t at = infos_[i].begin;
+  for (ManifestPiece& piece : entry.pieces) {
+    const uint64_t length = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
+    piece.file = written_.file.name;
+    piece.first_byte = data_begins_ + at;
+    piece.last_byte = piece.first_byte + length;
+    ASSIGN_OR_RETURN(piece.hash, file_->Append(bytes.substr(at - infos_[i].begin, length)));
+    at += length;
+  }
+  written_.tensors.push_back(std::move(entry));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrittenShard> ShardWriter::Finish() {
+  if (written_.tensors.size() < entries_.size()) return WrongSize(entries_[written_.tensors.size()].tensor, 0);
+  ASSIGN_OR_RETURN(written_.file, file_->Finish(written_.file.name));
+  return std::move(written_);
+}
+
+}  // namespace trainyard
