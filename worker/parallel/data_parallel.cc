@@ -147,6 +147,22 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     return VisitStateOf(model_, parts_->groups, communicators_, visit);
   }
 
+  absl::Status VisitParameters(StateVisitor visit) override {
+    RETURN_IF_ERROR(AwaitParameters());
+    return VisitParametersOf(model_, parts_->groups, communicators_, visit);
+  }
+
+  // What is on its way to the other ranks is not waited for: this rank's shards are as the update has left them.
+  absl::Status VisitLocalState(RangeVisitor visit) override {
+    RETURN_IF_ERROR(error_);
+    return VisitLocalStateOf(model_, parts_->groups, communicators_, /*witnessed=*/false, visit);
+  }
+
+  absl::Status VisitWitnessedState(RangeVisitor visit) override {
+    RETURN_IF_ERROR(error_);
+    return VisitLocalStateOf(model_, parts_->groups, communicators_, /*witnessed=*/true, visit);
+  }
+
   absl::Status LoadState(RangeSource source) override {
     RETURN_IF_ERROR(AwaitParameters());
     c10::NoGradGuard no_grad;

@@ -124,6 +124,10 @@ using StateVisitor = absl::FunctionRef<absl::Status(absl::string_view role, cons
 using RangeSource = absl::FunctionRef<absl::Status(absl::string_view role, absl::string_view name, int64_t first,
                                                    int64_t count, const at::Tensor& out)>;
 
+// `values`, flat and dense, are elements [first, first + values.numel()) of a whole tensor.
+using RangeVisitor = absl::FunctionRef<absl::Status(absl::string_view role, absl::string_view name, int64_t first,
+                                                    const at::Tensor& values)>;
+
 class DataParallel : public UnitHooks {
  public:
   // Of a step, before its first round; needed where losses are scaled. `num_tokens`: as in StepInput, or where that is
@@ -152,6 +156,15 @@ class DataParallel : public UnitHooks {
   // only take part), one group in memory at a time. An error of `visit` is returned once all collectives are made, and
   // no further tensor is shown.
   virtual absl::Status VisitState(StateVisitor visit) = 0;
+  // The same of the parameters alone.
+  virtual absl::Status VisitParameters(StateVisitor visit) = 0;
+  // Local, no collective: shows the ranges of the state that this rank is to write. Over all ranks every element of
+  // every tensor is shown once; what several ranks hold alike is divided among them. The values are views of the state:
+  // any thread may read them until the next Step or LoadState. An error of `visit` ends it and is returned.
+  virtual absl::Status VisitLocalState(RangeVisitor visit) = 0;
+  // Local, no collective: ranges that this rank holds and another is to write, each shown by one rank: so whoever
+  // compares finds out whether ranks that should hold the same do. None where nothing is held twice.
+  virtual absl::Status VisitWitnessedState(RangeVisitor visit) = 0;
   // Local: fills the whole state; asks for the ranges this rank holds. Possible errors: those of `source`, after which
   // the state is of no use.
   virtual absl::Status LoadState(RangeSource source) = 0;

@@ -57,21 +57,75 @@ std::vector<StateEntry> StateEntriesOf(const Model& model, const FlatGroups& gro
   return entries;
 }
 
+namespace {
+
+absl::Status VisitRole(const Role& role, const Model& model, const FlatGroups& groups,
+                       const MeshCommunicators& communicators, StateVisitor visit, absl::Status& told) {
+  for (const auto& group : groups) {
+    if (!Has(*group, role)) continue;
+    ASSIGN_OR_RETURN(at::Tensor whole, Whole(*group, role, *communicators.shard));
+    if (communicators.world->rank() != 0) continue;
+    for (size_t i = 0; told.ok() && i < group->parameters().size(); ++i) {
+      const std::string& name = model.parameters()[group->parameters()[i]].name;
+      told = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
                           StateVisitor visit) {
   absl::Status told;
   for (const Role& role : kRoles) {
+    RETURN_IF_ERROR(VisitRole(role, model, groups, communicators, visit, told));
+  }
+  return told;
+}
+
+absl::Status VisitParametersOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                               StateVisitor visit) {
+  absl::Status told;
+  RETURN_IF_ERROR(VisitRole(kParameters, model, groups, communicators, visit, told));
+  return told;
+}
+
+namespace {
+
+// What of this rank's shard of `group` it is to show: an equal share, where other ranks hold the same; or that of the
+// next of them, to be witnessed.
+ElementRange ShareOf(const FlatGroup& group, const MeshCommunicators& communicators, bool witnessed) {
+  const ShardLayout& layout = group.layout();
+  const bool over_shards = layout.world == communicators.shard->world_size();
+  const Communicator& alike = over_shards ? *communicators.replicate : *communicators.world;
+  const int64_t ranks = alike.world_size();
+  const int64_t share = ((layout.shard + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;
+  if (witnessed && ranks == 1) return {};
+  const int64_t holder = (alike.rank() + (witnessed ? 1 : 0)) % ranks;
+  const int64_t first = std::min(share * holder, layout.shard);
+  return {.first = first, .count = std::min(share, layout.shard - first)};
+}
+
+}  // namespace
+
+absl::Status VisitLocalStateOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                               bool witnessed, RangeVisitor visit) {
+  for (const Role& role : kRoles) {
     for (const auto& group : groups) {
       if (!Has(*group, role)) continue;
-      ASSIGN_OR_RETURN(at::Tensor whole, Whole(*group, role, *communicators.shard));
-      if (communicators.world->rank() != 0) continue;
-      for (size_t i = 0; told.ok() && i < group->parameters().size(); ++i) {
-        const std::string& name = model.parameters()[group->parameters()[i]].name;
-        told = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
+      const ElementRange share = ShareOf(*group, communicators, witnessed);
+      for (const ShardPiece& piece : group->layout().PiecesOf(group->rank())) {
+        const int64_t first = std::max(piece.offset, share.first);
+        const int64_t last = std::min(piece.offset + piece.range.count, share.first + share.count);
+        if (first >= last) continue;
+        const std::string& name = model.parameters()[group->parameters()[piece.parameter]].name;
+        RETURN_IF_ERROR(visit(role.name, name, piece.range.first + first - piece.offset,
+                              (*group.*role.shard)().narrow(0, first, last - first)));
       }
     }
   }
-  return told;
+  return absl::OkStatus();
 }
 
 namespace {

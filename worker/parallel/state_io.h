@@ -17,6 +17,11 @@ namespace trainyard {
 std::vector<StateEntry> StateEntriesOf(const Model& model, const FlatGroups& groups);
 absl::Status VisitStateOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
                           StateVisitor visit);
+absl::Status VisitParametersOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                               StateVisitor visit);
+// `witnessed`: as VisitWitnessedState, else as VisitLocalState.
+absl::Status VisitLocalStateOf(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators,
+                               bool witnessed, RangeVisitor visit);
 absl::Status LoadStateInto(const Model& model, const FlatGroups& groups, RangeSource source);
 absl::StatusOr<std::vector<NamedHash>> HashParametersOf(const Model& model, const FlatGroups& groups,
                                                         const MeshCommunicators& communicators);

@@ -6,8 +6,11 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +18,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -223,6 +227,9 @@ uint64_t TokensOf(const Draw& draw, int step) {
 struct Numbers {
   std::vector<double> losses = std::vector<double>(kSteps);
   std::map<std::string, at::Tensor> parameters;  // fp64
+  // Role and name: the whole tensor, what the ranks showed of it, and how often each element was shown.
+  std::map<std::string, at::Tensor> state, shown, times, witnessed;
+  std::vector<int64_t> bytes;  // that each rank showed
 };
 
 // One process, one tensor a parameter, every formula spelled out.
@@ -266,6 +273,34 @@ Numbers Oracle(const Draw& draw) {
   return numbers;
 }
 
+// Adds what this rank would write of the state.
+absl::Status ShowOwn(DataParallel& strategy, int rank, std::mutex& mu, Numbers& numbers) {
+  std::lock_guard<std::mutex> lock(mu);
+  numbers.bytes.resize(std::max<size_t>(numbers.bytes.size(), static_cast<size_t>(rank) + 1));
+  for (const StateEntry& entry : strategy.StateEntries()) {
+    int64_t elements = 1;
+    for (int64_t size : entry.shape) elements *= size;
+    const std::string key = absl::StrCat(entry.role, " ", entry.name);
+    if (numbers.shown.contains(key)) continue;
+    numbers.shown[key] = at::zeros({elements}, at::kDouble);
+    numbers.times[key] = at::zeros({elements}, at::kLong);
+    numbers.witnessed[key] = at::zeros({elements}, at::kLong);
+  }
+  RETURN_IF_ERROR(strategy.VisitWitnessedState(
+      [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
+        numbers.witnessed.at(absl::StrCat(role, " ", name)).narrow(0, first, values.numel()).add_(1);
+        return absl::OkStatus();
+      }));
+  return strategy.VisitLocalState(
+      [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
+        const std::string key = absl::StrCat(role, " ", name);
+        numbers.shown.at(key).narrow(0, first, values.numel()).copy_(values.detach());
+        numbers.times.at(key).narrow(0, first, values.numel()).add_(1);
+        numbers.bytes[rank] += static_cast<int64_t>(values.nbytes());
+        return absl::OkStatus();
+      });
+}
+
 absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, std::mutex& mu, Numbers& numbers) {
   // Only rank 0 has the right values at first.
   DrawnModel model(draw.sizes, rank.rank == 0 ? draw.seed : 999, draw.type, draw.backed);
@@ -298,10 +333,33 @@ absl::Status TrainRank(const Draw& draw, const ThreadRank& rank, std::mutex& mu,
   }
   ASSIGN_OR_RETURN(auto difference, strategy->CompareParameters());
   EXPECT_FALSE(difference.has_value());
-  return strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
+  RETURN_IF_ERROR(strategy->VisitState([&](absl::string_view role, const NamedTensor& entry) {
     if (role == kParameterRole) numbers.parameters[entry.name] = entry.tensor.detach().to(at::kDouble, false, true);
+    numbers.state[absl::StrCat(role, " ", entry.name)] = entry.tensor.detach().flatten().to(at::kDouble, false, true);
     return absl::OkStatus();
-  });
+  }));
+  return ShowOwn(*strategy, rank.rank, mu, numbers);
+}
+
+// What the ranks would write is the whole state, each element once, and about as much on every rank.
+void ExpectShownOnce(const Draw& draw, const Numbers& found) {
+  const int64_t world = draw.mesh.dp_replicate * draw.mesh.dp_shard;
+  ASSERT_EQ(found.shown.size(), found.state.size());
+  for (const auto& [key, whole] : found.state) {
+    EXPECT_TRUE(at::equal(found.times.at(key), at::ones_like(found.times.at(key)))) << key;
+    EXPECT_TRUE(at::equal(found.shown.at(key), whole)) << key;
+    // What is held more than once is looked at by one other rank, and nothing else is.
+    const int64_t witnesses = found.witnessed.at(key).sum().item<int64_t>();
+    const bool replicas = draw.options.strategy == Strategy::kDdp ? world > 1 : draw.mesh.dp_replicate > 1;
+    EXPECT_TRUE(!replicas || witnesses == whole.numel()) << key;
+    EXPECT_LE(found.witnessed.at(key).max().item<int64_t>(), 1) << key;
+    EXPECT_TRUE(witnesses == 0 || witnesses == whole.numel()) << key;
+    EXPECT_TRUE(world > 1 || witnesses == 0);
+  }
+  // Groups are padded to 16 elements a rank, in each of three roles.
+  const size_t groups = 3 * (found.parameters.size() + 2);
+  const int64_t total = std::accumulate(found.bytes.begin(), found.bytes.end(), int64_t{0});
+  for (int64_t bytes : found.bytes) EXPECT_LE(bytes, total / world + static_cast<int64_t>(groups) * 2 * 16 * 8);
 }
 
 void Check(const Draw& draw) {
@@ -315,6 +373,7 @@ void Check(const Draw& draw) {
     EXPECT_NEAR(found.losses[step], expected.losses[step], draw.tolerance * (1 + expected.losses[step]))
         << "step " << step + 1;
   }
+  ExpectShownOnce(draw, found);
   ASSERT_EQ(found.parameters.size(), expected.parameters.size());
   for (const auto& [name, tensor] : expected.parameters) {
     // Where a gradient is little more than rounding, AdamW makes steps of full size from it.
