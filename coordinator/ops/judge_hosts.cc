@@ -38,6 +38,7 @@ void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
 PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
   PeerRank peer;
   peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseOf(turn.state, host);
+  peer.unheard = turn.now - rank.last_report;
   peer.suspect = job.hang.suspects.contains(rank.record.rank());
   for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();

@@ -82,6 +82,12 @@ void NoteMemory(Rank& rank, const v1::RankReport& report) {
   }
 }
 
+// When the newest step that a rank reports was completed: what it does since, it does for `phase_s`.
+absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankReport& report) {
+  double ago = std::clamp(report.age_s(), 0.0, 1e6) + std::clamp(report.phase_s(), 0.0, 1e6);
+  return std::max(rank.step_at, now - absl::Seconds(ago));
+}
+
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
@@ -90,7 +96,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
-    rank.step_at = turn.now;
+    rank.step_at = StepCompletedAt(turn.now, rank, report);
     if (rank.record.rank() == 0) StepCompleted(*job.record.mutable_goodput());
   }
   NoteStand(turn, job, rank, report);

@@ -23,22 +23,27 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
   if (facts.peers.empty()) return Kept("no rank on a reachable host could tell");
   if (facts.begun && facts.learned_step <= absl::ZeroDuration()) return Kept("no step time is learned yet");
   absl::string_view operation = facts.peers.front().waits_in;
+  absl::Duration unknown = absl::ZeroDuration();
   for (const PeerRank& peer : facts.peers) {
     if (!peer.reports) return Kept("a rank on a reachable host does not report");
+    const absl::Duration beyond = std::max(absl::ZeroDuration(), peer.unheard - kReportInterval);
+    unknown = std::max(unknown, beyond);
     if (peer.suspect) return Kept("a rank on a reachable host is suspected of a hang");
     if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
     // How long a first step takes is often not known; nothing but forming is lost if this was one.
     bool unlearned = !facts.begun && peer.phase_limit == absl::InfiniteDuration();
-    if (!unlearned && peer.phase_time < peer.phase_limit) return Kept("a rank's phase still has its time");
+    const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - beyond);
+    if (!unlearned && known_time < peer.phase_limit) return Kept("a rank's phase still has its time");
   }
-  absl::Duration limit = facts.begun ? facts.lease + 2 * facts.learned_step : kFormingPatience;
-  if (facts.since_progress < limit) {
+  absl::Duration limit = facts.begun ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
+  const absl::Duration stalled = facts.since_progress - unknown;
+  if (stalled < limit) {
     return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may be waiting for the word to go");
   }
   return Lost(
       facts, "host_lost",
-      absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Tell(facts.since_progress),
-                   " (limit ", Tell(limit), ")", facts.begun ? "" : "; its ranks were not heard to have begun"));
+      absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Tell(stalled), " (limit ",
+                   Tell(limit), ")", facts.begun ? "" : "; its ranks were not heard to have begun"));
 }
 
 }  // namespace

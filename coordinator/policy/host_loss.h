@@ -3,10 +3,11 @@
 //
 //   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
 //   over       the end of the group was asked for, and no reachable rank of it is left
-//   stall      (b) every reachable rank waits in the same operation, and no step was completed for the lease and two
-//                  learned steps; a rank that evaluates, saves or makes its first step is given that phase's time.
-//                  Where the host may not have heard `go` (which tells that no step was made), its trainers may be
-//                  waiting for that word: then no sooner than by the rule for forming
+//   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease and
+//                  two learned steps, as far as each of them was heard: where it is the coordinator that is cut off,
+//                  all fall silent at once, and one of them first. A rank that evaluates, saves or makes its first step
+//                  is given that phase's time. Where the host may not have heard `go` (which tells that no step was
+//                  made), its trainers may be waiting for that word: then no sooner than by the rule for forming
 //   forming    the group forms, and nothing of it has moved for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
@@ -23,9 +24,17 @@ namespace trainyard {
 // is lost by waiting, and a daemon that is restarted, stopped or cut off for a moment comes back within it.
 inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 
+// No step was completed for this share of the lease and two steps: the stall begins when the silence does, is counted
+// exactly, and both are seen within a tick or a report of it; so the decision falls within the lease and two steps.
+inline constexpr double kStallShare = 0.8;
+
+// A little more than the time from one report of a rank to the next: nothing is known of a peer beyond that.
+inline constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
+
 // A rank on a reachable host that has not ended.
 struct PeerRank {
   bool reports = false;        // has reported since its link was last open, and lately
+  absl::Duration unheard;      // since its last report was made
   bool suspect = false;        // is the culprit of a suspected hang: others wait for it, not for the host
   absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: waits in no collective
   absl::Duration phase_time;   // in its present phase

@@ -57,14 +57,34 @@ TEST(HostLoss, WithinTheLease_NothingIsDecided) {
             "host w2 is lost: not heard of for 3s, and rank 0 on w1 reports a broken collective");
 }
 
-TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterLeaseAndTwoSteps) {
+TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterMostOfALeaseAndTwoSteps) {
   Stalled stalled;
-  stalled.facts.since_progress = absl::Milliseconds(3'999);
+  stalled.facts.since_progress = absl::Milliseconds(3'399);
   EXPECT_FALSE(stalled.Decide().lost);
-  stalled.facts.since_progress = absl::Seconds(4);
+  stalled.facts.since_progress = absl::Milliseconds(3'400);
   EXPECT_TRUE(stalled.Decide().lost);
   EXPECT_STREQ(stalled.Decide().rule, "host_lost");
   EXPECT_THAT(stalled.Decide().reason, HasSubstr("every reachable rank waits in all-reduce 17"));
+}
+
+// A coordinator that is cut off hears of nobody: all fall silent at once, and one of them a little earlier.
+TEST(HostLoss, StallIsCountedOnlyAsFarAsEveryPeerWasHeard) {
+  Stalled stalled;
+  stalled.facts.since_progress = absl::Milliseconds(3'400);
+  stalled.peers[1].unheard = kReportInterval;
+  EXPECT_TRUE(stalled.Decide().lost) << "from one report to the next";
+  stalled.peers[1].unheard += absl::Milliseconds(1);
+  EXPECT_FALSE(stalled.Decide().lost);
+  stalled.facts.since_progress += absl::Milliseconds(1);
+  EXPECT_TRUE(stalled.Decide().lost);
+
+  Stalled evaluating;
+  evaluating.peers[1].unheard = kReportInterval + absl::Seconds(2);
+  evaluating.peers[1].phase_limit = absl::Seconds(4);
+  evaluating.peers[1].phase_time = absl::Milliseconds(5'999);
+  EXPECT_FALSE(evaluating.Decide().lost) << "was heard in its phase for less than 4 s";
+  evaluating.peers[1].phase_time = absl::Seconds(6);
+  EXPECT_TRUE(evaluating.Decide().lost);
 }
 
 TEST(HostLoss, WhatElseMayExplainAStall_KeepsTheHost) {

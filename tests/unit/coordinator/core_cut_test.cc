@@ -1,0 +1,59 @@
+// A coordinator that is cut off hears of nobody: what it knew last is no reason to give anybody up.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kJob[] = "job00000001";
+
+RankReportsTold Stand(const FakeHost& host, uint32_t rank, uint64_t step) {
+  RankReportsTold told{host.session, {}};
+  v1::RankReport& report = *told.reports.add_reports();
+  *report.mutable_key() = Key(kJob, 1, rank);
+  report.set_phase("train");
+  report.set_last_step(step);
+  v1::PhaseTime& time = *report.add_phase_times();
+  time.set_phase("train");
+  time.set_longest_s(0.1);
+  v1::CommunicatorReport& world = *report.add_communicators();
+  world.set_name("world");
+  world.set_started(17);
+  world.set_completed(16);
+  world.set_waits_in("all-reduce 17 (64 x fp32)");
+  return told;
+}
+
+TEST(CoreCut, HostsThatFallSilentTogether_AreNotTakenForAStallOfOneAnother) {
+  Harness harness;
+  FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
+  first.Attach();
+  second.Attach();
+  v1::JobSpec spec = MakeSpec(2);
+  spec.mutable_train()->set_steps(1'000);
+  harness.Submit(spec, kJob);
+  for (FakeHost* host : {&first, &second}) {
+    host->Apply();
+    host->Register(Key(kJob, 1, host == &second));
+    host->Ready(Key(kJob, 1, host == &second));
+  }
+  for (uint64_t step = 1; step <= 20; ++step) {
+    harness.Handle(Stand(first, 0, step));
+    harness.Handle(Stand(second, 1, step));
+    harness.Advance(absl::Milliseconds(100));
+  }
+  ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
+
+  second.Vanish();
+  harness.Advance(absl::Milliseconds(300));
+  harness.Handle(Stand(first, 0, 20));  // heard a little longer, in the middle of a step
+  first.Vanish();
+  harness.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness.Get(kJob).reason();
+  EXPECT_EQ(harness.Get(kJob).generation(), 1u);
+}
+
+}  // namespace
+}  // namespace trainyard
