@@ -28,6 +28,8 @@ namespace {
 
 // A numeric IPv6 address with its ending zero.
 constexpr int64_t kAddressBytes = 46;
+// That, the port of a Listener and its closed one.
+constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // What LibTorch threw, without the stack that c10::Error appends, on one line.
 std::string TextOf(const std::exception& error) {
@@ -85,13 +87,17 @@ class GlooCommunicator final : public Communicator {
     silence_watch_.reset();
     group_.reset();
     for (int fd : connections_) close(fd);
+    if (closed_port_fd_ >= 0) close(closed_port_fd_);
   }
 
   // Tells the peers where we listen, hears where they do, and so learns which connections are the group's.
-  absl::Status FindConnections(const Listener& own) {
-    at::Tensor mine = at::empty({kAddressBytes + 2}, at::kByte).zero_();
+  absl::Status FindConnections(Listener own) {
+    closed_port_fd_ = BindClosedPort(own.address);
+    if (closed_port_fd_ >= 0) own.closed_port = LocalPort(closed_port_fd_).value_or(0);
+    at::Tensor mine = at::empty({kListenerBytes}, at::kByte).zero_();
     std::memcpy(mine.mutable_data_ptr(), own.address.data(), std::min<size_t>(own.address.size(), kAddressBytes - 1));
     std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes, &own.port, 2);
+    std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes + 2, &own.closed_port, 2);
     at::Tensor all = at::empty({world_size_ * mine.numel()}, at::kByte);
     RETURN_IF_ERROR(AllGather(all, mine)->Wait()) << "while telling the peers where rank " << rank_ << " listens";
 
@@ -102,6 +108,7 @@ class GlooCommunicator final : public Communicator {
       Listener& peer = peers.emplace_back();
       peer.address = reinterpret_cast<const char*>(entry);
       std::memcpy(&peer.port, entry + kAddressBytes, 2);
+      std::memcpy(&peer.closed_port, entry + kAddressBytes + 2, 2);
     }
     ASSIGN_OR_RETURN(std::vector<int> connections, DuplicateConnections(own, peers));
     absl::MutexLock lock(&mu_);
@@ -110,8 +117,10 @@ class GlooCommunicator final : public Communicator {
       return absl::InternalError(absl::StrCat("rank ", rank_, " found ", connections_.size(), " connections to its ",
                                               peers.size(), " peers; it could not leave a collective when told to"));
     }
+    std::vector<WatchedConnection> watched;
+    for (int fd : connections_) watched.push_back({.fd = fd, .probe_port = ClosedPortAcross(fd, peers)});
     silence_watch_ = std::make_unique<SilenceWatch>(
-        connections_, [this](const std::string& what) { (void)Break(absl::UnavailableError(what)); });
+        watched, [this](const std::string& what) { (void)Break(absl::UnavailableError(what)); });
     return absl::OkStatus();
   }
 
@@ -245,6 +254,7 @@ class GlooCommunicator final : public Communicator {
   OperationLog log_;
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
+  int closed_port_fd_ = -1;                      // where peers probe
   std::unique_ptr<SilenceWatch> silence_watch_;  // calls the above, so it ends first
 };
 

@@ -16,9 +16,12 @@ namespace {
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
 constexpr absl::Duration kSilenceMax = absl::Seconds(12);
 constexpr uint32_t kRetransmissionsMin = 5;
-constexpr int kKeepaliveIdleS = 5;
-constexpr int kKeepaliveIntervalS = 2;
-constexpr int kKeepaliveProbes = 3;
+constexpr uint32_t kProbesLostMin = 12;
+constexpr uint32_t kRetransmissionsUnprobed = 8;
+constexpr uint32_t kRetransmissionsDoubtful = 2;
+constexpr int kKeepaliveIdleS = 3;
+constexpr int kKeepaliveIntervalS = 1;
+constexpr int kKeepaliveProbes = 14;
 
 void KeepAlive(int fd) {
   const int on = 1;
@@ -53,13 +56,23 @@ std::string PeerOf(int fd) {
 
 }  // namespace
 
-bool IsSilent(const ConnectionState& state) {
-  return state.unacknowledged > 0 && state.retransmissions >= kRetransmissionsMin && state.since_answer >= kSilenceMax;
+bool IsInDoubt(const ConnectionState& state) {
+  return state.unacknowledged > 0 && state.retransmissions >= kRetransmissionsDoubtful;
 }
 
-SilenceWatch::SilenceWatch(std::vector<int> descriptors, std::function<void(const std::string& what)> on_silence)
-    : descriptors_(std::move(descriptors)), on_silence_(std::move(on_silence)) {
-  for (int fd : descriptors_) KeepAlive(fd);
+bool IsSilent(const ConnectionState& state) {
+  if (state.unacknowledged == 0 || state.since_answer < kSilenceMax) return false;
+  if (!state.answers_probes) return state.retransmissions >= kRetransmissionsUnprobed;
+  return state.retransmissions >= kRetransmissionsMin && state.probes_lost >= kProbesLostMin;
+}
+
+SilenceWatch::SilenceWatch(const std::vector<WatchedConnection>& connections,
+                           std::function<void(const std::string& what)> on_silence)
+    : on_silence_(std::move(on_silence)) {
+  for (const WatchedConnection& connection : connections) {
+    KeepAlive(connection.fd);
+    watched_.push_back({.fd = connection.fd, .probe = ReachProbe(connection.fd, connection.probe_port)});
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -73,17 +86,29 @@ SilenceWatch::~SilenceWatch() {
 }
 
 void SilenceWatch::Run() {
+  // While all is well, to know whether there will be answers when it is not.
+  for (Watched& watched : watched_) watched.probe.Ask();
   while (true) {
     {
       absl::MutexLock lock(&mu_);
       if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this] { return stopping_; })) return;
     }
-    for (int fd : descriptors_) {
-      std::optional<ConnectionState> state = LookAt(fd);
-      if (!state.has_value() || !IsSilent(*state)) continue;
-      return on_silence_(absl::StrCat("the host at ", PeerOf(fd), " has not answered for ",
-                                      absl::FormatDuration(state->since_answer), " (sent again ",
-                                      state->retransmissions, " times): it, or the network to it, is gone"));
+    for (Watched& watched : watched_) {
+      watched.probe.Look();
+      std::optional<ConnectionState> state = LookAt(watched.fd);
+      if (!state.has_value() || !IsInDoubt(*state)) {
+        watched.probe.Clear();
+        continue;
+      }
+      state->answers_probes = watched.probe.answers();
+      state->probes_lost = watched.probe.unanswered();
+      if (IsSilent(*state)) {
+        return on_silence_(absl::StrCat("the host at ", PeerOf(watched.fd), " has not answered for ",
+                                        absl::FormatDuration(state->since_answer), " (sent again ",
+                                        state->retransmissions, " times, ", state->probes_lost,
+                                        " probes unanswered): it, or the network to it, is gone"));
+      }
+      watched.probe.Ask();
     }
   }
 }

@@ -82,6 +82,33 @@ absl::StatusOr<uint16_t> LocalPort(int fd) {
   return end->port;
 }
 
+int BindClosedPort(const std::string& address) {
+  sockaddr_storage storage{};
+  auto& in = reinterpret_cast<sockaddr_in&>(storage);
+  auto& in6 = reinterpret_cast<sockaddr_in6&>(storage);
+  if (inet_pton(AF_INET, address.c_str(), &in.sin_addr) == 1) {
+    storage.ss_family = AF_INET;
+  } else if (inet_pton(AF_INET6, address.c_str(), &in6.sin6_addr) == 1) {
+    storage.ss_family = AF_INET6;
+  } else {
+    return -1;
+  }
+  int fd = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&storage), sizeof storage) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+uint16_t ClosedPortAcross(int connection, const std::vector<Listener>& peers) {
+  std::optional<Listener> remote = PeerEnd(connection);
+  for (const Listener& peer : peers) {
+    if (remote.has_value() && peer.address == remote->address && peer.closed_port != 0) return peer.closed_port;
+  }
+  return 0;
+}
+
 absl::StatusOr<std::vector<int>> DuplicateConnections(const Listener& own, const std::vector<Listener>& peers) {
   std::vector<int> duplicates;
   absl::Status trouble;

@@ -25,7 +25,15 @@ absl::StatusOr<uint16_t> LocalPort(int fd);
 struct Listener {
   std::string address;  // numeric
   uint16_t port = 0;
+  uint16_t closed_port = 0;  // of the same host; bound, but nobody listens there. 0: none
 };
+
+// A socket bound to a free port of this numeric address, where it does not listen: whoever knocks there hears at once
+// that the host is there. -1: none could be bound.
+int BindClosedPort(const std::string& address);
+
+// The closed port of the peer's host that a connection leads to; 0: of none of them.
+uint16_t ClosedPortAcross(int connection, const std::vector<Listener>& peers);
 
 // Duplicates of the descriptors of all connections that were accepted at `own.port`, or lead to one of `peers`. A
 // duplicate keeps its number from being given to another socket once gloo has closed its own. The caller closes them.

@@ -7,6 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
+
+#include "worker/collectives/tcp_sockets.h"
+
 namespace trainyard {
 namespace {
 
@@ -20,43 +24,142 @@ class IsSilentTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(IsSilentTest, Decides) { EXPECT_EQ(IsSilent(GetParam().state), GetParam().is_silent); }
 
-INSTANTIATE_TEST_SUITE_P(All, IsSilentTest,
-                         ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13)}, true},
-                                           Case{"JustCutOff", {12, 4, absl::Seconds(6)}, false},
-                                           // Its kernel answers "not now": nothing is under way but probes.
-                                           Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
-                                           // Keepalive's to find.
-                                           Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
-                                           // Each answer counts, however much is lost on the way.
-                                           Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
-                                           // The process was stopped itself and has sent nothing again yet.
-                                           Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, IsSilentTest,
+    ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13), true, 12}, true},
+                      Case{"JustCutOff", {12, 4, absl::Seconds(6), true, 5}, false},
+                      Case{"HostThatAnsweredAProbe", {12, 7, absl::Seconds(40), true, 11}, false},
+                      // What the network drops tells nothing.
+                      Case{"HostThatNeverAnswersProbes", {12, 7, absl::Seconds(30), false, 28}, false},
+                      Case{"HostThatNeverAnsweredProbes_Gone", {12, 8, absl::Seconds(52), false, 50}, true},
+                      // Its kernel answers "not now": nothing is under way but probes.
+                      Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
+                      // Keepalive's to find.
+                      Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
+                      // Each answer counts, however much is lost on the way.
+                      Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
+                      // The process was stopped itself and has sent nothing again yet.
+                      Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// What the rule's constants were chosen by, with packets lost independently of each other. A connection can begin no
+// more than five chains of resends a second, since the first of a chain comes after 0.2 s; for 12 s without an answer
+// five resends must be lost, and then each of the probes.
+TEST(IsSilentTest, OneInTenPacketsLostEachWay_EndsAConnectionLessThanOnceInAMillionHours) {
+  const double lost = 1 - 0.9 * 0.9;
+  ConnectionState state{.unacknowledged = 1, .since_answer = absl::Hours(1), .answers_probes = true};
+  while (!IsSilent(state) && state.retransmissions < 100) {
+    ++state.retransmissions;
+    for (state.probes_lost = 0; !IsSilent(state) && state.probes_lost < 100;) ++state.probes_lost;
+  }
+
+  const double alarms_per_hour = 5 * 3600 * std::pow(lost, state.retransmissions + state.probes_lost);
+
+  EXPECT_LT(alarms_per_hour, 1e-6) << state.retransmissions << " resends, " << state.probes_lost << " probes";
+}
+
+// A listener on loopback, and connections to it.
+class Loopback {
+ public:
+  Loopback() {
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    address_ = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    socklen_t length = sizeof address_;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address_), length), 0);
+    EXPECT_EQ(listen(listener_, 0), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address_), &length), 0);
+  }
+  ~Loopback() {
+    for (int fd : clients_) close(fd);
+    close(listener_);
+  }
+  int Connect() {
+    clients_.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(connect(clients_.back(), reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
+    return clients_.back();
+  }
+  // Makes room for one.
+  void Accept() { clients_.push_back(accept(listener_, nullptr, nullptr)); }
+  uint16_t port() const { return ntohs(address_.sin_port); }
+
+ private:
+  int listener_;
+  sockaddr_in address_;
+  std::vector<int> clients_;
+};
+
+// The kernel answers when it comes to it.
+void AskUntilAnswered(ReachProbe& probe) {
+  for (int i = 0; i < 1'000'000 && !probe.answers(); ++i) {
+    probe.Ask();
+    probe.Look();
+  }
+}
+
+TEST(ReachProbe, RefusalIsAnAnswer) {
+  Loopback loopback;
+  int client = loopback.Connect();
+  int closed = BindClosedPort("127.0.0.1");
+  uint16_t port = LocalPort(closed).value_or(0);
+  ReachProbe probe(client, port);
+
+  AskUntilAnswered(probe);
+
+  EXPECT_TRUE(probe.answers());
+  EXPECT_EQ(probe.unanswered(), 0u);
+  EXPECT_EQ(ClosedPortAcross(client, {{.address = "127.0.0.1", .port = 1, .closed_port = port}}), port);
+  EXPECT_EQ(ClosedPortAcross(client, {{.address = "10.0.0.1", .port = 1, .closed_port = port}}), 0);
+  close(closed);
+}
+
+// A listener with no room for one more says nothing, as a host that is gone.
+TEST(ReachProbe, QuestionsThatNobodyAnswersAreCounted_UntilOneIs) {
+  Loopback loopback;
+  int client = loopback.Connect();
+  ReachProbe probe(client, loopback.port());
+  for (uint32_t asked = 1; asked <= 12; ++asked) {
+    probe.Ask();
+    probe.Look();
+    ASSERT_EQ(probe.unanswered(), asked);
+  }
+  EXPECT_FALSE(probe.answers());
+
+  loopback.Accept();
+  AskUntilAnswered(probe);
+
+  EXPECT_TRUE(probe.answers());
+  EXPECT_EQ(probe.unanswered(), 0u);
+}
+
+TEST(ReachProbe, WhatIsNoConnectionIsNotAsked) {
+  ReachProbe probe(0, 7);
+  probe.Ask();
+  probe.Look();
+  EXPECT_FALSE(probe.answers());
+  EXPECT_EQ(probe.unanswered(), 0u);
+}
 
 TEST(SilenceWatch, TurnsKeepaliveOn_AndSaysNothingOfALivingConnection) {
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  socklen_t length = sizeof address;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  int client = socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), length), 0);
+  Loopback loopback;
+  int client = loopback.Connect();
   bool silent = false;
 
   {
-    SilenceWatch watch({client, 0}, [&](const std::string&) { silent = true; });
+    SilenceWatch watch({{.fd = client}, {.fd = 0}}, [&](const std::string&) { silent = true; });
   }
 
-  int idle_s = 0, on = 0;
-  length = sizeof on;
+  int idle_s = 0, interval_s = 0, probes = 0, on = 0;
+  socklen_t length = sizeof on;
   EXPECT_EQ(getsockopt(client, SOL_SOCKET, SO_KEEPALIVE, &on, &length), 0);
   EXPECT_EQ(getsockopt(client, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &length), 0);
+  EXPECT_EQ(getsockopt(client, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, &length), 0);
+  EXPECT_EQ(getsockopt(client, IPPROTO_TCP, TCP_KEEPCNT, &probes, &length), 0);
   EXPECT_EQ(on, 1);
-  EXPECT_EQ(idle_s, 5);
+  EXPECT_EQ(idle_s, 3);
+  EXPECT_LE(interval_s * probes, 15) << "how long a dead host is taken for an idle one";
+  // One connection in 3,600 / 3 probes an hour, each of which must go unanswered so often in a row.
+  EXPECT_LT(3600.0 / idle_s * std::pow(1 - 0.9 * 0.9, probes), 1e-6);
   EXPECT_FALSE(silent);
-  close(client);
-  close(listener);
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+#include "worker/collectives/reach_probe.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace trainyard {
+namespace {
+
+// The kernel asks again for a question by itself, after 1 s and 2 s more.
+constexpr int kLooksMax = 4;
+constexpr size_t kOpenMax = 4;
+constexpr int kPending = -1;
+
+bool IsAnswer(int error) { return error == 0 || error == ECONNREFUSED || error == ECONNRESET; }
+
+// The error it ended with, 0 where it was accepted; or kPending.
+int OutcomeOf(int fd) {
+  pollfd polled{.fd = fd, .events = POLLOUT, .revents = 0};
+  if (poll(&polled, 1, 0) <= 0) return kPending;
+  int error = 0;
+  socklen_t length = sizeof error;
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+}  // namespace
+
+ReachProbe::ReachProbe(int connection, uint16_t port) {
+  socklen_t length = sizeof peer_;
+  if (port == 0 || getpeername(connection, reinterpret_cast<sockaddr*>(&peer_), &length) != 0) return;
+  if (peer_.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(peer_).sin_port = htons(port);
+  } else if (peer_.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(peer_).sin6_port = htons(port);
+  } else {
+    return;
+  }
+  peer_length_ = length;
+}
+
+ReachProbe::ReachProbe(ReachProbe&& other) noexcept
+    : peer_(other.peer_),
+      peer_length_(other.peer_length_),
+      open_(std::exchange(other.open_, {})),
+      answers_(other.answers_),
+      unanswered_(other.unanswered_) {}
+
+ReachProbe::~ReachProbe() {
+  for (const Question& question : open_) close(question.fd);
+}
+
+void ReachProbe::Ask() {
+  if (peer_length_ == 0 || open_.size() >= kOpenMax) return;
+  int fd = socket(peer_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&peer_), peer_length_) == 0 || IsAnswer(errno)) {
+    close(fd);
+    return TakeAnswer();
+  }
+  open_.push_back({.fd = fd});
+}
+
+void ReachProbe::Look() {
+  bool answered = false;
+  std::erase_if(open_, [&](Question& question) {
+    const int outcome = OutcomeOf(question.fd);
+    answered = answered || IsAnswer(outcome);
+    if (++question.looks == 1) ++unanswered_;
+    // What ended otherwise (no route, say) is no answer, nor is there one to wait for.
+    if (question.looks < kLooksMax && outcome == kPending) return false;
+    close(question.fd);
+    return true;
+  });
+  if (answered) TakeAnswer();
+}
+
+void ReachProbe::TakeAnswer() {
+  answers_ = true;
+  unanswered_ = 0;
+  for (const Question& question : open_) close(question.fd);
+  open_.clear();
+}
+
+}  // namespace trainyard
