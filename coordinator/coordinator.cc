@@ -80,8 +80,10 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   ASSIGN_OR_RETURN(auto core, Core::New(core_options, snapshot.records, clock.TimeNow()));
   queue_ = std::make_unique<EventQueue>(limits::kCoreQueueEvents);
   server_ = std::make_unique<RpcServer>(
-      RpcServerOptions{.listen = options.listen, .allow_plaintext = options.allow_plaintext}, queue_.get(), &clock,
-      [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
+      RpcServerOptions{.listen = options.listen,
+                       .allow_plaintext = options.allow_plaintext,
+                       .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
+      queue_.get(), &clock, [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
   loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
       .core = std::move(core),
       .revision = snapshot.revision,

@@ -7,7 +7,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,14 +18,13 @@
 #include "common/logging.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
+#include "coordinator/rpc/acceptor.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitBadInput = 2;
-// For the store, its watchers and all that is no daemon.
-constexpr rlim_t kDescriptorsKept = 256;
 
 // Blocked in every thread from here on and read from a descriptor instead, so no handler ever runs.
 int BlockSignals() {
@@ -84,18 +82,19 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
   }
 }
 
-// A daemon is a descriptor here, and gRPC's listener that once found none left accepts nobody any more. What the
-// system allows at most is often far above what a shell starts with.
+// A daemon is a descriptor here. What the system allows at most is often far above what a shell starts with.
 void RaiseDescriptors() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limits::kHosts + kDescriptorsKept) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t connections = DescriptorsForConnections(limit.rlim_cur);
+  if (connections >= limits::kHosts) return;
   spdlog::warn(
       "{} descriptors may be open, enough for about {} hosts of the {} that this version takes; raise the hard "
       "limit (ulimit -Hn, LimitNOFILE=) if there are to be more",
-      limit.rlim_cur, limit.rlim_cur - std::min<rlim_t>(limit.rlim_cur, kDescriptorsKept), limits::kHosts);
+      limit.rlim_cur, connections, limits::kHosts);
 }
 
 int Run(const CoordinatorOptions& options) {

@@ -3,16 +3,10 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <variant>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
@@ -29,29 +23,7 @@ absl::StatusOr<HostPort> SplitListenAddress(absl::string_view address) {
       absl::StrCat("listen address '", address, "' must be host:port with a port of 0 to 65535"));
 }
 
-// gRPC says only that it could not listen. A plain socket says why.
-absl::Status ProbeListen(const HostPort& address) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  int code = getaddrinfo(std::string(address.host).c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (code != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("listen address ", address.host, ": ", gai_strerror(code)));
-  }
-  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
-  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(absl::StrCat("no socket: ", strerror(errno)));
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  int one = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-    std::string text = absl::StrCat("cannot listen on ", address.host, ":", address.port, ": ", strerror(errno));
-    if (errno == EADDRINUSE) return absl::UnavailableError(text);
-    return absl::InvalidArgumentError(text);
-  }
-  return absl::OkStatus();
-}
+constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(5);
 
 }  // namespace
 
@@ -79,24 +51,24 @@ absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(CheckListenAddress(options_));
   ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options_.listen));
   absl::Time deadline = absl::Now() + limits::kTakeOverWait;
-  absl::Status probed = ProbeListen(address);
-  while (absl::IsUnavailable(probed) && absl::Now() < deadline &&
+  const Acceptor::Options accepting{.user_timeout = kKeepaliveTimeout, .warn = options_.warn};
+  auto acceptor = Acceptor::Listen(address, accepting);
+  while (absl::IsUnavailable(acceptor.status()) && absl::Now() < deadline &&
          !context_.queue->AwaitClosed(absl::Milliseconds(20))) {
-    probed = ProbeListen(address);
+    acceptor = Acceptor::Listen(address, accepting);
   }
-  RETURN_IF_ERROR(probed) << "tried for " << absl::FormatDuration(limits::kTakeOverWait)
-                          << "; choose another --listen, or stop what uses the port";
-  return Listen();
+  RETURN_IF_ERROR(acceptor.status()) << "tried for " << absl::FormatDuration(limits::kTakeOverWait)
+                                     << "; choose another --listen, or stop what uses the port";
+  acceptor_ = *std::move(acceptor);
+  return Serve();
 }
 
-absl::Status RpcServer::Listen() {
+absl::Status RpcServer::Serve() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
-  // A second coordinator must not share the port silently.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  auto accepted = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   builder.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   // Daemons ping every 2 s to notice a link that swallows everything; by default a server takes that for an attack.
@@ -105,7 +77,8 @@ absl::Status RpcServer::Listen() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // Readers that vanished without a word (watchers have no lease) are found within 15 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
   // Connections that are kept open for nothing take descriptors from daemons.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 60'000);
   // Most messages are small, and each of a thousand daemons sends one a second: a ping each, to learn how wide the way
@@ -115,19 +88,18 @@ absl::Status RpcServer::Listen() {
   builder.RegisterService(&jobs_);
   builder.RegisterService(&agents_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    server_.reset();
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen, ": the port was taken just now"));
-  }
+  if (server_ == nullptr) return absl::InternalError("gRPC did not start its server, and has logged why");
   auto* health = server_->GetHealthCheckService();
   health->SetServingStatus("trainyard.v1.JobService", true);
   health->SetServingStatus("trainyard.v1.AgentService", true);
-  address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
+  address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", acceptor_->port());
+  acceptor_->Start(std::move(accepted));
   return absl::OkStatus();
 }
 
 void RpcServer::Stop() {
   if (server_ == nullptr) return;
+  acceptor_->Stop();
   server_->GetHealthCheckService()->SetServingStatus(false);
   absl::Status status = GoingDownStatus();
   jobs_.EndAll(status);

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "coordinator/core/core_loop.h"
 #include "coordinator/core/event_queue.h"
+#include "coordinator/rpc/acceptor.h"
 #include "coordinator/rpc/agent_service.h"
 #include "coordinator/rpc/call_table.h"
 #include "coordinator/rpc/context.h"
@@ -29,8 +30,9 @@
 namespace trainyard {
 
 struct RpcServerOptions {
-  std::string listen;            // host:port; port 0: a free one
-  bool allow_plaintext = false;  // on an address other than loopback
+  std::string listen;                                      // host:port; port 0: a free one
+  bool allow_plaintext = false;                            // on an address other than loopback
+  std::function<void(const std::string&)> warn = nullptr;  // of connections turned away
 };
 
 // OK, or InvalidArgument: not host:port, or an address other than loopback without `allow_plaintext`.
@@ -58,7 +60,7 @@ class RpcServer final : public EffectSink {
   std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
 
  private:
-  absl::Status Listen();
+  absl::Status Serve();
 
   const RpcServerOptions options_;
   RpcContext context_;
@@ -67,6 +69,7 @@ class RpcServer final : public EffectSink {
   JobServiceImpl jobs_;
   AgentServiceImpl agents_;
   std::string address_;
+  std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;  // last: its threads use all of the above
 };
 

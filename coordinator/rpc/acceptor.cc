@@ -1,0 +1,164 @@
+#include "coordinator/rpc/acceptor.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kOutOfDescriptorsWaitMs = 50;
+constexpr absl::Duration kWarnInterval = absl::Minutes(1);
+
+void Set(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
+
+uint16_t PortOf(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return 0;
+  return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(storage).sin_port);
+}
+
+// A listening socket at the address, with `port` for its port; or -1 and errno.
+int ListenAt(const addrinfo& at, uint16_t port) {
+  sockaddr_storage storage{};
+  std::memcpy(&storage, at.ai_addr, at.ai_addrlen);
+  if (at.ai_family == AF_INET6) reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
+  if (at.ai_family == AF_INET) reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
+  int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  // What connections of an earlier life linger there do not hinder; another listener does.
+  Set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.ai_family == AF_INET6) Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&storage), at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) {
+    return fd;
+  }
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+rlim_t DescriptorsForConnections(rlim_t limit) { return limit - std::min(kDescriptorsKept, limit / 4); }
+
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const HostPort& address, Options options) {
+  // "0.0.0.0" means every address, as gRPC understands it.
+  const std::string host = address.host == "0.0.0.0" ? "::" : std::string(address.host);
+  auto acceptor = std::unique_ptr<Acceptor>(new Acceptor(std::move(options)));
+  acceptor->port_ = static_cast<uint16_t>(address.port);
+  int error = 0;
+  for (const std::string& name : {host, std::string(address.host)}) {
+    addrinfo hints = {}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    if (int code = getaddrinfo(name.c_str(), nullptr, &hints, &found); code != 0) {
+      if (name != address.host) continue;
+      return absl::InvalidArgumentError(absl::StrCat("listen address ", address.host, ": ", gai_strerror(code)));
+    }
+    absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+    for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+      int fd = ListenAt(*at, acceptor->port_);
+      if (fd < 0) {
+        error = errno;
+        if (error == EADDRINUSE) break;
+        continue;
+      }
+      acceptor->listeners_.push_back(fd);
+      acceptor->port_ = PortOf(fd);
+    }
+    if (!acceptor->listeners_.empty() || error == EADDRINUSE) break;
+  }
+  const std::string text = absl::StrCat("cannot listen on ", address.host, ":", address.port, ": ", strerror(error));
+  if (error == EADDRINUSE) return absl::UnavailableError(text);
+  if (acceptor->listeners_.empty()) return absl::InvalidArgumentError(text);
+  acceptor->stop_fd_ = eventfd(0, EFD_CLOEXEC);
+  return acceptor;
+}
+
+Acceptor::~Acceptor() {
+  Stop();
+  if (stop_fd_ >= 0) close(stop_fd_);
+}
+
+void Acceptor::Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to) {
+  to_ = std::move(to);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Acceptor::Stop() {
+  if (thread_.joinable()) {
+    eventfd_write(stop_fd_, 1);
+    thread_.join();
+  }
+  for (int fd : std::exchange(listeners_, {})) close(fd);
+}
+
+void Acceptor::Run() {
+  std::vector<pollfd> polled{{.fd = stop_fd_, .events = POLLIN, .revents = 0}};
+  for (int fd : listeners_) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+  bool exhausted = false;
+  while (true) {
+    // Without a descriptor to accept with, a listener stays ready: only time, or the end, can help.
+    poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
+    if (polled[0].revents != 0) return;
+    const bool all = std::exchange(exhausted, false);
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (all || polled[i].revents != 0) exhausted = !AcceptFrom(polled[i].fd) || exhausted;
+    }
+  }
+}
+
+bool Acceptor::AcceptFrom(int listener) {
+  while (true) {
+    int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        TurnAway(absl::StrCat("a connection cannot be accepted now: ", strerror(errno)));
+        return false;
+      }
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == EINVAL) return true;
+      continue;  // this one is gone again
+    }
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= DescriptorsForConnections(limit.rlim_cur)) {
+      close(fd);
+      TurnAway(absl::StrCat("a connection was turned away: of the ", limit.rlim_cur, " descriptors that may be open, ",
+                            DescriptorsForConnections(limit.rlim_cur), " are for connections, and taken"));
+      continue;
+    }
+    Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(options_.user_timeout)));
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters accepted;
+    accepted.listener_fd = listener;
+    accepted.fd = fd;
+    to_->HandleNewConnection(&accepted);
+  }
+}
+
+void Acceptor::TurnAway(const std::string& why) {
+  ++turned_away_;
+  absl::Time now = absl::Now();
+  if (options_.warn == nullptr || now - warned_at_ < kWarnInterval) return;
+  warned_at_ = now;
+  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0),
+                             " since this was last said); raise the hard limit (ulimit -Hn, LimitNOFILE=)"));
+}
+
+}  // namespace trainyard
