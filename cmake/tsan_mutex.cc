@@ -1,0 +1,75 @@
+// Tells ThreadSanitizer of Abseil's mutexes. Debian's Abseil is compiled without it, so it sees none of them and would
+// report all that they guard. Linked into each program of the tsan preset, with --wrap for each name (Targets.cmake):
+// our calls come here first. What Abseil does between `pre` and `post`, conditions that it looks at included, is passed
+// over.
+#include <sanitizer/tsan_interface.h>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#define REAL(name) __asm__("__real__ZN4absl7debian35Mutex" name)
+#define WRAP(name) __asm__("__wrap__ZN4absl7debian35Mutex" name)
+#define AWAIT_WITH_TIMEOUT "16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE"
+
+void RealLock(absl::Mutex* self) REAL("4LockEv");
+void RealUnlock(absl::Mutex* self) REAL("6UnlockEv");
+void RealAwait(absl::Mutex* self, const absl::Condition& condition) REAL("5AwaitERKNS0_9ConditionE");
+bool RealAwaitWithTimeout(absl::Mutex* self, const absl::Condition& condition, absl::Duration timeout)
+    REAL(AWAIT_WITH_TIMEOUT);
+void RealDestroy(absl::Mutex* self) REAL("D1Ev");
+
+void Lock(absl::Mutex* self) WRAP("4LockEv");
+void Unlock(absl::Mutex* self) WRAP("6UnlockEv");
+void Await(absl::Mutex* self, const absl::Condition& condition) WRAP("5AwaitERKNS0_9ConditionE");
+bool AwaitWithTimeout(absl::Mutex* self, const absl::Condition& condition, absl::Duration timeout)
+    WRAP(AWAIT_WITH_TIMEOUT);
+void Destroy(absl::Mutex* self) WRAP("D1Ev");
+
+namespace {
+
+constexpr unsigned kFlags = __tsan_mutex_linker_init;
+
+// Around what locks, or waits with the mutex given up meanwhile.
+class Locking {
+ public:
+  explicit Locking(absl::Mutex* mutex) : mutex_(mutex) { __tsan_mutex_pre_lock(mutex_, kFlags); }
+  ~Locking() { __tsan_mutex_post_lock(mutex_, kFlags, 0); }
+
+ private:
+  absl::Mutex* mutex_;
+};
+
+void GiveUp(absl::Mutex* mutex) {
+  __tsan_mutex_pre_unlock(mutex, kFlags);
+  __tsan_mutex_post_unlock(mutex, kFlags);
+}
+
+}  // namespace
+
+void Lock(absl::Mutex* self) {
+  Locking locking(self);
+  RealLock(self);
+}
+
+void Unlock(absl::Mutex* self) {
+  __tsan_mutex_pre_unlock(self, kFlags);
+  RealUnlock(self);
+  __tsan_mutex_post_unlock(self, kFlags);
+}
+
+void Await(absl::Mutex* self, const absl::Condition& condition) {
+  GiveUp(self);
+  Locking locking(self);
+  RealAwait(self, condition);
+}
+
+bool AwaitWithTimeout(absl::Mutex* self, const absl::Condition& condition, absl::Duration timeout) {
+  GiveUp(self);
+  Locking locking(self);
+  return RealAwaitWithTimeout(self, condition, timeout);
+}
+
+void Destroy(absl::Mutex* self) {
+  __tsan_mutex_destroy(self, 0);
+  RealDestroy(self);
+}
