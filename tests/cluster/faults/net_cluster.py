@@ -213,7 +213,9 @@ class NetCluster:
             self._wait_for_step(self.steps // 4)
         elif phase == "saving":
             self._wait_for_step(self.steps // 4)
-            poll(self._saves, "a save is under way", 60)
+            # One that takes milliseconds may go by unseen on a busy machine; then what comes, comes right after it.
+            saved = len(self.watcher.of("checkpoint"))
+            poll(lambda: self._saves() or len(self.watcher.of("checkpoint")) > saved, "a save is under way", 60)
         elif phase == "finishing":
             self._wait_for_step(self.steps)
         else:
