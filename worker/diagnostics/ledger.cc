@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "worker/diagnostics/block_cache.h"
+
 namespace trainyard {
 namespace {
 
@@ -17,12 +19,12 @@ int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(me
 
 }  // namespace
 
-// LibTorch's own way to allocate, counted. A block's size is asked of malloc again when it is freed, so blocks carry
-// nothing.
+// LibTorch's own way to allocate, counted, and with large blocks kept for the next step. A block's size is asked of
+// malloc again when it is freed, so blocks carry nothing.
 class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
-    void* memory = c10::alloc_cpu(bytes);
+    void* memory = Blocks().Take(bytes);
     if (memory != nullptr) Ledger::OfProcess().Allocated(SizeOf(memory));
     return {memory, memory, &Delete, at::Device(at::DeviceType::CPU)};
   }
@@ -32,7 +34,16 @@ class CountingAllocator final : public at::Allocator {
   static void Delete(void* memory) {
     if (memory == nullptr) return;
     Ledger::OfProcess().Freed(SizeOf(memory));
-    c10::free_cpu(memory);
+    Blocks().Give(memory);
+  }
+
+  static BlockCache& Blocks() {
+    static auto* blocks =
+        new BlockCache({.make = c10::alloc_cpu,
+                        .free = c10::free_cpu,
+                        .size_of = [](const void* block) { return malloc_usable_size(const_cast<void*>(block)); },
+                        .idle = [](int64_t delta) { Ledger::OfProcess().of(MemoryKind::kReserved).Add(delta); }});
+    return *blocks;
   }
 };
 
@@ -84,6 +95,8 @@ std::vector<KindUse> Ledger::Read() const {
   }
   return uses;
 }
+
+int64_t Ledger::num_blocks_made() const { return CountingAllocator::Blocks().counts().made; }
 
 void Ledger::ResetPeaks() {
   for (PeakCounter& kind : kinds_) kind.ResetPeak();

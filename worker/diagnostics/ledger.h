@@ -7,7 +7,8 @@
 //   buffers      what communication needs besides
 //   activations  all other tensors: what the process' allocator has out, less all that is accounted for here
 //   host         of the first three, what was moved out of the device's memory (parallel/offload.h)
-//   reserved     memory of the first four that is kept and idle: a slot between two uses
+//   reserved     memory that is kept and idle: a slot between two uses, and blocks of tensors that are gone
+//                (block_cache.h)
 //
 // Whoever keeps memory for long takes it from here, under a kind; the rest needs no care. One a process, as is the
 // allocator. Thread-safe. Costs a few additions an allocation.
@@ -85,6 +86,8 @@ class Ledger {
   const PeakCounter& in_use() const { return in_use_; }
   // All that the allocator has out, whatever it is for.
   const PeakCounter& allocated() const { return allocated_; }
+  // How many large blocks were asked of the system so far; in a steady step none.
+  int64_t num_blocks_made() const;
   void ResetPeaks();
 
  private:

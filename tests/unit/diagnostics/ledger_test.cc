@@ -60,9 +60,10 @@ TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
   use.Become(MemoryKind::kGradients);
   EXPECT_EQ(Now(MemoryKind::kParameters).bytes, 0);
   ExpectNear(Now(MemoryKind::kGradients).bytes, 3 * kSize);
+  const int64_t reserved = Now(MemoryKind::kReserved).bytes;
   use.Become(MemoryKind::kReserved);
   EXPECT_EQ(ledger_.in_use().now(), in_use) << "idle memory is not in use";
-  ExpectNear(Now(MemoryKind::kReserved).bytes, 3 * kSize);
+  ExpectNear(Now(MemoryKind::kReserved).bytes, reserved + 3 * kSize);
 
   tensor.reset();
   use = HeldMemory();
@@ -89,6 +90,18 @@ TEST_F(LedgerTest, WithoutALedgerNothingIsAccountedFor) {
 
   ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
   EXPECT_EQ(Now(MemoryKind::kOptimizer).bytes, 0);
+}
+
+TEST_F(LedgerTest, ABlockThatIsKeptForTheNextTensorIsReserved) {
+  { at::Tensor passing = NewTensor(7 * kSize); }
+  const int64_t reserved = Now(MemoryKind::kReserved).bytes, made = ledger_.num_blocks_made();
+  EXPECT_GE(reserved, 7 * kSize);
+
+  at::Tensor next = NewTensor(7 * kSize);
+
+  EXPECT_EQ(Now(MemoryKind::kReserved).bytes, reserved - 7 * kSize);
+  ExpectNear(Now(MemoryKind::kActivations).bytes, 7 * kSize);
+  EXPECT_EQ(ledger_.num_blocks_made(), made);
 }
 
 TEST_F(LedgerTest, ThreadsAddUp) {

@@ -1,0 +1,74 @@
+#include "worker/diagnostics/block_cache.h"
+
+#include <algorithm>
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+}  // namespace
+
+void* BlockCache::Take(size_t bytes) {
+  // A page less: what is given back must be told apart by a size that the system may have rounded up.
+  if (bytes + kPage < kLeast) return system_.make(bytes);
+  const size_t size = std::max(kLeast, (bytes + kPage - 1) / kPage * kPage);
+  {
+    absl::MutexLock lock(&mu_);
+    counts_.out_bytes += static_cast<int64_t>(size);
+    most_out_ = std::max(most_out_, counts_.out_bytes);
+    if (auto at = idle_.find(size); at != idle_.end() && !at->second.empty()) {
+      void* block = at->second.back().block;  // used last: the likeliest to be in the CPU's caches still
+      at->second.pop_back();
+      CountIdle(-static_cast<int64_t>(size));
+      return block;
+    }
+    const auto room = static_cast<int64_t>(kRoom * static_cast<double>(most_out_)) + kSlack;
+    while (counts_.idle_bytes > 0 && counts_.idle_bytes + counts_.out_bytes > room) DropOldest();
+    ++counts_.made;
+  }
+  return system_.make(size);
+}
+
+void BlockCache::Give(void* block) {
+  if (block == nullptr) return;
+  const size_t size = system_.size_of(block) / kPage * kPage;
+  if (size < kLeast) return system_.free(block);
+  absl::MutexLock lock(&mu_);
+  counts_.out_bytes -= static_cast<int64_t>(size);
+  CountIdle(static_cast<int64_t>(size));
+  idle_[size].push_back({block, ++clock_});
+}
+
+void BlockCache::Clear() {
+  absl::MutexLock lock(&mu_);
+  while (counts_.idle_bytes > 0) DropOldest();
+}
+
+void BlockCache::DropOldest() {
+  auto oldest = idle_.end();
+  for (auto at = idle_.begin(); at != idle_.end();) {
+    if (at->second.empty()) {
+      at = idle_.erase(at);
+      continue;
+    }
+    if (oldest == idle_.end() || at->second.front().since < oldest->second.front().since) oldest = at;
+    ++at;
+  }
+  system_.free(oldest->second.front().block);
+  oldest->second.erase(oldest->second.begin());
+  CountIdle(-static_cast<int64_t>(oldest->first));
+  ++counts_.freed;
+}
+
+void BlockCache::CountIdle(int64_t delta) {
+  counts_.idle_bytes += delta;
+  system_.idle(delta);
+}
+
+BlockCache::Counts BlockCache::counts() const {
+  absl::MutexLock lock(&mu_);
+  return counts_;
+}
+
+}  // namespace trainyard
