@@ -7,7 +7,6 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/matmul.h>
 
 #include <cmath>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/gelu.h"
+#include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
 #include "worker/model/product_tape.h"
 
@@ -34,16 +34,16 @@ uint64_t Mix(uint64_t x) {
 }
 uint64_t Combine(uint64_t a, uint64_t b) { return Mix(Mix(a + 0x9e3779b97f4a7c15u) + b + 0x9e3779b97f4a7c15u); }
 
-struct LayerNorm {
-  at::Tensor weight, bias;
+struct NormParameters {
+  NumberedTensor weight, bias;
 };
 struct Projection {
   NumberedTensor weight, bias;  // weight is [in, out]
 };
 struct Block {
-  LayerNorm ln_1;
+  NormParameters ln_1;
   Projection c_attn, attn_proj;
-  LayerNorm ln_2;
+  NormParameters ln_2;
   Projection c_fc, mlp_proj;
 };
 
@@ -67,15 +67,15 @@ class Gpt2 final : public Model {
     BeginUnit("root");
     wte_ = Matrix("wte.weight", config.vocabulary, d);
     wpe_ = Matrix("wpe.weight", config.context, d);
-    ln_f_ = MakeLayerNorm("ln_f");
+    ln_f_ = MakeNorm("ln_f");
     for (int64_t i = 0; i < config.layers; ++i) {
       std::string name = absl::StrCat("h.", i);
       BeginUnit(name);
       Block block;
-      block.ln_1 = MakeLayerNorm(name + ".ln_1");
+      block.ln_1 = MakeNorm(name + ".ln_1");
       block.c_attn = MakeProjection(name + ".attn.c_attn", d, 3 * d);
       block.attn_proj = MakeProjection(name + ".attn.c_proj", d, d);
-      block.ln_2 = MakeLayerNorm(name + ".ln_2");
+      block.ln_2 = MakeNorm(name + ".ln_2");
       block.c_fc = MakeProjection(name + ".mlp.c_fc", d, 4 * d);
       block.mlp_proj = MakeProjection(name + ".mlp.c_proj", 4 * d, d);
       blocks_.push_back(std::move(block));
@@ -121,18 +121,19 @@ class Gpt2 final : public Model {
         return Forward(blocks_[i], in, StartDropout(drop, unit), sink, tape);
       });
     }
-    at::Tensor scores = at::matmul(Norm(ln_f_, x).view({-1, config_.width}), wte_.t());
+    at::Tensor scores = at::matmul(Norm(ln_f_, x, sink).y.view({-1, config_.width}), wte_.t());
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 
   at::Tensor Forward(const Block& block, const at::Tensor& x, double drop, GradientSink* sink,
                      ProductTape* tape) const {
-    at::Tensor qkv = Linear(Norm(block.ln_1, x),
-                            {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape});
+    const Normalised in = Norm(block.ln_1, x, sink);
+    at::Tensor qkv =
+        Linear(in.y, {.weight = block.c_attn.weight, .bias = block.c_attn.bias, .sink = sink, .tape = tape});
     at::Tensor mixed = CausalAttention(qkv, config_.heads, drop);
-    at::Tensor attended = AddProjection(x, mixed, block.attn_proj, drop, sink, tape);
-    at::Tensor hidden = Linear(Norm(block.ln_2, attended), {.weight = block.c_fc.weight, .sink = sink, .tape = tape});
-    return AddProjection(attended, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, drop, sink, tape);
+    const Normalised attended = Norm(block.ln_2, AddProjection(in.x, mixed, block.attn_proj, drop, sink, tape), sink);
+    at::Tensor hidden = Linear(attended.y, {.weight = block.c_fc.weight, .sink = sink, .tape = tape});
+    return AddProjection(attended.x, Gelu(hidden, block.c_fc.bias, sink), block.mlp_proj, drop, sink, tape);
   }
 
   static at::Tensor AddProjection(const at::Tensor& residual, const at::Tensor& x, const Projection& p, double drop,
@@ -142,8 +143,8 @@ class Gpt2 final : public Model {
     args.residual = residual;
     return Linear(x, args);
   }
-  at::Tensor Norm(const LayerNorm& norm, const at::Tensor& x) const {
-    return at::layer_norm(x, {config_.width}, norm.weight, norm.bias, kLayerNormEps);
+  static Normalised Norm(const NormParameters& norm, const at::Tensor& x, GradientSink* sink) {
+    return LayerNorm(x, norm.weight, norm.bias, kLayerNormEps, sink);
   }
   static at::Tensor Drop(const at::Tensor& x, double drop) {
     return drop > 0 ? at::dropout(x, drop, /*train=*/true) : x;
@@ -174,9 +175,10 @@ class Gpt2 final : public Model {
   at::Tensor Matrix(std::string name, int64_t rows, int64_t columns) {
     return Add(std::move(name), {rows, columns}, Start::kNormal);
   }
-  LayerNorm MakeLayerNorm(const std::string& name) {
+  NormParameters MakeNorm(const std::string& name) {
+    const int number = static_cast<int>(parameters_.size());
     at::Tensor weight = Add(name + ".weight", {config_.width}, Start::kOnes);
-    return {.weight = weight, .bias = Add(name + ".bias", {config_.width}, Start::kZeros)};
+    return {.weight = {weight, number}, .bias = {Add(name + ".bias", {config_.width}, Start::kZeros), number + 1}};
   }
   Projection MakeProjection(const std::string& name, int64_t in, int64_t out) {
     const int number = static_cast<int>(parameters_.size());
@@ -188,7 +190,7 @@ class Gpt2 final : public Model {
   at::ScalarType type_;
   std::vector<Start> starts_;  // by parameter
   at::Tensor wte_, wpe_;
-  LayerNorm ln_f_;
+  NormParameters ln_f_;
   std::vector<Block> blocks_;
 };
 

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 
 #include "worker/model/ops/attention.h"
 #include "worker/model/ops/gelu.h"
+#include "worker/model/ops/layer_norm.h"
 #include "worker/model/ops/linear.h"
 #include "worker/numerics/gemm.h"
 
@@ -186,6 +188,70 @@ TEST_F(OpsTest, GeluOfASumWithABiasAgreesWithLibTorchs) {
       }
     }
   }
+}
+
+// Of what comes out of the norm, and of x beside it.
+std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
+                                          const std::vector<at::Tensor>& leaves) {
+  const auto wide = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };
+  (wide(out.y) + wide(out.x) * 0.5).backward();
+  std::vector<at::Tensor> all{out.y.detach()};
+  for (const at::Tensor& leaf : leaves) all.push_back(leaf.grad());
+  return all;
+}
+
+TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyThreads) {
+  for (int columns : {2, 15, 16, 20, 100, 384}) {
+    const at::Tensor x = at::randn({3, 50, columns}) * 2 + 1, w = at::randn({columns}), b = at::randn({columns});
+    const at::Tensor weights = at::randn({3, 50, columns});
+    const auto run = [&](at::ScalarType type, GradientSink* sink) {
+      at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type)), lb = Leaf(b.to(type));
+      return NormWithGradients(LayerNorm(lx, {lw, 0}, {lb, 1}, 1e-5, sink), weights, {lx, lw, lb});
+    };
+    at::Tensor dx = Leaf(x.to(at::kDouble)), dw = Leaf(w.to(at::kDouble)), db = Leaf(b.to(at::kDouble));
+    const auto exact = NormWithGradients({dx, at::layer_norm(dx, {columns}, dw, db, 1e-5)}, weights, {dx, dw, db});
+    const auto wide = run(at::kDouble, nullptr);
+    for (size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(wide[i].equal(exact[i])) << "fp64 is LibTorch's";
+
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      at::set_num_threads(1);
+      const auto own = run(type, nullptr);
+      at::set_num_threads(2);
+      Taker taker({at::zeros({columns}), at::zeros({columns})});
+      const auto through = run(type, &taker);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 3e-6 : 3e-2)
+            << columns << " " << type << i;
+        if (i >= 2) continue;
+        EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
+      }
+      EXPECT_FALSE(through[2].defined() || through[3].defined()) << "a gradient went both ways";
+      EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
+      for (int i : {0, 1}) EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[2 + i]), 3e-2);
+    }
+  }
+}
+
+TEST_F(OpsTest, LayerNormIsTheSameWithAndWithoutGradients_AndPassesOnNaN) {
+  at::Tensor x = at::randn({40, 48}), w = at::randn({48}), b = at::randn({48});
+  const at::Tensor with = LayerNorm(Leaf(x), {w, 0}, {b, 1}, 1e-5).y.detach();
+  c10::NoGradGuard no_grad;
+  EXPECT_TRUE(LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y.equal(with));
+
+  x[3][5] = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor spoilt = LayerNorm(x, {w, 0}, {b, 1}, 1e-5).y;
+  EXPECT_TRUE(spoilt[3].isnan().all().item<bool>());
+  EXPECT_TRUE(spoilt[4].equal(with[4]));
+}
+
+TEST_F(OpsTest, LayerNormOfWhatIsFrozenGivesXsGradientAlone) {
+  at::Tensor x = Leaf(at::randn({4, 16})), w = at::randn({16}), b = at::randn({16});
+  Taker taker({at::zeros({16}), at::zeros({16})});
+
+  LayerNorm(x, {w, 0}, {b, 1}, 1e-5, &taker).y.sum().backward();
+
+  EXPECT_TRUE(x.grad().defined());
+  EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
 }
 
 }  // namespace

@@ -1,0 +1,135 @@
+#include "worker/model/ops/layer_norm_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "worker/numerics/vector_loops.h"
+
+namespace trainyard {
+namespace {
+
+// The last vector of a row may have fewer lanes: the others are 0, and are not stored.
+template <typename T>
+TRAINYARD_INLINE Floats Load(const T* from, int64_t size) {
+  return size == kLanes ? LoadLanes(from) : LoadSome(from, size);
+}
+template <typename T>
+TRAINYARD_INLINE void Store(Floats lanes, T* to, int64_t size) {
+  size == kLanes ? StoreLanes(lanes, to) : StoreSome(lanes, to, size);
+}
+TRAINYARD_INLINE int64_t LanesAt(int64_t i, int64_t columns) { return std::min(kLanes, columns - i); }
+
+// 1 in the first `size` lanes, 0 in the others.
+TRAINYARD_INLINE Floats FirstLanes(int64_t size) {
+  Floats lanes = {};
+  for (int64_t lane = 0; lane < size; ++lane) lanes[lane] = 1;
+  return lanes;
+}
+
+template <typename T>
+TRAINYARD_INLINE float MeanOf(const T* x, int64_t columns) {
+  Floats sum = {};
+  for (int64_t i = 0; i < columns; i += kLanes) sum += Load(x + i, LanesAt(i, columns));
+  return SumOfLanes(sum) / static_cast<float>(columns);
+}
+
+template <typename T>
+TRAINYARD_INLINE float VarianceOf(const T* x, float mean, int64_t columns) {
+  Floats sum = {};
+  for (int64_t i = 0; i < columns; i += kLanes) {
+    const int64_t size = LanesAt(i, columns);
+    Floats d = Load(x + i, size) - mean;
+    if (size < kLanes) d *= FirstLanes(size);
+    sum += d * d;
+  }
+  return SumOfLanes(sum) / static_cast<float>(columns);
+}
+
+template <typename T>
+TRAINYARD_INLINE void Rows(const LayerNormForward& pass, int64_t first, int64_t last) {
+  const T *weight = static_cast<const T*>(pass.weight), *bias = static_cast<const T*>(pass.bias);
+  const int64_t columns = pass.columns;
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = static_cast<const T*>(pass.x) + row * columns;
+    T* y = static_cast<T*>(pass.y) + row * columns;
+    const float mean = MeanOf(x, columns);
+    const float inverse = 1.0f / std::sqrt(VarianceOf(x, mean, columns) + pass.eps);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const int64_t size = LanesAt(i, columns);
+      const Floats normal = (Load(x + i, size) - mean) * inverse;
+      Store(normal * Load(weight + i, size) + Load(bias + i, size), y + i, size);
+    }
+    if (pass.mean == nullptr) continue;
+    pass.mean[row] = mean;
+    pass.inverse_deviation[row] = inverse;
+  }
+}
+
+template <typename T>
+TRAINYARD_INLINE void Rows(const LayerNormBackward& pass, int64_t first, int64_t last) {
+  const T* weight = static_cast<const T*>(pass.weight);
+  const int64_t columns = pass.columns;
+  float *grad_weight = pass.grad_weight, *grad_bias = pass.grad_bias;
+  std::memset(grad_weight, 0, static_cast<size_t>(columns) * sizeof(float));
+  std::memset(grad_bias, 0, static_cast<size_t>(columns) * sizeof(float));
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = static_cast<const T*>(pass.x) + row * columns;
+    const T* grad_y = static_cast<const T*>(pass.grad_y) + row * columns;
+    const float mean = pass.mean[row], inverse = pass.inverse_deviation[row];
+    // Lanes beyond the row have a gradient of 0, so they add nothing.
+    Floats sum = {}, sum_of_products = {};
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const int64_t size = LanesAt(i, columns);
+      const Floats normal = (Load(x + i, size) - mean) * inverse, g = Load(grad_y + i, size);
+      const Floats of_normal = g * Load(weight + i, size);
+      sum += of_normal;
+      sum_of_products += of_normal * normal;
+      Store(Load(grad_weight + i, size) + g * normal, grad_weight + i, size);
+      Store(Load(grad_bias + i, size) + g, grad_bias + i, size);
+    }
+    if (pass.grad_x == nullptr) continue;
+    T* grad_x = static_cast<T*>(pass.grad_x) + row * columns;
+    const T* passed = pass.grad_passed == nullptr ? nullptr : static_cast<const T*>(pass.grad_passed) + row * columns;
+    const float of_mean = SumOfLanes(sum) / static_cast<float>(columns);
+    const float of_deviation = SumOfLanes(sum_of_products) / static_cast<float>(columns);
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      const int64_t size = LanesAt(i, columns);
+      const Floats normal = (Load(x + i, size) - mean) * inverse;
+      Floats g = (Load(grad_y + i, size) * Load(weight + i, size) - of_mean - normal * of_deviation) * inverse;
+      if (passed != nullptr) g += Load(passed + i, size);
+      Store(g, grad_x + i, size);
+    }
+  }
+}
+
+template <typename Pass>
+TRAINYARD_INLINE void Either(const Pass& pass, int64_t first, int64_t last) {
+  pass.type == at::kFloat ? Rows<float>(pass, first, last) : Rows<uint16_t>(pass, first, last);
+}
+
+// The same loops for three kinds of CPU.
+template <typename Pass>
+TRAINYARD_AVX512 void RunAvx512(const Pass& pass, int64_t first, int64_t last) {
+  Either(pass, first, last);
+}
+template <typename Pass>
+TRAINYARD_AVX2 void RunAvx2(const Pass& pass, int64_t first, int64_t last) {
+  Either(pass, first, last);
+}
+template <typename Pass>
+void RunAny(const Pass& pass, int64_t first, int64_t last) {
+  Either(pass, first, last);
+}
+template <typename Pass>
+void Run(const Pass& pass, int64_t first, int64_t last) {
+  static const auto run = CpuHasAvx512() ? RunAvx512<Pass> : CpuHasAvx2() ? RunAvx2<Pass> : RunAny<Pass>;
+  run(pass, first, last);
+}
+
+}  // namespace
+
+void RunLayerNorm(const LayerNormForward& pass, int64_t first, int64_t last) { Run(pass, first, last); }
+void RunLayerNorm(const LayerNormBackward& pass, int64_t first, int64_t last) { Run(pass, first, last); }
+
+}  // namespace trainyard
