@@ -102,6 +102,19 @@ class Gpt2 final : public Model {
     return parameters_[number].tensor.is_same(wte_) || parameters_[number].tensor.is_same(wpe_);
   }
 
+  // A block's parameters are numbered as BeginUnit meets them, an operation's weight before its bias.
+  std::vector<int> ReadyOrder() const override {
+    const int ln_f = 2;  // after wte and wpe
+    std::vector<int> order = {ln_f, ln_f + 1};
+    for (size_t unit = units_.size() - 1; unit > 0; --unit) {
+      const int first = units_[unit].first_parameter;
+      // mlp.c_proj, the bias of c_fc, which GELU adds, c_fc, ln_2, attn.c_proj, c_attn, ln_1
+      for (int i : {10, 11, 9, 8, 6, 7, 4, 5, 2, 3, 0, 1}) order.push_back(first + i);
+    }
+    order.insert(order.end(), {0, 1});  // wte has the head's gradient first and its own here
+    return order;
+  }
+
   int64_t context() const override { return config_.context; }
   int64_t vocabulary() const override { return config_.vocabulary; }
 

@@ -32,6 +32,12 @@ void Report(absl::string_view what, const std::vector<std::string>& found, std::
 
 }  // namespace
 
+std::vector<int> Model::ReadyOrder() const {
+  std::vector<int> order;
+  for (int i = static_cast<int>(parameters_.size()) - 1; i >= 0; --i) order.push_back(i);
+  return order;
+}
+
 int64_t Model::num_elements() const {
   int64_t sum = 0;
   for (const NamedTensor& parameter : parameters_) sum += parameter.tensor.numel();

@@ -123,6 +123,12 @@ class Model {
   // gradient comes through all of them.
   virtual bool FeedsUnits(int /*number*/) const { return true; }
 
+  // The order in which backward is done with the gradients of the parameters, each named once; frozen ones are passed
+  // over. Replicated parameters are cut into buckets in it: it is known before the first step, so ranks have nothing to
+  // tell each other and a resumed run begins with the same buckets. Unless a model knows better: from the last to the
+  // first.
+  virtual std::vector<int> ReadyOrder() const;
+
   virtual int64_t context() const = 0;
   virtual int64_t vocabulary() const = 0;
 

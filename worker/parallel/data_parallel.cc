@@ -24,7 +24,8 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
         options_(options),
         precision_(PrecisionFor(model, options)),
         first_backward_(FirstBackwardUnit(model)),
-        parts_(std::make_unique<ParallelParts>(model, communicators_, options_, precision_, ReverseOrder(model))) {
+        parts_(
+            std::make_unique<ParallelParts>(model, communicators_, options_, precision_, TrainedInReadyOrder(model))) {
     if (precision_.output != precision_.param) model.set_output_type(precision_.output);
     if (precision_.scaled) loss_scale_ = InitialLossScale(options.loss_scale);
   }

@@ -79,11 +79,9 @@ std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions&
   return planner.Take();
 }
 
-std::vector<int> ReverseOrder(const Model& model) {
-  std::vector<int> order;
-  for (int i = static_cast<int>(model.parameters().size()) - 1; i >= 0; --i) {
-    if (IsTrained(model, i)) order.push_back(i);
-  }
+std::vector<int> TrainedInReadyOrder(const Model& model) {
+  std::vector<int> order = model.ReadyOrder();
+  std::erase_if(order, [&](int i) { return !IsTrained(model, i); });
   return order;
 }
 

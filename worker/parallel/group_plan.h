@@ -28,9 +28,8 @@ struct GroupPlan {
 std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions& options,
                                   const std::vector<int>& ready_order);
 
-// From the last trained parameter to the first: the order in which backward is done with them, but for embeddings that
-// are used twice.
-std::vector<int> ReverseOrder(const Model& model);
+// The trained ones of Model::ReadyOrder.
+std::vector<int> TrainedInReadyOrder(const Model& model);
 
 // The first unit but the root that backward has to reach: what lies below has nothing to train. units().size(): none.
 int FirstBackwardUnit(const Model& model);

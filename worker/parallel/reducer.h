@@ -10,7 +10,7 @@
 //   and across   with dp_replicate above 1 a shard's sum goes through an all-reduce over that axis
 //
 // [Note: order] All ranks start and wait for the same operations in the same order, whatever they have computed:
-// buckets in their fixed order (the reverse of the parameters'), each once complete and its turn come; units as the
+// buckets in their fixed order (Model::ReadyOrder), each once complete and its turn come; units as the
 // schedule says. A reduce-scatter's sum is there only after its wait, so Settle(u) is what starts u's all-reduce
 // across; those are waited for in Finish, after all else.
 //
