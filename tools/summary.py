@@ -33,7 +33,7 @@ def cases_of(path):
 
 
 def add_ctest(count, results):
-    for program in cases_of(results / "ctest.xml"):
+    for program in [program for run in sorted(results.glob("ctest*.xml")) for program in cases_of(run)]:
         name = program.get("name")
         failed_before = len(count.failed)
         cases = cases_of(results / f"{name}.xml")

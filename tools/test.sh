@@ -1,10 +1,11 @@
 # Runs the tests; sourced by ./dev. The C++ tests go through ctest, the rest through pytest; both leave JUnit files in
 # <build>/test-results, which tools/summary.py adds up to the one closing line.
 
-# results folder, build folder, filter: the C++ tests
+# results folder, build folder, filter, then ctest's own arguments: the C++ tests
 run_ctest() {
   local results=$1 folder=$2 filter=$3
-  local args=(--test-dir "$folder" --output-on-failure --output-junit "$results/ctest.xml")
+  shift 3
+  local args=(--test-dir "$folder" --output-on-failure --output-junit "$results/ctest.xml" "$@")
   args+=(--parallel "${JOBS:-$(default_jobs)}")
   if [[ $filter ]]; then
     # A filter names whole test programs, or else single tests inside them.
@@ -15,6 +16,25 @@ run_ctest() {
     fi
   fi
   ctest "${args[@]}"
+}
+
+# results folder, build folder, filter: every cell of the matrix of strategies, with a line for each that is done
+run_matrix() {
+  local results=$1 folder=$2 filter=$3 code=0
+  local table="$results/matrix.md"
+  [[ $filter && matrix_test != *"$filter"* ]] && export GTEST_FILTER="*$filter*"
+  printf '%s\n' '# Every strategy beside one process' '' \
+    'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
+    'by `./dev test --all`. A cell: strategy, ranks, micro-batches a rank and step, what else is on.' \
+    '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$table"
+  TRAINYARD_ALL_CELLS=1 TRAINYARD_PARITY_TABLE="$table" ctest --test-dir "$folder" --verbose -R '^matrix_test$' \
+    --output-junit "$results/ctest-matrix.xml" || code=1
+  if [[ $filter && matrix_test != *"$filter"* ]]; then
+    echo "The table of these cells: $table"
+  else
+    cp "$table" "$ROOT/bench/results/matrix.md"
+  fi
+  return $code
 }
 
 # results folder, build folder, then pytest's own arguments: the Python tests
@@ -40,8 +60,9 @@ ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
-  --all      everything, and every cell of the matrix of strategies instead of a pairwise cover: more than an hour; its
-             table goes to bench/results/parity.md
+  --all      everything, and every cell of the matrix of strategies (756) instead of a pairwise cover; it says how long
+             that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
+             fsdp_world4, those cells only
 TEXT
         return ;;
       --unit | --fast | --python | --all) kind=${1#--}; shift ;;
@@ -59,14 +80,12 @@ TEXT
   build "$preset"
   rm -rf "$results"
   mkdir -p "$results"
-  if [[ $kind == all ]] && [[ -z $filter || matrix_test == *"$filter"* ]]; then
-    export TRAINYARD_ALL_CELLS=1 TRAINYARD_PARITY_TABLE="$ROOT/bench/results/parity.md"
-    printf '%s\n' '# Every strategy beside one process' '' \
-      'Largest relative differences over 100 steps in fp64, of losses, gradient norms and final parameters;' \
-      'by `./dev test --all`.' \
-      '' '| Cell | Losses | Norms | Parameters |' '|---|---|---|---|' >"$TRAINYARD_PARITY_TABLE"
+  if [[ $kind == all ]]; then
+    run_ctest "$results" "$folder" "$filter" -E '^matrix_test$' || code=1
+    run_matrix "$results" "$folder" "$filter" || code=1
+  elif [[ $kind != python ]]; then
+    run_ctest "$results" "$folder" "$filter" || code=1
   fi
-  if [[ $kind != python ]]; then run_ctest "$results" "$folder" "$filter" || code=1; fi
   if [[ $kind != unit ]]; then
     local args=()
     [[ $filter ]] && args+=(-k "$filter")

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <map>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/parity/cells.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
@@ -74,13 +76,25 @@ void ExpectSameBits(const std::vector<TrainingOutcome>& a, const std::vector<Tra
 
 bool WantsAll() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
 
-// One line a cell, for bench/results/parity.md.
+// One line a cell, for bench/results/matrix.md.
 void AddToTable(const std::string& cell, double losses, double norms, double parameters) {
   const char* path = std::getenv("TRAINYARD_PARITY_TABLE");
   if (path == nullptr) return;
   char line[256];
   std::snprintf(line, sizeof line, "| %s | %.1e | %.1e | %.1e |\n", cell.c_str(), losses, norms, parameters);
   std::ofstream(path, std::ios::app) << line;
+}
+
+// "cell 120 of 756, 31 min left": the whole product takes long.
+void TellProgress() {
+  static const absl::Time begin = absl::Now();
+  static int done = 0;
+  const auto& suites = *testing::UnitTest::GetInstance();
+  const int cells = suites.current_test_suite()->test_to_run_count();
+  ++done;
+  const absl::Duration left = (absl::Now() - begin) / done * (cells - done);
+  std::printf("cell %d of %d, %.0f min left\n", done, cells, absl::ToDoubleMinutes(left));
+  std::fflush(stdout);
 }
 
 class Matrix : public testing::TestWithParam<Cell> {};
@@ -99,6 +113,7 @@ TEST_P(Matrix, GivesTheOraclesLossesInFp64) {
   const double norms = LargestDifference(ranks[0].norms, oracle.norms);
   const double parameters = LargestDifference({ranks[0].sum_of_parameters}, {oracle.sum_of_parameters});
   AddToTable(GetParam().ToString(), losses, norms, parameters);
+  if (WantsAll()) TellProgress();
   EXPECT_LE(losses, 1e-10);
   EXPECT_LE(norms, 1e-8);
   EXPECT_LE(parameters, 1e-10);
