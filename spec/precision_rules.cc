@@ -57,8 +57,7 @@ void CheckPrecision(const v1::Train& train, const Positions& positions, Problems
   }
   const bool scaled = types.param() == v1::PRECISION_FP16 || types.reduce() == v1::PRECISION_FP16;
   if (types.param() == v1::PRECISION_FP16) {
-    problems->AddWarning(positions, "train.precision",
-                         "fp16 is slow on a CPU, which this version trains on; bf16 is not");
+    problems->AddWarning(positions, "train.precision", "fp16 is slow on a CPU; bf16 is not");
   }
   if (train.has_loss_scale() && !scaled) {
     problems->AddWarning(positions, "train.loss_scale", "has no effect: only fp16 needs its losses scaled");

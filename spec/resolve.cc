@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
+#include "spec/device_rules.h"
 #include "spec/parallel_rules.h"
 #include "spec/precision_rules.h"
 #include "spec/validate.h"
@@ -68,8 +69,14 @@ class Resolver {
 
   void Device() {
     if (spec_.resources().has_device()) return;
+    const std::string why_cpu = WhyNotOnGpu(spec_);
+    if (why_cpu.empty()) {
+      Told("resources.device", "auto",
+           "decided when the ranks are placed: cuda where each of their hosts has a GPU for every rank");
+      return;
+    }
     spec_.mutable_resources()->set_device(v1::DEVICE_CPU);
-    Told("resources.device", "cpu", "a GPU is used where resources.device asks for cuda");
+    Told("resources.device", "cpu", why_cpu);
   }
 
   void Folder(const std::string& job_id, const std::string& default_run_root) {

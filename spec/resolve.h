@@ -1,5 +1,5 @@
 // Decides every default and every `auto` of a job that needs no host, and says why. What only a host can know
-// (threads_per_rank, mkl_avx512, network.interface) stays unset and is told as such. Pure.
+// (device, threads_per_rank, mkl_avx512, network.interface) stays unset and is told as such. Pure.
 #pragma once
 
 #include <string>

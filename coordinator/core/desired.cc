@@ -24,6 +24,7 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_local_world_size(rank.local_world_size);
   trainer.set_spec(job.record.spec_bytes());
   trainer.set_spec_digest(job.head().spec_digest());
+  trainer.set_device(DeviceOf(job));
   trainer.set_threads(ThreadsPerRank(job, host, rank.local_world_size));
   // From the second generation on the folder holds what the first one left.
   trainer.set_resume(job.head().resume() || job.generation().value() > 1);
@@ -42,6 +43,14 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
 }
 
 }  // namespace
+
+v1::Device DeviceOf(const Job& job) {
+  if (job.head().spec().resources().has_device()) return job.head().spec().resources().device();
+  for (const v1::ResolvedKey& decision : job.head().decisions()) {
+    if (decision.key() == kDeviceKey) return decision.value() == kCudaWord ? v1::DEVICE_CUDA : v1::DEVICE_CPU;
+  }
+  return v1::DEVICE_CPU;
+}
 
 uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size) {
   uint32_t asked = job.head().spec().resources().threads_per_rank();

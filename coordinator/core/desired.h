@@ -6,6 +6,12 @@
 
 namespace trainyard {
 
+inline constexpr char kDeviceKey[] = "resources.device";
+inline constexpr char kCudaWord[] = "cuda";
+
+// Where the job's ranks compute: as its spec says, else as it was decided with the placement.
+v1::Device DeviceOf(const Job& job);
+
 // Threads of one trainer: as the spec says, else the host's cores shared by the job's ranks there, at least 1.
 uint32_t ThreadsPerRank(const Job& job, const Host& host, uint32_t local_world_size);
 

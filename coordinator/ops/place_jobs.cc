@@ -6,15 +6,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/desired.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/rendezvous.h"
+#include "spec/device_rules.h"
 
 namespace trainyard {
 namespace {
 
+constexpr size_t kJobsNamed = 3;
+constexpr size_t kReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
 
@@ -74,6 +79,45 @@ void DecideThreads(const State& state, Job& job) {
                                    job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
 }
 
+// Jobs with ranks on the host that may compute on its GPUs.
+std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
+  std::string others;
+  size_t count = 0;
+  for (const JobId& id : host.jobs) {
+    if (id == job.id || DeviceOf(state.jobs.at(id)) != v1::DEVICE_CUDA) continue;
+    if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
+  }
+  if (!host.strays.empty() || !host.held.empty())
+    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of the past");
+  if (count > kJobsNamed) absl::StrAppend(&others, " and ", count - kJobsNamed, " more jobs");
+  return others;
+}
+
+// After the ranks have their hosts.
+void ChooseDevice(const State& state, Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  if (spec.resources().has_device()) return;
+  DeviceFacts facts{.needs_bfloat16 = NeedsBfloat16(spec), .hosts = {}};
+  for (const auto& [name, ranks] : job.ranks_on) {
+    const Host& host = state.hosts.at(name);
+    DeviceHost& known = facts.hosts.emplace_back();
+    known.name = name;
+    known.ranks = static_cast<uint32_t>(ranks.size());
+    known.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
+    known.gpu_note = host.inventory.gpu_note();
+    known.cuda_note = host.inventory.cuda_note();
+    known.others = OthersOnGpus(state, host, job);
+    for (const v1::Gpu& gpu : host.inventory.gpus()) {
+      known.compute_major =
+          known.compute_major == 0 ? gpu.compute_major() : std::min(known.compute_major, gpu.compute_major());
+    }
+  }
+  const DeviceDecision decision = DecideDevice(facts);
+  v1::ResolvedKey& told = DecisionOf(job, kDeviceKey);
+  told.set_value(decision.cuda ? kCudaWord : "cpu");
+  told.set_reason(CutText(decision.reason, kReasonBytes));
+}
+
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   bool failed = job.state() == v1::JOB_STATE_RECOVERING;
   bool again = job.head().generation() > 0;
@@ -102,6 +146,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   job.network_slow = false;
   job.unconfirmed.clear();
   SetRanks(turn, job, places);
+  ChooseDevice(turn.state, job);
   DecideThreads(turn.state, job);
   DecideSharedMemory(job);
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);

@@ -33,13 +33,29 @@ def test_the_library_exports_its_two_functions():
     assert not [name for name in names if re.match(r"_Z(N|NK|TVN|TIN|TSN)9trainyard", name)]
 
 
-def test_a_gpu_that_cuda_cannot_use_ends_the_job_with_what_is_missing(cluster):
+@pytest.fixture
+def imagined_gpu(cluster):
+    """A cluster with one host, whose driver lists a GPU that is not there."""
     if subprocess.run(["sh", "-c", "nvidia-smi -L | grep -q ^GPU"], capture_output=True).returncode == 0:
         pytest.skip("this machine has a GPU that works")
     library = cluster.folder / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", HERE / "fake_nvml.c", "-o", library], check=True)
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=2, prefix=["env", f"LD_LIBRARY_PATH={cluster.folder}"])
+    return cluster
+
+
+def test_a_job_that_leaves_its_device_open_computes_on_the_cpu_where_cuda_cannot_be_used(imagined_gpu):
+    ended = imagined_gpu.wait_for_end(imagined_gpu.submit(resources__device="auto", resources__ranks=1, train__steps=2))
+
+    assert ended.state_name == "SUCCEEDED", ended.job.reason
+    decision, = [each for each in ended.job.decisions if each.key == "resources.device"]
+    assert decision.value == "cpu"
+    assert "trainers cannot use the GPUs of h1: " in decision.reason
+
+
+def test_a_gpu_that_cuda_cannot_use_ends_the_job_with_what_is_missing(imagined_gpu):
+    cluster = imagined_gpu
 
     ended = cluster.wait_for_end(cluster.submit(resources__device="cuda", resources__ranks=1))
 

@@ -30,7 +30,12 @@ std::string InterfaceOf(const std::string& address);
 // Possible errors: NotFound: no such interface, or it has no address; the message lists those there are.
 absl::StatusOr<std::string> InterfaceAddress(const std::string& name);
 
-// Adds the GPUs that the driver's management library knows, or the note why there are none.
+// Adds the GPUs that the driver's management library knows, or the note why there are none, or why trainers cannot
+// compute on them.
 void AddGpus(v1::Inventory* inventory);
+
+// Why trainers beside `binaries` cannot compute on the GPUs here; empty: they can. Initialises the driver in this
+// process.
+std::string CudaNote(const std::string& binaries);
 
 }  // namespace trainyard::agent

@@ -4,6 +4,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "worker/agent/inventory.h"
 #include "worker/agent/text.h"
 
@@ -11,6 +12,8 @@ namespace trainyard::agent {
 namespace {
 
 constexpr char kLibrary[] = "libnvidia-ml.so.1";
+constexpr char kDriver[] = "libcuda.so.1";
+constexpr char kPlugin[] = "libtrainyard_cuda.so";
 constexpr int kSuccess = 0;
 constexpr unsigned kTextBytes = 96;
 
@@ -29,6 +32,7 @@ struct Nvml {
   int (*name)(Device, char*, unsigned);
   int (*uuid)(Device, char*, unsigned);
   int (*memory)(Device, Memory*);
+  int (*capability)(Device, int*, int*);  // null: a driver of before 2013
   const char* (*error_text)(int);
 };
 
@@ -39,6 +43,7 @@ bool Load(void* library, const char* name, Function* function) {
 }
 
 bool LoadAll(void* library, Nvml* nvml) {
+  Load(library, "nvmlDeviceGetCudaComputeCapability", &nvml->capability);
   return Load(library, "nvmlInit_v2", &nvml->init) && Load(library, "nvmlShutdown", &nvml->shutdown) &&
          Load(library, "nvmlDeviceGetCount_v2", &nvml->count) &&
          Load(library, "nvmlDeviceGetHandleByIndex_v2", &nvml->device) &&
@@ -46,7 +51,28 @@ bool LoadAll(void* library, Nvml* nvml) {
          Load(library, "nvmlDeviceGetMemoryInfo", &nvml->memory) && Load(library, "nvmlErrorString", &nvml->error_text);
 }
 
+// Of the runtime that the pinned LibTorch brings: a driver of an older major version cannot serve it.
+constexpr int kCudaMajor = 13;
+
 }  // namespace
+
+std::string CudaNote(const std::string& binaries) {
+  if (!FileExists(JoinPath(binaries, kPlugin))) return absl::StrCat(kPlugin, " is not beside the trainer");
+  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);  // for good: once initialised it is not to be taken away
+  if (driver == nullptr) return absl::StrCat(kDriver, " not found");
+  int (*init)(unsigned) = nullptr;
+  int (*version_of)(int*) = nullptr;
+  if (!Load(driver, "cuInit", &init) || !Load(driver, "cuDriverGetVersion", &version_of)) {
+    return absl::StrCat(kDriver, " lacks a function this version needs");
+  }
+  int version = 0;
+  if (version_of(&version) == kSuccess && version / 1000 < kCudaMajor) {
+    return absl::StrCat("the driver is for CUDA ", version / 1000, ".", version % 1000 / 10, ", trainers need ",
+                        kCudaMajor, " or later");
+  }
+  const int error = init(0);
+  return error == kSuccess ? "" : absl::StrCat("cuInit answers error ", error);
+}
 
 void AddGpus(v1::Inventory* inventory) {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -81,8 +107,16 @@ void AddGpus(v1::Inventory* inventory) {
     gpu->set_name(ValidUtf8(name, kTextBytes));
     gpu->set_uuid(ValidUtf8(uuid, kTextBytes));
     gpu->set_memory_bytes(memory.total);
+    int major = 0, minor = 0;
+    if (nvml.capability != nullptr && nvml.capability(device, &major, &minor) == kSuccess) {
+      gpu->set_compute_major(static_cast<uint32_t>(major));
+    }
   }
-  if (inventory->gpus().empty()) inventory->set_gpu_note("the driver knows no GPU");
+  if (inventory->gpus().empty()) {
+    inventory->set_gpu_note("the driver knows no GPU");
+  } else {
+    inventory->set_cuda_note(CudaNote(BinaryFolder()));
+  }
 }
 
 }  // namespace trainyard::agent

@@ -69,6 +69,7 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", order.rank, " of a world of ", order.world_size));
   }
   ASSIGN_OR_RETURN(order.config, ConfigFromSpec(order.spec_bytes));
+  if (trainer.device() == v1::DEVICE_CUDA) order.config.device = TrainConfig::Device::kCuda;
   return order;
 }
 

@@ -267,10 +267,7 @@ class Harness {
   void On(JobEnded&) {}
 
   absl::Duration lease_;
-  uint64_t life_ = 0;
-  uint64_t calls_ = 0;
-  uint64_t watches_ = 1'000;
-  uint64_t sessions_ = 0;
+  uint64_t life_ = 0, calls_ = 0, watches_ = 1'000, sessions_ = 0;
 };
 
 // A daemon as the core sees it: attaches, makes the desired state so, tells facts.
@@ -286,6 +283,7 @@ class FakeHost {
     attach.hello.set_host(name);
     attach.hello.set_incarnation(incarnation);
     attach.hello.set_slots(slots);
+    *attach.hello.mutable_inventory() = inventory;
     attach.hello.mutable_inventory()->set_cores(4);
     attach.hello.mutable_inventory()->set_data_address("10.0.0.1");
     attach.hello.set_applied_revision(applied);
@@ -473,6 +471,7 @@ class FakeHost {
   std::vector<v1::Fact> outbox;
   std::map<std::string, v1::RankReport> kept_reports;
   SessionId session;
+  v1::Inventory inventory;  // what it has beside the cores and the address that all have
   uint64_t sequence = 0;
   uint64_t applied = 0;
   std::map<std::string, v1::TrainerKey> running;

@@ -231,10 +231,9 @@ TEST(Precision, ThatContradictsItselfIsRefused) {
 }
 
 TEST(Precision, WarnsOfWhatIsSlowAndOfScalersWithoutEffect) {
-  EXPECT_EQ(
-      Read(kGoodJob, {"train.precision=fp16", "train.loss_scale={initial: 1024}"}).Warnings(),
-      "--set train.precision=fp16: warning: train.precision: fp16 is slow on a CPU, which this version trains on; "
-      "bf16 is not");
+  EXPECT_EQ(Read(kGoodJob, {"train.precision=fp16", "train.loss_scale={initial: 1024}"}).Warnings(),
+            "--set train.precision=fp16: warning: train.precision: fp16 is slow on a CPU; "
+            "bf16 is not");
   EXPECT_EQ(Read(kGoodJob, {"train.loss_scale={initial: 1024}"}).Warnings(),
             "--set train.loss_scale={initial: 1024}: warning: train.loss_scale: has no effect: only fp16 needs its "
             "losses scaled");

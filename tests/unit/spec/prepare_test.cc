@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/files.h"
@@ -53,7 +54,7 @@ TEST(Prepare, DecidesEveryAutoThatNeedsNoHostAndTellsAllOfThem) {
                                 {"checkpoint.dir", "/runs/tiny-abcdefgh"},
                                 {"network.interface", "auto"},
                                 {"network.shared_memory", "auto"},
-                                {"resources.device", "cpu"},
+                                {"resources.device", "auto"},
                                 {"resources.mkl_avx512", "auto"},
                                 {"resources.threads_per_rank", "auto"},
                                 {"train.batch.micro", "4"},
@@ -74,6 +75,25 @@ TEST(Prepare, WhatIsGivenIsNoDecision) {
 
   EXPECT_TRUE(job.decisions.empty());
   EXPECT_EQ(job.spec.resources().mkl_avx512(), v1::SWITCH_OFF);
+}
+
+TEST(Prepare, AJobWithWhatHasRunOnCpusOnlyIsForTheCpu) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"parallel: {offload: {optimizer: true}}", "parallel.offload has run on CPUs only"},
+      {"parallel: {recompute: blocks}", "parallel.recompute has run on CPUs only"},
+      {"parallel: {data: fsdp}", ""},
+  };
+  for (const auto& [keys, reason] : cases) {
+    PreparedJob job = Prepared(absl::StrCat(kGoodJob, keys, "\n"));
+    EXPECT_EQ(job.spec.resources().has_device(), *reason != '\0') << keys;
+    for (const v1::ResolvedKey& decision : job.decisions) {
+      if (decision.key() != "resources.device") continue;
+      EXPECT_EQ(decision.value(), *reason != '\0' ? "cpu" : "auto");
+      if (*reason != '\0') {
+        EXPECT_EQ(decision.reason(), reason);
+      }
+    }
+  }
 }
 
 TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {

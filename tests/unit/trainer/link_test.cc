@@ -156,6 +156,20 @@ class LinkTest : public ::testing::Test {
   const std::string socket_ = folder_ / "daemon.sock";
 };
 
+TEST(OrderFromMessage, TakesTheDeviceOfTheGenerationWhereTheSpecLeavesItOpen) {
+  for (v1::Device device : {v1::DEVICE_CPU, v1::DEVICE_CUDA, v1::DEVICE_UNSPECIFIED}) {
+    v1::StartTrainer start;
+    start.mutable_trainer()->set_world_size(1);
+    start.mutable_trainer()->set_spec(SmallSpec().SerializeAsString());
+    start.mutable_trainer()->set_device(device);
+
+    absl::StatusOr<StartOrder> order = OrderFromMessage(start);
+
+    ASSERT_TRUE(order.ok()) << order.status();
+    EXPECT_EQ(order->config.device == TrainConfig::Device::kCuda, device == v1::DEVICE_CUDA);
+  }
+}
+
 TEST_F(LinkTest, Start_GivesTheOrderAndItsOwnDigest) {
   auto daemon = NewDaemon();
   auto link = Connect();

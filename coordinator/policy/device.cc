@@ -1,0 +1,42 @@
+#include "coordinator/policy/device.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+constexpr uint32_t kBfloat16Major = 8;
+
+std::string Count(uint32_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
+
+// Empty: nothing.
+std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
+  const std::string& name = host.name.value();
+  if (host.gpus == 0) return absl::StrCat(name, " has no GPU", host.gpu_note.empty() ? "" : ": ", host.gpu_note);
+  if (!host.cuda_note.empty()) return absl::StrCat("trainers cannot use the GPUs of ", name, ": ", host.cuda_note);
+  if (host.gpus < host.ranks) {
+    return absl::StrCat(name, " has ", Count(host.gpus, "GPU"), " for ", Count(host.ranks, "rank"));
+  }
+  if (needs_bfloat16 && host.compute_major < kBfloat16Major) {
+    return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job asks for");
+  }
+  if (!host.others.empty()) return absl::StrCat("the GPUs of ", name, " may be in use by ", host.others);
+  return "";
+}
+
+}  // namespace
+
+DeviceDecision DecideDevice(const DeviceFacts& facts) {
+  for (const DeviceHost& host : facts.hosts) {
+    if (std::string against = WhatSpeaksAgainst(host, facts.needs_bfloat16); !against.empty()) return {false, against};
+  }
+  if (facts.hosts.empty()) return {false, "the job has no host"};
+  const DeviceHost& first = facts.hosts.front();
+  const std::string told =
+      absl::StrCat(first.name.value(), " has ", Count(first.gpus, "GPU"), " for ", Count(first.ranks, "rank"));
+  const size_t more = facts.hosts.size() - 1;
+  if (more == 0) return {true, told};
+  return {true, absl::StrCat(told, ", and ", more, more == 1 ? " more host has" : " more hosts have", " enough, too")};
+}
+
+}  // namespace trainyard

@@ -1,0 +1,25 @@
+#include "spec/device_rules.h"
+
+namespace trainyard {
+
+std::string WhyNotOnGpu(const v1::JobSpec& spec) {
+  if (spec.has_probe()) return "a probe times the CPU unless it asks for cuda";
+  if (spec.parallel().offload().optimizer() || spec.parallel().offload().parameters()) {
+    return "parallel.offload has run on CPUs only";
+  }
+  if (spec.parallel().has_recompute() && spec.parallel().recompute().mode() != v1::RECOMPUTE_MODE_NONE) {
+    return "parallel.recompute has run on CPUs only";
+  }
+  const v1::PrecisionPolicy& types = spec.train().precision();
+  if (types.master() == v1::PRECISION_BF16 || types.state() != types.master()) {
+    return "train.precision has masters or moments that only the CPU's optimizer updates";
+  }
+  return "";
+}
+
+bool NeedsBfloat16(const v1::JobSpec& spec) {
+  const v1::PrecisionPolicy& types = spec.train().precision();
+  return types.param() == v1::PRECISION_BF16 || types.reduce() == v1::PRECISION_BF16;
+}
+
+}  // namespace trainyard

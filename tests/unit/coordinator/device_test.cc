@@ -1,0 +1,165 @@
+// Where a job that leaves its device open computes: the policy as a table, and the core with hosts that have GPUs.
+#include "coordinator/policy/device.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+DeviceHost WithGpus(const char* name, uint32_t ranks, uint32_t gpus) {
+  DeviceHost host;
+  host.name = HostName(name);
+  host.ranks = ranks;
+  host.gpus = gpus;
+  host.compute_major = 9;
+  return host;
+}
+
+TEST(DecideDevice, IsCudaOnlyWhereEveryHostHasAGpuForEveryRank_AndSaysWhoHasNot) {
+  DeviceHost without = WithGpus("w2", 1, 0);
+  without.gpu_note = "libnvidia-ml.so.1 not found";
+  DeviceHost unusable = WithGpus("w3", 1, 1);
+  unusable.cuda_note = "libcuda.so.1 not found";
+  DeviceHost busy = WithGpus("w4", 1, 2);
+  busy.others = "job ab12cd34";
+  DeviceHost old = WithGpus("w5", 1, 1);
+  old.compute_major = 7;
+  struct Case {
+    std::vector<DeviceHost> hosts;
+    bool needs_bfloat16;
+    bool cuda;
+    const char* reason;
+  };
+  const Case cases[] = {
+      {{WithGpus("w1", 2, 2)}, true, true, "w1 has 2 GPUs for 2 ranks"},
+      {{WithGpus("w1", 1, 8)}, false, true, "w1 has 8 GPUs for 1 rank"},
+      {{WithGpus("w1", 2, 2), WithGpus("w6", 1, 1)},
+       false,
+       true,
+       "w1 has 2 GPUs for 2 ranks, and 1 more host has enough, too"},
+      {{WithGpus("w1", 2, 1)}, false, false, "w1 has 1 GPU for 2 ranks"},
+      {{WithGpus("w1", 1, 1), without}, false, false, "w2 has no GPU: libnvidia-ml.so.1 not found"},
+      {{unusable}, false, false, "trainers cannot use the GPUs of w3: libcuda.so.1 not found"},
+      {{busy}, false, false, "the GPUs of w4 may be in use by job ab12cd34"},
+      {{old}, false, true, "w5 has 1 GPU for 1 rank"},
+      {{old}, true, false, "a GPU of w5 does not compute in bf16, which the job asks for"},
+      {{}, false, false, "the job has no host"},
+  };
+  for (const Case& c : cases) {
+    const DeviceDecision decision = DecideDevice({.needs_bfloat16 = c.needs_bfloat16, .hosts = c.hosts});
+    EXPECT_EQ(decision.cuda, c.cuda) << c.reason;
+    EXPECT_EQ(decision.reason, c.reason);
+  }
+}
+
+class DeviceOfJob : public testing::Test {
+ protected:
+  static v1::JobSpec OpenSpec(uint32_t ranks) {
+    v1::JobSpec spec = MakeSpec(ranks);
+    spec.mutable_resources()->clear_device();
+    return spec;
+  }
+  // One that `gpus` GPUs are listed on.
+  FakeHost& Host(const char* name, uint32_t slots, uint32_t gpus) {
+    FakeHost& host = *hosts_.emplace_back(std::make_unique<FakeHost>(harness_, name, slots, hosts_.size() + 1));
+    for (uint32_t i = 0; i < gpus; ++i) {
+      v1::Gpu& gpu = *host.inventory.add_gpus();
+      gpu.set_index(i);
+      gpu.set_compute_major(9);
+    }
+    host.Attach();
+    return host;
+  }
+  v1::ResolvedKey Decision(const std::string& job) {
+    const v1::Job head = harness_.Get(job);
+    for (const v1::ResolvedKey& decision : head.decisions()) {
+      if (decision.key() == "resources.device") return decision;
+    }
+    return {};
+  }
+  v1::Device Desired(const FakeHost& host, const std::string& job) {
+    for (const v1::DesiredTrainer& trainer : harness_.desired[host.session].trainers()) {
+      if (trainer.key().job_id() == job) return trainer.device();
+    }
+    return v1::DEVICE_UNSPECIFIED;
+  }
+
+  Harness harness_;
+  std::vector<std::unique_ptr<FakeHost>> hosts_;
+};
+
+TEST_F(DeviceOfJob, LeftOpenIsCudaWhereTheHostHasGpus_AndOutlivesTheCoordinator) {
+  FakeHost& host = Host("w1", 2, 2);
+
+  harness_.Submit(OpenSpec(2), "aaaaaaaa");
+
+  EXPECT_EQ(Decision("aaaaaaaa").value(), "cuda");
+  EXPECT_EQ(Decision("aaaaaaaa").reason(), "w1 has 2 GPUs for 2 ranks");
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CUDA);
+  harness_.Restart();
+  host.inventory.clear_gpus();
+  host.Attach();
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CUDA) << "a generation does not change its device";
+}
+
+TEST_F(DeviceOfJob, LeftOpenIsCpuWhereOneHostHasNone) {
+  FakeHost& host = Host("w1", 1, 1);
+  Host("w2", 1, 0);
+
+  harness_.Submit(OpenSpec(2), "aaaaaaaa");
+
+  EXPECT_EQ(Decision("aaaaaaaa").value(), "cpu");
+  EXPECT_EQ(Decision("aaaaaaaa").reason(), "w2 has no GPU");
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
+}
+
+TEST_F(DeviceOfJob, AJobThatIsPlacedBesideAnotherOnTheGpusComputesOnTheCpu) {
+  FakeHost& host = Host("w1", 2, 2);
+
+  harness_.Submit(OpenSpec(1), "aaaaaaaa");
+  harness_.Submit(OpenSpec(1), "bbbbbbbb");
+
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CUDA);
+  EXPECT_EQ(Desired(host, "bbbbbbbb"), v1::DEVICE_CPU);
+  EXPECT_EQ(Decision("bbbbbbbb").reason(), "the GPUs of w1 may be in use by job aaaaaaaa");
+}
+
+TEST_F(DeviceOfJob, WhatTheSpecSaysIsNoDecision) {
+  FakeHost& host = Host("w1", 1, 1);
+
+  harness_.Submit(MakeSpec(1), "aaaaaaaa");
+
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
+  EXPECT_EQ(Decision("aaaaaaaa").value(), "");
+}
+
+TEST_F(DeviceOfJob, AJobForTheCpuAloneIsTold) {
+  FakeHost& host = Host("w1", 1, 1);
+  v1::JobSpec spec = OpenSpec(1);
+  spec.mutable_parallel()->mutable_offload()->set_optimizer(true);
+
+  harness_.Submit(spec, "aaaaaaaa");
+
+  EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
+  EXPECT_EQ(Decision("aaaaaaaa").reason(), "parallel.offload has run on CPUs only");
+}
+
+// Another generation, on another host.
+TEST_F(DeviceOfJob, IsDecidedAnewWithEachPlacing) {
+  FakeHost& first = Host("w1", 1, 1);
+  harness_.Submit(OpenSpec(1), "aaaaaaaa");
+  EXPECT_EQ(Desired(first, "aaaaaaaa"), v1::DEVICE_CUDA);
+  first.Apply();
+  FakeHost& second = Host("w2", 1, 0);
+
+  harness_.Set("w1", v1::SetHostRequest::ACTION_LOST);
+  harness_.Advance(absl::Seconds(30));
+
+  EXPECT_EQ(Desired(second, "aaaaaaaa"), v1::DEVICE_CPU);
+  EXPECT_EQ(Decision("aaaaaaaa").reason(), "w2 has no GPU");
+}
+
+}  // namespace
+}  // namespace trainyard
