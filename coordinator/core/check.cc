@@ -1,5 +1,6 @@
 // Every invariant of the core's state, in prose and code. A debug build runs them after each event; tests do so always.
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
@@ -146,6 +148,31 @@ absl::Status CheckHistory(const Job& job) {
   return absl::OkStatus();
 }
 
+// Words on ready checkpoints: a few, of generations there were, and granted forward, one content a step; each with its
+// reason where it is a refusal. What is recorded needs no word any more.
+absl::Status CheckWords(const Job& job) {
+  const v1::Job& head = job.head();
+  if (job.record.grants_size() > kWordsKept) return Broken(job, "keeps too many words on checkpoints");
+  std::map<uint64_t, uint64_t> granted;  // newest step by generation
+  for (const v1::CheckpointGrant& word : job.record.grants()) {
+    if (word.generation() > head.generation()) return Broken(job, "has a word on a checkpoint of a later generation");
+    if (word.refused() == word.reason().empty()) return Broken(job, "refused a checkpoint without a reason");
+    if (word.refused()) continue;
+    uint64_t& newest = granted[word.generation()];
+    if (word.step() <= newest) return Broken(job, absl::StrCat("granted step ", word.step(), " twice or backward"));
+    newest = word.step();
+    for (const v1::CheckpointInfo& info : head.checkpoints()) {
+      if (info.generation() == word.generation() && info.step() == word.step()) {
+        return Broken(job, absl::StrCat("step ", word.step(), " is recorded and still granted"));
+      }
+    }
+  }
+  if (job.record.save_awaited() && job.state() == v1::JOB_STATE_RUNNING && job.record.save_requests() == 0) {
+    return Broken(job, "owes a save that its ranks were not asked for");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHosts(const State& state) {
   size_t attached = 0;
   for (const auto& [name, host] : state.hosts) {
@@ -179,6 +206,7 @@ absl::Status Core::Check() const {
     RETURN_IF_ERROR(CheckPromises(job));
     RETURN_IF_ERROR(CheckGoodput(job));
     RETURN_IF_ERROR(CheckHistory(job));
+    RETURN_IF_ERROR(CheckWords(job));
     durable_bytes += job.history.durable_bytes();
     if (HashHex(job.record.spec_bytes()) != job.head().spec_digest()) return Broken(job, "digest and spec differ");
   }

@@ -23,6 +23,7 @@ struct Namer {
   const char* operator()(const CancelJob&) const { return "cancel_job"; }
   const char* operator()(const RestartJob&) const { return "restart_job"; }
   const char* operator()(const PauseJob&) const { return "pause_job"; }
+  const char* operator()(const SaveJob&) const { return "save_job"; }
   const char* operator()(const ResumeJob&) const { return "resume_job"; }
   const char* operator()(const SetHost&) const { return "set_host"; }
   const char* operator()(const GetServerInfo&) const { return "get_server_info"; }

@@ -39,6 +39,10 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
     trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
   }
   trainer.set_data_address(host.inventory.data_address());
+  if (rank.record.rank() == 0) {
+    *trainer.mutable_grants() = job.record.grants();
+    trainer.set_save_requests(job.record.save_requests());
+  }
   return trainer;
 }
 

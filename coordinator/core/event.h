@@ -43,6 +43,7 @@ struct CancelJob {
   CallId call;
   JobId job;
   std::string reason;
+  bool save = false;
 };
 
 struct RestartJob {
@@ -53,6 +54,11 @@ struct RestartJob {
 struct PauseJob {
   CallId call;
   v1::PauseRequest request;
+};
+
+struct SaveJob {
+  CallId call;
+  v1::SaveRequest request;
 };
 
 struct ResumeJob {
@@ -169,10 +175,10 @@ struct Tick {
   std::vector<Heard> heard;
 };
 
-using Event =
-    std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob, ResumeJob,
-                 SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed, LogPushEnded,
-                 AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied, HostValuesTold, Tick>;
+using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob, SaveJob,
+                           ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed,
+                           LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied,
+                           HostValuesTold, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

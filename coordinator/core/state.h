@@ -108,6 +108,12 @@ struct HangWatch {
   absl::Time stragglers_judged_at = absl::InfinitePast();
 };
 
+// What the ledger of goodput stood at when rank 0 told that this step was completed.
+struct StepMark {
+  uint64_t step = 0;
+  uint64_t train_ms = 0;
+};
+
 struct Job {
   JobId id;
 
@@ -137,6 +143,8 @@ struct Job {
   absl::Time drops_since = absl::InfiniteFuture();  // the first of a span was told then; infinite: none runs
   ValueStore store;
   std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
+
+  std::deque<StepMark> step_marks;  // of this generation's newest steps, by step
 
   HangWatch hang;
   bool network_slow = false;  // that its ranks wait for a network was told

@@ -8,6 +8,7 @@
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/recovery.h"
+#include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
@@ -64,6 +65,17 @@ void AdvanceForming(Turn& turn, Job& job) {
   turn.PushAll(job);
 }
 
+// A granted checkpoint whose name was not heard of is complete, but the tools that read a folder want the name.
+void TellUnnamed(Turn& turn, Job& job) {
+  const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
+  if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
+  turn.Decide(job, "checkpoint", "warning",
+              absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
+                           granted->path(),
+                           ", but nobody told that it has got it; a job that goes on from the folder "
+                           "(--resume) gives it the name"));
+}
+
 // Returns whether the job is done.
 bool AdvanceDone(Turn& turn, Job& job) {
   if (job.ranks.empty() || !AllDone(job)) return false;
@@ -74,6 +86,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }
+  TellUnnamed(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone,
             job.head().spec().has_probe() ? std::string("every rank has told what it measured")
                                           : absl::StrCat("all ", job.head().spec().train().steps(), " steps are made"));
@@ -97,6 +110,13 @@ void EndLedger(Turn& turn, Job& job) {
 void AdvanceStopping(Turn& turn, Job& job) {
   if (!AllEnded(job)) return;
   EndLedger(turn, job);
+  const bool goes_on =
+      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
+  if (job.record.cancelled() || !goes_on) TellUnnamed(turn, job);
+  if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
+    job.record.set_cancelled(true);
+    job.record.set_cancel_reason(job.record.ending_reason());
+  }
   if (job.record.cancelled()) {
     turn.Move(job, LifecycleEvent::kEndedCancelled, std::string(job.head().reason()));
     return;
@@ -150,9 +170,10 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
   if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
     facts.elsewhere = CouldRunWithout(turn.now, turn.state, job, {job.record.failure().host()});
   }
-  int count = job.head().checkpoints_size();
-  if (count > 0) facts.checkpoint_step = job.head().checkpoints(count - 1).step();
-  if (count == 0 && job.record.restored_step() > 0) facts.checkpoint_step = job.record.restored_step();
+  facts.checkpoint_step = NewestKeptStep(job.head(), job.record.grants());
+  if (!facts.checkpoint_step.has_value() && job.record.restored_step() > 0) {
+    facts.checkpoint_step = job.record.restored_step();
+  }
   return facts;
 }
 

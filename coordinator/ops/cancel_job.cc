@@ -1,5 +1,6 @@
 // CancelJob: the wish is recorded, then the ranks are asked to stop at the next step, or ended at once where there is
-// no step to stop at. Answers before they have ended.
+// no step to stop at. With a save it is the stop that a pause uses, off where the save fails. Answers before they have
+// ended.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -37,15 +38,45 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   turn.Touch(job);
 }
 
+// REQUIRES: the job has not ended.
+absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
+  const bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.nothing_desired;
+  if (job.held_at != 0 || (!stepping && !leaving)) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                      job.head().reason(), "): it makes no steps now that could be ",
+                                                      "saved; cancel it without --save"));
+  }
+  std::string text = WithReason("cancelled, with a save", reason);
+  if (stepping) {
+    EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
+    return absl::OkStatus();
+  }
+  // To be paused or restarted it saves before it leaves, too; what is cancelled already is left to end as it does.
+  const v1::JobRecord::Ending ending = job.record.ending();
+  if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
+  job.record.set_ending(v1::JobRecord::ENDING_CANCEL);
+  job.record.set_ending_reason(text);
+  turn.Decide(job, "operator", "info", text);
+  turn.SetReason(job, std::move(text));
+  turn.Save(job);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void Run(Turn& turn, CancelJob& event) {
   auto it = turn.state.jobs.find(event.job);
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.job.value())), {}});
+    turn.Emit(Reply{event.call, NoSuchJob(turn.state, event.job.value()), {}});
     return;
   }
   Job& job = it->second;
+  if (event.save && !IsFinal(job.state())) {
+    absl::Status status = CancelSaved(turn, job, event.reason);
+    return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
+                       : turn.Emit(Reply{event.call, std::move(status), {}});
+  }
   // A job that is being ended already is left to end as it does: the answer tells its state.
   bool ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
   if (!IsFinal(job.state()) && !ending) Cancel(turn, job, event.reason);

@@ -53,6 +53,10 @@ void FailEnding(Turn& turn, Job& job) {
   KillAfterCause(turn, job);
 }
 
+bool AnyFinished(const Job& job) {
+  return std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
+}
+
 void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExited& exit) {
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
@@ -77,12 +81,19 @@ void ReleaseHeld(Turn& turn, Job& job) {
 
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
+absl::Duration StopGraceMost(const Job& job) {
+  const absl::Duration most = std::max(kStopGraceMost, StopGrace(job));
+  // Without its save the stop is off, so the save is given up before the group is.
+  if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return most;
+  return std::max(most, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
+}
+
 void StopAtStep(Turn& turn, Job& job) {
   job.stop = true;
   job.record.set_stop_requests(job.record.stop_requests() + 1);
   turn.Save(job);
   job.drop_at = turn.now + StopGrace(job);
-  job.drop_by = turn.now + std::max(kStopGraceMost, StopGrace(job));
+  job.drop_by = turn.now + StopGraceMost(job);
   turn.PushAll(job);
   turn.Touch(job);
 }
@@ -102,8 +113,12 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
 }
 
 void UndoStop(Turn& turn, Job& job, const std::string& why) {
-  const char* what = job.record.ending() == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted";
-  std::string text = absl::StrCat("the job was not ", what, ": ", why, "; training goes on (--now ends it without)");
+  const v1::JobRecord::Ending ending = job.record.ending();
+  std::string text =
+      ending == v1::JobRecord::ENDING_CANCEL
+          ? absl::StrCat("the job was not cancelled: ", why, "; it goes on (without --save it ends)")
+          : absl::StrCat("the job was not ", ending == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted", ": ", why,
+                         "; training goes on (--now ends it without)");
   job.stop = false;
   job.drop_at = job.drop_by = absl::InfiniteFuture();
   job.record.clear_ending_reason();
@@ -141,6 +156,11 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   }
   *job.record.mutable_failure() = failure;
   turn.Save(job);
+  // It was to be cancelled with what it has made, and that is not saved yet.
+  if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
+      !job.nothing_desired && !AnyFinished(job)) {
+    UndoStop(turn, job, failure.text());
+  }
   bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   if (job.state() == v1::JOB_STATE_STOPPING && asked) return FailEnding(turn, job);
   if (!IsEnding(job) && !job.unconfirmed.empty()) {

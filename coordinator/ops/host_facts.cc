@@ -85,6 +85,7 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
   Job& job = turn.state.jobs.at(JobId(fact.key().job_id()));
   Rank& rank = job.ranks[fact.key().rank()];
   switch (fact.kind_case()) {
+    case v1::Fact::kSaveReady:
     case v1::Fact::kSaved:
     case v1::Fact::kSaveFailed:
     case v1::Fact::kRestored:

@@ -10,6 +10,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/placement.h"
+#include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
@@ -36,12 +37,23 @@ bool IsDue(const Turn& turn, const PathLook& look, const std::string& path) {
   return !(look.answer.has_value() && look.answer->there()) && turn.now - look.asked_at >= kAskAgain;
 }
 
+// A granted one may not have its name yet: the run folder it lies in is looked for, where none has.
+v1::CheckpointInfo NewestOf(const Job& job) {
+  const v1::Job& head = job.head();
+  if (head.checkpoints_size() > 0) return head.checkpoints(head.checkpoints_size() - 1);
+  v1::CheckpointInfo info;
+  if (const v1::CheckpointGrant* granted = NewestGranted(job.record.grants()); granted != nullptr) {
+    info.set_step(granted->step());
+    info.set_path(head.spec().checkpoint().dir());
+  }
+  return info;
+}
+
 }  // namespace
 
 bool MayAbandon(Turn& turn, Job& job) {
-  const v1::Job& head = job.head();
-  if (head.checkpoints_size() == 0) return true;  // it begins anew wherever that is
-  const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
+  const v1::CheckpointInfo newest = NewestOf(job);
+  if (newest.path().empty()) return true;  // it begins anew wherever that is
   std::vector<std::string> without;
   std::vector<std::string> told;
   bool awaited = false;

@@ -26,6 +26,7 @@ void Run(Turn& turn, ListEvents& event);     // list_events.cc
 void Run(Turn& turn, CancelJob& event);      // cancel_job.cc
 void Run(Turn& turn, RestartJob& event);     // restart_job.cc
 void Run(Turn& turn, PauseJob& event);       // pause_job.cc
+void Run(Turn& turn, SaveJob& event);        // save_job.cc
 void Run(Turn& turn, ResumeJob& event);      // resume_job.cc
 void Run(Turn& turn, SetHost& event);        // set_host.cc
 void Run(Turn& turn, WatchJob& event);       // watch_job.cc
@@ -69,6 +70,7 @@ void ReleaseHeld(Turn& turn, Job& job);
 void StopAtStep(Turn& turn, Job& job);
 // However long a save goes on, a stop that was asked for ends with a kill.
 inline constexpr absl::Duration kStopGraceMost = absl::Minutes(10);
+absl::Duration StopGraceMost(const Job& job);
 
 // The ranks went on, as the save before their stop failed: the job was not paused or restarted. REQUIRES: STOPPING.
 void UndoStop(Turn& turn, Job& job, const std::string& why);
@@ -100,6 +102,8 @@ v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady);
 
 // restart_job.cc: "paused: by night"; "paused" where no reason was given.
 std::string WithReason(absl::string_view what, const std::string& reason);
+// NotFound, naming the job that may be meant.
+absl::Status NoSuchJob(const State& state, const std::string& job_id);
 // Answers with the job as `act` has left it, or with the error of `act`; NotFound where there is no such job.
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act);
 
@@ -133,6 +137,10 @@ bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const s
 // trainer_facts.cc and checkpoint_facts.cc: one fact of a trainer of the current generation.
 void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
+// Rank 0 is ready, and has told nothing that it went on from since.
+void BeganAnew(Turn& turn, Job& job);
+// A granted checkpoint as one that is recorded.
+v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word);
 // end_group.cc: a rank has ended; also for ends that nobody could tell.
 void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit);
 

@@ -30,6 +30,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
       return absl::OkStatus();
     case v1::JOB_STATE_STOPPING:
       if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
+      if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) break;
       if (job.record.ending() == v1::JobRecord::ENDING_RESTART) {
         job.record.set_ending(v1::JobRecord::ENDING_PAUSE);
         job.record.set_ending_reason(reason);

@@ -13,6 +13,7 @@
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/rendezvous.h"
+#include "coordinator/policy/saves.h"
 #include "spec/device_rules.h"
 
 namespace trainyard {
@@ -133,6 +134,9 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   if (again && !failed) job.head().set_planned_restarts(job.head().planned_restarts() + 1);
   job.record.clear_failure();
   job.record.clear_stop_requests();
+  // A wish that no save has answered is put to the new group once.
+  job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
+  job.step_marks.clear();
   job.store = ValueStore();
   job.nothing_desired = false;
   job.stop = false;
@@ -151,7 +155,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   DecideSharedMemory(job);
   std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
   uint64_t step = job.record.restored_step();
-  if (job.head().checkpoints_size() > 0) step = job.head().checkpoints(job.head().checkpoints_size() - 1).step();
+  step = NewestKeptStep(job.head(), job.record.grants()).value_or(step);
   if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
   turn.Decide(job, "placement", "info", reason);
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMemoryKinds = 8;
 constexpr size_t kWordBytes = 32;
+constexpr size_t kStepMarks = 256;
 constexpr absl::Duration kDropsSpan = absl::Minutes(1);
 
 // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
@@ -88,6 +89,14 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
   return std::max(rank.step_at, now - absl::Seconds(ago));
 }
 
+// A checkpoint of this step may be told long after it. The longer ago, the fewer marks.
+void MarkStep(Job& job, uint64_t step) {
+  job.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
+  if (job.step_marks.size() <= kStepMarks) return;
+  bool keep = false;
+  std::erase_if(job.step_marks, [&keep](const StepMark&) { return keep = !keep; });
+}
+
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
@@ -97,7 +106,10 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
     rank.step_at = StepCompletedAt(turn.now, rank, report);
-    if (rank.record.rank() == 0) StepCompleted(*job.record.mutable_goodput());
+    if (rank.record.rank() == 0) {
+      StepCompleted(*job.record.mutable_goodput());
+      MarkStep(job, rank.last_step);
+    }
   }
   NoteStand(turn, job, rank, report);
   NoteMemory(rank, report);

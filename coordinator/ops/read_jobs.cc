@@ -63,6 +63,12 @@ v1::Job MakeHead(const Job& job) {
 v1::Job MakeJob(const Turn& turn, const Job& job) {
   v1::Job message = MakeHead(job);
   *message.mutable_checkpoints() = job.head().checkpoints();
+  for (const v1::CheckpointGrant& word : job.record.grants()) {
+    const uint64_t newest = message.checkpoints().empty() ? 0 : message.checkpoints().rbegin()->step();
+    if (word.refused() || word.step() <= newest) continue;
+    v1::CheckpointInfo& info = *message.add_checkpoints() = MakeInfo(word);
+    info.set_unconfirmed(true);
+  }
   *message.mutable_goodput() = MakeGoodput(AccountedTo(job, turn.steady));
   *message.mutable_decisions() = job.head().decisions();
   for (const Rank& rank : job.ranks) *message.add_ranks() = MakeRankStatus(job, rank, turn.now);
@@ -72,7 +78,7 @@ v1::Job MakeJob(const Turn& turn, const Job& job) {
 void Run(Turn& turn, GetJob& event) {
   auto it = turn.state.jobs.find(event.job);
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", event.job.value())), {}});
+    turn.Emit(Reply{event.call, NoSuchJob(turn.state, event.job.value()), {}});
     return;
   }
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, it->second)});

@@ -1,7 +1,9 @@
 // RestartJob: the group is ended at a step and with a save, and formed anew.
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/strict_yaml.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -44,10 +46,24 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
   return reason.empty() ? std::string(what) : absl::StrCat(what, ": ", CutText(reason, 1024));
 }
 
+absl::Status NoSuchJob(const State& state, const std::string& job_id) {
+  std::vector<std::string> ids;
+  for (const auto& [id, job] : state.jobs) {
+    if (job.head().spec().name() == job_id) {
+      return absl::NotFoundError(
+          absl::StrCat("no job ", job_id.substr(0, 64), "; job ", id.value(), " has that name: call it by its id"));
+    }
+    ids.push_back(id.value());
+  }
+  std::string nearest = NearestWord(job_id.substr(0, 64), ids);
+  return absl::NotFoundError(absl::StrCat("no job ", job_id.substr(0, 64),
+                                          nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
 void AnswerForJob(Turn& turn, CallId call, const std::string& job_id, absl::FunctionRef<absl::Status(Job&)> act) {
   auto it = turn.state.jobs.find(JobId(job_id));
   if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{call, absl::NotFoundError(absl::StrCat("no job ", job_id.substr(0, 64))), {}});
+    turn.Emit(Reply{call, NoSuchJob(turn.state, job_id), {}});
     return;
   }
   absl::Status status = act(it->second);

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
+#include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
@@ -27,7 +28,8 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
     return absl::OkStatus();
   }
   uint64_t made = std::max(job.told.step(), job.head().last_step());
-  if (made > job.record.restored_step() && job.head().checkpoints().empty() && !request.from_start()) {
+  const bool kept = NewestKeptStep(job.head(), job.record.grants()).has_value();
+  if (made > job.record.restored_step() && !kept && !request.from_start()) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", made,
                                                       " steps and no checkpoint holds them: resuming it makes "
                                                       "them again; say so with --from-start, or cancel the job"));

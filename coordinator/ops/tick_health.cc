@@ -137,7 +137,7 @@ void TickJob(Turn& turn, Job& job) {
   // A stop that was under way when the coordinator was restarted gets its grace anew.
   if (job.stop && !job.nothing_desired && job.drop_at == absl::InfiniteFuture()) {
     job.drop_at = turn.now + StopGrace(job);
-    job.drop_by = turn.now + std::max(kStopGraceMost, StopGrace(job));
+    job.drop_by = turn.now + StopGraceMost(job);
   }
   if (turn.now >= job.reports_until) turn.Touch(job);
   if (job.state() == v1::JOB_STATE_RECOVERING) {

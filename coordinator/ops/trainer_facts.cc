@@ -48,6 +48,7 @@ void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
   rank.record.set_ready(true);
   rank.record.set_first_step(ready.first_step());
   rank.phase = "ready";
+  if (rank.record.rank() == 0) BeganAnew(turn, job);
   job.progress_at = turn.now;
 }
 

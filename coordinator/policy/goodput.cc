@@ -95,7 +95,9 @@ void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord
 
 void StepCompleted(v1::GoodputRecord& ledger) { ledger.set_since_step_ms(0); }
 
-void StepsSaved(v1::GoodputRecord& ledger) { ledger.set_since_saved_ms(ledger.since_step_ms()); }
+void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms) {
+  ledger.set_since_saved_ms(std::min(ledger.since_saved_ms(), std::max(ledger.since_step_ms(), after_ms)));
+}
 
 void StepsLost(v1::GoodputRecord& ledger) {
   uint64_t lost = ledger.since_saved_ms() - ledger.since_step_ms();

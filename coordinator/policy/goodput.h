@@ -36,8 +36,8 @@ void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord
 // REQUIRES of the three below: everything up to now is accounted.
 // Rank 0 told a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// A checkpoint of the newest completed step was recorded.
-void StepsSaved(v1::GoodputRecord& ledger);
+// A checkpoint of the newest completed step was recorded; or one that does not hold the newest `after_ms` of train_ms.
+void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
 // The generation is over without a save of its last steps: they are lost, and what followed the last of them was spent
 // until somebody knew.
 void StepsLost(v1::GoodputRecord& ledger);

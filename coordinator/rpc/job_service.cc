@@ -170,7 +170,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                                  v1::Job* response) {
   return calls_.Start("Cancel", context, response, [request](CallId call) {
-    return CancelJob{call, JobId(request->job_id()), request->reason()};
+    return CancelJob{call, JobId(request->job_id()), request->reason(), request->save()};
   });
 }
 
@@ -187,6 +187,11 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* JobServiceImpl::Restart(grpc::CallbackServerContext* context,
                                                   const v1::RestartRequest* request, v1::Job* response) {
   return calls_.Start("Restart", context, response, [request](CallId call) { return RestartJob{call, *request}; });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::Save(grpc::CallbackServerContext* context, const v1::SaveRequest* request,
+                                               v1::Job* response) {
+  return calls_.Start("Save", context, response, [request](CallId call) { return SaveJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,

@@ -36,6 +36,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                       v1::ListHostsResponse* response) override;
   grpc::ServerUnaryReactor* Restart(grpc::CallbackServerContext* context, const v1::RestartRequest* request,
                                     v1::Job* response) override;
+  grpc::ServerUnaryReactor* Save(grpc::CallbackServerContext* context, const v1::SaveRequest* request,
+                                 v1::Job* response) override;
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,
                                   v1::Job* response) override;
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,

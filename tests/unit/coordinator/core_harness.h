@@ -1,274 +1,15 @@
-// Drives the production core in one thread on a held clock: no socket, no disk. Plays people (submit, watch, cancel),
-// the store (records are kept, so that a coordinator can be restarted from them) and daemons (FakeHost). Every
-// invariant of the core is checked after each event.
+// The core as core_driver.h drives it, and daemons that are played (FakeHost).
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "common/limits.h"
-#include "coordinator/core/commits.h"
-#include "coordinator/core/core.h"
-#include "coordinator/policy/lifecycle.h"
+#include "tests/unit/coordinator/core_driver.h"
 
 namespace trainyard {
-
-inline v1::JobSpec MakeSpec(uint32_t ranks, uint32_t max_restarts = 10) {
-  v1::JobSpec spec;
-  spec.set_name("test-job");
-  v1::Train& train = *spec.mutable_train();
-  train.mutable_model()->set_layers(1);
-  train.mutable_model()->set_heads(1);
-  train.mutable_model()->set_width(8);
-  train.mutable_model()->set_context(8);
-  train.mutable_data()->add_text("/data");
-  train.mutable_batch()->set_global(ranks * 2);
-  train.set_steps(10);
-  spec.mutable_resources()->set_ranks(ranks);
-  spec.mutable_resources()->set_device(v1::DEVICE_CPU);
-  spec.mutable_recovery()->set_max_restarts(max_restarts);
-  return spec;
-}
-
-class Harness {
- public:
-  explicit Harness(absl::Duration lease = absl::Seconds(3)) : lease_(lease) { Restart(); }
-
-  // A new life of the coordinator on the same records.
-  void Restart() {
-    std::vector<std::pair<std::string, std::string>> all(records.begin(), records.end());
-    CoreOptions options{
-        .cluster_id = "cluster", .incarnation = Incarnation(++life_), .lease = lease_, .finished_jobs = 20};
-    auto made = Core::New(options, all, now);
-    ASSERT_TRUE(made.ok()) << made.status();
-    core = *std::move(made);
-    crashed = false;
-    commits_left = -1;
-    desired.clear();
-    ended_sessions.clear();
-    Take(core->Start(now));
-  }
-
-  void Handle(Event event) { Handle(std::move(event), now); }
-  void Handle(Event event, CoreTime time) {
-    if (crashed) return;
-    Take(core->Handle(std::move(event), time));
-    absl::Status status = core->Check();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-
-  // Time passes; sessions in `alive` are heard of all along.
-  void Advance(absl::Duration by) {
-    const absl::Duration step = absl::Milliseconds(100);
-    for (absl::Time end = now + by; now < end;) {
-      now += std::min(step, end - now);
-      Tick tick;
-      for (SessionId session : alive) tick.heard.push_back({session, now});
-      Handle(std::move(tick));
-    }
-  }
-
-  // ---- people ------------------------------------------------------------------------------------------------------
-
-  Reply Submit(const v1::JobSpec& spec, const std::string& job_id, bool resume = false) {
-    v1::SubmitRequest request;
-    *request.mutable_spec() = spec;
-    request.set_job_id(job_id);
-    request.set_default_run_root("/runs");
-    request.set_resume(resume);
-    CallId call(++calls_);
-    Handle(SubmitJob{call, request, JobId("fallback0001")});
-    return replies[call];
-  }
-  Reply Cancel(const std::string& job_id) {
-    CallId call(++calls_);
-    Handle(CancelJob{call, JobId(job_id), "enough"});
-    return replies[call];
-  }
-  Reply RestartAsked(const std::string& job_id, bool at_once = false) {
-    CallId call(++calls_);
-    RestartJob event{call, {}};
-    event.request.set_job_id(job_id);
-    event.request.set_now(at_once);
-    Handle(std::move(event));
-    return replies[call];
-  }
-  Reply Pause(const std::string& job_id, bool at_once = false) {
-    CallId call(++calls_);
-    PauseJob event{call, {}};
-    event.request.set_job_id(job_id);
-    event.request.set_reason("night");
-    event.request.set_now(at_once);
-    Handle(std::move(event));
-    return replies[call];
-  }
-  Reply Resume(const std::string& job_id, bool from_start = false) {
-    CallId call(++calls_);
-    ResumeJob event{call, {}};
-    event.request.set_job_id(job_id);
-    event.request.set_from_start(from_start);
-    Handle(std::move(event));
-    return replies[call];
-  }
-  Reply Set(const std::string& host, v1::SetHostRequest::Action action, const std::string& reason = "",
-            bool at_once = false) {
-    CallId call(++calls_);
-    SetHost event{call, {}};
-    event.request.set_name(host);
-    event.request.set_action(action);
-    event.request.set_reason(reason);
-    event.request.set_now(at_once);
-    Handle(std::move(event));
-    return replies[call];
-  }
-  // The texts of all notices of a job.
-  std::vector<std::string> Notices(const std::string& job_id) {
-    std::vector<std::string> notices;
-    for (const EventPtr& event : WatchFrom(job_id, 0)) {
-      if (event->has_notice()) notices.push_back(event->notice().text());
-    }
-    return notices;
-  }
-  // The decisions that were told of a job, "rule: text" each.
-  std::vector<std::string> Decisions(const std::string& job_id) {
-    std::vector<std::string> decisions;
-    for (const EventPtr& event : WatchFrom(job_id, 0)) {
-      if (event->has_notice() && !event->notice().rule().empty()) {
-        decisions.push_back(absl::StrCat(event->notice().rule(), ": ", event->notice().text()));
-      }
-    }
-    return decisions;
-  }
-  v1::Job Get(const std::string& job_id) {
-    CallId call(++calls_);
-    Handle(GetJob{call, JobId(job_id)});
-    const Reply& reply = replies[call];
-    return reply.status.ok() ? std::get<v1::Job>(reply.response) : v1::Job();
-  }
-  v1::JobState StateOf(const std::string& job_id) { return Get(job_id).state(); }
-  // Why a value that a host puts is refused; OK: it is not.
-  absl::Status Put(SessionId session, uint64_t generation, const std::string& job, const std::string& name,
-                   const std::string& value) {
-    HostValuesTold put{session, {}};
-    put.put.set_job_id(job);
-    put.put.set_generation(generation);
-    put.put.add_values()->set_name(name);
-    put.put.mutable_values(0)->set_value(value);
-    refused.Clear();
-    Handle(std::move(put));
-    if (refused.refused().empty()) return absl::OkStatus();
-    EXPECT_EQ(refused.refused(0).name(), name);
-    EXPECT_EQ(refused.generation(), generation);
-    return absl::Status(static_cast<absl::StatusCode>(refused.refused(0).code()), refused.refused(0).message());
-  }
-  // Everything a watcher that asks from `after` on is told now.
-  std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
-    return WatchFrom(job_id, WatchPosition{.sequence = after});
-  }
-  std::vector<EventPtr> WatchFrom(const std::string& job_id, WatchPosition after) {
-    std::vector<EventPtr> events;
-    WatchId watch(++watches_);
-    bool first = true;
-    while (true) {
-      watched.erase(watch);
-      Handle(WatchJob{watch, JobId(job_id), after, std::exchange(first, false)});
-      if (!watched.contains(watch) || watched[watch].events.empty()) break;
-      for (const EventPtr& event : watched[watch].events) events.push_back(event);
-      after = watched[watch].position;
-      if (watched[watch].last) break;
-    }
-    Handle(WatchClosed{watch, JobId(job_id)});
-    return events;
-  }
-  uint64_t CountSteps(const std::string& job_id) {
-    uint64_t count = 0;
-    for (const EventPtr& event : WatchFrom(job_id, 0)) count += event->has_step() ? 1 : 0;
-    return count;
-  }
-
-  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
-  std::unique_ptr<Core> core;
-  std::map<std::string, std::string> records;
-  std::vector<SessionId> alive;
-  std::map<SessionId, v1::DesiredState> desired;
-  std::map<SessionId, v1::Welcome> welcomes;
-  std::map<SessionId, uint64_t> acks;
-  std::map<SessionId, absl::Status> ended_sessions;
-  std::map<CallId, Reply> replies;
-  std::map<WatchId, WatchBatch> watched;
-  std::map<WatchId, absl::Status> ended_watches;
-  std::map<SessionId, std::vector<ValuePtr>> values;
-  v1::StoreValues refused;  // the newest
-  std::map<ReaderId, std::vector<std::string>> log_requests;
-  std::map<ReaderId, absl::Status> ended_logs;
-  std::vector<std::string> log;
-  // The coordinator is gone once it has made so many commits more, each of at most `commit_entries`, with whatever it
-  // had not released; it stays gone until Restart. -1: it stays.
-  int commits_left = -1;
-  size_t commit_entries = Store::kEntriesMax;
-  bool crashed = false;
-  std::vector<JobTold> told;
-  std::map<std::string, uint64_t> events_dropped;
-
-  SessionId NewSession() { return SessionId(++sessions_); }
-
- private:
-  void Take(Output output) {
-    std::vector<std::vector<Record>> turns;
-    turns.push_back(std::move(output.records));
-    for (std::vector<StoreEntry>& commit : MakeCommits(std::move(turns), commit_entries)) {
-      if (crashed) return;
-      for (StoreEntry& entry : commit) {
-        if (entry.value.has_value()) {
-          records[entry.key] = *std::move(entry.value);
-        } else {
-          records.erase(entry.key);
-        }
-      }
-      if (commits_left > 0 && --commits_left == 0) crashed = true;
-    }
-    if (crashed) return;
-    for (Effect& effect : output.effects) std::visit([this](auto& what) { On(what); }, effect);
-  }
-
-  void On(Reply& reply) { replies[reply.call] = std::move(reply); }
-  void On(WatchBatch& batch) { watched[batch.watch] = std::move(batch); }
-  void On(EndWatch& end) { ended_watches[end.watch] = end.status; }
-  void On(LogsOpened& opened) {
-    for (std::string& id : opened.request_ids) log_requests[opened.reader].push_back(std::move(id));
-  }
-  void On(EndLogs& end) { ended_logs[end.reader] = end.status; }
-  void On(SendToHost& send) {
-    if (send.message.has_desired()) desired[send.session] = send.message.desired();
-    if (send.message.has_welcome()) welcomes[send.session] = send.message.welcome();
-    if (send.message.has_values()) refused = send.message.values();
-    if (send.message.has_ack()) acks[send.session] = send.message.ack().sequence();
-  }
-  void On(EndSession& end) { ended_sessions[end.session] = end.status; }
-  void On(SendValues& send) {
-    for (SessionId session : *send.sessions) values[session] = send.log->values;
-  }
-  void On(WriteLog& line) {
-    EXPECT_NE(line.level, WriteLog::Level::kError) << line.text;
-    log.push_back(std::move(line.text));
-  }
-  void On(JobTold& told) { this->told.push_back(std::move(told)); }
-  void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
-  void On(JobForgotten&) {}
-  void On(FailureCounted&) {}
-  void On(SaveCounted&) {}
-  void On(JobEnded&) {}
-
-  absl::Duration lease_;
-  uint64_t life_ = 0, calls_ = 0, watches_ = 1'000, sessions_ = 0;
-};
 
 // A daemon as the core sees it: attaches, makes the desired state so, tells facts.
 class FakeHost {
@@ -366,6 +107,21 @@ class FakeHost {
     fact.mutable_saved()->set_step(step);
     fact.mutable_saved()->set_path(absl::StrCat("/runs/x/step-", step));
     fact.mutable_saved()->set_manifest_hash(absl::StrCat("hash-", step, "-", key.generation()));
+    Tell(key, std::move(fact));
+  }
+  // A complete partial that asks for its name.
+  void ReadySave(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
+    v1::Fact fact;
+    fact.mutable_save_ready()->set_step(step);
+    fact.mutable_save_ready()->set_path(absl::StrCat("/runs/x/step-", step));
+    fact.mutable_save_ready()->set_manifest_hash(hash);
+    Tell(key, std::move(fact));
+  }
+  void Restored(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
+    v1::Fact fact;
+    fact.mutable_restored()->set_step(step);
+    fact.mutable_restored()->set_path(absl::StrCat("/runs/x/step-", step));
+    fact.mutable_restored()->set_manifest_hash(hash);
     Tell(key, std::move(fact));
   }
   void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false) {

@@ -1,0 +1,316 @@
+// Checkpoints that are granted and asked for, through the production core on a held clock.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kJob[] = "job00000001";
+
+struct OneHost {
+  OneHost() : host(harness, "w1", 2, 11) {
+    host.Attach();
+    harness.Submit(MakeSpec(2), kJob);
+  }
+  v1::Job Get() { return harness.Get(kJob); }
+  // "5.g1 a" or "5.g1 a refused" each, as rank `rank` is told.
+  std::vector<std::string> Words(int rank = 0) {
+    std::vector<std::string> words;
+    if (rank >= host.desired().trainers_size()) return words;
+    for (const v1::CheckpointGrant& word : host.desired().trainers(rank).grants()) {
+      words.push_back(absl::StrCat(word.step(), ".g", word.generation(), " ", word.manifest_hash(),
+                                   word.refused() ? " refused" : ""));
+    }
+    return words;
+  }
+  void RestartCoordinator() {
+    host.Vanish();
+    harness.Restart();
+    host.Attach();
+  }
+  // A rank dies, and the next generation is placed.
+  void Fail() {
+    host.Kill(Key(kJob, Get().generation(), 1), 9);
+    host.Apply(false);
+    ASSERT_EQ(Get().state(), v1::JOB_STATE_PLACED);
+  }
+  void Leave(uint64_t step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) host.Finish(Key(kJob, Get().generation(), rank), step, true);
+  }
+
+  Harness harness;
+  FakeHost host;
+};
+
+TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_THAT(one.Words(1), IsEmpty());
+  one.RestartCoordinator();
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "the same again";
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "b");
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a", "5.g1 b refused"));
+  EXPECT_THAT(one.harness.Decisions(kJob),
+              Contains(HasSubstr("checkpoint: the checkpoint of step 5 that rank 0 on w1")));
+  one.host.ReadySave(Key(kJob, 1, 1), 6, "c");
+  EXPECT_THAT(one.Words(), Not(Contains(HasSubstr("c")))) << "rank 0 alone asks";
+
+  one.host.Save(Key(kJob, 1, 0), 6);
+  ASSERT_EQ(one.Get().checkpoints_size(), 1) << "what was granted before it has no name, and is not the newest";
+  EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
+}
+
+TEST(CoreSaves, GrantIsDurableBeforeItIsTold) {
+  for (int commits = 1; commits < 12; ++commits) {
+    OneHost one;
+    one.host.remembers = true;
+    BringToRunning(one.harness, one.host, kJob);
+    one.harness.commits_left = commits;
+    one.harness.commit_entries = 1;
+    one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+    const bool told = !one.Words().empty();
+    one.host.Vanish();
+    one.harness.commit_entries = Store::kEntriesMax;
+    one.harness.Restart();
+    if (told) {
+      one.host.remembers = false;  // nothing but the store can tell it again
+      one.host.Attach();
+      EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << commits;
+      return;
+    }
+    one.host.Attach();
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "its daemon tells the fact again, " << commits;
+  }
+  FAIL() << "it was never told";
+}
+
+TEST(CoreSaves, NameThatWasGot_TakesTheWordBack_AndAnotherOfThatStepIsNotRecorded) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
+  EXPECT_TRUE(one.Get().checkpoints(0).unconfirmed());
+  one.host.Save(Key(kJob, 1, 0), 5);
+  EXPECT_THAT(one.Words(), IsEmpty());
+  ASSERT_EQ(one.Get().checkpoints_size(), 1);
+  EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
+  EXPECT_THAT(one.Words(), IsEmpty()) << "told again by its daemon";
+
+  one.host.ReadySave(Key(kJob, 1, 0), 7, "other");
+  one.host.Save(Key(kJob, 1, 0), 7);
+  ASSERT_EQ(one.Get().checkpoints_size(), 2);
+  EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only what was granted";
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("not recorded: another one was granted")));
+}
+
+TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.Fail();
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+  EXPECT_THAT(one.Words(), IsEmpty());
+  EXPECT_EQ(one.Get().checkpoints_size(), 0);
+}
+
+TEST(CoreSaves, GrantedWithoutAName_IsNamedToTheNextGeneration_AndRecordedWhereThatGoesOnFromIt) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Save(Key(kJob, 1, 0), 3);
+  one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+  one.host.Kill(Key(kJob, 1, 1), 9);
+  EXPECT_THAT(one.Get().reason(), HasSubstr("restarting from step 5"));
+  one.host.Apply(false);
+
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "that has its name for sure";
+  one.RestartCoordinator();
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
+  one.host.Restored(Key(kJob, 2, 0), 5, "a");
+  BringToRunning(one.harness, one.host, kJob, 6);
+  EXPECT_THAT(one.Words(), IsEmpty());
+  v1::Job job = one.Get();
+  ASSERT_EQ(job.checkpoints_size(), 2);
+  EXPECT_EQ(job.checkpoints(1).manifest_hash(), "a");
+  EXPECT_EQ(job.checkpoints(1).generation(), 1u);
+  EXPECT_FALSE(job.checkpoints(1).unconfirmed());
+  one.Fail();
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 5u);
+}
+
+TEST(CoreSaves, GrantThatCouldNotBeUsed_IsToldAndGivenUp) {
+  for (bool anew : {false, true}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    if (!anew) one.host.Save(Key(kJob, 1, 0), 3);
+    one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
+    one.Fail();
+    if (!anew) one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
+    BringToRunning(one.harness, one.host, kJob, anew ? 1 : 4);
+
+    EXPECT_THAT(one.Words(), IsEmpty());
+    EXPECT_THAT(
+        one.harness.Decisions(kJob),
+        Contains(HasSubstr(absl::StrCat("the checkpoint of step 5 that generation 1 was granted could not be used; ",
+                                        anew ? "training begins anew" : "restored from step 3"))));
+    one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g2 b")) << "made again, by the other way";
+  }
+}
+
+TEST(CoreSaves, SaveThatIsGone_IsNotNamedAgain) {
+  for (bool withdrawn : {false, true}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    one.host.ReadySave(Key(kJob, 1, 0), 4, "a");
+    one.host.ReadySave(Key(kJob, 1, 0), 6, "b");
+    v1::Fact fact;
+    fact.mutable_save_failed()->set_step(4);
+    fact.mutable_save_failed()->set_withdrawn(withdrawn);
+    fact.mutable_save_failed()->set_message("Input/output error");
+    one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b"));
+    EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 made room for a newer one"
+                                                                          : "could not save step 4: Input/output")));
+    one.host.SaveFails(Key(kJob, 1, 1), 6);
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b")) << "rank 0 alone knows what became of the whole";
+  }
+}
+
+TEST(CoreSaves, JobThatEndsWithAGrantNobodyTookUp_SaysSo) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 10);
+  one.host.ReadySave(Key(kJob, 1, 0), 10, "a");
+  one.host.Finish(Key(kJob, 1, 0), 10);
+  one.host.Finish(Key(kJob, 1, 1), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("nobody told that it has got it")));
+  one.host.ReadySave(Key(kJob, 1, 0), 10, "b");
+  EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it is over";
+}
+
+TEST(CoreSaves, WishForASave_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
+  OneHost one;
+  EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it forms";
+  EXPECT_EQ(one.harness.SaveAsked("nosuchjob").status.code(), absl::StatusCode::kNotFound);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 4);
+  ASSERT_TRUE(one.harness.SaveAsked(kJob).status.ok());
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 1u);
+  EXPECT_EQ(one.host.desired().trainers(1).save_requests(), 0u);
+  ASSERT_TRUE(one.harness.SaveAsked(kJob).status.ok());
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: a save was asked for: before the night"));
+  one.host.Save(Key(kJob, 1, 0), 3);
+  one.RestartCoordinator();
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
+
+  one.Fail();
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 1u) << "what was saved was older than the wish";
+  one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
+  BringToRunning(one.harness, one.host, kJob, 4);
+  one.host.Save(Key(kJob, 2, 0), 4);
+  one.Fail();
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 0u);
+}
+
+TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
+  OneHost one;
+  EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it forms";
+  BringToRunning(one.harness, one.host, kJob);
+  ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
+  EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save());
+  EXPECT_EQ(one.harness.Pause(kJob).status.code(), absl::StatusCode::kFailedPrecondition);
+  one.RestartCoordinator();
+  EXPECT_TRUE(one.host.desired().trainers(0).stop());
+  EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save()) << "not a plain cancel for the next coordinator";
+  one.host.Save(Key(kJob, 1, 0), 5);
+  one.Leave(5);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(one.Get().reason(), "cancelled, with a save: enough");
+  EXPECT_TRUE(one.harness.CancelSaved(kJob).status.ok()) << "cancelling what has ended is no error";
+}
+
+TEST(CoreSaves, CancelWhoseSaveFails_OrWhoseGroupDies_GoesOn) {
+  for (bool dies : {false, true}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    one.harness.CancelSaved(kJob);
+    if (dies) {
+      one.host.Kill(Key(kJob, 1, 1), 9);
+    } else {
+      one.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
+    }
+    EXPECT_EQ(one.Get().state(), dies ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_RUNNING);
+    EXPECT_THAT(one.harness.Decisions(kJob),
+                Contains(HasSubstr(absl::StrCat("the job was not cancelled: ",
+                                                dies ? "rank 1 on w1 was killed" : "step 5 could not be saved"))));
+  }
+}
+
+TEST(CoreSaves, CancelWithASave_MayBecomeAPlainOne_AndAPauseMayBecomeIt) {
+  OneHost plain;
+  BringToRunning(plain.harness, plain.host, kJob);
+  plain.harness.CancelSaved(kJob);
+  plain.harness.Cancel(kJob);
+  EXPECT_FALSE(plain.host.desired().trainers(0).stop_needs_save());
+  EXPECT_EQ(plain.host.desired().trainers(0).stop_request(), 2u);
+  plain.Leave(5);
+  EXPECT_EQ(plain.Get().state(), v1::JOB_STATE_CANCELLED);
+
+  OneHost paused;
+  BringToRunning(paused.harness, paused.host, kJob);
+  paused.harness.Pause(kJob);
+  ASSERT_TRUE(paused.harness.CancelSaved(kJob).status.ok());
+  paused.Leave(5);
+  EXPECT_EQ(paused.Get().state(), v1::JOB_STATE_CANCELLED);
+}
+
+// The save of step 5 is told when step 10 is made: what lies between is lost with the group.
+TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.harness.Advance(absl::Seconds(10));
+  one.host.Report(Key(kJob, 1, 0), 1, 5);
+  one.harness.Advance(absl::Seconds(20));
+  one.host.Report(Key(kJob, 1, 0), 6, 9);
+  v1::Fact fact;
+  fact.mutable_saved()->set_step(5);
+  fact.mutable_saved()->set_path("/runs/x/step-5");
+  fact.mutable_saved()->set_manifest_hash("a");
+  fact.mutable_saved()->set_seconds(20);
+  fact.mutable_saved()->set_stall_s(0.1);
+  one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+  one.host.Kill(Key(kJob, 1, 1), 9);
+
+  EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 20, 1);
+  EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 10, 1);
+}
+
+// The grace of a stop is what training stands still for, three times.
+TEST(CoreSaves, LongSaveInTheBackground_MakesNoLongGrace) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  v1::Fact fact;
+  fact.mutable_saved()->set_step(5);
+  fact.mutable_saved()->set_seconds(1'000);
+  fact.mutable_saved()->set_stall_s(0.1);
+  one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+  one.harness.Cancel(kJob);
+  one.harness.Advance(absl::Seconds(12));
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "they did not stop in time";
+}
+
+}  // namespace
+}  // namespace trainyard

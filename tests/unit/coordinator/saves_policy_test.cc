@@ -1,0 +1,105 @@
+// The coordinator's words on ready checkpoints, decided by what it has recorded and said.
+#include "coordinator/policy/saves.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::CheckpointReady Ready(uint64_t step, const std::string& hash) {
+  v1::CheckpointReady ready;
+  ready.set_step(step);
+  ready.set_path(absl::StrCat("/run/step-", step));
+  ready.set_manifest_hash(hash);
+  return ready;
+}
+
+class SavesPolicy : public ::testing::Test {
+ protected:
+  SavesPolicy() {
+    head_.set_generation(2);
+    head_.mutable_spec()->mutable_train()->set_steps(100);
+  }
+  v1::CheckpointGrant Ask(uint64_t step, const std::string& hash) {
+    v1::CheckpointGrant word = DecideWord(head_, words_, Ready(step, hash));
+    if (FindWord(words_, word.generation(), step, hash) == nullptr) AddWord(word, words_);
+    return word;
+  }
+  v1::Job head_;
+  CheckpointWords words_;
+};
+
+TEST_F(SavesPolicy, GrantsForward_AndSaysTheSameAgain) {
+  EXPECT_FALSE(Ask(40, "a").refused());
+  EXPECT_FALSE(Ask(60, "b").refused());
+  EXPECT_FALSE(Ask(40, "a").refused()) << "though a later one was granted since";
+
+  v1::CheckpointGrant other = Ask(60, "c");
+  EXPECT_TRUE(other.refused());
+  EXPECT_THAT(other.reason(), HasSubstr("other contents of that step, with the manifest hash b"));
+  EXPECT_THAT(Ask(60, "c").reason(), HasSubstr("other contents"));
+  EXPECT_THAT(Ask(50, "d").reason(), HasSubstr("has saved step 60 since"));
+  EXPECT_EQ(words_.size(), 4);
+}
+
+TEST_F(SavesPolicy, WhatIsRecordedCounts_OfThisGenerationAlone) {
+  v1::CheckpointInfo& old = *head_.add_checkpoints();
+  old.set_step(80);
+  old.set_generation(1);
+  EXPECT_FALSE(Ask(40, "a").refused()) << "generation 1 got further, but it is not what this one goes on from";
+  v1::CheckpointInfo& recorded = *head_.add_checkpoints();
+  recorded.set_step(90);
+  recorded.set_generation(2);
+  EXPECT_TRUE(Ask(85, "b").refused());
+  EXPECT_FALSE(Ask(95, "c").refused());
+}
+
+TEST_F(SavesPolicy, WhatCannotBe_IsRefused) {
+  EXPECT_THAT(Ask(101, "a").reason(), HasSubstr("train.steps is 100"));
+  EXPECT_THAT(Ask(40, "").reason(), HasSubstr("without the hash"));
+  EXPECT_TRUE(DecideWord(head_, words_, v1::CheckpointReady()).refused());
+  std::string huge(1 << 20, 'x');
+  EXPECT_LT(Ask(40, huge).ByteSizeLong(), 10'000u) << "what is kept of it is small";
+}
+
+TEST_F(SavesPolicy, WordsAreFew_AndRefusalsGoFirst) {
+  Ask(40, "a");
+  for (int i = 0; i < 100; ++i) Ask(40, absl::StrCat("other-", i));
+  EXPECT_EQ(words_.size(), kWordsKept);
+  EXPECT_NE(FindWord(words_, 2, 40, "a"), nullptr);
+  EXPECT_NE(FindWord(words_, 2, 40, "other-99"), nullptr);
+  for (uint64_t step = 41; step <= 90; ++step) Ask(step, "b");
+  EXPECT_EQ(words_.size(), kWordsKept);
+  EXPECT_EQ(NewestGranted(words_)->step(), 90u);
+}
+
+TEST_F(SavesPolicy, NameThatWasGot_NeedsNoWord) {
+  Ask(40, "a");
+  Ask(60, "b");
+  Ask(50, "late");
+  ForgetWords(2, 60, words_);
+  EXPECT_EQ(words_.size(), 1) << "the refusal of an older step has been heard, too";
+  EXPECT_EQ(NewestGranted(words_)->step(), 40u);
+  ForgetWords(3, 40, words_);
+  EXPECT_EQ(words_.size(), 1) << "another generation's";
+}
+
+TEST_F(SavesPolicy, NewestKept_IsRecordedOrGranted) {
+  EXPECT_FALSE(NewestKeptStep(head_, words_).has_value());
+  Ask(40, "a");
+  EXPECT_EQ(NewestKeptStep(head_, words_), 40u);
+  head_.add_checkpoints()->set_step(30);
+  EXPECT_EQ(NewestKeptStep(head_, words_), 40u);
+  head_.add_checkpoints()->set_step(50);
+  EXPECT_EQ(NewestKeptStep(head_, words_), 50u);
+}
+
+}  // namespace
+}  // namespace trainyard
