@@ -223,7 +223,10 @@ void CoordinatorProcess::Do(EndWatch& effect) {
   watcher.ended(effect.status);
 }
 
-void CoordinatorProcess::Do(SendToHost& effect) { world_.network.SendDown(effect.session, std::move(effect.message)); }
+void CoordinatorProcess::Do(SendToHost& effect) {
+  if (effect.message.has_desired()) world_.NoteWords(*effect.message.mutable_desired());
+  world_.network.SendDown(effect.session, std::move(effect.message));
+}
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
 
 // All there are, each time: that a host has some of them already must change nothing.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/world.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr absl::Duration kSlowCommit = absl::Milliseconds(800);
 constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
+// About those of two saves.
+constexpr uint64_t kSavePoints = 24;
 
 }  // namespace
 
@@ -74,6 +77,10 @@ void World::BeginAtHost(const Fault& fault, Machine& machine) {
     case FaultKind::kLossyLink:
       machine.SetLossy(kMostLoss * static_cast<double>(fault.salt % 100) / 100);
       break;
+    case FaultKind::kStrikeSave:
+      machine.save_fault = fault;
+      machine.save_points = fault.salt % kSavePoints;
+      return;
     case FaultKind::kStopDaemon:
       return machine.daemon().Terminate(/*stop_trainers=*/false, fault.lasts);
     case FaultKind::kStopHost:
@@ -151,6 +158,41 @@ void World::FreezeTrainer(const Fault& fault) {
   engine.After(fault.lasts, [weak = std::weak_ptr<Trainer>(trainer)] {
     if (auto frozen = weak.lock()) frozen->Thaw();
   });
+}
+
+void World::StrikeInSave(Machine& machine, Trainer& trainer) {
+  if (healed_ || !machine.save_fault.has_value() || machine.save_points-- > 0) return;
+  Fault fault = *std::exchange(machine.save_fault, std::nullopt);
+  judge.Trace(absl::StrCat("fault: strikes ", agent::Describe(trainer.id()), " while it saves"));
+  auto also = [&](FaultKind kind) {
+    fault.kind = kind;
+    Begin(fault);
+  };
+  auto kill = [&] {
+    judge.Harm(agent::GroupOf(trainer.id()), "a rank was killed while it saved");
+    trainer.Signal(SIGKILL);
+  };
+  switch (fault.salt / kSavePoints % 6) {
+    case 0:
+      return kill();
+    case 1:
+      return also(FaultKind::kCrashDaemon);
+    case 2:
+      return also(FaultKind::kCrashCoordinator);
+    case 3:
+      return also(FaultKind::kKillHost);
+    case 4:
+      kill();
+      also(FaultKind::kCrashDaemon);
+      return also(FaultKind::kCrashCoordinator);
+    default:
+      // Its host is cut off, it goes on later, and knows of nothing.
+      trainer.Freeze();
+      engine.After(fault.lasts + absl::Seconds(20), [weak = trainer.weak_from_this()] {
+        if (auto frozen = weak.lock()) frozen->Thaw();
+      });
+      return also(FaultKind::kCutHost);
+  }
 }
 
 // Up to so many times slower that a step stays below the shortest limit of a hang.

@@ -11,6 +11,7 @@ namespace {
 // TCP between ranks gives up after so long.
 constexpr absl::Duration kCutLimit = absl::Seconds(15);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+constexpr absl::Duration kLookAtParts = absl::Milliseconds(20);
 // The rest of a step is communication.
 constexpr double kComputeShare = 0.8;
 // What TCP sends again comes through within this, or the hosts are cut from each other.
@@ -119,29 +120,55 @@ void Group::AfterStep() {
   const bool last = step_ >= plan_.steps;
   const bool stopped = (First()->stop_asked() || leave_) && !last;
   const bool due = plan_.save_every > 0 && step_ % plan_.save_every == 0;
-  if (due || ((last || stopped) && plan_.save_every > 0)) return SaveThen(stopped, last);
+  if ((last || stopped) && plan_.save_every > 0) {
+    for (auto& [rank, trainer] : trainers_) trainer->SetPhase("save");
+    return SaveThen(stopped, /*begun=*/false);
+  }
   if (last || stopped) return EndAll(stopped);
+  if (due || save_noted_) BeginSave();
   StepLater();
 }
 
-void Group::SaveThen(bool stopped, bool last) {
-  for (auto& [rank, trainer] : trainers_) trainer->SetPhase("save");
-  absl::Duration takes = world_.random.Between(absl::Milliseconds(20), absl::Milliseconds(200));
-  world_.engine.After(takes, [self = shared_from_this(), stopped, last] {
-    if (self->over_) return;
-    if (self->AnyFrozen()) return self->SaveThen(stopped, last);
-    self->First()->Saved(self->step_);
-    if (self->over_) return;  // a younger generation has the folder
-    for (auto& [rank, trainer] : self->trainers_) trainer->SetPhase("train");
-    if (stopped || last) return self->EndAll(stopped);
-    self->StepLater();
-  });
+// Beside the steps that follow. One at a time; what comes due meanwhile is one more after it.
+void Group::BeginSave() {
+  save_noted_ = saving_ != 0;
+  if (save_noted_) return;
+  saving_ = step_;
+  parts_.clear();
+  auto trainers = trainers_;
+  for (auto& [rank, trainer] : trainers) trainer->BeginPart(step_);
+}
+
+void Group::PartWritten(uint64_t step, uint32_t rank) {
+  if (step != saving_) return;
+  parts_.insert(rank);
+  if (parts_.size() < ranks_) return;
+  saving_ = 0;
+  if (First() != nullptr) First()->Assemble(step);
+}
+
+// All wait for the parts of the last save, behind those of one that is under way; rank 0 alone for its name.
+void Group::SaveThen(bool stopped, bool begun) {
+  if (over_ || world_.judge.violation().has_value()) return;
+  if (saving_ == 0 && !AnyFrozen()) {
+    if (begun) return EndAll(stopped);
+    BeginSave();
+    begun = true;
+  }
+  world_.engine.After(kLookAtParts, [self = shared_from_this(), stopped, begun] { self->SaveThen(stopped, begun); });
 }
 
 void Group::EndAll(bool stopped) {
   over_ = true;
   auto trainers = trainers_;
-  for (auto& [rank, trainer] : trainers) trainer->Finish(step_, stopped);
+  const bool saved = plan_.save_every > 0 && step_ >= first_step_;
+  for (auto& [rank, trainer] : trainers) {
+    if (rank == 0 && saved) {
+      trainer->FinishNamed(step_, stopped);
+    } else {
+      trainer->Finish(step_, stopped);
+    }
+  }
 }
 
 }  // namespace trainyard::sim

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "tests/sim/judge.h"
 #include "tests/sim/scenario.h"
@@ -23,7 +24,15 @@ class Group : public std::enable_shared_from_this<Group> {
   void Go();
   // All ranks leave after the present step: one was told to (SIGTERM).
   void AskToLeave() { leave_ = true; }
-  void StartAt(uint64_t step) { first_step_ = step; }
+  // All ranks save after the present step, and go on.
+  void AskToSave() { save_noted_ = true; }
+  // Rank 0 has chosen.
+  void StartAt(uint64_t step) {
+    first_step_ = step;
+    chosen_ = true;
+  }
+  bool chosen() const { return chosen_; }
+  void PartWritten(uint64_t step, uint32_t rank);
 
   bool Whole() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // every rank reaches every other
@@ -37,7 +46,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void StepLater();
   void TryStep();
   void AfterStep();
-  void SaveThen(bool stopped, bool last);
+  void BeginSave();
+  void SaveThen(bool stopped, bool begun);
   void EndAll(bool stopped);
   void BreakAll();
   bool AnyFrozen() const;
@@ -54,6 +64,10 @@ class Group : public std::enable_shared_from_this<Group> {
   bool stepping_ = false;
   bool over_ = false;
   bool leave_ = false;
+  bool chosen_ = false;
+  uint64_t saving_ = 0;      // the step whose parts are being written; 0: none
+  bool save_noted_ = false;  // one more is to follow
+  std::set<uint32_t> parts_;
   absl::Duration computes_;  // this step, where no rank is slow
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();

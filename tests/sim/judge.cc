@@ -7,6 +7,7 @@
 #include "common/limits.h"
 #include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/saves.h"
 #include "tests/sim/storage.h"
 
 namespace trainyard::sim {
@@ -214,12 +215,61 @@ void Judge::AfterLoad(const Core& core) {
                                             " and ", StateName(told.state), ", the store has ", Name(at->second), ", ",
                                             StateName(at->second.state())));
   }
+  for (const auto& [id, steps] : granted_) {
+    auto at = core.state().jobs.find(id);
+    if (at == core.state().jobs.end() || IsFinal(at->second.state()) || steps.empty()) continue;
+    if (NewestKeptStep(at->second.head(), at->second.record.grants()).value_or(0) >= steps.rbegin()->first) continue;
+    Break(invariant::kDurable, absl::StrCat(id.value(), ": step ", steps.rbegin()->first,
+                                            " was granted, and the store does not know of it"));
+  }
   for (const JobId& job : cancelled_) {
     auto at = core.state().jobs.find(job);
     if (at == core.state().jobs.end() || IsFinal(at->second.state()) || at->second.record.cancelled()) continue;
     if (cancel_answered_.contains(job)) {
       Break(invariant::kDurable, absl::StrCat("the cancelling of ", job.value(), " was answered, and is forgotten"));
     }
+  }
+}
+
+// ---- of saves ----
+
+void Judge::Granted(const JobId& job, const v1::CheckpointGrant& word) {
+  auto [known, is_new] = granted_[job].try_emplace(word.step(), word.manifest_hash());
+  if (known->second != word.manifest_hash()) {
+    return Break(invariant::kOneContent, absl::StrCat(job.value(), ": step ", word.step(), " is granted with ",
+                                                      word.manifest_hash(), ", and was with ", known->second));
+  }
+  if (word.manifest_hash() == HashOf(word.step(), word.generation())) return;
+  Break(invariant::kFencedSave,
+        absl::StrCat(job.value(), ": ", word.manifest_hash(), " is granted to generation ", word.generation()));
+}
+
+void Judge::CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder) {
+  if (folder.settled > writer) {
+    Break(invariant::kFencedSave,
+          absl::StrCat(job.value(), ": generation ", writer.generation, " gives step ", step,
+                       " its name, and generation ", folder.settled.generation, " has settled the folder"));
+  }
+  if (!folder.checkpoints.at(step).whole) {
+    Break(invariant::kWholeSaves, absl::StrCat(job.value(), ": step ", step, " has its name and is not whole"));
+  }
+}
+
+void Judge::CheckRestored(const TrainerId& id, uint64_t step, bool whole) {
+  if (!whole)
+    Break(invariant::kWholeSaves,
+          absl::StrCat(agent::Describe(id), " goes on from step ", step, ", which is not whole"));
+  const auto& granted = granted_[id.job];
+  if (granted.empty() || granted.rbegin()->first <= step) return;
+  Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id), " goes on from step ", step, ", and step ",
+                                             granted.rbegin()->first, " was granted"));
+}
+
+void Judge::CheckLeft(const JobId& job, const RunFolder& folder) {
+  for (const auto& [key, partial] : folder.partials) {
+    if (key.second >= folder.settled) continue;
+    Break(invariant::kNoLeak, absl::StrCat(job.value(), ": the partial of step ", key.first, " of generation ",
+                                           key.second.generation, " lies there for good"));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/core/core.h"
 #include "tests/sim/engine.h"
+#include "tests/sim/storage.h"
 #include "worker/agent/trainer_id.h"
 
 namespace trainyard::sim {
@@ -38,9 +39,15 @@ inline constexpr char kTrueFacts[] = "records-are-true";           // what is re
 inline constexpr char kRestartPoint[] = "restart-point-is-there";  // a recorded checkpoint exists
 inline constexpr char kSlots[] = "slots-hold";                     // no host runs more trainers than it has slots
 inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled for a true cause only
-inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,      kFenced,  kToldOnce,
-                                       kContact,       kProgress, kReasons,      kBounded, kConsistent,
-                                       kTrueFacts,     kSlots,    kRestartPoint, kOutcome};
+inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group goes on from before what was granted
+inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
+inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // no name, and no grant, for another generation's save
+inline constexpr char kOneContent[] = "one-content-a-step";    // of all that was granted
+inline constexpr char kNoLeak[] = "nothing-is-left-behind";    // of generations before the one that settled last
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce,   kDurable,      kFenced,  kToldOnce,
+                                       kContact,       kProgress,   kReasons,      kBounded, kConsistent,
+                                       kTrueFacts,     kSlots,      kRestartPoint, kOutcome, kGrantsKept,
+                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak};
 }  // namespace invariant
 
 struct Violation {
@@ -98,6 +105,19 @@ class Judge {
   void CancelAsked(const JobId& job) { cancelled_.insert(job); }
   void CancelAnswered(const JobId& job) { cancel_answered_.insert(job); }
 
+  // ---- of saves ----
+  // The coordinator has told a host that this save gets its name.
+  void Granted(const JobId& job, const v1::CheckpointGrant& word);
+  // A save has got its name from the generation that made it.
+  void CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder);
+  // 0: it begins anew.
+  void CheckRestored(const TrainerId& id, uint64_t step, bool whole);
+  void CheckLeft(const JobId& job, const RunFolder& folder);
+  // Granted steps by job, with their hashes; the next life of the cluster takes them up.
+  using Grants = std::map<JobId, std::map<uint64_t, std::string>>;
+  const Grants& granted() const { return granted_; }
+  void SetGranted(Grants granted) { granted_ = std::move(granted); }
+
   // ---- what the coordinator holds ----
   void AfterRound(const Core& core, bool whole);
   void AfterLoad(const Core& core);
@@ -137,6 +157,7 @@ class Judge {
   std::set<JobId> cancel_answered_;
   std::map<JobId, Fate> fates_;
   std::map<JobId, Fate> told_;
+  Grants granted_;
 };
 
 }  // namespace trainyard::sim

@@ -52,6 +52,9 @@ class Machine {
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
 
   // On its disk.
+  std::optional<Fault> save_fault;  // strikes at one of the next points of a save
+  uint64_t save_points = 0;         // that it lets pass
+
   std::map<TrainerId, RankFolder> folders;
   std::string cluster;
   std::string outbox;

@@ -29,6 +29,11 @@ constexpr Row kRows[] = {
     {"give-up-silent", "lost-contact-ends-nothing"},
     {"forge-work", "records-are-true"},
     {"empty-notice", "decisions-have-reasons"},
+    {"adopt-nothing", "grants-are-kept"},
+    {"adopt-incomplete", "only-whole-saves-are-used"},
+    {"forge-ready", "fenced-saves-nothing"},
+    {"grant-twice", "one-content-a-step"},
+    {"leave-partials", "nothing-is-left-behind grants-are-kept"},
 };
 
 }  // namespace

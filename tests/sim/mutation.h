@@ -25,7 +25,12 @@ enum class Mutation {
   kGiveUpSilent,       // a host is given up as soon as it is not heard of
   kForgeWork,          // a rank's computing is told as twice what it was
   kEmptyNotice,        // a decision says nothing
-  kLast = kEmptyNotice,
+  kAdoptNothing,       // who takes a run folder removes every save that has no name yet
+  kAdoptIncomplete,    // a save counts as complete without its manifest
+  kForgeReady,         // what another generation wrote is told to be ready
+  kGrantTwice,         // a refusal is told as a grant
+  kLeavePartials,      // who takes a run folder leaves everything as it lies
+  kLast = kLeavePartials,
 };
 
 // "drop-record"

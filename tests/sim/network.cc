@@ -89,6 +89,7 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
       return coordinator.Post(life, AttachHost{stream->session, std::move(*message.mutable_hello()), "sim"});
     case v1::AgentMessage::kFacts:
       if (world_.mutation == Mutation::kForgeExit) world_.ForgeExit(*message.mutable_facts());
+      if (world_.mutation == Mutation::kForgeReady) world_.ForgeReady(*message.mutable_facts());
       return coordinator.Post(life, HostFactsTold{stream->session, std::move(*message.mutable_facts())});
     case v1::AgentMessage::kReports:
       if (world_.mutation == Mutation::kForgeReports) world_.ForgeReports(*message.mutable_reports());

@@ -13,8 +13,9 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
 constexpr int kWatchersPerJob = 2;
 
-v1::SubmitRequest MakeRequest(const JobPlan& plan) {
+v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume) {
   v1::SubmitRequest request;
+  request.set_resume(resume);
   request.set_job_id(IdOf(plan).value());
   request.set_default_run_root("/runs");
   v1::JobSpec& spec = *request.mutable_spec();
@@ -157,7 +158,7 @@ void Operators::Submit(const JobPlan& plan) {
   world_.engine.After(world_.network.Delay(), [this, plan, retry] {
     world_.coordinator.Call(
         [&](CallId call) {
-          return SubmitJob{call, MakeRequest(plan), JobId("fallback0001")};
+          return SubmitJob{call, MakeRequest(plan, world_.life() > 0), JobId("fallback0001")};
         },
         [this, plan, retry](const std::optional<Reply>& reply) {
           if (!reply.has_value() || absl::IsUnavailable(reply->status)) return retry();
@@ -192,11 +193,14 @@ void Operators::Ask(const Operation& operation) {
     return set_host(v1::SetHostRequest::ACTION_DRAIN);
   }
   JobId job(absl::StrCat("job", 10'001 + operation.job));
+  if (operation.kind == OperationKind::kSave) return AskSave(job);
   judge.HarmJob(job);
   if (operation.kind == OperationKind::kResume) return Resume(job);
-  if (operation.kind == OperationKind::kCancel) judge.CancelAsked(job);
+  const bool cancel_saved = operation.kind == OperationKind::kCancelSaved;
+  if (operation.kind == OperationKind::kCancel || cancel_saved) judge.CancelAsked(job);
   auto make = [&](CallId call) -> Event {
     if (operation.kind == OperationKind::kCancel) return CancelJob{call, job, "enough"};
+    if (cancel_saved) return CancelJob{call, job, "enough", /*save=*/true};
     if (operation.kind == OperationKind::kPause) {
       PauseJob pause{call, {}};
       pause.request.set_job_id(job.value());
@@ -212,6 +216,16 @@ void Operators::Ask(const Operation& operation) {
     if (!reply.has_value() || !reply->status.ok()) return;
     if (operation.kind == OperationKind::kCancel) world_.judge.CancelAnswered(job);
   });
+}
+
+void Operators::AskSave(const JobId& job) {
+  world_.coordinator.Call(
+      [&](CallId call) {
+        SaveJob save{call, {}};
+        save.request.set_job_id(job.value());
+        return save;
+      },
+      [](const std::optional<Reply>&) {});
 }
 
 void Operators::Resume(const JobId& job) {

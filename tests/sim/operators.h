@@ -61,6 +61,7 @@ class Operators {
   void Submit(const JobPlan& plan);
   void Ask(const Operation& operation);
   void Resume(const JobId& job);
+  void AskSave(const JobId& job);
   void SetHostTo(const std::string& host, v1::SetHostRequest::Action action, bool now);
 
   World& world_;

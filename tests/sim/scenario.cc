@@ -15,6 +15,7 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
   switch (kind) {
     case FaultKind::kCrashCoordinator:
     case FaultKind::kCrashDaemon:
+    case FaultKind::kStrikeSave:
       // Mostly a supervisor that starts it again at once, now and then an operator who must come first.
       return random.Chance(0.7) ? random.Between(absl::Milliseconds(20), absl::Seconds(2))
                                 : random.Between(absl::Seconds(2), absl::Seconds(15));
@@ -83,14 +84,15 @@ const char* NameOf(FaultKind kind) {
                                     "step-clock",        "crash-daemon",      "kill-host",   "crash-trainer",
                                     "freeze-trainer",    "cut-control",       "cut-host",    "drop-stream",
                                     "silence-stream",    "full-disk",         "stop-daemon", "stop-host",
-                                    "cut-data",          "slow-trainer",      "lossy-link"};
+                                    "cut-data",          "slow-trainer",      "lossy-link",  "strike-save"};
   return kNames[static_cast<int>(kind)];
 }
 
 bool IsOfHost(FaultKind kind) { return kind >= FaultKind::kCrashDaemon; }
 
 const char* NameOf(OperationKind kind) {
-  constexpr const char* kNames[] = {"cancel", "pause", "resume", "restart", "drain", "cordon", "uncordon"};
+  constexpr const char* kNames[] = {"cancel", "pause",    "resume", "restart",     "drain",
+                                    "cordon", "uncordon", "save",   "cancel-saved"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -112,6 +114,11 @@ Scenario DrawScenario(uint64_t seed) {
   for (uint64_t i = random.Between(0, 9); i > 0; --i) {
     FaultKind which = static_cast<FaultKind>(one_kind ? kind : random.Below(kinds));
     scenario.faults.push_back(DrawFault(random, which, scenario.hosts.size(), kFaultsEnd));
+  }
+  if (!one_kind && random.Chance(0.5)) {
+    for (uint64_t i = random.Between(1, 3); i > 0; --i) {
+      scenario.faults.push_back(DrawFault(random, FaultKind::kStrikeSave, scenario.hosts.size(), kFaultsEnd));
+    }
   }
   const bool operators = random.Chance(0.5);
   for (uint64_t i = operators ? random.Between(1, 4) : 0; i > 0; --i) {

@@ -33,7 +33,8 @@ enum class FaultKind {
   kCutData,        // between the trainers of two hosts; both reach the coordinator
   kSlowTrainer,    // computes several times as long
   kLossyLink,      // a host's packets are lost and sent again: everything of it is late, nothing is cut
-  kLast = kLossyLink,
+  kStrikeSave,     // at some point of a save there: a trainer, daemon, coordinator, host or all die, or one is stopped
+  kLast = kStrikeSave,
 };
 // "crash-coordinator"
 const char* NameOf(FaultKind kind);
@@ -57,7 +58,18 @@ struct Fault {
 
 inline constexpr double kMostLoss = 0.4;
 
-enum class OperationKind { kCancel, kPause, kResume, kRestart, kDrain, kCordon, kUncordon, kLast = kUncordon };
+enum class OperationKind {
+  kCancel,
+  kPause,
+  kResume,
+  kRestart,
+  kDrain,
+  kCordon,
+  kUncordon,
+  kSave,
+  kCancelSaved,
+  kLast = kCancelSaved
+};
 const char* NameOf(OperationKind kind);
 
 struct Operation {

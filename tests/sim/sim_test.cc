@@ -73,6 +73,27 @@ TEST(Simulation, LinksThatLoseForLong_NobodyIsGivenUp) {
   EXPECT_GT(report.decisions.unreachable, 0u) << "the links do not lose enough to be noticed";
 }
 
+// Everything is switched off while jobs train, and the coordinator's store is gone: who submits them again to go on
+// from their folders gets all that was granted.
+TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
+  uint64_t granted = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Scenario scenario = DrawScenario(seed);
+    World before(scenario, {.run_for = absl::Seconds(10 + seed % 30)});
+    ASSERT_FALSE(before.Run().violation.has_value()) << "seed " << seed;
+    for (const auto& [job, steps] : before.judge.granted()) granted += steps.size();
+    scenario.faults.clear();
+    scenario.operations.clear();
+    World after(scenario, {.folders = &before.storage, .life = 1});
+    after.judge.SetGranted(before.judge.granted());
+
+    Result result = after.Run();
+
+    ASSERT_FALSE(result.violation.has_value()) << "seed " << seed << "\n" << Explain(scenario, result);
+  }
+  EXPECT_GT(granted, 100u) << "there was little to lose";
+}
+
 // ---- scenarios in files ---------------------------------------------------------------------------------------------
 
 std::vector<std::string> RegressionFiles() {

@@ -80,6 +80,11 @@ void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
     if (message.has_start() && !self->order_.has_value()) self->Register(message.start().trainer());
     if (message.has_ack()) self->Acknowledged(message.ack().sequence());
     if (message.has_stop()) self->stop_ = true;
+    if (message.has_grants()) self->HearGrants(message.grants());
+    if (message.has_save() && message.save().request() > self->asked_saves_) {
+      self->asked_saves_ = message.save().request();
+      self->group_->AskToSave();
+    }
     if (message.has_abort()) return self->Exit(kExitAborted);
     if (message.has_go() && !self->go_) {
       self->go_ = true;
@@ -93,7 +98,7 @@ void Trainer::Acknowledged(uint64_t sequence) {
   while (!facts_.empty() && facts_.front().sequence() <= sequence) {
     world_.CheckDurable(facts_.front());
     if (facts_.front().has_saved()) {
-      world_.storage.Prune(id_.job, id_.generation.value(), facts_.front().saved().step(), 2);
+      world_.storage.Prune(id_.job, writer(), facts_.front().saved().step(), 2);
     }
     facts_.pop_front();
   }
@@ -179,12 +184,13 @@ void Trainer::JoinWhenPossible() {
 }
 
 void Trainer::Meet() {
-  if (!group_->Whole() || !group_->Connected()) {
-    world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
-    return;
-  }
-  if (id_.rank == 0) Restore();
-  if (ended_) return;
+  // The others wait for what rank 0 chooses.
+  const bool may = group_->Whole() && group_->Connected() && (id_.rank == 0 || group_->chosen());
+  if (may) return id_.rank == 0 ? TakeFolder() : BeReady();
+  world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
+}
+
+void Trainer::BeReady() {
   first_step_ = group_->first_step();
   last_step_ = first_step_ - 1;
   stage_ = Stage::kReady;
@@ -192,31 +198,6 @@ void Trainer::Meet() {
   world_.judge.Truth(pid_).ready = true;
   v1::Fact fact;
   fact.mutable_ready()->set_first_step(first_step_);
-  Tell(std::move(fact));
-}
-
-// Rank 0 takes the folder and chooses.
-void Trainer::Restore() {
-  if (!world_.storage.Take(id_.job, id_.generation.value())) return Exit(kExitAborted);
-  const auto& checkpoints = world_.storage.FolderOf(id_.job).checkpoints;
-  uint64_t step = 0;
-  if (order_->has_restart_from()) {
-    step = order_->restart_from().step();
-    auto at = checkpoints.find(step);
-    if (at == checkpoints.end() || at->second != order_->restart_from().manifest_hash()) {
-      world_.judge.Break(invariant::kRestartPoint,
-                         absl::StrCat(agent::Describe(id_), " is to go on from step ", step, ", ",
-                                      order_->restart_from().manifest_hash(), ", which is ",
-                                      at == checkpoints.end() ? "not there" : at->second));
-    }
-  } else if (order_->resume() && !checkpoints.empty()) {
-    step = checkpoints.rbegin()->first;
-  }
-  group_->StartAt(step + 1);
-  if (step == 0) return;
-  v1::Fact fact;
-  fact.mutable_restored()->set_step(step);
-  fact.mutable_restored()->set_path(absl::StrCat("/runs/", step));
   Tell(std::move(fact));
 }
 
@@ -258,18 +239,6 @@ void Trainer::Evaluated(uint64_t step) {
   report.set_tokens(64);
   report.set_seconds(0.1);
   SendReport();
-}
-
-void Trainer::Saved(uint64_t step) {
-  if (!world_.storage.Save(id_.job, id_.generation.value(), step)) return Exit(kExitAborted);
-  if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, id_.generation.value(), step, 0);
-  v1::Fact fact;
-  fact.mutable_saved()->set_step(step);
-  fact.mutable_saved()->set_path(absl::StrCat("/runs/", step));
-  fact.mutable_saved()->set_manifest_hash(HashOf(step, id_.generation.value()));
-  fact.mutable_saved()->set_size_bytes(1'000);
-  fact.mutable_saved()->set_seconds(0.1);
-  Tell(std::move(fact));
 }
 
 void Trainer::PeerGone(uint64_t step) {

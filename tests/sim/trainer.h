@@ -6,10 +6,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tests/sim/daemon_process.h"
+#include "tests/sim/storage.h"
 #include "trainyard/v1/trainer.pb.h"
 
 namespace trainyard::sim {
@@ -46,7 +48,9 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void StepMade(uint64_t step, absl::Duration took, absl::Duration computed);
   void Evaluated(uint64_t step);
   void SetPhase(const std::string& phase);
-  void Saved(uint64_t step);
+  void BeginPart(uint64_t step);
+  void Assemble(uint64_t step);
+  void FinishNamed(uint64_t step, bool stopped);
   void PeerGone(uint64_t step);
   void Finish(uint64_t step, bool stopped);
   void Exit(int code);
@@ -59,7 +63,26 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Connect();
   void Register(const v1::DesiredTrainer& order);
   void Meet();
-  void Restore();
+  void BeReady();
+
+  // saves.cc
+  Writer writer() const;
+  // Does so after a while, if it still does anything then; a point at which a fault may strike.
+  void After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step);
+  void OpenPart(uint64_t step);
+  void WritePart(uint64_t step);
+  void WriteManifest(uint64_t step);
+  void TellReady(uint64_t step);
+  void HearGrants(const v1::GrantSaves& grants);
+  void CommitNext();
+  void LookAtFence(uint64_t step);
+  void Commit(uint64_t step);
+  void TellSaved(uint64_t step);
+  void FinishWhenNamed(uint64_t step, bool stopped, absl::Time since);
+  void TakeFolder();
+  void SettleFolder(uint64_t);
+  void Restore(uint64_t);
+
   uint64_t Tell(v1::Fact fact);
   void SendFact(const v1::Fact& fact);
   void FillStand(v1::RankReport& report);
@@ -84,9 +107,14 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool frozen_ = false;
   bool go_ = false;
   bool stop_ = false;
-  bool leave_ = false;    // SIGTERM
-  double slowness_ = 1;   // computes so many times as long as the others
-  double compute_s_ = 0;  // in all
+  bool leave_ = false;  // SIGTERM
+  uint64_t asked_saves_ = 0;
+  std::deque<uint64_t> waiting_;  // saves of rank 0 that are complete and have no name yet, oldest first
+  std::set<uint64_t> granted_;    // steps
+  bool committing_ = false;       // the oldest of them is on its way to its name
+  uint64_t assembled_ = 0;        // the newest that was told to be ready
+  double slowness_ = 1;           // computes so many times as long as the others
+  double compute_s_ = 0;          // in all
   std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;
   std::optional<v1::DesiredTrainer> order_;

@@ -6,6 +6,7 @@
 #include "absl/strings/strip.h"
 #include "common/limits.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/saves.h"
 #include "trainyard/v1/store.pb.h"
 
 namespace trainyard::sim {
@@ -25,6 +26,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
       mutation(options.mutation),
       random(plan.seed, "world"),
       judge(engine, options.trace),
+      storage(options.folders == nullptr ? Storage() : *options.folders),
       network(*this),
       coordinator(*this),
       operators(*this),
@@ -51,7 +53,8 @@ Result World::Run() {
   engine.After(scenario.faults_end, [this] { Heal(); });
 
   const absl::Time begin = engine.now();
-  const absl::Time limit = begin + scenario.faults_end + scenario.extra_time + kSettleLimit;
+  const absl::Time end = begin + options_.run_for;
+  const absl::Time limit = std::min(end, begin + scenario.faults_end + scenario.extra_time + kSettleLimit);
   const uint64_t most_actions = kActionsMax + kActionsPerHost * machines_.size();
   while (!judge.violation().has_value() && !Settled()) {
     bool more = engine.RunNext(limit);
@@ -60,9 +63,10 @@ Result World::Run() {
     }
     if (!more) break;
   }
-  if (!judge.violation().has_value() && coordinator.alive()) {
+  if (!judge.violation().has_value() && coordinator.alive() && limit < end) {
     judge.AfterRound(coordinator.core(), /*whole=*/true);
     judge.AtEnd(coordinator.core());
+    for (const auto& [job, folder] : storage.folders()) judge.CheckLeft(job, folder);
   }
   Result result{.violation = judge.violation(),
                 .trace = judge.trace(),
@@ -156,6 +160,13 @@ void World::CheckDurable(const v1::Fact& fact) {
     }
     return;
   }
+  if (fact.has_save_ready()) {
+    if (NewestKeptStep(job.job(), job.grants()).value_or(0) < fact.save_ready().step()) {
+      judge.Break(invariant::kDurable, absl::StrCat("the ready save of step ", fact.save_ready().step(), " of ",
+                                                    key.job_id(), " is acknowledged, and no word on it recorded"));
+    }
+    return;
+  }
   if (!fact.has_ready() && !fact.has_finished()) return;
   v1::RankPart part;
   auto ranks = records.find(absl::StrCat("rank/", key.job_id(), "/", key.generation(), "/0"));
@@ -185,6 +196,24 @@ void World::ForgeReports(v1::RankReports& reports) {
   for (v1::RankReport& report : *reports.mutable_reports()) {
     // As if the report were of the generation before the one that made it.
     for (v1::StepReport& step : *report.mutable_steps()) step.set_lr(step.lr() + 1);
+  }
+}
+
+void World::ForgeReady(v1::FactBatch& batch) {
+  // As if a generation had ready what the one before it wrote.
+  for (v1::Fact& fact : *batch.mutable_facts()) {
+    if (!fact.has_save_ready()) continue;
+    v1::CheckpointReady& ready = *fact.mutable_save_ready();
+    ready.set_manifest_hash(HashOf(ready.step(), fact.key().generation() - 1));
+  }
+}
+
+void World::NoteWords(v1::DesiredState& desired) {
+  for (v1::DesiredTrainer& trainer : *desired.mutable_trainers()) {
+    for (v1::CheckpointGrant& word : *trainer.mutable_grants()) {
+      if (mutation == Mutation::kGrantTwice) word.set_refused(false);
+      if (!word.refused()) judge.Granted(JobId(trainer.key().job_id()), word);
+    }
   }
 }
 

@@ -34,6 +34,10 @@ struct WorldOptions {
   bool trace = false;
   uint64_t check_every = 1;  // rounds of the coordinator between two looks at its whole state
   bool keep_told = false;    // what the coordinator logs
+  // Of a cluster whose coordinator lost its store: the run folders it left, and the how manieth it is.
+  const Storage* folders = nullptr;
+  uint64_t life = 0;
+  absl::Duration run_for = absl::InfiniteDuration();  // then everything is switched off
 };
 
 // What the coordinator decided, counted.
@@ -86,6 +90,12 @@ class World {
   // Planted bugs: an exit that never was, reports of another generation.
   void ForgeExit(v1::FactBatch& batch);
   void ForgeReports(v1::RankReports& reports);
+  void ForgeReady(v1::FactBatch& batch);
+  // What the coordinator tells a host of ready checkpoints.
+  void NoteWords(v1::DesiredState& desired);
+  // A trainer has come to a point of a save: a fault that waits for it may strike.
+  void StrikeInSave(Machine& machine, Trainer& trainer);
+  uint64_t life() const { return options_.life; }
 
   const Scenario scenario;
   const Mutation mutation;
