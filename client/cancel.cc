@@ -14,12 +14,13 @@ namespace {
 struct CancelOptions {
   std::string job_id;
   std::string reason = "cancelled by trainctl cancel";
+  bool save = false;
   bool json = false;
 };
 
 absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, options.job_id, options.reason));
+  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, options.job_id, options.reason, options.save));
   if (options.json) {
     puts(JobJson(job).c_str());
   } else if (IsFinal(job.state())) {
@@ -37,10 +38,12 @@ void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("cancel", "Stop a job; it ends at its next step");
   verb->add_option("job", options->job_id, "Id of the job")->required();
   verb->add_option("--reason", options->reason, "Why, for those who ask later");
+  verb->add_flag("--save", options->save, "Save before; where that fails the job goes on");
   verb->add_flag("--json", options->json, "Print the job as a JSON object");
   verb->footer(
-      "Returns once the wish is stored. Cancelling a job that has ended is no error.\n\nExamples:\n  trainctl cancel "
-      "k3x7q2ab");
+      "Returns once the wish is stored. Cancelling a job that has ended is no error. With --save the job must be "
+      "making "
+      "steps.\n\nExamples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Cancel(globals, *options);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/byte_progress.h"
+#include "client/checkpoint_job.h"
 #include "client/checkpoint_verbs.h"
 #include "client/checkpoint_view.h"
 #include "client/commands.h"
@@ -246,32 +248,68 @@ CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* h
   return verb;
 }
 
+// A name that is no folder here is that of a job, where there is a coordinator to ask.
+void AlsoOfJobs(CLI::App& verb, const Globals& globals, Chosen* chosen,
+                const std::shared_ptr<CheckpointOptions>& options, Act of_folder,
+                absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
+  verb.get_option("folder")->description("Run folder (checkpoint.dir), or one checkpoint in it; or a job's id");
+  verb.callback([&globals, options, chosen, of_folder, of_job] {
+    *chosen = [&globals, options, of_folder, of_job] {
+      const bool online = !globals.coordinator.empty() && MayBeJob(options->folder);
+      return ExitOf(online ? of_job(globals, *options) : of_folder(*options), options->json);
+    };
+  });
+}
+
+absl::Status NotOfJobs(const CheckpointOptions& options) {
+  if (!options.verify && !options.tensors) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(options.folder,
+                                                 " is no folder here, and of a job only what the coordinator has "
+                                                 "recorded is known: --verify and --tensors want its folder"));
+}
+
+absl::Status ListJob(const Globals& globals, const CheckpointOptions& options) {
+  RETURN_IF_ERROR(NotOfJobs(options));
+  return ListOfJob(globals, options.folder, options.json);
+}
+
+absl::Status ShowJob(const Globals& globals, const CheckpointOptions& options) {
+  RETURN_IF_ERROR(NotOfJobs(options));
+  if (options.steps.size() > 1) return absl::InvalidArgumentError("--step: show one checkpoint at a time");
+  std::optional<uint64_t> step;
+  if (!options.steps.empty()) step = options.steps.front();
+  return ShowOfJob(globals, options.folder, step, options.json);
+}
+
 void AddThreads(CLI::App& verb, CheckpointOptions& options) {
   verb.add_option("--threads", options.threads, "Files verified at a time; 0: one a core, at most 8")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
 }
 
-void AddLs(CLI::App& app, Chosen* chosen) {
+void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb = AddVerb(app, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
   verb->add_flag("--verify", options->verify, "Verify every byte too, not only manifests, names and lengths");
   AddThreads(*verb, *options);
+  AlsoOfJobs(*verb, globals, chosen, options, List, ListJob);
   verb->footer(
-      "Partial folders and what crashes left are told below the table.\n\n"
+      "Partial folders and what crashes left are told below the table. Of a job: what the coordinator has recorded.\n\n"
       "Examples:\n  trainctl checkpoint ls trainyard-runs/stdlib-gpt-k3x7q2ab\n  trainctl checkpoint ls RUN --verify "
       "--json");
 }
 
-void AddShow(CLI::App& app, Chosen* chosen) {
+void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb =
       AddVerb(app, chosen, "show", "Show what a checkpoint holds; of a run folder the newest", options, Show);
   verb->add_flag("--verify", options->verify, "Verify every byte too");
   verb->add_flag("--tensors", options->tensors, "Every tensor, and where its pieces lie");
   AddThreads(*verb, *options);
+  AlsoOfJobs(*verb, globals, chosen, options, Show, ShowJob);
   verb->footer(
-      "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show RUN/step-00000100 --tensors --json");
+      "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show k3x7q2ab --step 100\n  trainctl "
+      "checkpoint show RUN/step-00000100 --tensors --json");
 }
 
 void AddVerify(CLI::App& app, Chosen* chosen) {
@@ -300,13 +338,14 @@ void AddRemove(CLI::App& app, Chosen* chosen) {
 
 }  // namespace
 
-void AddCheckpoint(CLI::App& app, const Globals&, Chosen* chosen) {
-  CLI::App* verb = app.add_subcommand("checkpoint", "List, show, verify, remove and convert checkpoints on disk");
+void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  CLI::App* verb = app.add_subcommand("checkpoint", "List, show, verify, make, remove and convert checkpoints");
   verb->require_subcommand(1);
-  AddLs(*verb, chosen);
-  AddShow(*verb, chosen);
+  AddLs(*verb, globals, chosen);
+  AddShow(*verb, globals, chosen);
   AddVerify(*verb, chosen);
   AddRemove(*verb, chosen);
+  AddCheckpointNow(*verb, globals, chosen);
   AddCheckpointExport(*verb, chosen);
   AddCheckpointImport(*verb, chosen);
 }

@@ -4,6 +4,7 @@
 
 #include "client/exit_code.h"
 #include "client/goodput_view.h"
+#include "client/job_calls.h"
 
 namespace trainyard::client {
 namespace {
@@ -29,7 +30,8 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
           {"path", checkpoint.path()},
           {"manifest_hash", checkpoint.manifest_hash()},
           {"size_bytes", checkpoint.size_bytes()},
-          {"recorded_s", Seconds(checkpoint.recorded_unix_ms())}};
+          {"recorded_s", Seconds(checkpoint.recorded_unix_ms())},
+          {"state", checkpoint.unconfirmed() ? "granted" : "saved"}};
 }
 
 // {"parameters": {"bytes": 1, "peak_bytes": 2}, ...}
@@ -171,11 +173,8 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code) {
                {"dir", job.spec().checkpoint().dir()}};
   line["last_loss"] = stats.steps() > 0 ? Json(stats.last_loss()) : Json();
   line["eval_loss"] = stats.newest_eval().has_value() ? Json(stats.newest_eval()->loss()) : Json();
-  if (job.checkpoints_size() > 0) {
-    line["checkpoint"] = job.checkpoints(job.checkpoints_size() - 1).path();
-  } else {
-    line["checkpoint"] = Json();
-  }
+  const v1::CheckpointInfo* newest = NewestNamed(job);
+  line["checkpoint"] = newest != nullptr ? Json(newest->path()) : Json();
   return Line(line);
 }
 
@@ -184,6 +183,12 @@ std::string DoneWithoutJobLine(absl::string_view job_id, absl::string_view reaso
   line["state"] = Json();
   line["reason"] = std::string(reason);
   line["exit_code"] = exit_code;
+  return Line(line);
+}
+
+std::string CheckpointLine(const v1::CheckpointInfo& checkpoint) {
+  Json line = {{"event", "checkpoint"}};
+  line.update(CheckpointJson(checkpoint));
   return Line(line);
 }
 

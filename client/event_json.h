@@ -28,6 +28,9 @@ std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code);
 // of a job to tell. `job_id` is empty when it failed before there was a job.
 std::string DoneWithoutJobLine(absl::string_view job_id, absl::string_view reason, int exit_code);
 
+// {"event":"checkpoint","step":40,...,"state":"saved"|"granted"}: as the coordinator has recorded it.
+std::string CheckpointLine(const v1::CheckpointInfo& checkpoint);
+
 // The whole of a job, as `status --json` and `list --json` give it: `state` and `generation` at its top level.
 std::string JobJson(const v1::Job& job);
 

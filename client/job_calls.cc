@@ -45,10 +45,12 @@ absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id
   return Call<v1::GetRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Get);
 }
 
-absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason) {
+absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason,
+                                  bool save) {
   v1::CancelRequest request;
   request.set_job_id(job_id);
   request.set_reason(reason);
+  request.set_save(save);
   return Call<v1::CancelRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Cancel);
 }
 
@@ -58,6 +60,10 @@ absl::StatusOr<v1::Job> RestartJob(Connection& connection, const v1::RestartRequ
 
 absl::StatusOr<v1::Job> PauseJob(Connection& connection, const v1::PauseRequest& request) {
   return Call<v1::PauseRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Pause);
+}
+
+absl::StatusOr<v1::Job> SaveJob(Connection& connection, const v1::SaveRequest& request) {
+  return Call<v1::SaveRequest, v1::Job>(connection, request, &v1::JobService::StubInterface::Save);
 }
 
 absl::StatusOr<v1::Job> ResumeJob(Connection& connection, const v1::ResumeRequest& request) {
@@ -102,6 +108,13 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
     if (page->next_page_token().empty() || page->jobs().empty()) break;
   }
   return jobs;
+}
+
+const v1::CheckpointInfo* NewestNamed(const v1::Job& job) {
+  for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
+    if (!info->unconfirmed()) return &*info;
+  }
+  return nullptr;
 }
 
 std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank,

@@ -56,9 +56,8 @@ std::string StatusText(const v1::Job& job) {
   std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", and ", job.planned_restarts(), " asked for") : "";
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                 job.spec().recovery().max_restarts(), planned)});
-  if (job.checkpoints_size() > 0) {
-    const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
-    facts.push_back({"  checkpoint", absl::StrCat("step ", newest.step(), ", ", newest.path())});
+  if (const v1::CheckpointInfo* newest = NewestNamed(job); newest != nullptr) {
+    facts.push_back({"  checkpoint", absl::StrCat("step ", newest->step(), ", ", newest->path())});
   }
   if (job.goodput().total_s() > 0) {
     facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s tells where the rest went)",

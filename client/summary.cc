@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/exit_code.h"
+#include "client/job_calls.h"
 #include "client/plot.h"
 #include "client/text.h"
 
@@ -36,9 +37,9 @@ std::string LossText(const RunStats& stats) {
 }
 
 std::string CheckpointText(const v1::Job& job) {
-  if (job.checkpoints_size() == 0) return "none";
-  const v1::CheckpointInfo& newest = job.checkpoints(job.checkpoints_size() - 1);
-  return absl::StrCat(newest.path(), " (step ", newest.step(), ", ", BytesText(newest.size_bytes()), ")");
+  const v1::CheckpointInfo* newest = NewestNamed(job);
+  if (newest == nullptr) return "none";
+  return absl::StrCat(newest->path(), " (step ", newest->step(), ", ", BytesText(newest->size_bytes()), ")");
 }
 
 }  // namespace

@@ -1,0 +1,193 @@
+#include "client/checkpoint_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/event_json.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/job_stream.h"
+#include "client/run_folder.h"
+#include "client/text.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kHashShown = 12;
+
+struct NowOptions {
+  std::string job_id;
+  std::string reason = "trainctl checkpoint now";
+  bool wait = false;
+  bool json = false;
+  PatienceOptions patience;
+};
+
+std::string Age(const v1::CheckpointInfo& info, absl::Time now) {
+  return DurationText(std::max(absl::ZeroDuration(), now - absl::FromUnixMillis(info.recorded_unix_ms())));
+}
+
+// A granted one is complete; nobody has told yet that its folder has the name.
+const char* StateOf(const v1::CheckpointInfo& info) { return info.unconfirmed() ? "granted" : "saved"; }
+
+// Of what was told so far; 0: nothing was.
+absl::StatusOr<uint64_t> NewestEvent(Connection& connection, const std::string& job_id) {
+  v1::ListEventsRequest request;
+  request.set_job_id(job_id);
+  ASSIGN_OR_RETURN(v1::ListEventsResponse events, ListEvents(connection, request));
+  return events.events().empty() ? 0 : events.events().rbegin()->sequence();
+}
+
+absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, const NowOptions& options) {
+  const AwaitedSave awaited(job, before);
+  JobStream stream(connection, job.job_id(), options.patience.retry);
+  AwaitedSave::Word word = AwaitedSave::Word::kNone;
+  v1::Event last;
+  auto ended = stream.Follow(
+      [&](const v1::Event& event) {
+        if (word != AwaitedSave::Word::kNone) return;
+        word = awaited.Take(event);
+        if (word == AwaitedSave::Word::kNone) return;
+        last = event;
+        stream.Stop();
+      },
+      [](absl::string_view text) { fprintf(stderr, "trainctl: %s\n", std::string(text).c_str()); });
+  if (word == AwaitedSave::Word::kFailed) {
+    return absl::AbortedError(absl::StrCat("job ", job.job_id(), ": ", Printable(last.notice().text(), 2000)));
+  }
+  if (word == AwaitedSave::Word::kNone) {
+    RETURN_IF_ERROR(ended.status());
+    return absl::AbortedError(
+        absl::StrCat("job ", job.job_id(), " is ", StateName(*ended), " and has not saved since"));
+  }
+  if (options.json) {
+    puts(EventLine(last).c_str());
+  } else {
+    printf("saved step %llu: %s (%s)\n", static_cast<unsigned long long>(last.checkpoint().step()),
+           last.checkpoint().path().c_str(), BytesText(last.checkpoint().size_bytes()).c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Now(const Globals& globals, const NowOptions& options) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  uint64_t before = 0;
+  if (options.wait) {
+    ASSIGN_OR_RETURN(before, NewestEvent(*connection, options.job_id));
+  }
+  v1::SaveRequest request;
+  request.set_job_id(options.job_id);
+  request.set_reason(options.reason);
+  ASSIGN_OR_RETURN(v1::Job job, SaveJob(*connection, request));
+  if (options.wait) return Await(*connection, job, before, options);
+  if (options.json) {
+    puts(JobJson(job).c_str());
+  } else {
+    printf("job %s saves after its next step and goes on; trainctl checkpoint ls %s shows it\n", job.job_id().c_str(),
+           job.job_id().c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool MayBeJob(const std::string& name) {
+  return !absl::StrContains(name, '/') && name != "." && name != ".." &&
+         !FileExists(AbsolutePath(name, WorkingDirectory()));
+}
+
+std::string JobCheckpointTable(const v1::Job& job, absl::Time now) {
+  if (job.checkpoints().empty()) {
+    return absl::StrCat("job ", job.job_id(), " is ", StateName(job.state()),
+                        " and has saved nothing yet; its folder is ", job.spec().checkpoint().dir(), "\n");
+  }
+  std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"}};
+  for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
+    rows.push_back({absl::StrCat(info->step()), absl::StrCat(info->generation()), BytesText(info->size_bytes()),
+                    Age(*info, now), StateOf(*info), info->manifest_hash().substr(0, kHashShown), info->path()});
+  }
+  return Table(rows);
+}
+
+std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now) {
+  const char* state = info.unconfirmed() ? "granted; that its folder has got the name was not heard yet" : "saved";
+  return Table({{"step", absl::StrCat(info.step())},
+                {"generation", absl::StrCat(info.generation())},
+                {"state", state},
+                {"path", info.path()},
+                {"manifest hash", info.manifest_hash()},
+                {"size", BytesText(info.size_bytes())},
+                {"age", Age(info, now)}});
+}
+
+absl::Status ListOfJob(const Globals& globals, const std::string& job_id, bool json) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, job_id));
+  if (!json) {
+    fputs(JobCheckpointTable(job, absl::Now()).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
+    puts(CheckpointLine(*info).c_str());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShowOfJob(const Globals& globals, const std::string& job_id, std::optional<uint64_t> step, bool json) {
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, job_id));
+  std::vector<std::string> steps;
+  const v1::CheckpointInfo* chosen = nullptr;
+  for (const v1::CheckpointInfo& info : job.checkpoints()) {
+    steps.push_back(absl::StrCat(info.step()));
+    if (!step.has_value() || info.step() == *step) chosen = &info;
+  }
+  if (chosen == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        "job ", job_id,
+        step.has_value() ? absl::StrCat(" has no checkpoint of step ", *step) : std::string(" has saved nothing yet"),
+        steps.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(steps, ", "))));
+  }
+  if (json) {
+    puts(CheckpointLine(*chosen).c_str());
+  } else {
+    fputs(JobCheckpointView(*chosen, absl::Now()).c_str(), stdout);
+  }
+  return absl::OkStatus();
+}
+
+AwaitedSave::Word AwaitedSave::Take(const v1::Event& event) const {
+  if (event.sequence() <= before_) return Word::kNone;
+  if (event.has_checkpoint() && event.checkpoint().step() >= asked_step_) return Word::kSaved;
+  const uint64_t failed = event.has_notice() ? event.notice().failed_save_step() : 0;
+  return failed > 0 && failed >= asked_step_ ? Word::kFailed : Word::kNone;
+}
+
+void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
+  auto options = std::make_shared<NowOptions>();
+  CLI::App* verb = app.add_subcommand("now", "Have a running job save at its next step, and go on");
+  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_option("--reason", options->reason, "Why, for those who ask later");
+  verb->add_flag("--wait", options->wait, "Until the save is recorded, or has failed, or the job has ended");
+  verb->add_flag("--json", options->json, "Print the job, or with --wait the checkpoint, as a JSON object");
+  AddPatience(*verb, &options->patience);
+  verb->footer(
+      "Returns once the wish is stored; a job that restarts meanwhile saves after that. Wishes during a save are one "
+      "save\nafter it. Exit code 0: asked for, or with --wait saved; 1: the save failed; 2: no such job, or it makes "
+      "no "
+      "steps.\n\n"
+      "Examples:\n  trainctl checkpoint now k3x7q2ab --wait");
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] { return ExitOf(Now(globals, *options), options->json); };
+  });
+}
+
+}  // namespace trainyard::client

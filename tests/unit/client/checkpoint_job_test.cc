@@ -1,0 +1,87 @@
+// What trainctl shows of a job's saves, and what ends its wait for one.
+#include "client/checkpoint_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "client/job_calls.h"
+
+namespace trainyard::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Time kNow = absl::FromUnixSeconds(1'700'000'100);
+
+v1::Job JobWithSaves() {
+  v1::Job job;
+  job.set_job_id("k3x7q2ab");
+  job.set_last_step(57);
+  for (uint64_t step : {20, 40}) {
+    v1::CheckpointInfo& info = *job.add_checkpoints();
+    info.set_step(step);
+    info.set_generation(2);
+    info.set_path("/runs/a/step-" + std::to_string(step));
+    info.set_manifest_hash("0123456789abcdef");
+    info.set_size_bytes(3 << 20);
+    info.set_recorded_unix_ms(1'700'000'000'000);
+  }
+  job.mutable_checkpoints(1)->set_unconfirmed(true);
+  return job;
+}
+
+v1::Event Saved(uint64_t sequence, uint64_t step) {
+  v1::Event event;
+  event.set_sequence(sequence);
+  event.mutable_checkpoint()->set_step(step);
+  return event;
+}
+
+v1::Event Failed(uint64_t sequence, uint64_t step) {
+  v1::Event event;
+  event.set_sequence(sequence);
+  event.mutable_notice()->set_failed_save_step(step);
+  return event;
+}
+
+TEST(CheckpointJob, Table_IsNewestFirst_AndTellsWhatHasNoNameYet) {
+  std::string table = JobCheckpointTable(JobWithSaves(), kNow);
+
+  EXPECT_THAT(table, HasSubstr("40    2           3.0 MiB  1m40s  granted  0123456789ab  /runs/a/step-40"));
+  EXPECT_LT(table.find("step-40"), table.find("step-20"));
+  EXPECT_THAT(JobCheckpointTable(v1::Job(), kNow), HasSubstr("has saved nothing yet"));
+  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(1), kNow), HasSubstr("was not heard yet"));
+  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("heard")));
+}
+
+TEST(CheckpointJob, NewestNamed_PassesOverWhatHasNoName) {
+  v1::Job job = JobWithSaves();
+  ASSERT_NE(NewestNamed(job), nullptr);
+  EXPECT_EQ(NewestNamed(job)->step(), 20u);
+  job.clear_checkpoints();
+  EXPECT_EQ(NewestNamed(job), nullptr);
+}
+
+TEST(CheckpointJob, Wait_EndsWithASaveThatIsNotOlderThanTheWish) {
+  using Word = AwaitedSave::Word;
+  const AwaitedSave awaited(JobWithSaves(), /*before=*/9);
+
+  EXPECT_EQ(awaited.Take(Saved(8, 60)), Word::kNone) << "told before it was asked for";
+  EXPECT_EQ(awaited.Take(Saved(10, 56)), Word::kNone) << "it was under way";
+  EXPECT_EQ(awaited.Take(Saved(11, 57)), Word::kSaved);
+  EXPECT_EQ(awaited.Take(Failed(10, 56)), Word::kNone);
+  EXPECT_EQ(awaited.Take(Failed(11, 58)), Word::kFailed);
+  EXPECT_EQ(awaited.Take(Failed(12, 0)), Word::kNone) << "a notice of something else";
+}
+
+TEST(CheckpointJob, Name_IsAJobsOnlyWhereNothingOfThatNameIsHere) {
+  EXPECT_TRUE(MayBeJob("k3x7q2ab"));
+  EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
+  EXPECT_FALSE(MayBeJob("."));
+}
+
+}  // namespace
+}  // namespace trainyard::client
