@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
     {"adopt-incomplete", "only-whole-saves-are-used"},
     {"forge-ready", "fenced-saves-nothing"},
     {"grant-twice", "one-content-a-step"},
-    {"leave-partials", "nothing-is-left-behind grants-are-kept"},
+    {"leave-partials", "nothing-is-left-behind"},
 };
 
 }  // namespace

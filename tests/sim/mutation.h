@@ -29,7 +29,7 @@ enum class Mutation {
   kAdoptIncomplete,    // a save counts as complete without its manifest
   kForgeReady,         // what another generation wrote is told to be ready
   kGrantTwice,         // a refusal is told as a grant
-  kLeavePartials,      // who takes a run folder leaves everything as it lies
+  kLeavePartials,      // who takes a run folder leaves there what it does not use
   kLast = kLeavePartials,
 };
 

@@ -175,11 +175,10 @@ void Trainer::SettleFolder(uint64_t) {
   std::vector<std::pair<uint64_t, Writer>> lies;
   for (const auto& [key, partial] : folder.partials) lies.push_back(key);
   for (const auto& [step, by] : lies) {
-    if (world_.mutation == Mutation::kLeavePartials) continue;
     const bool complete = folder.partials.at({step, by}).manifest || world_.mutation == Mutation::kAdoptIncomplete;
     const bool adopt = complete && (by >= settled || named(step, by)) && world_.mutation != Mutation::kAdoptNothing;
     if (adopt) storage.Name(id_.job, by, step);
-    if (!adopt) storage.Remove(id_.job, by, step);
+    if (!adopt && world_.mutation != Mutation::kLeavePartials) storage.Remove(id_.job, by, step);
   }
   storage.SetSettled(id_.job, writer());
   After(absl::ZeroDuration(), absl::Milliseconds(30), &Trainer::Restore, 0);

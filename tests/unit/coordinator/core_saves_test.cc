@@ -281,9 +281,9 @@ TEST(CoreSaves, CancelWithASave_MayBecomeAPlainOne_AndAPauseMayBecomeIt) {
 TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.harness.Advance(absl::Seconds(10));
+  one.harness.Advance(absl::Seconds(2));
   one.host.Report(Key(kJob, 1, 0), 1, 5);
-  one.harness.Advance(absl::Seconds(20));
+  one.harness.Advance(absl::Seconds(4));
   one.host.Report(Key(kJob, 1, 0), 6, 9);
   v1::Fact fact;
   fact.mutable_saved()->set_step(5);
@@ -294,8 +294,8 @@ TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
   one.host.Tell(Key(kJob, 1, 0), std::move(fact));
   one.host.Kill(Key(kJob, 1, 1), 9);
 
-  EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 20, 1);
-  EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 10, 1);
+  EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 4, 0.5);
+  EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 2, 0.5);
 }
 
 // The grace of a stop is what training stands still for, three times.
