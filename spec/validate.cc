@@ -154,6 +154,9 @@ class Validator {
     if (spec_.checkpoint().keep_every() > 0 && spec_.checkpoint().has_keep() && spec_.checkpoint().keep() == 0) {
       NoEffect("checkpoint.keep_every", "checkpoint.keep is 0, so all stay");
     }
+    if (spec_.checkpoint().full_optimizer() && spec_.checkpoint().format() != v1::CHECKPOINT_FORMAT_FULL) {
+      NoEffect("checkpoint.full_optimizer", "only checkpoint.format full gathers anything");
+    }
   }
 
   void Resources() {

@@ -22,6 +22,8 @@ ROWS = [
     ("a name with capitals", {"name": "Small Job"}, ["name"]),
     ("checkpoints kept at negative steps", {"checkpoint__keep_every": -5}, ["keep_every", "-5"]),
     ("a change of data that is no yes or no", {"checkpoint__allow_data_change": "maybe"}, ["allow_data_change", "maybe"]),
+    ("a checkpoint format that there is not", {"checkpoint__format": "whole"}, ["checkpoint.format", "whole"]),
+    ("no time to save in", {"checkpoint__timeout_s": 0}, ["timeout_s"]),
     ("data missing", {"train__data": {"text": ["/no/such/file"]}}, ["/no/such/file"]),
     ("a glob without matches", {"train__data": {"text": ["/no/such/*.txt"]}}, ["/no/such/*.txt"]),
 ]

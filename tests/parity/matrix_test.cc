@@ -10,13 +10,18 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <tuple>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/files.h"
 #include "tests/parity/cells.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
 #include "tests/unit/temporary_folder.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
 namespace {
@@ -359,23 +364,93 @@ TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
   EXPECT_LE(LargestDifference(losses, Oracle(whole).losses), 1e-10);
 }
 
-TEST_P(EachStrategy, ResumedIsUninterruptedToTheBit) {
+// Every tensor of both, and every byte of each, whatever pieces they lie in.
+void ExpectSameTensors(const std::string& one, const std::string& other) {
+  auto a = Checkpoint::Open(one), b = Checkpoint::Open(other);
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  ASSERT_EQ((*a)->manifest().tensors.size(), (*b)->manifest().tensors.size());
+  for (const ManifestTensor& tensor : (*a)->manifest().tensors) {
+    const size_t bytes = *CountElements(tensor.shape) * DtypeBytes(tensor.dtype);
+    std::string expected(bytes, '\0'), found(bytes, '\1');
+    for (const auto& [checkpoint, into] : {std::pair{a->get(), &expected}, {b->get(), &found}}) {
+      absl::Status read = checkpoint->ReadTensor(tensor.role, tensor.name, tensor.dtype, tensor.shape,
+                                                 absl::MakeSpan(into->data(), into->size()));
+      ASSERT_TRUE(read.ok()) << read;
+    }
+    EXPECT_EQ(found, expected) << tensor.role << " " << tensor.name;
+  }
+}
+
+// What any layout has written any other loads exactly, writes again as its own ranks lie, and goes on from.
+TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
+  struct Layout {
+    const char* name;
+    Strategy strategy;
+    MeshShape mesh;
+  };
+  const Layout layouts[] = {
+      {"ddp2", Strategy::kDdp, {.dp_replicate = 2}},  {"zero1x1", Strategy::kZero1, {.dp_shard = 1}},
+      {"zero2x3", Strategy::kZero2, {.dp_shard = 3}}, {"zero3x4", Strategy::kZero3, {.dp_shard = 4}},
+      {"fsdp2", Strategy::kFsdp, {.dp_shard = 2}},    {"hsdp2x2", Strategy::kHsdp, {.dp_replicate = 2, .dp_shard = 2}}};
+  const int64_t saved = 3, steps = WantsAll() ? 13 : 6;
+  for (const Layout& from : layouts) {
+    TemporaryFolder folder;
+    TrainingCase whole{
+        .type = at::kFloat, .steps = steps, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = from.strategy};
+    whole.save_step = saved;
+    whole.folder = folder.path();
+    const std::vector<TrainingOutcome> expected = TrainWorld({from.mesh}, whole);
+    ASSERT_FALSE(expected.empty());
+
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE(std::string(from.name) + " to " + to.name);
+      TemporaryFolder copy;
+      TrainingCase rest = whole;
+      rest.strategy = to.strategy;
+      rest.save_step = 0;
+      rest.load_step = saved;
+      rest.copy_folder = copy.path();
+
+      const std::vector<TrainingOutcome> found = TrainWorld({to.mesh}, rest);
+
+      ASSERT_FALSE(found.empty());
+      const std::vector<double> after(expected[0].losses.begin() + saved, expected[0].losses.end());
+      // Sums of other parts differ in their last bits.
+      EXPECT_LE(LargestDifference(found[0].losses, after), 1e-5);
+      const std::string name = StepFolderName(static_cast<uint64_t>(saved));
+      ExpectSameTensors(JoinPath(folder.path(), name), JoinPath(copy.path(), name));
+    }
+  }
+}
+
+class ResumeAt : public testing::TestWithParam<std::tuple<Cell, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(, ResumeAt, testing::Combine(testing::ValuesIn(OneOfEach()), testing::Values(1, 7)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_step" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+// With several micro-batches a step and dropout.
+TEST_P(ResumeAt, IsUninterruptedToTheBit) {
+  const auto& [cell, step] = GetParam();
   TemporaryFolder folder;
-  TrainingCase whole = GetParam().training();
+  TrainingCase whole = cell.training();
   whole.type = at::kFloat;
-  whole.steps = 12;
-  whole.save_step = 6;
+  whole.dropout = 0.1;
+  whole.steps = step + (WantsAll() ? 50 : 6);
+  whole.save_step = step;
   whole.folder = folder.path();
   TrainingCase rest = whole;
   rest.save_step = 0;
-  rest.load_step = 6;
+  rest.load_step = step;
 
-  std::vector<TrainingOutcome> all = TrainWorld({GetParam().mesh()}, whole);
-  std::vector<TrainingOutcome> resumed = TrainWorld({GetParam().mesh()}, rest);
+  std::vector<TrainingOutcome> all = TrainWorld({cell.mesh()}, whole);
+  std::vector<TrainingOutcome> resumed = TrainWorld({cell.mesh()}, rest);
 
   ASSERT_FALSE(all.empty());
   ASSERT_FALSE(resumed.empty());
-  EXPECT_EQ(resumed[0].losses, std::vector<double>(all[0].losses.begin() + 6, all[0].losses.end()));
+  EXPECT_EQ(resumed[0].losses, std::vector<double>(all[0].losses.begin() + step, all[0].losses.end()));
   EXPECT_EQ(resumed[0].parameters_hash, all[0].parameters_hash);
 }
 

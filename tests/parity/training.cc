@@ -14,6 +14,7 @@
 #include "tests/parity/delays.h"
 #include "tests/parity/reference.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/part.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/parallel/deal.h"
@@ -53,6 +54,7 @@ void EachField(Case& c, Visit visit) {
   visit("save_step", c.save_step);
   visit("load_step", c.load_step);
   visit("folder", c.folder);
+  visit("copy_folder", c.copy_folder);
 }
 
 std::string Text(const std::string& value) { return value; }
@@ -100,27 +102,49 @@ class TrafficCounter {
   std::vector<CollectiveCounts> before_;
 };
 
-absl::Status SaveTo(const std::string& folder, int64_t step, bool writes, DataParallel& strategy) {
-  if (!writes) return JoinSave(strategy);
+absl::Status Commit(const std::string& folder, const SaveKey& save, const DataParallel& strategy) {
+  const std::string partial = PartialPath(folder, save.step, save.generation);
+  std::vector<CheckpointPart> parts;
+  for (uint64_t rank = 0; rank < save.world_size; ++rank) {
+    ASSIGN_OR_RETURN(CheckpointPart part, ReadCheckpointPart(partial, rank, save));
+    parts.push_back(std::move(part));
+  }
   Manifest manifest;
   manifest.job_id = "abcdefgh";
   manifest.job_name = "parity";
-  manifest.step = static_cast<uint64_t>(step);
-  manifest.generation = 1;
+  manifest.step = save.step;
+  manifest.generation = save.generation;
   manifest.spec = "none";
   manifest.spec_digest = HashHex(manifest.spec);
   manifest.optimizer_updates = strategy.num_updates();
   manifest.strategy = "parity";
-  manifest.world_size = 1;
+  manifest.world_size = save.world_size;
   manifest.bucket_order = strategy.BucketOrder();
-  absl::StatusOr<SavedCheckpoint> saved;
-  RETURN_IF_ERROR(SaveState(
-      strategy,
-      [&](const std::vector<TensorHeader>& tensors, TensorStream stream) {
-        return WriteCheckpoint(folder, manifest, tensors, stream, FileSystem::Real());
-      },
-      saved));
-  return saved.status();
+  RETURN_IF_ERROR(AssembleManifest(parts, StateHeaders(strategy), manifest));
+  RETURN_IF_ERROR(RemoveCheckpointParts(partial, save.world_size, FileSystem::Real()));
+  RETURN_IF_ERROR(WriteManifest(partial, ManifestText(manifest), FileSystem::Real()));
+  return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
+}
+
+// As a job does, but everybody waits: each rank writes its part, rank 0 makes a checkpoint of them.
+absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy) {
+  const SaveKey save{.step = static_cast<uint64_t>(step),
+                     .generation = 1,
+                     .world_size = static_cast<uint64_t>(rank.mesh.world_size())};
+  SaveTask task{.save = save,
+                .rank = static_cast<uint64_t>(rank.rank),
+                .folder = PartialPath(folder, save.step, save.generation),
+                .copies = step % 2 == 0};
+  RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, task));
+  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+  thread.Begin(std::move(task));
+  thread.Fence();
+  thread.AwaitEnd(absl::InfiniteDuration());
+  RETURN_IF_ERROR(thread.ended()->status);
+  RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());
+  absl::Status committed = rank.rank == 0 ? Commit(folder, save, strategy) : absl::OkStatus();
+  RETURN_IF_ERROR(committed);
+  return rank.groups.world->Barrier()->Wait();
 }
 
 absl::Status LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
@@ -270,6 +294,9 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
   if (training.load_step > 0) {
     RETURN_IF_ERROR(LoadFrom(training.folder, training.load_step, *strategy));
   }
+  if (training.copy_folder != "-") {
+    RETURN_IF_ERROR(SaveTo(training.copy_folder, training.load_step, rank, *strategy));
+  }
   const Deal deal =
       DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
   const uint64_t tokens = static_cast<uint64_t>(training.global * training.model().context);
@@ -290,7 +317,7 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
-      RETURN_IF_ERROR(SaveTo(training.folder, step, rank.rank == 0, *strategy));
+      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, *strategy));
     }
   }
   RETURN_IF_ERROR(Summarise(*strategy, outcome));

@@ -42,6 +42,7 @@ struct TrainingCase {
   int64_t save_step = 0;
   int64_t load_step = 0;
   std::string folder = "-";
+  std::string copy_folder = "-";  // what was loaded is saved there at once, as this layout does
 
   std::string ToString() const;  // as the arguments of a rank
   static TrainingCase Parse(const std::string& text);

@@ -4,6 +4,7 @@
 //
 //   rank 0:  stop asked (request 4) ──▶ in the sum of step 17 ──▶ read in step 18 ──▶ all leave after step 18
 //   any:     SIGTERM ─────────────────▶ notice, the same way
+//   any:     its part is written ─────▶ saves_ended; once it is the number of ranks, the save is over for all
 //
 // Only rank 0 puts requests in, so the sum of their numbers is that number. Pure; belongs to the loop's thread.
 #pragma once
@@ -21,9 +22,22 @@ struct AgreementTerms {
   double notice = 0;      // 1: this rank was told to leave
   double needs_save = 0;  // rank 0: 1 where that request is off if the save before it fails; others 0
 
-  static constexpr int kNumTerms = 5;
-  std::array<double, kNumTerms> ToArray() const { return {tokens, loss_sum, request, notice, needs_save}; }
-  static AgreementTerms FromArray(const double* terms) { return {terms[0], terms[1], terms[2], terms[3], terms[4]}; }
+  // Of the save under way (save_policy.h): 1 where this rank has ended its part; where that failed.
+  double saves_ended = 0;
+  double saves_failed = 0;
+  // Rank 0; others 0: 1 where it has taken too long, saves that were asked for, and commits that failed so far.
+  double give_up = 0;
+  double save_request = 0;
+  double commits_failed = 0;
+
+  static constexpr int kNumTerms = 10;
+  std::array<double, kNumTerms> ToArray() const {
+    return {tokens,      loss_sum,     request, notice,       needs_save,
+            saves_ended, saves_failed, give_up, save_request, commits_failed};
+  }
+  static AgreementTerms FromArray(const double* t) {
+    return {t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};
+  }
 };
 
 struct AgreedStep {

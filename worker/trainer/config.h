@@ -117,6 +117,10 @@ struct TrainConfig {
   uint64_t checkpoint_keep = 3;   // 0: all
   uint64_t checkpoint_keep_every = 0;
   bool allow_data_change = false;
+  bool checkpoint_full = false;  // weights lie whole in one file
+  bool checkpoint_full_optimizer = false;
+  double checkpoint_timeout_s = 1800;
+  uint64_t checkpoint_write_bytes_per_s = 0;  // 0: no limit
 };
 
 // A checkpoint that the coordinator granted its name, whether or not it was heard to have got it.

@@ -2,6 +2,7 @@
 // over restarts and resumes. Written by rank 0 with one write call a line, so that a killed trainer leaves whole lines.
 //
 //   {"event":"step","step":17,"loss":3.21,"tokens":1024,"tokens_per_s":98012.5,"step_s":0.0104,...}
+//   {"event":"step",...,"save_stall_s":0.002}      the loop waited so long for a save since the step before
 //   {"event":"eval","step":100,"loss":2.9,"tokens":8192,"seconds":0.05}
 #pragma once
 

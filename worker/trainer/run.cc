@@ -41,7 +41,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
   finished_fact = link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
   if (order.rank == 0) {
-    trainer.saver().PruneAtEnd(kConfirmWait);
+    trainer.saver().TendAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
                 << result->loss << std::endl;
   }

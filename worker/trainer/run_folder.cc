@@ -113,6 +113,13 @@ absl::Status RunFolder::CheckFence() const {
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);
 }
 
+absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation) {
+  const auto fence = ReadFence(folder);
+  const bool ours = !fence.has_value() || (fence->job_id == job_id && fence->generation <= generation);
+  return ours ? absl::OkStatus()
+              : FencedOff({.folder = folder, .job_id = job_id, .generation = generation, .wait = {}}, *fence);
+}
+
 absl::Status CheckEmpty(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;

@@ -46,6 +46,10 @@ class RunFolder {
   int64_t fence_time_ns_ = 0;
 };
 
+// The same for ranks that do not hold the folder: whether a later generation of the job has fenced it, or another job.
+// Possible errors: Aborted.
+absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
+
 // Possible errors: FailedPrecondition when the folder holds anything but what Take and trainctl leave; the message
 // names both ways out.
 absl::Status CheckEmpty(const std::string& folder);

@@ -1,57 +1,311 @@
 #include "worker/trainer/saver.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/parallel/offload.h"
 #include "worker/trainer/state.h"
 
 namespace trainyard {
+namespace {
 
-absl::StatusOr<bool> Saver::Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch,
-                                 uint64_t stop_request) {
-  absl::Time began = absl::Now();
-  Manifest manifest = MakeManifest(step, consumed_samples, samples_per_epoch);
-  absl::StatusOr<SavedCheckpoint> saved;
-  RETURN_IF_ERROR(SaveState(
-      parts_.strategy,
-      [&](const std::vector<TensorHeader>& tensors, TensorStream stream) {
-        return WriteCheckpoint(parts_.order.config.checkpoint_dir, std::move(manifest), tensors, stream,
-                               parts_.file_system, parts_.check_fence);
-      },
-      saved))
-      << "while saving step " << step;
-  return Tell(step, saved, absl::Now() - began, stop_request);
+// How long a save that comes due waits for the one before; see docs/decisions/0006-saves.md.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+// Between two sums of a wait: long enough to cost nothing, short enough that nobody takes the ranks for hung.
+constexpr absl::Duration kSlice = absl::Milliseconds(500);
+// Of the last save, for the coordinator's word.
+constexpr absl::Duration kGrantWait = absl::Minutes(10);
+constexpr absl::Duration kLeavingWait = absl::Seconds(3);
+constexpr absl::Duration kNamingWait = absl::Seconds(30);
+constexpr int kNumWaitTerms = 4;
+
+// Adds what passes while it lives.
+class Stall {
+ public:
+  Stall(Clock& clock, absl::Duration& total) : clock_(clock), total_(total), began_(clock.TimeNow()) {}
+  ~Stall() { total_ += clock_.TimeNow() - began_; }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+
+ private:
+  Clock& clock_;
+  absl::Duration& total_;
+  const absl::Time began_;
+};
+
+SavePolicy::Heard HeardOf(uint64_t of_step, const AgreementTerms& sum) {
+  return {.of_step = of_step,
+          .ended = static_cast<int>(sum.saves_ended),
+          .failed = static_cast<int>(sum.saves_failed),
+          .given_up = sum.give_up > 0,
+          .requests = static_cast<uint64_t>(sum.save_request),
+          .commits_failed = static_cast<uint64_t>(sum.commits_failed)};
 }
 
-bool Saver::Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took,
-                 uint64_t stop_request) {
-  const double seconds = absl::ToDoubleSeconds(took);
-  if (absl::IsAborted(saved.status())) return false;
-  if (!saved.ok()) {
-    parts_.log << "save of step " << step << " failed, training goes on: " << saved.status().message() << std::endl;
-    parts_.link.Tell(
-        SaveFailedFact{.step = step, .message = std::string(saved.status().message()), .stop_request = stop_request});
-    return false;
-  }
-  parts_.log << absl::StrFormat("saved step %d in %.3f s: %s (%.1f MB)", step, seconds, saved->path,
-                                static_cast<double>(saved->size_bytes) / 1e6)
-             << std::endl;
-  uint64_t fact = parts_.link.Tell(SavedFact{.step = step,
-                                             .path = saved->path,
-                                             .manifest_hash = saved->manifest_hash,
-                                             .size_bytes = saved->size_bytes,
-                                             .seconds = seconds});
-  unconfirmed_.push_back({.fact = fact, .step = step});
-  return true;
+}  // namespace
+
+// The save that all ranks have begun and not all have ended.
+struct Saver::UnderWay {
+  CommitTask commit;
+};
+
+Saver::Saver(Parts parts)
+    : parts_(std::move(parts)),
+      config_(parts_.order.config),
+      policy_(config_.checkpoint_every, parts_.order.world_size),
+      thread_(parts_.file_system, parts_.clock, config_.checkpoint_write_bytes_per_s),
+      terms_(at::zeros({kNumWaitTerms}, at::kDouble)) {
+  if (parts_.order.rank != 0) return;
+  commits_ = std::make_unique<CommitThread>(
+      CommitThread::Parts{.run_folder = config_.checkpoint_dir,
+                          .retention = {.keep = config_.checkpoint_keep, .keep_every = config_.checkpoint_keep_every},
+                          .file_system = parts_.file_system,
+                          .link = parts_.link,
+                          .clock = parts_.clock,
+                          .check_fence = parts_.check_fence,
+                          .describe_data = [this, warned = false](ManifestData& data) mutable {
+                            std::string warning = DescribeData(data);
+                            return std::exchange(warned, true) ? "" : std::move(warning);
+                          }});
 }
 
-Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch) {
-  if (!fingerprint_.has_value()) {
-    fingerprint_ = parts_.corpus.Fingerprint();
-    CheckContent(*fingerprint_);
+Saver::~Saver() = default;
+
+absl::Status Saver::Prepare() {
+  if (config_.checkpoint_every == 0) return absl::OkStatus();
+  int64_t bytes = 0;
+  RETURN_IF_ERROR(parts_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
+    bytes += static_cast<int64_t>(values.nbytes());
+    return absl::OkStatus();
+  }));
+  const int64_t available = AvailableHostBytes() / std::max(1, parts_.order.local_world_size);
+  const bool room = (available == 0 || bytes < available / 2) && thread_.Reserve(static_cast<uint64_t>(bytes)).ok();
+  at::Tensor without = at::zeros({1}, at::kDouble);
+  *without.mutable_data_ptr<double>() = room ? 0 : 1;
+  RETURN_IF_ERROR(parts_.world.AllReduceSum(without)->Wait()) << "while preparing to save";
+  const double lacking = *without.const_data_ptr<double>();
+  copies_ = lacking == 0;
+  if (!copies_ && parts_.order.rank == 0) {
+    parts_.log << "warning: on " << lacking << " ranks there is no memory for a copy of what they save (" << bytes
+               << " bytes here), so training waits for every save" << std::endl;
   }
+  return absl::OkStatus();
+}
+
+void Saver::AddTerms(AgreementTerms& terms) const {
+  if (parts_.order.rank == 0) {
+    terms.save_request = static_cast<double>(parts_.link.save_requests());
+    terms.commits_failed = static_cast<double>(commits_->num_failed());
+    terms.give_up = GivesUp() ? 1 : 0;
+  }
+  if (under_way_ == nullptr) return;
+  const std::optional<SaveEnd> end = thread_.ended();
+  terms.saves_ended = end.has_value() ? 1 : 0;
+  terms.saves_failed = end.has_value() && !end->status.ok() ? 1 : 0;
+}
+
+void Saver::Hear(uint64_t step, uint64_t of_step, const AgreementTerms& sum) { Settle(step, HeardOf(of_step, sum)); }
+
+bool Saver::GivesUp() const {
+  return under_way_ != nullptr &&
+         parts_.clock.TimeNow() - under_way_->commit.began > absl::Seconds(config_.checkpoint_timeout_s);
+}
+
+void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
+  const SavePolicy::Outcome outcome = policy_.Hear(step, heard);
+  if (outcome == SavePolicy::Outcome::kNothing) return;
+  std::unique_ptr<UnderWay> done = std::move(under_way_);
+  const SaveKey save = done->commit.save;
+  written_ = outcome == SavePolicy::Outcome::kWritten;
+  if (outcome == SavePolicy::Outcome::kWritten) {
+    if (commits_ != nullptr) commits_->Commit(std::move(done->commit));
+    return;
+  }
+  thread_.Fence();  // nobody does so for it any more
+  thread_.GiveUp(absl::DeadlineExceededError(
+      absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
+  const std::optional<SaveEnd> end = thread_.ended();
+  if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
+    parts_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
+    parts_.link.Tell(SaveFailedFact{
+        .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
+  }
+  if (commits_ != nullptr) commits_->Discard(save);
+}
+
+void Saver::Fence() {
+  if (under_way_ == nullptr) return;
+  const Stall stall(parts_.clock, stalled_);
+  const absl::Time began = parts_.clock.TimeNow();
+  thread_.Fence();
+  under_way_->commit.stalled += parts_.clock.TimeNow() - began;
+}
+
+absl::Status Saver::AtBoundary(uint64_t step, const Position& position, bool due) {
+  SavePolicy::Act act = policy_.AtBoundary(step, due);
+  if (act == SavePolicy::Act::kAwait) {
+    const Stall stall(parts_.clock, stalled_);
+    RETURN_IF_ERROR(AwaitUnderWay(step, kPatience));
+    if (policy_.under_way().has_value()) policy_.WaitedInVain();
+    act = policy_.AtBoundary(step, due);
+  }
+  if (act != SavePolicy::Act::kBegin) return absl::OkStatus();
+  const Stall stall(parts_.clock, stalled_);
+  RETURN_IF_ERROR(Begin(step, position, /*waited=*/!copies_, 0));
+  return copies_ ? absl::OkStatus() : AwaitUnderWay(step, absl::InfiniteDuration());
+}
+
+absl::StatusOr<bool> Saver::SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request) {
+  const Stall stall(parts_.clock, stalled_);
+  thread_.Hurry();
+  RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
+  RETURN_IF_ERROR(Begin(step, position, /*waited=*/true, stop_request));
+  thread_.Hurry();
+  RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
+  return written_ && stop_request > 0 ? AwaitComplete(step) : written_;
+}
+
+absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request) {
+  const SaveKey save{.step = step,
+                     .generation = parts_.order.generation,
+                     .world_size = static_cast<uint64_t>(parts_.order.world_size)};
+  auto begun = std::make_unique<UnderWay>();
+  begun->commit = {.save = save, .began = parts_.clock.TimeNow(), .waited = waited, .stop_request = stop_request};
+  SaveTask task{.save = save,
+                .rank = static_cast<uint64_t>(parts_.order.rank),
+                .folder = PartialPath(config_.checkpoint_dir, step, save.generation),
+                .copies = !waited,
+                .may_write = parts_.check_fence};
+  if (commits_ != nullptr) {
+    begun->commit.head = MakeHead(step, position);
+    begun->commit.tensors = StateHeaders(parts_.strategy);
+  }
+  if (config_.checkpoint_full) {
+    RETURN_IF_ERROR(AddGathered(task)) << "while saving step " << step;
+  }
+  const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
+                           : config_.checkpoint_full_optimizer ? StateRoles::kNone
+                                                               : StateRoles::kOptimizer;
+  RETURN_IF_ERROR(AddOwnState(parts_.strategy, roles, task));
+  begun->commit.stalled = parts_.clock.TimeNow() - begun->commit.began;
+  under_way_ = std::move(begun);
+  policy_.Began(step, waited && copies_);
+  thread_.Begin(std::move(task));
+  return absl::OkStatus();
+}
+
+absl::Status Saver::AddGathered(SaveTask& task) {
+  const bool optimizer = config_.checkpoint_full_optimizer;
+  SaveTask::File weights{.name = "model.safetensors"}, state{.name = "optimizer.safetensors"};
+  std::vector<TensorHeader> headers = StateHeaders(parts_.strategy);
+  absl::flat_hash_map<std::string, const TensorHeader*> known;
+  int64_t bytes = 0, at = 0;
+  for (const TensorHeader& header : headers) {
+    known[ShardTensorName(header.role, header.name)] = &header;
+    if (!optimizer && header.role != kParameterRole) continue;
+    bytes += static_cast<int64_t>(CountElements(header.shape).value_or(0) * DtypeBytes(header.dtype));
+  }
+  const bool writes = parts_.order.rank == 0;
+  // A writer that hangs still reads the one before.
+  if (writes && (!gathered_.defined() || gathered_.use_count() > 1 || gathered_.numel() < bytes)) {
+    gathered_ = at::empty({bytes}, at::kByte);
+  }
+  auto take = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
+    if (!writes) return absl::OkStatus();
+    const int64_t length = static_cast<int64_t>(entry.tensor.nbytes());
+    if (at + length > bytes) return absl::InternalError("more state was gathered than there is");
+    char* to = static_cast<char*>(gathered_.mutable_data_ptr()) + at;
+    std::memcpy(to, entry.tensor.const_data_ptr(), entry.tensor.nbytes());
+    at += length;
+    const TensorHeader& header = *known.at(ShardTensorName(role, entry.name));
+    (role == kParameterRole ? weights : state)
+        .ranges.push_back({.entry = {.tensor = header, .count = static_cast<uint64_t>(entry.tensor.numel())},
+                           .bytes = to,
+                           .stays = true});
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(optimizer ? parts_.strategy.VisitState(take) : parts_.strategy.VisitParameters(take));
+  if (!writes) return absl::OkStatus();
+  task.owner = std::make_shared<at::Tensor>(gathered_);
+  task.files.push_back(std::move(weights));
+  if (!state.ranges.empty()) task.files.push_back(std::move(state));
+  return absl::OkStatus();
+}
+
+absl::Status Saver::AddUp() { return parts_.world.AllReduceSum(terms_)->Wait(); }
+
+absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
+  const absl::Time since = parts_.clock.TimeNow();
+  double* terms = terms_.mutable_data_ptr<double>();
+  for (bool enough = false; policy_.under_way().has_value() && !enough;) {
+    thread_.AwaitEnd(kSlice);
+    const std::optional<SaveEnd> end = thread_.ended();
+    const bool leads = parts_.order.rank == 0;
+    terms[0] = end.has_value() ? 1 : 0;
+    terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
+    terms[2] = leads && GivesUp() ? 1 : 0;
+    terms[3] = leads && parts_.clock.TimeNow() - since >= patience ? 1 : 0;
+    RETURN_IF_ERROR(AddUp()) << "while waiting for a save";
+    enough = terms[3] > 0;
+    Settle(step, {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
+  double* terms = terms_.mutable_data_ptr<double>();
+  while (true) {
+    const bool known =
+        commits_ != nullptr && (commits_->Drain(kSlice) || commits_->newest_complete() >= step || GivesUp());
+    terms[0] = known ? 1 : 0;
+    terms[1] = known && commits_->newest_complete() >= step ? 1 : 0;
+    terms[2] = terms[3] = 0;
+    RETURN_IF_ERROR(AddUp()) << "while waiting for a checkpoint to be complete";
+    if (terms[0] > 0) return terms[1] > 0;
+  }
+}
+
+void Saver::Finish(const std::function<bool()>& leaves) {
+  if (commits_ == nullptr) return;
+  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
+  while (!commits_->Drain(kSlice)) {
+    if (leaves()) {
+      commits_->Drain(kLeavingWait);
+      break;
+    }
+    if (parts_.clock.TimeNow() < until) continue;
+    commits_->Drain(kNamingWait, /*ungranted=*/true);
+    break;
+  }
+  Tend();
+}
+
+void Saver::Tend() {
+  if (commits_ == nullptr) return;
+  commits_->PruneConfirmed();
+  for (const std::string& line : commits_->TakeLines()) parts_.log << line << std::endl;
+}
+
+void Saver::TendAtEnd(absl::Duration limit) {
+  if (commits_ == nullptr) return;
+  if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) parts_.link.AwaitAcknowledged(fact, limit);
+  commits_->PruneConfirmed();
+  commits_->AwaitTasks(kNamingWait);
+  Tend();
+}
+
+double Saver::TakeStallSeconds() { return absl::ToDoubleSeconds(std::exchange(stalled_, absl::ZeroDuration())); }
+
+// All but what the parts tell, as it is at this very step: on the loop's thread.
+Manifest Saver::MakeHead(uint64_t step, const Position& position) const {
   const StartOrder& order = parts_.order;
   Manifest manifest;
   manifest.job_id = order.job_id;
@@ -67,55 +321,32 @@ Manifest Saver::MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t 
     manifest.loss_scale = {
         .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
   }
-  manifest.data = {.consumed_samples = consumed_samples,
-                   .epoch = consumed_samples / samples_per_epoch,
-                   .num_files = fingerprint_->num_files,
-                   .num_bytes = fingerprint_->num_bytes,
-                   .files_hash = fingerprint_->files_hash,
-                   .content_hash = fingerprint_->content_hash};
-  const std::vector<Corpus::File>& files = parts_.corpus.files();
-  for (size_t i = 0; files.size() <= kDataFilesListed && i < files.size(); ++i) {
-    manifest.data.list.push_back({.path = files[i].path,
-                                  .bytes = static_cast<uint64_t>(files[i].num_bytes),
-                                  .hash = fingerprint_->file_hashes[i]});
-  }
+  manifest.data.consumed_samples = position.consumed_samples;
+  manifest.data.epoch = position.consumed_samples / position.samples_per_epoch;
   manifest.strategy = order.config.parallel.strategy;
   manifest.world_size = static_cast<uint64_t>(order.world_size);
   manifest.bucket_order = parts_.strategy.BucketOrder();
   return manifest;
 }
 
-// Reading all data takes long where there is much of it, so a job that was started again by itself hears only here that
-// files have changed which kept their sizes.
-void Saver::CheckContent(const CorpusFingerprint& fingerprint) {
-  if (parts_.restored_content_hash.empty() || parts_.restored_content_hash == fingerprint.content_hash) return;
-  parts_.log << "warning: the data is not that of the checkpoint this run went on from (content hash "
-             << fingerprint.content_hash << ", was " << parts_.restored_content_hash
-             << "); the losses are not those of an uninterrupted run" << std::endl;
-}
-
-void Saver::PruneConfirmed() {
-  if (unconfirmed_.empty()) return;
-  const uint64_t acknowledged = parts_.link.acknowledged();
-  std::optional<uint64_t> confirmed;
-  while (!unconfirmed_.empty() && unconfirmed_.front().fact <= acknowledged) {
-    confirmed = unconfirmed_.front().step;
-    unconfirmed_.pop_front();
+// Called by the commit thread: reading all data takes long where there is much of it. So a job that was started again
+// by itself hears only here that files have changed which kept their sizes.
+std::string Saver::DescribeData(ManifestData& data) const {
+  const CorpusFingerprint& fingerprint = parts_.corpus.Fingerprint();
+  data.num_files = fingerprint.num_files;
+  data.num_bytes = fingerprint.num_bytes;
+  data.files_hash = fingerprint.files_hash;
+  data.content_hash = fingerprint.content_hash;
+  const std::vector<Corpus::File>& files = parts_.corpus.files();
+  for (size_t i = 0; files.size() <= kDataFilesListed && i < files.size(); ++i) {
+    data.list.push_back({.path = files[i].path,
+                         .bytes = static_cast<uint64_t>(files[i].num_bytes),
+                         .hash = fingerprint.file_hashes[i]});
   }
-  if (!confirmed.has_value() || !parts_.check_fence().ok()) return;
-  const TrainConfig& config = parts_.order.config;
-  absl::StatusOr<std::vector<uint64_t>> removed = PruneCheckpoints(
-      config.checkpoint_dir, *confirmed, {.keep = config.checkpoint_keep, .keep_every = config.checkpoint_keep_every},
-      {*confirmed}, parts_.file_system);
-  if (!removed.ok()) {
-    parts_.log << "old checkpoints could not be removed: " << removed.status().message() << std::endl;
-  }
-}
-
-void Saver::PruneAtEnd(absl::Duration limit) {
-  if (unconfirmed_.empty()) return;
-  parts_.link.AwaitAcknowledged(unconfirmed_.back().fact, limit);
-  PruneConfirmed();
+  if (parts_.restored_content_hash.empty() || parts_.restored_content_hash == fingerprint.content_hash) return "";
+  return absl::StrCat("warning: the data is not that of the checkpoint this run went on from (content hash ",
+                      fingerprint.content_hash, ", was ", parts_.restored_content_hash,
+                      "); the losses are not those of an uninterrupted run");
 }
 
 }  // namespace trainyard

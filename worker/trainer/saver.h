@@ -1,23 +1,43 @@
-// Saves checkpoints on rank 0, to which the other ranks hand their parts: writes them, tells the coordinator, and
-// removes old ones once it has confirmed a newer one. A save that fails is told and forgotten; training goes on.
+// A rank's side of saving: begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
+// the background (save_thread.h), tells the others by reduction A how that went, and on rank 0 has checkpoints made of
+// what all have written (commit_thread.h). A save that fails is told, and tried again; training goes on.
+//
+//   saver.Prepare();                    before the first step: memory, and whether there is any
+//   each step:
+//     saver.Hear(step, ..., sum);       what reduction A of the step before came to
+//     saver.AddTerms(terms);            to this step's
+//     saver.Fence();                    right before the optimizer
+//     saver.AtBoundary(step, ...);      behind it
+//   saver.SaveAndWait(step, ...);       before leaving, and at the end
+//   saver.Finish(...);                  rank 0: until the last has its name
+//
 // Belongs to the loop's thread; owns nothing it is given.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <ostream>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/writer.h"
+#include "worker/collectives/communicator.h"
 #include "worker/data/corpus.h"
 #include "worker/parallel/data_parallel.h"
+#include "worker/trainer/agreement.h"
+#include "worker/trainer/commit_thread.h"
 #include "worker/trainer/config.h"
 #include "worker/trainer/link.h"
+#include "worker/trainer/save_policy.h"
+#include "worker/trainer/save_thread.h"
 
 namespace trainyard {
 
@@ -27,40 +47,84 @@ class Saver {
     const StartOrder& order;
     const Corpus& corpus;
     DataParallel& strategy;
+    Communicator& world;
     Link& link;
     FileSystem& file_system;
     std::ostream& log;
     // Of the checkpoint that was restored; empty when the run began anew.
     std::string restored_content_hash;
-    // OK while the run folder is this generation's; see [Note: fence] in run_folder.h.
+    // OK while the run folder is this generation's; see [Note: fence] in run_folder.h. Called by several threads.
     std::function<absl::Status()> check_fence;
+    Clock& clock = Clock::GetSteadyClock();
   };
-  explicit Saver(Parts parts) : parts_(std::move(parts)) {}
+  explicit Saver(Parts parts);
+  ~Saver();
 
-  // Collective: writes the state as it is after `step`, and returns whether it is on disk; the other ranks call
-  // JoinSave. `stop_request` is of the stop that is off where it is not; 0: there is none. Where the fence has fallen
-  // nothing comes of it, and the loop finds out by looking itself. Possible errors: those of a Collective.
-  absl::StatusOr<bool> Save(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch,
-                            uint64_t stop_request);
+  // Where the run stands in its data.
+  struct Position {
+    uint64_t consumed_samples = 0;
+    uint64_t samples_per_epoch = 1;
+  };
 
-  // Removes what is beyond `keep`, as far as the coordinator has confirmed newer ones. Cheap when there is nothing new.
-  void PruneConfirmed();
-  // The same, but waits up to `limit` for the last save to be confirmed.
-  void PruneAtEnd(absl::Duration limit);
+  // Collective. Takes memory for copies; where some rank has no room, saves are waited for, which the log tells.
+  // Possible errors: those of a Collective.
+  absl::Status Prepare();
+
+  void AddTerms(AgreementTerms& terms) const;
+  // `sum` is of the terms of `of_step`.
+  void Hear(uint64_t step, uint64_t of_step, const AgreementTerms& sum);
+  void Fence();
+
+  // Begins a save, waits for the one under way, or does nothing. Collective where one is waited for, and where
+  // parameters are gathered (checkpoint.format full). `due`: by checkpoint.every_steps. Possible errors: those of a
+  // Collective.
+  absl::Status AtBoundary(uint64_t step, const Position& position, bool due);
+
+  // Collective: ends the save under way, then saves the state as it is after `step`; returns whether every rank's part
+  // is written, the same on all ranks. `stop_request` is of the stop that is off where that fails, 0: there is none;
+  // with it, whether the checkpoint is complete. Possible errors: those of a Collective.
+  absl::StatusOr<bool> SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request);
+
+  // Rank 0, at the end: until all that was saved has its name, or `leaves` says that there is no time for that. After
+  // ten minutes without the coordinator's word it gets it without.
+  void Finish(const std::function<bool()>& leaves);
+  // Removes what need not stay, as far as the coordinator has confirmed newer ones; tells the log what other threads
+  // have to say. Cheap when there is nothing new.
+  void Tend();
+  // The same, but waits up to `limit` for the last save to be confirmed and what need not stay to be gone.
+  void TendAtEnd(absl::Duration limit);
+
+  // Seconds that the loop has waited for saves since the last call.
+  double TakeStallSeconds();
 
  private:
-  struct Unconfirmed {
-    uint64_t fact = 0;
-    uint64_t step = 0;
-  };
-  // Whether it is on disk.
-  bool Tell(uint64_t step, const absl::StatusOr<SavedCheckpoint>& saved, absl::Duration took, uint64_t stop_request);
-  Manifest MakeManifest(uint64_t step, uint64_t consumed_samples, uint64_t samples_per_epoch);
-  void CheckContent(const CorpusFingerprint& fingerprint);
+  struct UnderWay;
 
-  Parts parts_;
-  std::optional<CorpusFingerprint> fingerprint_;  // made at the first save
-  std::deque<Unconfirmed> unconfirmed_;
+  absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
+  // Files that hold whole tensors, gathered from all ranks; rank 0 alone has them. Collective.
+  absl::Status AddGathered(SaveTask& task);
+  void Settle(uint64_t step, const SavePolicy::Heard& heard);
+  // Collective: waits until no save is under way, or rank 0 has waited for so long.
+  absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
+  // Collective: what rank 0's commit of `step` has come to.
+  absl::StatusOr<bool> AwaitComplete(uint64_t step);
+  // Over all ranks, of terms_.
+  absl::Status AddUp();
+  bool GivesUp() const;
+  Manifest MakeHead(uint64_t step, const Position& position) const;
+  std::string DescribeData(ManifestData& data) const;
+
+  const Parts parts_;
+  const TrainConfig& config_;
+  SavePolicy policy_;
+  SaveThread thread_;
+  std::unique_ptr<CommitThread> commits_;  // rank 0
+  std::unique_ptr<UnderWay> under_way_;    // null: none
+  bool copies_ = true;
+  bool written_ = false;    // the last save that was settled
+  at::Tensor gathered_;     // bytes of whole tensors, kept for the next save
+  absl::Duration stalled_;  // since the last TakeStallSeconds
+  at::Tensor terms_;        // of a wait
 };
 
 }  // namespace trainyard

@@ -219,6 +219,10 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   if (spec.checkpoint().has_keep()) config.checkpoint_keep = spec.checkpoint().keep();
   config.checkpoint_keep_every = spec.checkpoint().keep_every();
   config.allow_data_change = spec.checkpoint().allow_data_change();
+  config.checkpoint_full = spec.checkpoint().format() == v1::CHECKPOINT_FORMAT_FULL;
+  config.checkpoint_full_optimizer = spec.checkpoint().full_optimizer();
+  if (spec.checkpoint().has_timeout_s()) config.checkpoint_timeout_s = spec.checkpoint().timeout_s();
+  config.checkpoint_write_bytes_per_s = spec.checkpoint().write_bytes_per_s();
   return config;
 }
 

@@ -2,14 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <cstring>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/writer.h"
 
 namespace trainyard {
 namespace {
@@ -27,6 +30,14 @@ const char* DtypeOf(at::ScalarType type) {
   return "";
 }
 
+// Null: weights cannot be of that type.
+const TypeName* TypeCalled(absl::string_view name) {
+  for (const TypeName& known : kTypes) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
 absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
   at::NoGradGuard no_grad;
   for (const NamedTensor& entry : named) {
@@ -41,28 +52,49 @@ absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, cons
 
 }  // namespace
 
-absl::Status SaveState(DataParallel& strategy, StateWriter write, absl::StatusOr<SavedCheckpoint>& saved) {
+std::vector<TensorHeader> StateHeaders(const DataParallel& strategy) {
   std::vector<TensorHeader> headers;
   for (const StateEntry& entry : strategy.StateEntries()) {
     headers.push_back({.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape});
   }
-  bool gathered = false;
-  absl::Status gathering;
-  saved = write(headers, [&](TensorSink sink) -> absl::Status {
-    gathered = true;
-    absl::Status taken;
-    gathering = strategy.VisitState([&](absl::string_view, const NamedTensor& entry) {
-      if (taken.ok()) taken = sink({static_cast<const char*>(entry.tensor.const_data_ptr()), entry.tensor.nbytes()});
-      return absl::OkStatus();
-    });
-    RETURN_IF_ERROR(gathering);
-    return taken;
-  });
-  return gathered ? gathering : JoinSave(strategy);
+  return headers;
 }
 
-absl::Status JoinSave(DataParallel& strategy) {
-  return strategy.VisitState([](absl::string_view, const NamedTensor&) { return absl::OkStatus(); });
+absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& task) {
+  if (roles == StateRoles::kNone) return absl::OkStatus();
+  absl::flat_hash_map<std::string, TensorHeader> headers;
+  for (TensorHeader& header : StateHeaders(strategy)) {
+    std::string key = ShardTensorName(header.role, header.name);
+    headers.emplace(std::move(key), std::move(header));
+  }
+  // Until all is written the memory is there, whatever becomes of the strategy.
+  struct Owner {
+    std::shared_ptr<const void> before;
+    std::vector<at::Tensor> tensors;
+  };
+  auto owner = std::make_shared<Owner>();
+  owner->before = std::move(task.owner);
+  auto add_to = [&](std::vector<SaveRange>& ranges) {
+    return
+        [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
+          if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
+          const bool stays = !values.is_cpu();
+          at::Tensor host = stays ? values.cpu() : values;
+          into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
+                                     .first = static_cast<uint64_t>(first),
+                                     .count = static_cast<uint64_t>(values.numel())},
+                           .bytes = static_cast<const char*>(host.const_data_ptr()),
+                           .stays = stays});
+          owner->tensors.push_back(std::move(host));
+          return absl::OkStatus();
+        };
+  };
+  SaveTask::File shard{.name = ShardName(task.rank)};
+  RETURN_IF_ERROR(strategy.VisitLocalState(add_to(shard.ranges)));
+  RETURN_IF_ERROR(strategy.VisitWitnessedState(add_to(task.witnessed)));
+  if (!shard.ranges.empty()) task.files.push_back(std::move(shard));
+  task.owner = std::move(owner);
+  return absl::OkStatus();
 }
 
 absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
@@ -90,16 +122,47 @@ absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
   return ReadInto(checkpoint, kParameterRole, model.parameters());
 }
 
+namespace {
+
+// From a checkpoint, whose parameters may lie in many files.
+absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(path), << "train.model.init_from");
+  const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
+  std::vector<NamedTensor> values;  // without memory
+  absl::flat_hash_map<std::string, const ManifestTensor*> tensors;
+  for (const ManifestTensor& tensor : checkpoint->manifest().tensors) {
+    if (tensor.role != kParameterRole) continue;
+    const TypeName* type = TypeCalled(tensor.dtype);
+    if (type == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("train.model.init_from: ", path, ", tensor '", tensor.name,
+                                                     "': weights cannot be ", tensor.dtype));
+    }
+    values.push_back({tensor.name, NewUnbacked(tensor.shape, type->type)});
+    tensors.emplace(tensor.name, &tensor);
+  }
+  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  model.set_initial_values([checkpoint, tensors, &model](int parameter, const at::Tensor& out) {
+    const ManifestTensor& tensor = *tensors.at(model.parameters()[static_cast<size_t>(parameter)].name);
+    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(TypeCalled(tensor.dtype)->type));
+    absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
+    absl::Status read = checkpoint->ReadTensor(kParameterRole, tensor.name, tensor.dtype, tensor.shape, bytes);
+    // It has been verified: only a file that changes at this moment is another.
+    TORCH_CHECK(read.ok(), read.message());
+    out.copy_(value);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status InitializeFrom(const std::string& path, Model& model) {
+  if (FileExists(JoinPath(path, kManifestName))) return InitializeFromCheckpoint(path, model);
   ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, SafetensorsFile::Open(path), << "train.model.init_from");
   const std::shared_ptr<SafetensorsFile> file = std::move(opened);
   std::vector<NamedTensor> values;  // without memory
   for (const TensorInfo& info : file->tensors()) {
     if (absl::StartsWith(info.name, "optimizer.")) continue;
-    const TypeName* type = nullptr;
-    for (const TypeName& known : kTypes) {
-      if (info.dtype == known.name) type = &known;
-    }
+    const TypeName* type = TypeCalled(info.dtype);
     if (type == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("train.model.init_from: ", path, ", tensor '", info.name, "': weights cannot be ", info.dtype));

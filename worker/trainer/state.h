@@ -6,24 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/writer.h"
+#include "worker/checkpoint/shard_writer.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
+#include "worker/trainer/save_thread.h"
 
 namespace trainyard {
 
-// What rank 0 does with the state: the tensors' headers, and a stream of their bytes that it may read once.
-using StateWriter = absl::FunctionRef<absl::StatusOr<SavedCheckpoint>(const std::vector<TensorHeader>&, TensorStream)>;
+// What the tensors of the state are, in the order of StateEntries.
+std::vector<TensorHeader> StateHeaders(const DataParallel& strategy);
 
-// Collective: rank 0 writes, every other rank calls JoinSave at the same time. What became of the checkpoint is
-// `saved`; the status is that of the ranks' communication. Whatever `write` does, all gathers are made: a disk that is
-// full must not leave the others waiting.
-absl::Status SaveState(DataParallel& strategy, StateWriter write, absl::StatusOr<SavedCheckpoint>& saved);
-absl::Status JoinSave(DataParallel& strategy);
+enum class StateRoles { kAll, kOptimizer, kNone };
+// Local: adds a file with what this rank is to write of the state, if there is any, and what it is to witness. On a CPU
+// the ranges are the state's own memory; of a GPU's they are copies. Keeps what is in `task`.
+absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& task);
 
 // Local: overwrites the state, reading only what this rank holds. Possible errors: NotFound, FailedPrecondition when
 // the checkpoint is of another model; DataLoss.

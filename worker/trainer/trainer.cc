@@ -52,11 +52,12 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       saver_({.order = order,
               .corpus = *rank.corpus,
               .strategy = *rank.strategy,
+              .world = rank.world(),
               .link = link,
               .file_system = file_system,
               .log = log,
               .restored_content_hash = rank.restored_content_hash,
-              .check_fence = [this] { return CheckFence(); }}),
+              .check_fence = [this] { return CheckSaveFence(); }}),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
 
@@ -68,6 +69,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
   }
   // What was needed to get here is not what training needs.
   if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
+  RETURN_IF_ERROR(saver_.Prepare());
   while (step_ < config_.steps && !leave_) {
     ++step_;
     RETURN_IF_ERROR(MakeStep());
@@ -77,19 +79,20 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 
     const bool last = step_ == config_.steps;
     const bool evaluate = rank_.evaluation != nullptr && (last || Due(config_.evaluate_every));
-    const bool save = last || leave_ || Due(config_.checkpoint_every);
     // What follows a step in the files and in a watcher's eyes comes after the step's own report.
-    if (evaluate || save) {
+    if (evaluate || last || leave_) {
       RETURN_IF_ERROR(ReadAgreement());
     }
     if (evaluate) {
       RETURN_IF_ERROR(Evaluate());
     }
-    if (save || leave_) {
-      RETURN_IF_ERROR(Save());
+    if (last || leave_) {
+      RETURN_IF_ERROR(SaveAndLeave());
+    } else {
+      RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), Due(config_.checkpoint_every)));
     }
     RETURN_IF_ERROR(CheckFence());
-    if (order_.rank == 0) saver_.PruneConfirmed();
+    saver_.Tend();
   }
   return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
 }
@@ -104,7 +107,6 @@ absl::Status Trainer::MakeStep() {
   const Stopwatch reduce;
   RETURN_IF_ERROR(rank_.strategy->FinishBackward());
   work_.wait_s += reduce.seconds();
-  LeaveSave();
 
   RETURN_IF_ERROR(ReadAgreement());  // of the step before
   if (order_.rank == 0) {
@@ -113,8 +115,11 @@ absl::Status Trainer::MakeStep() {
     terms.needs_save = stop.needs_save ? 1 : 0;
   }
   terms.notice = told_to_leave_() ? 1 : 0;
+  saver_.AddTerms(terms);
   RETURN_IF_ERROR(StartAgreement(terms));
 
+  saver_.Fence();
+  record.save_stall_s = saver_.TakeStallSeconds();
   const Stopwatch update;
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
@@ -173,15 +178,7 @@ absl::Status Trainer::CompareParameters() {
 
 void Trainer::EnterStep() {
   if (rank_.events != nullptr) rank_.events->set_step(step_);
-  if (saving_) return;
   link_.ReportProgress(step_ == rank_.restored_step + 1 ? Phase::kFirstStep : Phase::kTrain, step_ - 1);
-}
-
-// A collective has ended, so rank 0 is back from its save.
-void Trainer::LeaveSave() {
-  if (!saving_) return;
-  saving_ = false;
-  link_.ReportProgress(Phase::kTrain, step_ - 1);
 }
 
 absl::Status Trainer::Compute(AgreementTerms& terms) {
@@ -242,7 +239,9 @@ absl::Status Trainer::ReadAgreement() {
   RETURN_IF_ERROR(reduction_->Wait());
   work_.wait_s += wait.seconds();
   reduction_ = nullptr;
-  AgreedStep agreed = agreement_.Read(AgreementTerms::FromArray(terms_.const_data_ptr<double>()));
+  const AgreementTerms sum = AgreementTerms::FromArray(terms_.const_data_ptr<double>());
+  AgreedStep agreed = agreement_.Read(sum);
+  saver_.Hear(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
     log_ << (agreed.asked ? "asked to stop" : "a rank was told to leave (SIGTERM)") << ": all leave after step "
          << step_ << std::endl;
@@ -289,31 +288,19 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-// Rank 0 writes what all of them hold. The others go on to the next step once they have given their part, and wait
-// there; until they hear of rank 0 again they are in this phase too, so that whoever looks at them knows how long that
-// may take.
-absl::Status Trainer::Save() {
+// All ranks wait for it, and then go; but a pause that would lose steps is worth less than going on.
+absl::Status Trainer::SaveAndLeave() {
   link_.ReportProgress(Phase::kSave, step_);
-  saving_ = order_.rank != 0;
   const uint64_t stop = leave_ && step_ < config_.steps ? unless_unsaved_ : 0;
-  bool saved = false;
-  if (saving_) {
-    RETURN_IF_ERROR(JoinSave(*rank_.strategy));
-  } else {
-    ASSIGN_OR_RETURN(saved, saver_.Save(step_, ConsumedSamples(step_), rank_.training->num_samples(), stop));
-  }
-  return stop == 0 ? absl::OkStatus() : StayIfUnsaved(saved);
+  ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
+  leave_ = stop == 0 || saved;
+  if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
+  if (leave_ || step_ == config_.steps) saver_.Finish(told_to_leave_);
+  return absl::OkStatus();
 }
 
-// What rank 0 alone knows decides for all: a pause that would lose steps is worth less than going on.
-absl::Status Trainer::StayIfUnsaved(bool saved) {
-  at::Tensor saves = at::zeros({1}, at::kDouble);
-  *saves.mutable_data_ptr<double>() = saved ? 1 : 0;
-  RETURN_IF_ERROR(rank_.world().AllReduceSum(saves)->Wait());
-  saving_ = false;
-  leave_ = *saves.const_data_ptr<double>() > 0;
-  if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
-  return absl::OkStatus();
+Saver::Position Trainer::Position() const {
+  return {.consumed_samples = ConsumedSamples(step_), .samples_per_epoch = rank_.training->num_samples()};
 }
 
 uint64_t Trainer::ConsumedSamples(uint64_t step) const {
@@ -323,6 +310,11 @@ uint64_t Trainer::ConsumedSamples(uint64_t step) const {
 // What is in the run folder is this generation's to change.
 absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
+}
+
+// The same for every rank, which may find a folder that is taken from it no later than the others.
+absl::Status Trainer::CheckSaveFence() const {
+  return order_.rank == 0 ? CheckFence() : CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
 }
 
 // A step's record has it where it differs from what the step before has told: it seldom does.

@@ -3,9 +3,10 @@
 //
 //   compute        micro-batches dealt to this rank, forward and backward
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
-//   update
+//   update         once a save that has begun has its copy of the state
 //   [evaluate]     every N steps and after the last
-//   [save]         every N steps, at the last, and when leaving; a stop that needs its save is off without it
+//   [save]         begun every N steps; at the last, and when leaving, waited for: a stop that needs its save is off
+//                  without it
 #pragma once
 
 #include <functional>
@@ -45,7 +46,6 @@ class Trainer {
   absl::Status MakeStep();
   absl::Status CompareParameters();
   void EnterStep();
-  void LeaveSave();
   absl::Status Compute(AgreementTerms& terms);
   // The value of a micro-batch's loss; on a GPU it waits for it.
   double NoteLoss(const at::Tensor& loss, uint64_t micro_batch);
@@ -55,9 +55,10 @@ class Trainer {
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
+  absl::Status CheckSaveFence() const;
   absl::Status Evaluate();
-  absl::Status Save();
-  absl::Status StayIfUnsaved(bool saved);
+  absl::Status SaveAndLeave();
+  Saver::Position Position() const;
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
@@ -70,7 +71,7 @@ class Trainer {
   Link& link_;
   std::ostream& log_;
   const std::function<bool()> told_to_leave_;
-  Saver saver_;  // used by rank 0
+  Saver saver_;
 
   std::unique_ptr<MetricsFile> metrics_;  // rank 0
   bool metrics_failed_ = false;
@@ -83,7 +84,6 @@ class Trainer {
   uint64_t num_skipped_ = 0;                // steps without an update in a row
   bool leave_ = false;
   uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
-  bool saving_ = false;          // rank 0 saves, as far as this other rank knows
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as told last
   double last_loss_ = 0;

@@ -50,6 +50,24 @@ TEST(AgreementTest, RequestThatNeedsItsSave_IsNamed_UnlessARankMustLeaveAnyway) 
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).unless_unsaved, 0u);
 }
 
+TEST(AgreementTest, Terms_AreWhatTheyWereOnTheOtherSideOfASum) {
+  const AgreementTerms terms{.tokens = 1,
+                             .loss_sum = 2,
+                             .request = 3,
+                             .notice = 4,
+                             .needs_save = 5,
+                             .saves_ended = 6,
+                             .saves_failed = 7,
+                             .give_up = 8,
+                             .save_request = 9,
+                             .commits_failed = 10};
+
+  const auto values = terms.ToArray();
+
+  EXPECT_EQ(AgreementTerms::FromArray(values.data()).ToArray(), values);
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<double>(i + 1));
+}
+
 TEST(AgreementTest, Notice_OfAnyRankStopsAll) {
   Agreement agreement;
 
@@ -66,6 +84,9 @@ TEST(MetricsTest, Lines_KeepFullPrecisionAndStayJson) {
 
   EXPECT_THAT(line, HasSubstr("\"loss\":0.30000000000000004,\"tokens\":1024,\"tokens_per_s\":2048,"));
   EXPECT_THAT(line, HasSubstr("\"grad_norm\":null"));
+  EXPECT_THAT(line, testing::Not(HasSubstr("save_stall_s")));
+  step.save_stall_s = 0.25;
+  EXPECT_THAT(MetricsLine(step), HasSubstr(",\"save_stall_s\":0.25}"));
   EXPECT_EQ(MetricsLine(EvalRecord{.step = 5, .loss = 2.5, .tokens = 64, .seconds = 1}),
             "{\"event\":\"eval\",\"step\":5,\"loss\":2.5,\"tokens\":64,\"seconds\":1}\n");
 }

@@ -149,13 +149,20 @@ TEST_F(RunTest, Facts_TellTheRunInOrder) {
 
   ASSERT_EQ(Run(order, link), kExitDone);
 
-  ASSERT_THAT(link.facts(), SizeIs(4));
+  ASSERT_THAT(link.facts(), SizeIs(6));
   EXPECT_EQ(std::get<ReadyFact>(link.facts()[0]).first_step, 1u);
-  EXPECT_EQ(std::get<SavedFact>(link.facts()[1]).step, 2u);
-  SavedFact last = std::get<SavedFact>(link.facts()[2]);
+  EXPECT_EQ(std::get<SaveReadyFact>(link.facts()[1]).step, 2u);
+  EXPECT_EQ(std::get<SavedFact>(link.facts()[2]).step, 2u);
+  EXPECT_TRUE(std::get<SavedFact>(link.facts()[2]).stall_s.has_value()) << "it was written in the background";
+  SaveReadyFact ready = std::get<SaveReadyFact>(link.facts()[3]);
+  SavedFact last = std::get<SavedFact>(link.facts()[4]);
+  EXPECT_EQ(ready.path, last.path);
+  EXPECT_EQ(ready.manifest_hash, last.manifest_hash);
+  EXPECT_EQ(ready.size_bytes, last.size_bytes);
+  EXPECT_FALSE(last.stall_s.has_value()) << "all waited for it";
   EXPECT_EQ(last.path, folder_ / "run/step-00000004");
   EXPECT_EQ(last.manifest_hash, (*Checkpoint::Open(last.path))->manifest_hash());
-  FinishedFact finished = std::get<FinishedFact>(link.facts()[3]);
+  FinishedFact finished = std::get<FinishedFact>(link.facts()[5]);
   EXPECT_EQ(finished.step, 4u);
   EXPECT_FALSE(finished.stopped);
   EXPECT_EQ(finished.loss, link.steps().back().loss);
@@ -437,7 +444,7 @@ TEST_F(RunTest, RecordedCheckpointThatIsNotThere_IsNoRefusalOfTheJob) {
               HasSubstr("the checkpoint of step 40 that was recorded is not in"));
 }
 
-TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {
+TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   std::ostringstream logs[2];
@@ -459,10 +466,10 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveIsOneOfAll) {
   }
   for (std::thread& rank : ranks) rank.join();
 
-  // Rank 1 is in `save` until a collective of step 3 has ended; then it is in that step.
-  const std::vector<Phase> expected = {Phase::kJoining,  Phase::kReady, Phase::kFirstStep, Phase::kTrain,
-                                       Phase::kSave,     Phase::kTrain, Phase::kEvaluate,  Phase::kTrain,
-                                       Phase::kEvaluate, Phase::kSave,  Phase::kEnded};
+  // The save of step 2 goes on while they train; for the last one all wait.
+  const std::vector<Phase> expected = {Phase::kJoining, Phase::kReady,    Phase::kFirstStep, Phase::kTrain,
+                                       Phase::kTrain,   Phase::kEvaluate, Phase::kTrain,     Phase::kEvaluate,
+                                       Phase::kSave,    Phase::kEnded};
   EXPECT_EQ(links[0].phases(), expected) << logs[0].str();
   EXPECT_EQ(links[1].phases(), expected) << logs[1].str();
   EXPECT_EQ(links[0].work().steps, 4u);

@@ -19,6 +19,7 @@
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/run.h"
@@ -126,6 +127,115 @@ TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
       EXPECT_THAT(ranks->links[0]->FactsOf<SavedFact>(), SizeIs(0));
     }
   }
+}
+
+// Weights whole in one file, as one GPU would write them; whatever wrote it, any layout goes on from it.
+TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
+  const auto alone = Run(Order("alone", {"ddp", 1}, 4));
+  for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"zero1", 3}, Layout{"ddp", 2}, Layout{"hsdp", 4, 2}}) {
+    for (bool optimizer : {false, true}) {
+      StartOrder order = Order(absl::StrCat(layout.strategy, optimizer), layout, 2);
+      order.config.checkpoint_every = 1;
+      order.config.checkpoint_full = true;
+      order.config.checkpoint_full_optimizer = optimizer;
+      Run(order);
+
+      const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(2));
+      auto checkpoint = Checkpoint::Open(path);
+      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+      auto weights = SafetensorsFile::Open(JoinPath(path, "model.safetensors"));
+      ASSERT_TRUE(weights.ok()) << weights.status();
+      size_t parameters = 0;
+      for (const ManifestTensor& tensor : (*checkpoint)->manifest().tensors) {
+        const bool whole = optimizer || tensor.role == kParameterRole;
+        EXPECT_TRUE(!whole || tensor.pieces.size() == 1) << tensor.role << " " << tensor.name;
+        if (tensor.role != kParameterRole) continue;
+        ++parameters;
+        ASSERT_NE((*weights)->Find(tensor.name), nullptr) << tensor.name;
+        EXPECT_EQ((*weights)->Find(tensor.name)->shape, tensor.shape);
+      }
+      EXPECT_THAT((*weights)->tensors(), SizeIs(parameters));
+      EXPECT_EQ(FileExists(JoinPath(path, "optimizer.safetensors")), optimizer);
+      EXPECT_EQ(FileExists(JoinPath(path, "shard-00001.safetensors")), !optimizer);
+
+      order.resume = true;
+      order.config.steps = 4;
+      order.world_size = order.local_world_size = 2;
+      order.config.parallel.strategy = "zero2";
+      order.config.parallel.shard = 0;
+      const std::vector<StepRecord> found = Run(order)->links[0]->steps();
+      ASSERT_THAT(found, SizeIs(2));
+      for (size_t i = 0; i < 2; ++i) ExpectNear(found[i].loss, alone->links[0]->steps()[2 + i].loss);
+    }
+  }
+}
+
+// Asked for while training goes on; the weights of a rank's shards are no file of weights, but the folder is.
+TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
+  StartOrder order = Order("run", {"fsdp", 2}, 8);
+  auto all = std::make_unique<Ranks>();
+  all->logs.resize(2);
+  all->codes.resize(2);
+  for (int r = 0; r < 2; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
+  all->links[0]->SaveAfterReportOf(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = r;
+      all->codes[r] = RunRank(
+          own, {.link = *all->links[r], .file_system = FileSystem::Real(), .log = all->logs[r], .told_to_leave = [] {
+                  return false;
+                }});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  const std::vector<SavedFact> saved = all->links[0]->FactsOf<SavedFact>();
+  ASSERT_THAT(saved, SizeIs(2)) << all->logs[0].str();
+  EXPECT_EQ(saved[0].step, 4u) << "asked in step 3, agreed on in step 4";
+  EXPECT_EQ(saved[1].step, 8u);
+  StartOrder begun = Order("begun", {"ddp", 2}, 1);
+  begun.config.model.init_from = saved[1].path;
+  const auto ranks = Run(begun);
+  EXPECT_LT(ranks->links[0]->steps()[0].loss, all->links[0]->steps()[0].loss - 0.01);
+}
+
+// A replica whose memory goes wrong is not stitched into a checkpoint.
+TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
+  StartOrder order = Order("run", {"ddp", 3}, 6);
+  order.config.checkpoint_every = 4;
+  order.config.evaluate_every = 0;
+  FakeStore store;
+  std::vector<std::unique_ptr<FakeLink>> links;
+  for (int r = 0; r < 3; ++r) links.push_back(std::make_unique<FakeLink>(&store));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      StartOrder own = order;
+      own.rank = r;
+      std::ostringstream log;
+      auto rank = PrepareRank(own, *links[r], FileSystem::Real(), log);
+      ASSERT_TRUE(rank.ok()) << rank.status();
+      int steps = 0;
+      auto told_to_leave = [&] {
+        at::NoGradGuard no_grad;
+        if (++steps == 3 && r == 1) (*rank)->model->parameters()[2].tensor.view(-1).narrow(0, 5, 1).add_(1e-3);
+        return false;
+      };
+      absl::Status status = Trainer(own, **rank, *links[r], FileSystem::Real(), log, told_to_leave).Run().status();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  const std::vector<SaveFailedFact> failed = links[0]->FactsOf<SaveFailedFact>();
+  ASSERT_FALSE(failed.empty());
+  EXPECT_EQ(failed[0].step, 4u);
+  EXPECT_THAT(failed[0].message, testing::HasSubstr("should hold the same and do not"));
+  EXPECT_THAT(failed[0].message, testing::HasSubstr(" 1 "));
+  EXPECT_THAT(links[0]->FactsOf<SavedFact>(), SizeIs(0));
+  EXPECT_THAT(*ListCheckpoints(order.config.checkpoint_dir), SizeIs(0));
 }
 
 // Weights that grow without end: from some step on every loss is NaN, and all ranks stop in the same step.

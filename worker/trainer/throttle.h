@@ -1,0 +1,37 @@
+// A token bucket: so many bytes a second, and no burst beyond a quarter of a second's worth. Pure; whoever uses it has
+// the clock, and waits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace trainyard {
+
+class Throttle {
+ public:
+  // 0: no limit.
+  explicit Throttle(uint64_t bytes_per_s) : bytes_per_s_(static_cast<double>(bytes_per_s)) {}
+
+  // Takes so many bytes, and returns how long to wait before they go out. `now`: of a steady clock, never falling.
+  absl::Duration Take(absl::Time now, uint64_t bytes) {
+    if (bytes_per_s_ <= 0) return absl::ZeroDuration();
+    const double burst = bytes_per_s_ / 4;
+    if (last_ == absl::InfinitePast()) {
+      tokens_ = burst;
+    } else {
+      tokens_ = std::min(burst, tokens_ + absl::ToDoubleSeconds(now - last_) * bytes_per_s_);
+    }
+    last_ = now;
+    tokens_ -= static_cast<double>(bytes);
+    return tokens_ >= 0 ? absl::ZeroDuration() : absl::Seconds(-tokens_ / bytes_per_s_);
+  }
+
+ private:
+  const double bytes_per_s_;
+  double tokens_ = 0;  // below 0: owed
+  absl::Time last_ = absl::InfinitePast();
+};
+
+}  // namespace trainyard
