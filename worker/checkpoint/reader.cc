@@ -14,7 +14,6 @@
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 namespace {
@@ -163,19 +162,30 @@ class Checkpoint::OpenFile {
 Checkpoint::Checkpoint() = default;
 Checkpoint::~Checkpoint() = default;
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenManifest(const std::string& path) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
   ASSIGN_OR_RETURN(checkpoint->lease_, CheckpointLease::ToRead(path));
   ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(path, kManifestName), kManifestBytes));
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
-  RETURN_IF_ERROR(checkpoint->OpenFiles());
   return checkpoint;
 }
 
-absl::Status Checkpoint::OpenFiles() {
-  const std::vector<CheckpointProblem> problems = VerifyFiles(path_, manifest_, {});
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenManifest(path));
+  RETURN_IF_ERROR(checkpoint->OpenFiles(VerifyFiles(path, checkpoint->manifest_, {})));
+  return checkpoint;
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenVerified(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenManifest(path));
+  ASSIGN_OR_RETURN(VerifiedCheckpoint looked, LookAtCheckpoint(path));
+  RETURN_IF_ERROR(checkpoint->OpenFiles(looked.problems));
+  return checkpoint;
+}
+
+absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problems) {
   if (!problems.empty()) {
     const size_t more = problems.size() - 1;
     return absl::DataLossError(

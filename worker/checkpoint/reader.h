@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "worker/checkpoint/lease.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 
@@ -34,6 +35,9 @@ class Checkpoint {
   // Possible errors: NotFound when `path` is no checkpoint; DataLoss, naming file and tensor, when it is damaged;
   // Unavailable when it is being removed.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+  // The same without reading the files: manifest, names and lengths. For one that another rank has verified; what is
+  // read of it is hashed in any case.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenVerified(const std::string& path);
   ~Checkpoint();
 
   const std::string& path() const { return path_; }
@@ -58,7 +62,8 @@ class Checkpoint {
  private:
   class OpenFile;
   Checkpoint();
-  absl::Status OpenFiles();
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> OpenManifest(const std::string& path);
+  absl::Status OpenFiles(const std::vector<CheckpointProblem>& problems);
   absl::StatusOr<const ManifestTensor*> Find(absl::string_view role, absl::string_view name) const;
   absl::StatusOr<const ManifestTensor*> FindLike(absl::string_view role, absl::string_view name,
                                                  absl::string_view dtype, const std::vector<int64_t>& shape) const;
