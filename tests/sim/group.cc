@@ -11,7 +11,7 @@ namespace {
 // TCP between ranks gives up after so long.
 constexpr absl::Duration kCutLimit = absl::Seconds(15);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
-constexpr absl::Duration kLookAtParts = absl::Milliseconds(20);
+constexpr absl::Duration kLookAtParts = absl::Milliseconds(50);
 // The rest of a step is communication.
 constexpr double kComputeShare = 0.8;
 // What TCP sends again comes through within this, or the hosts are cut from each other.

@@ -14,7 +14,7 @@ namespace {
 
 // Saves that wait for a word, at most.
 constexpr size_t kWaiting = 2;
-constexpr absl::Duration kLook = absl::Milliseconds(20);
+constexpr absl::Duration kLook = absl::Milliseconds(100);
 // For the word on the last save; told to leave there is less time.
 constexpr absl::Duration kLastWait = absl::Minutes(10);
 constexpr absl::Duration kLeaveWait = absl::Seconds(3);

@@ -86,6 +86,8 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
     scenario.operations.clear();
     World after(scenario, {.folders = &before.storage, .life = 1});
     after.judge.SetGranted(before.judge.granted());
+    // What was told of the steps before is told by nobody any more.
+    for (const JobPlan& plan : scenario.jobs) after.judge.LoseReports(IdOf(plan));
 
     Result result = after.Run();
 

@@ -1,0 +1,79 @@
+"""Saves that are asked for, and what the coordinator knows of a job's saves."""
+
+import harness
+import pytest
+
+SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
+        "train__batch": {"global": 8, "micro": 2}}
+FOREVER = {"train__steps": 1_000_000, **SLOW}
+
+
+@pytest.fixture
+def one_host(cluster):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", 2, "--metrics", "", "--health", "")
+    return cluster
+
+
+def checkpoints_of(cluster, name, *flags):
+    return harness.events(cluster.trainctl("checkpoint", "ls", name, "--json", *flags).stdout)
+
+
+def test_ls_and_show_of_a_job_tell_what_its_folder_holds(one_host, tmp_path):
+    run = tmp_path / "run"
+    job = one_host.submit(run_folder=run, train__steps=20, checkpoint__every_steps=5, checkpoint__keep=2)
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+
+    recorded = checkpoints_of(one_host, job)
+
+    assert [(line["step"], line["state"]) for line in recorded] == [(20, "saved"), (15, "saved")]
+    in_folder = {line["step"]: line["manifest_hash"] for line in checkpoints_of(one_host, run)}
+    assert {line["step"]: line["manifest_hash"] for line in recorded} == in_folder
+    table = one_host.trainctl("checkpoint", "ls", job).stdout.splitlines()
+    assert table[0].split() == ["STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"]
+    assert table[1].split()[0] == "20" and table[1].endswith("step-00000020")
+    shown = one_host.trainctl("checkpoint", "show", job, "--step", "15").stdout
+    assert in_folder[15] in shown
+    done = one_host.trainctl("checkpoint", "show", job, "--step", "7", expect=2)
+    assert "no checkpoint of step 7; there are 15, 20" in done.stderr
+    assert "want its folder" in one_host.trainctl("checkpoint", "show", job, "--verify", expect=2).stderr
+
+
+def test_cancel_with_a_save_keeps_every_step_that_was_made(one_host):
+    job = one_host.submit(**FOREVER)
+    one_host.wait_for_step(job, 5)
+
+    one_host.trainctl("cancel", job, "--save")
+
+    view = one_host.wait_for_state(job, "CANCELLED")
+    assert view.job.checkpoints[-1].step == view.job.last_step >= 5
+    assert "cancelled, with a save" in view.job.reason
+    one_host.trainctl("cancel", job, "--save")  # no error of a job that has ended
+
+
+def test_save_that_is_waited_for_is_not_older_than_the_wish(one_host):
+    job = one_host.submit(**FOREVER, checkpoint__every_steps=20)
+    before = one_host.wait_for_step(job, 3).job.last_step
+
+    (saved,) = harness.events(one_host.trainctl("checkpoint", "now", job, "--wait", "--json").stdout)
+
+    assert saved["event"] == "checkpoint" and saved["step"] >= before
+    assert saved["step"] in [line["step"] for line in checkpoints_of(one_host, job)]
+    why = one_host.trainctl("why", job).stdout
+    assert "a save was asked for: trainctl checkpoint now" in why
+    one_host.trainctl("cancel", job)
+    one_host.wait_for_state(job, "CANCELLED")
+
+
+def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant(one_host):
+    job = one_host.submit(train__steps=5)
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+    waiting = one_host.submit(resources__ranks=64)
+
+    for verb in (["checkpoint", "now", job], ["checkpoint", "now", waiting], ["cancel", "--save", waiting]):
+        assert "it makes no steps now that could be saved" in one_host.trainctl(*verb, expect=2).stderr
+    typo = waiting[:-1] + ("a" if waiting[-1] != "a" else "b")
+    assert f"did you mean {waiting}?" in one_host.trainctl("checkpoint", "now", typo, expect=2).stderr
+    assert f"job {waiting} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr \
+        or f"job {job} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr
+    one_host.trainctl("cancel", waiting)
