@@ -83,8 +83,9 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
 void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   // The shortest lease, less what one tick may be late.
   constexpr absl::Duration kLeastSilence = absl::Milliseconds(2'500);
-  // By an operator, whatever it may still have to tell.
-  if (record.rank() == 0 && absl::StrContains(record.gone(), kLostByWord)) LoseReports(id.job);
+  // Whatever it may still have to tell: the next generation may go on from a save that was never heard of.
+  const bool lost = absl::StrContains(record.gone(), kLostByWord) || absl::StrContains(record.gone(), kLost);
+  if (record.rank() == 0 && lost) LoseReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !heard_of) return;
   absl::Duration silent = engine_.now() - heard_of(record.host());
   if (silent >= kLeastSilence) return;
