@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& opti
     return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
   }
   if (options.step.has_value()) return Checkpoint::Open(JoinPath(path, StepFolderName(*options.step)));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path, std::nullopt));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
   for (const std::string& damaged : found.damaged) fputs(absl::StrCat("trainctl: ", damaged, "\n").c_str(), stderr);
   if (found.checkpoint != nullptr) return std::move(found.checkpoint);
   if (found.damaged.empty()) {

@@ -13,7 +13,6 @@
 #include "worker/checkpoint/lease.h"
 
 namespace trainyard {
-namespace {
 
 absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder) {
   std::vector<std::string> names;
@@ -28,8 +27,6 @@ absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder) {
   std::sort(names.begin(), names.end());
   return names;
 }
-
-}  // namespace
 
 std::string StepFolderName(uint64_t step) { return absl::StrFormat("step-%08d", step); }
 
@@ -50,10 +47,8 @@ absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_f
   return folders;
 }
 
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step) {
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder) {
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
-  std::stable_partition(folders.begin(), folders.end(),
-                        [&](const StepFolder& folder) { return folder.step == preferred_step; });
   FoundCheckpoint found;
   for (const StepFolder& folder : folders) {
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(folder.path);
@@ -78,33 +73,6 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, st
   return found;
 }
 
-absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system) {
-  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
-  std::vector<std::string> told;
-  for (const std::string& name : names) {
-    if (!absl::StartsWith(name, "step-") || !absl::EndsWith(name, kPartialSuffix)) continue;
-    const std::string partial = JoinPath(run_folder, name);
-    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(partial);
-    const std::string final_path =
-        checkpoint.ok() ? JoinPath(run_folder, StepFolderName((*checkpoint)->manifest().step)) : "";
-    if (checkpoint.ok() && FileExists(final_path) && !Checkpoint::Open(final_path).ok()) {
-      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
-      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
-      RETURN_IF_ERROR(file_system.RemoveAll(partial));
-      told.push_back(
-          absl::StrCat(name, " was complete and has taken the place of ", final_path, ", which was damaged"));
-    } else if (checkpoint.ok() && !FileExists(final_path)) {
-      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, final_path));
-      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
-      told.push_back(absl::StrCat(name, " was complete and is taken as ", final_path));
-    } else {
-      RETURN_IF_ERROR(file_system.RemoveAll(partial));
-      told.push_back(absl::StrCat(name, ", left by an interrupted save, was removed"));
-    }
-  }
-  return told;
-}
-
 namespace {
 
 // Whether its manifest is in order and tells of no value that is not finite. The files are not looked at.
@@ -122,6 +90,8 @@ absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) 
   const std::string aside = absl::StrCat(path, ".pruned", kPartialSuffix);
   RETURN_IF_ERROR(file_system.RemoveAll(aside));
   RETURN_IF_ERROR(file_system.RenameOrExchange(path, aside));
+  // Else its files may be gone after a crash while it has its name.
+  RETURN_IF_ERROR(file_system.SyncFolder(std::filesystem::path(path).parent_path().string()));
   return file_system.RemoveAll(aside);
 }
 

@@ -32,6 +32,9 @@ struct StepFolder {
   std::string path;
 };
 
+// Of everything in a folder, sorted; a folder that is not there holds nothing. Possible errors: those of reading it.
+absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder);
+
 // "step-00000100".
 std::string StepFolderName(uint64_t step);
 // The step of such a name; none for any other name.
@@ -45,13 +48,8 @@ struct FoundCheckpoint {
   std::vector<std::string> damaged;        // why newer ones were passed over, a sentence each
 };
 
-// The checkpoint of `preferred_step` if that is given and good, else the newest good one. One that holds values which
-// are not finite is passed over as a damaged one is.
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, std::optional<uint64_t> preferred_step);
-
-// Takes care of what a crash left: a partial that is complete is given its final name when there is none of that step,
-// or one that is damaged; all other partials are removed. Returns a sentence for each.
-absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, FileSystem& file_system);
+// The newest good one. One that holds values which are not finite is passed over as a damaged one is.
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder);
 
 // Removes a checkpoint or what is left of one: first from its name, so that a crash in the middle leaves a partial, not
 // a checkpoint that looks damaged. Possible errors: Unavailable: somebody reads it; those of the file system.

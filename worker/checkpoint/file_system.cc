@@ -54,6 +54,12 @@ class KernelFileSystem final : public FileSystem {
 
   absl::Status SyncFolder(const std::string& path) override { return trainyard::SyncFolder(path); }
 
+  absl::Status SyncFile(const std::string& path) override {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+    return KernelFile(fd, path).Sync();
+  }
+
   absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
     if (errno == EEXIST && renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
@@ -61,7 +67,8 @@ class KernelFileSystem final : public FileSystem {
     }
     if (errno != EINVAL && errno != ENOSYS) return Failed(from, to);
     // NFS and others know neither flag: there the old one is away for the moment between two renames.
-    std::string aside = absl::StrCat(from, ".replaced");
+    if (access(from.c_str(), F_OK) != 0) return Failed(from, to);
+    std::string aside = absl::StrCat(from, kReplacedSuffix);
     bool replaces = rename(to.c_str(), aside.c_str()) == 0;
     if (rename(from.c_str(), to.c_str()) != 0) {
       absl::Status failed = Failed(from, to);

@@ -12,6 +12,9 @@
 
 namespace trainyard {
 
+// Where RenameOrExchange, on a file system that cannot exchange, has what lies at `to` for a moment.
+inline constexpr char kReplacedSuffix[] = ".replaced";
+
 // A new file, written from its start. Closed by its destructor; what was not synced may be lost in a power cut.
 class WritableFile {
  public:
@@ -31,8 +34,11 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   virtual absl::Status SyncFolder(const std::string& path) = 0;
-  // Gives folder `from` the name `to`. Where `to` exists the two change places at once, so that neither is ever
-  // missing; what was at `to` is then at `from`, to be removed by the caller.
+  // A file that somebody else has written and perhaps not synced.
+  virtual absl::Status SyncFile(const std::string& path) = 0;
+  // Gives folder `from` the name `to`; NotFound, and nothing is touched, where there is no `from`. Where `to` exists
+  // the two change places at once, so that neither is ever missing; what was at `to` is then at `from`, to be removed
+  // by the caller.
   virtual absl::Status RenameOrExchange(const std::string& from, const std::string& to) = 0;
   // Whatever is at `path`, with all it holds. Nothing there is no error.
   virtual absl::Status RemoveAll(const std::string& path) = 0;

@@ -311,7 +311,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
                                                     .job_id = order.job_id,
                                                     .generation = order.generation,
                                                     .wait = kFolderWait}));
-    ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, file_system));
+    ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, rank->folder->settled(), file_system));
+    RETURN_IF_ERROR(rank->folder->MarkSettled());
   }
   // What is trained on a GPU is drawn here and moved there.
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/!rank->device.device.is_cpu()));

@@ -54,7 +54,8 @@ absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
 
 }  // namespace
 
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, FileSystem& file_system) {
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const std::optional<JobGeneration>& settled,
+                                                FileSystem& file_system) {
   RestorePoint point;
   // A later generation finds what the one before has left, whether or not the user asked to resume.
   bool goes_on = order.resume || order.generation > 1 || order.restart_step.has_value();
@@ -62,8 +63,10 @@ absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, FileSys
     RETURN_IF_ERROR(CheckEmpty(order.config.checkpoint_dir));
     return point;
   }
-  ASSIGN_OR_RETURN(point.notes, SettlePartials(order.config.checkpoint_dir, file_system));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir, order.restart_step));
+  SettleOptions settle{.job_id = order.job_id, .settled = settled};
+  for (const GrantedSave& grant : order.grants) settle.granted.insert(grant.manifest_hash);
+  ASSIGN_OR_RETURN(point.notes, SettlePartials(order.config.checkpoint_dir, settle, file_system));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir));
   RETURN_IF_ERROR(CheckFound(order, found));
   point.notes.insert(point.notes.end(), found.damaged.begin(), found.damaged.end());
   point.checkpoint = std::move(found.checkpoint);

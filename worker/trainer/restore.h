@@ -6,12 +6,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/catalog.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/settle.h"
 #include "worker/collectives/communicator.h"
 #include "worker/trainer/config.h"
 
@@ -29,7 +31,9 @@ struct RestorePoint {
 // For rank 0, which holds the folder's lock. Possible errors: FailedPrecondition when the folder is not empty and the
 // job does not go on from it, or when the checkpoint is beyond the job's last step; DataLoss when there are checkpoints
 // and none can be trusted; NotFound (IsCheckpointMissing) when the one asked for, and every other, is not there.
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, FileSystem& file_system);
+// Partials are settled first: `settled` is of RunFolder.
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const std::optional<JobGeneration>& settled,
+                                                FileSystem& file_system);
 
 // For every rank; `chosen` is rank 0's and is handed through there, empty on the others. Possible errors:
 // FailedPrecondition when this host sees another folder, naming host and path (IsCheckpointMissing where the job has

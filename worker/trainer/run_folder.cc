@@ -20,6 +20,8 @@ namespace {
 
 constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kFenceName[] = ".fence";
+// Beside the fence and not in it: whoever says late that it has settled must not write over a later fence.
+constexpr char kSettledName[] = ".settled";
 constexpr uint64_t kFenceBytesMax = 4096;
 constexpr char kWatchName[] = "watch";  // by a trainctl that left: how to see the job again
 constexpr size_t kNamesShown = 3;
@@ -29,31 +31,31 @@ std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
 }
 
-struct Fence {
-  std::string job_id;
-  uint64_t generation = 0;
-};
-
 // None: there is none, or it cannot be read, which says nothing about anybody.
-std::optional<Fence> ReadFence(const std::string& folder) {
-  absl::StatusOr<std::string> text = ReadFile(JoinPath(folder, kFenceName), kFenceBytesMax);
+std::optional<JobGeneration> ReadOwner(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path, kFenceBytesMax);
   if (!text.ok()) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
       !json["generation"].is_number_unsigned()) {
     return std::nullopt;
   }
-  return Fence{.job_id = json["job"].get<std::string>(), .generation = json["generation"].get<uint64_t>()};
+  return JobGeneration{.job_id = json["job"].get<std::string>(), .generation = json["generation"].get<uint64_t>()};
+}
+
+std::optional<JobGeneration> ReadFence(const std::string& folder) { return ReadOwner(JoinPath(folder, kFenceName)); }
+
+absl::Status WriteOwner(const RunFolder::Options& options, const char* name) {
+  nlohmann::ordered_json json = {{"job", options.job_id}, {"generation", options.generation}};
+  return WriteFileAtomically(JoinPath(options.folder, name), absl::StrCat(json.dump(), "\n"));
 }
 
 absl::Status WriteFence(const RunFolder::Options& options) {
-  nlohmann::ordered_json json = {{"job", options.job_id}, {"generation", options.generation}};
-  RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.folder, kFenceName), absl::StrCat(json.dump(), "\n")))
-      << "while fencing checkpoint.dir";
+  RETURN_IF_ERROR(WriteOwner(options, kFenceName)) << "while fencing checkpoint.dir";
   return absl::OkStatus();
 }
 
-absl::Status FencedOff(const RunFolder::Options& options, const Fence& fence) {
+absl::Status FencedOff(const RunFolder::Options& options, const JobGeneration& fence) {
   return absl::AbortedError(absl::StrCat("checkpoint.dir ", options.folder, " belongs to generation ", fence.generation,
                                          " of job ", fence.job_id, " now; this is generation ", options.generation,
                                          " of job ", options.job_id, " and changes nothing there any more"));
@@ -75,9 +77,10 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& option
   const std::string path = JoinPath(options.folder, kRunLockName);
   const absl::Time until = absl::Now() + options.wait;
   absl::StatusOr<std::unique_ptr<FileLock>> lock;
+  std::optional<JobGeneration> fence;
   while (true) {
     lock = FileLock::Acquire(path, absl::ZeroDuration());
-    std::optional<Fence> fence = ReadFence(options.folder);
+    fence = ReadFence(options.folder);
     bool of_this_job = fence.has_value() && fence->job_id == options.job_id;
     if (of_this_job && fence->generation > options.generation) return FencedOff(options, *fence);
     if (lock.ok()) break;
@@ -94,12 +97,15 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& option
     }
     absl::SleepFor(kLockPoll);
   }
+  std::optional<JobGeneration> settled = ReadOwner(JoinPath(options.folder, kSettledName));
   RETURN_IF_ERROR(WriteFence(options));
-  return std::unique_ptr<RunFolder>(new RunFolder(options, *std::move(lock)));
+  // A folder of an earlier version: whoever fenced it settled it.
+  if (!settled.has_value()) settled = fence;
+  return std::unique_ptr<RunFolder>(new RunFolder(options, *std::move(lock), std::move(settled)));
 }
 
-RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock)
-    : options_(options), lock_(std::move(lock)) {
+RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock, std::optional<JobGeneration> settled)
+    : options_(options), lock_(std::move(lock)), settled_(std::move(settled)) {
   LookAt(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
 }
 
@@ -108,16 +114,22 @@ absl::Status RunFolder::CheckFence() const {
   int64_t time_ns = 0;
   if (!LookAt(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
   if (file == fence_file_ && time_ns == fence_time_ns_) return absl::OkStatus();
-  std::optional<Fence> fence = ReadFence(options_.folder);
+  std::optional<JobGeneration> fence = ReadFence(options_.folder);
   bool ours = !fence.has_value() || (fence->job_id == options_.job_id && fence->generation <= options_.generation);
   return ours ? absl::OkStatus() : FencedOff(options_, *fence);
 }
 
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation) {
-  const auto fence = ReadFence(folder);
+  const std::optional<JobGeneration> fence = ReadFence(folder);
   const bool ours = !fence.has_value() || (fence->job_id == job_id && fence->generation <= generation);
   return ours ? absl::OkStatus()
               : FencedOff({.folder = folder, .job_id = job_id, .generation = generation, .wait = {}}, *fence);
+}
+
+absl::Status RunFolder::MarkSettled() const {
+  RETURN_IF_ERROR(CheckFence());
+  RETURN_IF_ERROR(WriteOwner(options_, kSettledName)) << "while settling checkpoint.dir";
+  return absl::OkStatus();
 }
 
 absl::Status CheckEmpty(const std::string& folder) {
@@ -125,8 +137,9 @@ absl::Status CheckEmpty(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name != kPrivateFolder && name != kRunLockName && name != kFenceName && name != kWatchName)
-      names.push_back(std::move(name));
+    const bool ours = name == kPrivateFolder || name == kRunLockName || name == kFenceName || name == kSettledName ||
+                      name == kWatchName;
+    if (!ours) names.push_back(std::move(name));
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));
   if (names.empty()) return absl::OkStatus();

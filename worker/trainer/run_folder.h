@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/files.h"
+#include "worker/checkpoint/settle.h"
 
 namespace trainyard {
 
@@ -37,11 +39,18 @@ class RunFolder {
   // the file's age while nothing has changed.
   absl::Status CheckFence() const;
 
+  // Up to whom partials had been settled here when this generation took the folder; see [Note: whose partials count] in
+  // worker/checkpoint/settle.h. Not the fence that was replaced: its owner may have ended before it came to settle.
+  const std::optional<JobGeneration>& settled() const { return settled_; }
+  // Says durably that this generation has settled. Possible errors: those of CheckFence and of the file system.
+  absl::Status MarkSettled() const;
+
  private:
-  RunFolder(const Options& options, std::unique_ptr<FileLock> lock);
+  RunFolder(const Options& options, std::unique_ptr<FileLock> lock, std::optional<JobGeneration> settled);
 
   const Options options_;
   const std::unique_ptr<FileLock> lock_;
+  const std::optional<JobGeneration> settled_;
   int64_t fence_file_ = 0;  // inode and time of ours
   int64_t fence_time_ns_ = 0;
 };

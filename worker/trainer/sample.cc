@@ -24,7 +24,7 @@ namespace {
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const std::string& path) {
   if (FileExists(JoinPath(path, kManifestName))) return Checkpoint::Open(path);
   if (!FileExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", path));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path, std::nullopt));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
   if (found.checkpoint != nullptr) return std::move(found.checkpoint);
   if (found.damaged.empty()) {
     return absl::NotFoundError(

@@ -43,7 +43,7 @@ TEST(CatalogTest, FolderNames_AreReadBackAndOthersPassedOver) {
 TEST(CatalogTest, Find_WithNothingThere_FindsNothing) {
   TemporaryFolder folder;
 
-  auto found = FindCheckpoint(folder.path(), std::nullopt);
+  auto found = FindCheckpoint(folder.path());
 
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->checkpoint, nullptr);
@@ -56,7 +56,7 @@ TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
   Write(folder, 200);
   FlipByte(Write(folder, 300) + "/shard-00000.safetensors", 700);
 
-  auto found = FindCheckpoint(folder.path(), std::nullopt);
+  auto found = FindCheckpoint(folder.path());
 
   ASSERT_TRUE(found.ok());
   ASSERT_NE(found->checkpoint, nullptr);
@@ -65,52 +65,21 @@ TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
   EXPECT_THAT(found->damaged[0], HasSubstr("checkpoint of step 300 is damaged"));
 }
 
-TEST(CatalogTest, Find_PreferredStep_IsTakenBeforeNewerOnes) {
+TEST(CatalogTest, Find_TakesTheNewest) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 200, 300}) Write(folder, step);
+  for (uint64_t step : {100, 300, 200}) Write(folder, step);
 
-  EXPECT_EQ(FindCheckpoint(folder.path(), 200)->checkpoint->manifest().step, 200u);
-  EXPECT_EQ(FindCheckpoint(folder.path(), 250)->checkpoint->manifest().step, 300u);
+  EXPECT_EQ(FindCheckpoint(folder.path())->checkpoint->manifest().step, 300u);
 }
 
 TEST(CatalogTest, Find_FolderUnderAnotherStepsName_IsNotTrusted) {
   TemporaryFolder folder;
   std::filesystem::rename(Write(folder, 100), folder / "step-00000500");
 
-  auto found = FindCheckpoint(folder.path(), std::nullopt);
+  auto found = FindCheckpoint(folder.path());
 
   EXPECT_EQ(found->checkpoint, nullptr);
   EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("holds a checkpoint of step 100")));
-}
-
-TEST(CatalogTest, SettlePartials_CompleteOneIsTaken_OthersAreRemoved) {
-  TemporaryFolder folder;
-  std::filesystem::rename(Write(folder, 100), folder / "step-00000100.g3.partial");
-  Write(folder, 200);
-  std::filesystem::copy(folder / "step-00000200", folder / "step-00000200.g1.partial");
-  ASSERT_TRUE(MakeFolders(folder / "step-00000300.g3.partial").ok());
-
-  auto told = SettlePartials(folder.path(), FileSystem::Real());
-
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_EQ(told->size(), 3u);
-  EXPECT_THAT(Steps(folder), ElementsAre(200, 100));
-  EXPECT_EQ(FindCheckpoint(folder.path(), 100)->checkpoint->manifest().step, 100u);
-  EXPECT_FALSE(FileExists(folder / "step-00000300.g3.partial"));
-}
-
-TEST(CatalogTest, SettlePartials_CompleteOneTakesThePlaceOfADamagedOne) {
-  TemporaryFolder folder;
-  Write(folder, 100);
-  std::filesystem::copy(folder / "step-00000100", folder / "step-00000100.g3.partial");
-  std::filesystem::remove(folder / "step-00000100/manifest.json");
-
-  auto told = SettlePartials(folder.path(), FileSystem::Real());
-
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_THAT(*told, ElementsAre(HasSubstr("which was damaged")));
-  EXPECT_EQ(FindCheckpoint(folder.path(), 100)->checkpoint->manifest().step, 100u);
-  EXPECT_FALSE(FileExists(folder / "step-00000100.g3.partial"));
 }
 
 TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
@@ -140,13 +109,11 @@ TEST(CatalogTest, ACheckpointWithValuesThatAreNotFinite_IsMarkedAndNotGoneOnFrom
   Write(folder, 100);
   std::string path = WriteNonfinite(folder, 200);
 
-  auto found = FindCheckpoint(folder.path(), std::nullopt);
-  auto preferred = FindCheckpoint(folder.path(), 200);
+  auto found = FindCheckpoint(folder.path());
 
   EXPECT_THAT((*Checkpoint::Open(path))->manifest().nonfinite, ElementsAre("parameter 'ln_f.bias'"));
   EXPECT_EQ(found->checkpoint->manifest().step, 100u);
   EXPECT_THAT(found->damaged, ElementsAre(HasSubstr("values that are not finite (parameter 'ln_f.bias')")));
-  EXPECT_EQ(preferred->checkpoint->manifest().step, 100u);
 }
 
 TEST(CatalogTest, EachType_KnowsItsValuesThatAreNotFinite) {

@@ -93,6 +93,7 @@ class FullDisk final : public FileSystem {
   }
   absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
   absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
+  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
   absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
     return Real().RenameOrExchange(from, to);
   }

@@ -199,6 +199,28 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsI
   EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
 }
 
+TEST(RunFolderTest, Settled_IsWhoSaidSo_NotWhoTookTheFolderLast) {
+  TemporaryFolder folder;
+  auto first = TakeFor(folder.path(), "a", 1);
+  EXPECT_EQ((*first)->settled(), std::nullopt);
+  ASSERT_TRUE((*first)->MarkSettled().ok());
+
+  // Generation 2 dies before it comes to settle.
+  EXPECT_EQ((*TakeFor(folder.path(), "a", 2))->settled(), (JobGeneration{"a", 1}));
+  auto third = TakeFor(folder.path(), "a", 3);
+
+  EXPECT_EQ((*third)->settled(), (JobGeneration{"a", 1}));
+  EXPECT_TRUE(absl::IsAborted((*first)->MarkSettled()));
+  EXPECT_TRUE(CheckEmpty(folder.path()).ok());
+}
+
+TEST(RunFolderTest, Settled_InAFolderOfAnEarlierVersion_IsItsFence) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(TakeFor(folder.path(), "a", 4).ok());
+
+  EXPECT_EQ((*TakeFor(folder.path(), "b", 1))->settled(), (JobGeneration{"a", 4}));
+}
+
 TEST(RunFolderTest, EarlierGeneration_ThatComesLate_IsAborted) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 3).ok());

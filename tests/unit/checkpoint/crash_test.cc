@@ -1,0 +1,207 @@
+// A crash at every call of a save, of settling and of removing, on a disk that forgets: afterwards the newest
+// checkpoint that was whole loads, nothing else is used, and a sweep leaves no byte.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/unit/checkpoint/forgetful_disk.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/settle.h"
+
+namespace trainyard {
+namespace {
+
+struct Aftermath {
+  Survives survives;
+  uint32_t seed;
+};
+
+std::vector<Aftermath> Aftermaths() {
+  std::vector<Aftermath> all = {{Survives::kSynced, 0}, {Survives::kEverything, 0}, {Survives::kProcess, 0}};
+  for (uint32_t seed = 1; seed <= 4; ++seed) all.push_back({Survives::kSome, seed});
+  return all;
+}
+
+std::string Text(const Aftermath& aftermath, int calls) {
+  return absl::StrCat("after ", calls, " calls, survives ", static_cast<int>(aftermath.survives), ", seed ",
+                      aftermath.seed);
+}
+
+absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
+  SmallState state(salt);
+  return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);
+}
+
+absl::Status Settle(const std::string& folder, FileSystem& disk) {
+  const Manifest manifest = SmallManifest(0);
+  return SettlePartials(folder,
+                        {.job_id = manifest.job_id,
+                         .settled = JobGeneration{.job_id = manifest.job_id, .generation = manifest.generation}},
+                        disk)
+      .status();
+}
+
+// Which state the newest checkpoint holds, by its salt; -1: there is no checkpoint. Fails where it is not whole, or
+// where anything else is left.
+float NewestState(const std::string& folder, const std::vector<float>& salts) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(StepOfFolderName(name).has_value()) << name << " is left";
+  }
+  auto found = FindCheckpoint(folder);
+  EXPECT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->damaged, ::testing::IsEmpty());
+  if (found->checkpoint == nullptr) return -1;
+  for (float salt : salts) {
+    SmallState state(salt);
+    bool same = true;
+    for (const TensorBytes& tensor : state.tensors()) {
+      std::string bytes(tensor.bytes.size(), '\0');
+      EXPECT_TRUE(found->checkpoint
+                      ->ReadTensor(tensor.role, tensor.name, tensor.dtype, tensor.shape,
+                                   absl::MakeSpan(bytes.data(), bytes.size()))
+                      .ok());
+      same = same && bytes == tensor.bytes;
+    }
+    if (same) return salt;
+  }
+  ADD_FAILURE() << "the checkpoint holds what nobody saved";
+  return -1;
+}
+
+// Calls of `act` on a copy of what lies in `folder`.
+template <typename Act>
+int CountCalls(const std::string& folder, const Act& act) {
+  TemporaryFolder copy;
+  std::filesystem::copy(folder, copy.path(), std::filesystem::copy_options::recursive);
+  ForgetfulDisk disk(copy.path());
+  act(copy.path(), disk);
+  return disk.num_calls();
+}
+
+struct Before {
+  const char* name;
+  std::vector<uint64_t> steps;  // saved before, each with its step as salt
+  uint64_t saved;               // with salt 7
+};
+
+class CrashTest : public ::testing::TestWithParam<Before> {
+ protected:
+  CrashTest() {
+    for (uint64_t step : GetParam().steps) {
+      EXPECT_TRUE(Save(base_.path(), step, static_cast<float>(step), FileSystem::Real()).ok());
+    }
+    if (!GetParam().steps.empty()) older_ = static_cast<float>(GetParam().steps.back());
+  }
+  // The folder as it was before, in a place of its own.
+  void CopyTo(const TemporaryFolder& folder) {
+    std::filesystem::copy(base_.path(), folder.path(), std::filesystem::copy_options::recursive);
+  }
+
+  TemporaryFolder base_;
+  float older_ = -1;
+};
+
+TEST_P(CrashTest, AtEveryCallOfASave_TheNewestWholeOneLoads) {
+  auto save = [](const std::string& folder, FileSystem& disk) { return Save(folder, GetParam().saved, 7, disk).ok(); };
+  const int calls = CountCalls(base_.path(), save);
+  ASSERT_GT(calls, 10);
+  for (int crash = 0; crash <= calls; ++crash) {
+    for (const Aftermath& aftermath : Aftermaths()) {
+      SCOPED_TRACE(Text(aftermath, crash));
+      TemporaryFolder folder;
+      CopyTo(folder);
+      ForgetfulDisk disk(folder.path());
+      disk.CrashAfter(crash);
+
+      const bool saved = save(folder.path(), disk);
+      disk.Restart(aftermath.survives, aftermath.seed);
+      ASSERT_TRUE(Settle(folder.path(), disk).ok());
+
+      const float found = NewestState(folder.path(), {7, older_});
+      EXPECT_TRUE(found == 7 || (!saved && found == older_)) << "saved " << saved << ", found " << found;
+      // What has been found once stays, whatever happens next.
+      disk.Restart(Survives::kSynced);
+      ASSERT_TRUE(Settle(folder.path(), disk).ok());
+      EXPECT_EQ(NewestState(folder.path(), {7, older_}), found);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(CrashTest, AtEveryCallOfSettling_NothingIsLost) {
+  // Killed right before its partial gets its name: all is written and synced.
+  auto save = [](const std::string& folder, FileSystem& disk) { return Save(folder, GetParam().saved, 7, disk).ok(); };
+  const int save_calls = CountCalls(base_.path(), save);
+  for (int killed = 0; killed <= save_calls; ++killed) {
+    for (int crash = 0;; ++crash) {
+      bool settled = false;
+      for (const Aftermath& aftermath : Aftermaths()) {
+        SCOPED_TRACE(absl::StrCat("killed after ", killed, "; settling: ", Text(aftermath, crash)));
+        TemporaryFolder folder;
+        CopyTo(folder);
+        ForgetfulDisk disk(folder.path());
+        disk.CrashAfter(killed);
+        const bool saved = save(folder.path(), disk);
+        disk.Restart(Survives::kProcess);
+
+        disk.CrashAfter(crash);
+        settled = Settle(folder.path(), disk).ok() && !disk.crashed();
+        const float first = settled ? NewestState(folder.path(), {7, older_}) : -1;
+        disk.Restart(aftermath.survives, aftermath.seed);
+        ASSERT_TRUE(Settle(folder.path(), disk).ok());
+
+        const float found = NewestState(folder.path(), {7, older_});
+        EXPECT_TRUE(found == 7 || (!saved && found == older_)) << found;
+        if (settled) {
+          EXPECT_EQ(found, first);
+        }
+        if (HasFailure()) return;
+      }
+      if (settled) break;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Saves, CrashTest,
+                         ::testing::Values(Before{"First", {}, 100}, Before{"Second", {100}, 200},
+                                           Before{"Replacing", {100, 200}, 200}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(CrashTest, AtEveryCallOfRemoving_WhatHasItsNameIsWhole) {
+  TemporaryFolder base;
+  for (uint64_t step : {100, 200, 300}) {
+    ASSERT_TRUE(Save(base.path(), step, static_cast<float>(step), FileSystem::Real()).ok());
+  }
+  auto prune = [](const std::string& folder, FileSystem& disk) {
+    return PruneCheckpoints(folder, 300, {.keep = 1}, {}, disk).ok();
+  };
+  const int calls = CountCalls(base.path(), prune);
+  ASSERT_GE(calls, 6);
+  for (int crash = 0; crash <= calls; ++crash) {
+    for (const Aftermath& aftermath : Aftermaths()) {
+      SCOPED_TRACE(Text(aftermath, crash));
+      TemporaryFolder folder;
+      std::filesystem::copy(base.path(), folder.path(), std::filesystem::copy_options::recursive);
+      ForgetfulDisk disk(folder.path());
+      disk.CrashAfter(crash);
+
+      prune(folder.path(), disk);
+      disk.Restart(aftermath.survives, aftermath.seed);
+      ASSERT_TRUE(Settle(folder.path(), disk).ok());
+
+      EXPECT_EQ(NewestState(folder.path(), {300}), 300);
+      for (const StepFolder& left : *ListCheckpoints(folder.path())) {
+        EXPECT_TRUE(Checkpoint::Open(left.path).ok()) << left.path;
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,218 @@
+#include "worker/checkpoint/settle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/catalog.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class SettleTest : public ::testing::Test {
+ protected:
+  // A complete partial, as a save of that generation leaves it before it is granted; returns its manifest's hash.
+  std::string Partial(uint64_t step, uint64_t generation, const std::string& job = "abcdefgh") {
+    TemporaryFolder elsewhere;
+    SmallState state(static_cast<float>(step + generation));
+    Manifest manifest = SmallManifest(step);
+    manifest.generation = generation;
+    manifest.job_id = job;
+    auto saved = WriteCheckpoint(elsewhere.path(), manifest, state.tensors(), FileSystem::Real());
+    EXPECT_TRUE(saved.ok()) << saved.status();
+    std::filesystem::copy(saved->path, PartialPathOf(step, generation), std::filesystem::copy_options::recursive);
+    return saved->manifest_hash;
+  }
+  std::string PartialPathOf(uint64_t step, uint64_t generation) {
+    return folder_ / absl::StrCat(StepFolderName(step), ".g", generation, ".partial");
+  }
+  void Checkpoint(uint64_t step) {
+    SmallState state(static_cast<float>(step));
+    ASSERT_TRUE(WriteCheckpoint(folder_.path(), SmallManifest(step), state.tensors(), FileSystem::Real()).ok());
+  }
+  std::vector<std::string> Settle(std::optional<JobGeneration> settled, std::set<std::string> granted = {}) {
+    auto told = SettlePartials(folder_.path(),
+                               {.job_id = "abcdefgh", .settled = std::move(settled), .granted = std::move(granted)},
+                               FileSystem::Real());
+    EXPECT_TRUE(told.ok()) << told.status();
+    return *told;
+  }
+  std::vector<std::string> Names() { return *ListNames(folder_.path()); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SettleTest, CompleteOneOfTheGenerationThatHadTheFolder_GetsItsName_OthersAreRemoved) {
+  Partial(100, 3);
+  Checkpoint(200);
+  Partial(200, 3);
+  ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());
+
+  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("was complete and is taken as"), HasSubstr("step-00000100")),
+                                HasSubstr("is of a step that has its checkpoint"),
+                                HasSubstr("was left by an interrupted save")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
+}
+
+// Generation 1 was cut off, generation 2 took the folder and settled; what 1 completes later is not the run's.
+TEST_F(SettleTest, WhatAFencedGenerationCompletedLate_IsNotUsed) {
+  Partial(900, 1);
+
+  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 2});
+
+  EXPECT_THAT(told, ElementsAre(HasSubstr("was completed by generation 1 after generation 2 had taken the folder")));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+// Generation 2 took the folder and died before it settled: what 1 left is the newest there is.
+TEST_F(SettleTest, WhoeverDiedBeforeSettling_DoesNotCount) {
+  Partial(900, 1);
+
+  Settle(JobGeneration{"abcdefgh", 1});
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000900"));
+}
+
+// Job b went on in the folder of job a, whose generation 3 lives on somewhere: 3 is more than 1, but not b's.
+TEST_F(SettleTest, GenerationsOfAnotherJob_AreNotCompared) {
+  Partial(900, 3, "a");
+
+  std::vector<std::string> told = Settle(JobGeneration{"b", 1});
+
+  EXPECT_THAT(told, ElementsAre(HasSubstr("is of job a, and it is job b that had the folder")));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SettleTest, WhatWasGranted_CountsWhoeverWroteIt) {
+  const std::string granted = Partial(900, 1);
+  Partial(800, 1);
+
+  Settle(JobGeneration{"abcdefgh", 2}, {granted});
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000900"));
+}
+
+TEST_F(SettleTest, WithoutAFence_AllOfThisJobCount) {
+  Partial(100, 1);
+  Partial(200, 5);
+  Partial(300, 5, "another");
+
+  Settle(std::nullopt);
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
+}
+
+TEST_F(SettleTest, EveryByteIsVerifiedBeforeItGetsItsName) {
+  Partial(100, 3);
+  FlipByte(PartialPathOf(100, 3) + "/shard-00000.safetensors", 700);
+
+  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+
+  EXPECT_THAT(told, ElementsAre(AllOf(HasSubstr("is damaged"), HasSubstr("shard-00000.safetensors"))));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SettleTest, CompleteOneTakesThePlaceOfADamagedOne) {
+  Checkpoint(100);
+  Partial(100, 3);
+  std::filesystem::remove(folder_ / "step-00000100/manifest.json");
+
+  std::vector<std::string> told = Settle(JobGeneration{"abcdefgh", 3});
+
+  EXPECT_THAT(told, ElementsAre(HasSubstr("which was damaged")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100"));
+  EXPECT_EQ(FindCheckpoint(folder_.path())->checkpoint->manifest().generation, 3u);
+}
+
+// A name says the generation, and so does the manifest; what was being removed is whole until its files go.
+TEST_F(SettleTest, WhatWasBeingRemovedOrReplaced_IsNotTakenForASave) {
+  Partial(100, 3);
+  std::filesystem::rename(PartialPathOf(100, 3), folder_ / "step-00000100.pruned.partial");
+  Partial(200, 3);
+  std::filesystem::rename(PartialPathOf(200, 3), folder_ / "step-00000200.g3.swept-12ab.partial");
+  Partial(300, 3);
+  std::filesystem::rename(PartialPathOf(300, 3), PartialPathOf(300, 4));
+
+  Settle(JobGeneration{"abcdefgh", 3});
+
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SettleTest, ACheckpointThatLayAsideWhileItWasReplaced_ComesBack) {
+  Checkpoint(100);
+  Checkpoint(200);
+  std::filesystem::rename(folder_ / "step-00000100", folder_ / "step-00000100.g3.partial.replaced");
+  std::filesystem::copy(folder_ / "step-00000200", folder_ / "step-00000200.g3.partial.replaced");
+
+  Settle(JobGeneration{"abcdefgh", 2});
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
+}
+
+TEST_F(SettleTest, TemporaryFilesOfProcessesThatAreGone_AreSwept) {
+  // No process has this number: the kernel's limit lies below.
+  for (const char* name : {"metrics.jsonl.tmp-999999999", ".lock.new-999999999", "notes.tmp-mine"}) {
+    ASSERT_TRUE(WriteFileAtomically(folder_ / name, "x").ok());
+  }
+  const std::string ours = absl::StrCat("watch.tmp-", getpid());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / ours, "x").ok());
+  ASSERT_TRUE(MakeFolders(folder_ / ".trainyard/job").ok());
+  ASSERT_TRUE(WriteFileAtomically(folder_ / ".trainyard/token-0123", "x").ok());
+
+  Settle(std::nullopt);
+
+  EXPECT_THAT(Names(), ElementsAre(".trainyard", "notes.tmp-mine", ours));
+  EXPECT_THAT(*ListNames(folder_ / ".trainyard"), ElementsAre("job"));
+}
+
+// What cannot be removed is no reason not to start: it is told, and swept another time.
+TEST_F(SettleTest, APartialThatCannotBeRemoved_IsTold) {
+  class Stubborn final : public FileSystem {
+   public:
+    absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+      return Real().Create(path);
+    }
+    absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
+    absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
+    absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
+    absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+      return Real().RenameOrExchange(from, to);
+    }
+    absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
+  } disk;
+  ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());
+
+  auto told = SettlePartials(folder_.path(), {.job_id = "abcdefgh"}, disk);
+
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_THAT(*told, ElementsAre(HasSubstr("it stays: it is not empty")));
+  // Under a name that nobody writes to.
+  EXPECT_THAT(Names(), ElementsAre(HasSubstr("step-00000300.g3.swept-")));
+  EXPECT_EQ(SweepPartials(folder_.path(), 3, FileSystem::Real()).size(), 1u);
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SettleTest, Sweep_LeavesTheOwnGenerationsAlone) {
+  Partial(100, 3);
+  Partial(200, 2);
+  Checkpoint(50);
+
+  std::vector<std::string> told = SweepPartials(folder_.path(), 3, FileSystem::Real());
+
+  EXPECT_THAT(told, ElementsAre(HasSubstr("step-00000200.g2.partial, left by another generation, was removed")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000050", "step-00000100.g3.partial"));
+}
+
+}  // namespace
+}  // namespace trainyard
