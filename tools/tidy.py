@@ -31,7 +31,7 @@ BANNED = [
 ]
 # Effects at the edge that do wait in real time, each for a reason that stands beside the call.
 MAY_SLEEP = re.compile(r"^(common/(clock|files)|client/|coordinator/main|tests/|"
-                       r"worker/(shim|collectives|agent/(main|process_table)|trainer/run_folder))")
+                       r"worker/(shim|collectives|agent/(main|process_table)|checkpoint/fault_points|trainer/run_folder))")
 
 
 def tracked_files():

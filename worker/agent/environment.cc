@@ -19,6 +19,7 @@ constexpr const char* kInherited[] = {
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
+    "TRAINYARD_FAULT_POINTS",
 };
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/version.h"
+#include "worker/checkpoint/fault_points.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/numerics/mkl_lever.h"
 #include "worker/trainer/grpc_link.h"
@@ -86,6 +87,9 @@ int RunTraining(const TrainerOptions& options) {
                                             .rank = options.rank,
                                             .token = token == nullptr ? "" : token});
   absl::StatusOr<StartOrder> order = link->AwaitStart(kStartLimit);
+  absl::StatusOr<FileSystem*> file_system =
+      InstallFaultPoints(getenv(kFaultPointsVariable), options.rank, options.generation, FileSystem::Real());
+  if (order.ok() && !file_system.ok()) order = file_system.status();
   ExitCode code;
   if (order.ok()) {
     link->Tell(RegisteredFact{.spec_digest = order->spec_digest});
@@ -94,7 +98,7 @@ int RunTraining(const TrainerOptions& options) {
               << " on host " << order->host << std::endl;
     SetUpEngine(*order, *link);
     code = RunRank(*order, {.link = *link,
-                            .file_system = FileSystem::Real(),
+                            .file_system = **file_system,
                             .log = std::cout,
                             .told_to_leave =
                                 [] {
