@@ -348,6 +348,7 @@ void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddCheckpointNow(*verb, globals, chosen);
   AddCheckpointExport(*verb, chosen);
   AddCheckpointImport(*verb, chosen);
+  AddCheckpointReshard(*verb, chosen);
 }
 
 }  // namespace trainyard::client

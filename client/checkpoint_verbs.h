@@ -5,7 +5,8 @@
 
 namespace trainyard::client {
 
-void AddCheckpointExport(CLI::App& app, Chosen* chosen);  // checkpoint_convert.cc
-void AddCheckpointImport(CLI::App& app, Chosen* chosen);  // checkpoint_convert.cc
+void AddCheckpointExport(CLI::App& app, Chosen* chosen);   // checkpoint_convert.cc
+void AddCheckpointImport(CLI::App& app, Chosen* chosen);   // checkpoint_convert.cc
+void AddCheckpointReshard(CLI::App& app, Chosen* chosen);  // checkpoint_reshard.cc
 
 }  // namespace trainyard::client

@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kProblemsShown = 20;
+constexpr size_t kPiecesShown = 4;
 constexpr size_t kTextBytes = 500;
 
 const char* KindName(RunEntry::Kind kind) {
@@ -97,7 +98,11 @@ std::string TensorLines(const Manifest& manifest) {
   for (const ManifestTensor& tensor : manifest.tensors) {
     std::vector<std::string> files;
     for (const ManifestPiece& piece : tensor.pieces) {
+      if (files.size() == kPiecesShown) break;
       files.push_back(absl::StrCat(piece.file, " [", piece.first_byte, ", ", piece.last_byte, ")"));
+    }
+    if (tensor.pieces.size() > kPiecesShown) {
+      files.push_back(absl::StrCat("and ", tensor.pieces.size() - kPiecesShown, " more (--json tells all)"));
     }
     rows.push_back({tensor.role, Printable(tensor.name, kTextBytes), tensor.dtype, ShapeText(tensor.shape),
                     absl::StrJoin(files, "; ")});

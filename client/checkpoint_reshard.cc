@@ -1,0 +1,119 @@
+// trainctl checkpoint reshard: writes a checkpoint again as another layout would have written it.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/byte_progress.h"
+#include "client/checkpoint_verbs.h"
+#include "client/text.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/dtype_convert.h"
+#include "worker/checkpoint/reshard.h"
+#include "worker/checkpoint/verify.h"
+
+namespace trainyard::client {
+namespace {
+
+struct ReshardFlags {
+  std::string folder;
+  uint64_t step = 0;
+  uint64_t ranks = 0;  // 0: not given
+  std::string format;
+  std::string dtype;
+  std::string out;
+  bool json = false;
+};
+
+// What the flags come to. Possible errors: InvalidArgument.
+absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manifest& manifest) {
+  ReshardOptions options{.ranks = flags.ranks, .dtype = DtypeOfWord(flags.dtype)};
+  if (flags.format == "full" && flags.ranks > 0) {
+    return absl::InvalidArgumentError("--ranks and --format full: whole tensors are in no rank's shard; give one");
+  }
+  if (flags.format.empty() && flags.ranks == 0 && flags.dtype.empty()) {
+    return absl::InvalidArgumentError("say what is to change: --ranks N, --format full or sharded, --dtype TYPE");
+  }
+  // As many shards as before: only the type changes, or the flat shares take the place of what was there.
+  if (flags.format != "full" && options.ranks == 0) options.ranks = manifest.world_size;
+  return options;
+}
+
+absl::StatusOr<SavedCheckpoint> WriteAndVerify(const Checkpoint& from, ReshardOptions options,
+                                               const std::string& run_folder) {
+  const std::string name = StepFolderName(from.manifest().step);
+  absl::StatusOr<SavedCheckpoint> saved;
+  {
+    ByteProgress progress(stderr, absl::StrCat("reshard ", name), ReshardedBytes(from.manifest(), options));
+    options.on_bytes = [&](uint64_t bytes) { progress.Add(bytes); };
+    saved = ReshardCheckpoint(from, options, run_folder, FileSystem::Real());
+  }
+  RETURN_IF_ERROR(saved.status());
+  ByteProgress progress(stderr, absl::StrCat("verify ", name), saved->size_bytes);
+  ASSIGN_OR_RETURN(VerifiedCheckpoint verified,
+                   VerifyCheckpoint(saved->path, {.on_bytes = [&](uint64_t bytes) { progress.Add(bytes); }}));
+  if (verified.problems.empty() && verified.manifest_hash == saved->manifest_hash) return saved;
+  return absl::DataLossError(absl::StrCat("what was written is not what is read: ",
+                                          verified.problems.empty() ? absl::StrCat(saved->path, " has another manifest")
+                                                                    : verified.problems[0].Text(saved->path)));
+}
+
+absl::Status Reshard(const ReshardFlags& flags) {
+  const std::string folder = AbsolutePath(flags.folder, WorkingDirectory());
+  const std::string out = AbsolutePath(flags.out, WorkingDirectory());
+  if (out == folder) return absl::InvalidArgumentError("--out: name another run folder than the one that is read");
+  const std::string path = JoinPath(folder, StepFolderName(flags.step));
+  if (!FileExists(path)) {
+    return absl::NotFoundError(absl::StrCat("there is no checkpoint of step ", flags.step, " in ", folder));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> from, Checkpoint::Open(path));
+  ASSIGN_OR_RETURN(ReshardOptions options, OptionsOf(flags, from->manifest()));
+  ASSIGN_OR_RETURN(SavedCheckpoint saved, WriteAndVerify(*from, options, out));
+  if (flags.json) {
+    const nlohmann::ordered_json json = {{"event", "resharded"},
+                                         {"checkpoint", saved.path},
+                                         {"from", path},
+                                         {"step", flags.step},
+                                         {"ranks", options.ranks},
+                                         {"format", options.ranks == 0 ? "full" : "sharded"},
+                                         {"manifest_hash", saved.manifest_hash},
+                                         {"bytes", saved.size_bytes}};
+    puts(json.dump().c_str());
+    return absl::OkStatus();
+  }
+  const std::string layout = options.ranks == 0 ? "whole tensors" : absl::StrCat(options.ranks, " shards");
+  puts(absl::StrCat("wrote ", path, " again as ", saved.path, " (", layout,
+                    flags.dtype.empty() ? "" : absl::StrCat(", weights in ", flags.dtype), ", ",
+                    BytesText(saved.size_bytes), "), verified")
+           .c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddCheckpointReshard(CLI::App& app, Chosen* chosen) {
+  auto flags = std::make_shared<ReshardFlags>();
+  CLI::App* verb = app.add_subcommand("reshard", "Write a checkpoint again for another number of ranks, or whole");
+  verb->add_option("folder", flags->folder, "Run folder (checkpoint.dir)")->required();
+  verb->add_option("step", flags->step, "Which checkpoint of it")->required()->type_name("STEP");
+  verb->add_option("--ranks", flags->ranks, "Shards, each with a flat share of every tensor")
+      ->type_name("N")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{100'000}));
+  verb->add_option("--format", flags->format, "full: weights whole in one file, the optimizer in another")
+      ->check(CLI::IsMember({"full", "sharded"}));
+  verb->add_option("--dtype", flags->dtype, "Type of the weights, rounded to the nearest; the optimizer keeps its own")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp64"}));
+  verb->add_option("--out", flags->out, "Another run folder; made if it is not there")->required();
+  verb->add_flag("--json", flags->json, "One JSON object");
+  verb->callback([flags, chosen] { *chosen = [flags] { return ExitOf(Reshard(*flags), flags->json); }; });
+  verb->footer(
+      "Every byte is verified when it is read, and once more when it is written; a piece is in memory at a time. A "
+      "run\n"
+      "needs none of this to go on with other ranks: any layout loads any checkpoint.\n\n"
+      "Examples:\n  trainctl checkpoint reshard RUN 100 --ranks 2 --out RUN-2\n"
+      "  trainctl checkpoint reshard RUN 100 --format full --dtype bf16 --out WHOLE");
+}
+
+}  // namespace trainyard::client
