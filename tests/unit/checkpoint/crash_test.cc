@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <map>
 
+#include "common/status_macros.h"
 #include "tests/unit/checkpoint/forgetful_disk.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/part.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/settle.h"
 
@@ -34,6 +36,46 @@ std::string Text(const Aftermath& aftermath, int calls) {
 absl::StatusOr<SavedCheckpoint> Save(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
   SmallState state(salt);
   return WriteCheckpoint(folder, SmallManifest(step), state.tensors(), disk);
+}
+
+// What two ranks and the one that names it do, one after another.
+absl::Status SaveTogether(const std::string& folder, uint64_t step, float salt, FileSystem& disk) {
+  constexpr uint64_t kRanks = 2;
+  SmallState state(salt);
+  Manifest manifest = SmallManifest(step);
+  const SaveKey key{.step = step, .generation = manifest.generation, .world_size = kRanks};
+  const std::string partial = PartialPath(folder, step, manifest.generation);
+  std::vector<TensorHeader> headers;
+  std::vector<CheckpointPart> parts;
+  for (const TensorBytes& tensor : state.tensors()) {
+    headers.push_back({.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  for (uint64_t rank = 0; rank < kRanks; ++rank) {
+    absl::Status made = disk.MakeFolder(partial);
+    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+    std::vector<ShardEntry> entries;
+    for (const TensorHeader& header : headers) {
+      const uint64_t half = *CountElements(header.shape) / kRanks;
+      entries.push_back({.tensor = header, .first = rank * half, .count = half});
+    }
+    ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(partial, ShardName(rank), entries, disk));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      RETURN_IF_ERROR(shard->Append(state.tensors()[i].bytes.substr(entries[i].first * 4, entries[i].count * 4)));
+    }
+    ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
+    const CheckpointPart part{.save = key, .rank = rank, .files = {written.file}, .tensors = written.tensors};
+    RETURN_IF_ERROR(WriteCheckpointPart(partial, part, disk));
+  }
+  for (uint64_t rank = 0; rank < kRanks; ++rank) {
+    ASSIGN_OR_RETURN(CheckpointPart part, ReadCheckpointPart(partial, rank, key));
+    parts.push_back(std::move(part));
+  }
+  RETURN_IF_ERROR(AssembleManifest(parts, headers, manifest));
+  RETURN_IF_ERROR(RemoveCheckpointParts(partial, kRanks, disk));
+  RETURN_IF_ERROR(WriteManifest(partial, ManifestText(manifest), disk));
+  RETURN_IF_ERROR(disk.RenameOrExchange(partial, JoinPath(folder, StepFolderName(step))));
+  RETURN_IF_ERROR(disk.SyncFolder(folder));
+  return disk.RemoveAll(partial);
 }
 
 absl::Status Settle(const std::string& folder, FileSystem& disk) {
@@ -87,6 +129,10 @@ struct Before {
   const char* name;
   std::vector<uint64_t> steps;  // saved before, each with its step as salt
   uint64_t saved;               // with salt 7
+  bool together = false;        // by two ranks
+  bool Save(const std::string& folder, FileSystem& disk) const {
+    return together ? SaveTogether(folder, saved, 7, disk).ok() : trainyard::Save(folder, saved, 7, disk).ok();
+  }
 };
 
 class CrashTest : public ::testing::TestWithParam<Before> {
@@ -107,7 +153,7 @@ class CrashTest : public ::testing::TestWithParam<Before> {
 };
 
 TEST_P(CrashTest, AtEveryCallOfASave_TheNewestWholeOneLoads) {
-  auto save = [](const std::string& folder, FileSystem& disk) { return Save(folder, GetParam().saved, 7, disk).ok(); };
+  auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int calls = CountCalls(base_.path(), save);
   ASSERT_GT(calls, 10);
   for (int crash = 0; crash <= calls; ++crash) {
@@ -134,13 +180,13 @@ TEST_P(CrashTest, AtEveryCallOfASave_TheNewestWholeOneLoads) {
 }
 
 TEST_P(CrashTest, AtEveryCallOfSettling_NothingIsLost) {
-  // Killed right before its partial gets its name: all is written and synced.
-  auto save = [](const std::string& folder, FileSystem& disk) { return Save(folder, GetParam().saved, 7, disk).ok(); };
+  // The process alone is killed first, so what it had not synced yet is there and may be lost later.
+  auto save = [](const std::string& folder, FileSystem& disk) { return GetParam().Save(folder, disk); };
   const int save_calls = CountCalls(base_.path(), save);
   for (int killed = 0; killed <= save_calls; ++killed) {
     for (int crash = 0;; ++crash) {
       bool settled = false;
-      for (const Aftermath& aftermath : Aftermaths()) {
+      for (const Aftermath& aftermath : {Aftermath{Survives::kSynced, 0}, Aftermath{Survives::kSome, 1}}) {
         SCOPED_TRACE(absl::StrCat("killed after ", killed, "; settling: ", Text(aftermath, crash)));
         TemporaryFolder folder;
         CopyTo(folder);
@@ -169,7 +215,8 @@ TEST_P(CrashTest, AtEveryCallOfSettling_NothingIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(Saves, CrashTest,
                          ::testing::Values(Before{"First", {}, 100}, Before{"Second", {100}, 200},
-                                           Before{"Replacing", {100, 200}, 200}),
+                                           Before{"Replacing", {100, 200}, 200}, Before{"Together", {100}, 200, true},
+                                           Before{"TogetherReplacing", {200}, 200, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(CrashTest, AtEveryCallOfRemoving_WhatHasItsNameIsWhole) {
@@ -195,7 +242,8 @@ TEST(CrashTest, AtEveryCallOfRemoving_WhatHasItsNameIsWhole) {
       ASSERT_TRUE(Settle(folder.path(), disk).ok());
 
       EXPECT_EQ(NewestState(folder.path(), {300}), 300);
-      for (const StepFolder& left : *ListCheckpoints(folder.path())) {
+      const auto checkpoints = ListCheckpoints(folder.path());
+      for (const StepFolder& left : *checkpoints) {
         EXPECT_TRUE(Checkpoint::Open(left.path).ok()) << left.path;
       }
       if (::testing::Test::HasFailure()) return;
