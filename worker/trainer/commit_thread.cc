@@ -12,7 +12,9 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "common/steady_cond_var.h"
+#include "worker/checkpoint/fault_points.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/settle.h"
 #include "worker/checkpoint/writer.h"
 
 namespace trainyard {
@@ -142,6 +144,7 @@ absl::StatusOr<Ready> CommitThread::State::Complete(CommitTask task) {
 void CommitThread::State::CommitOne(CommitTask task) {
   const CommitTask copy{.save = task.save, .stop_request = task.stop_request};
   absl::StatusOr<Ready> ready = Complete(std::move(task));
+  if (absl::Status fault = FaultPoint("ready"); ready.ok() && !fault.ok()) ready = fault;
   if (!ready.ok()) {
     if (!absl::IsAborted(ready.status())) Remove(copy.save);
     return Fail(copy, ready.status());
@@ -202,11 +205,17 @@ void CommitThread::State::Name(Ready ready) {
   const std::string folder = FolderOf(task.save);
   const std::string path = JoinPath(parts.run_folder, StepFolderName(task.save.step));
   auto name = [&]() -> absl::Status {
+    RETURN_IF_ERROR(FaultPoint("grant"));
     RETURN_IF_ERROR(parts.check_fence());
     RETURN_IF_ERROR(parts.file_system.RenameOrExchange(folder, path));
-    return parts.file_system.SyncFolder(parts.run_folder);
+    RETURN_IF_ERROR(parts.file_system.SyncFolder(parts.run_folder));
+    FaultPoint("commit").IgnoreError();  // it has its name
+    return absl::OkStatus();
   };
-  if (absl::Status named = name(); !named.ok()) return Fail(task, named);
+  if (absl::Status named = name(); !named.ok()) {
+    if (!absl::IsAborted(named)) Remove(task.save);
+    return Fail(task, named);
+  }
   Remove(task.save);  // the checkpoint that was replaced, if there was one
   const absl::Time now = parts.clock.TimeNow();
   const double seconds = absl::ToDoubleSeconds(ready.complete - task.began);
@@ -230,6 +239,8 @@ void CommitThread::State::Prune(uint64_t step) {
   absl::StatusOr<std::vector<uint64_t>> removed =
       PruneCheckpoints(parts.run_folder, step, parts.retention, {step}, parts.file_system);
   if (!removed.ok()) Say(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
+  // What ranks of an earlier generation, which do not know yet that they are fenced off, have left meanwhile.
+  for (std::string& line : SweepPartials(parts.run_folder, parts.generation, parts.file_system)) Say(std::move(line));
 }
 
 CommitThread::CommitThread(Parts parts) : state_(std::make_shared<State>(std::move(parts))) {

@@ -36,6 +36,7 @@ class CommitThread {
  public:
   struct Parts {
     std::string run_folder;
+    uint64_t generation = 0;  // ours: partials of others are swept
     Retention retention;
     FileSystem& file_system;
     Link& link;

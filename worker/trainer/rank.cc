@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/mesh/mesh.h"
@@ -246,19 +247,25 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
   return absl::OkStatus();
 }
 
-absl::Status Restore(const StartOrder& order, const RestorePoint& point, Link& link, Rank& rank, std::ostream& log) {
+// `read_until_now`: what choosing and verifying the checkpoint has taken.
+absl::Status Restore(const StartOrder& order, const RestorePoint& point, absl::Duration read_until_now, Link& link,
+                     Rank& rank, std::ostream& log) {
   for (const std::string& note : point.notes) log << note << std::endl;
   if (point.checkpoint == nullptr) return absl::OkStatus();
   if (order.rank == 0) {
     RETURN_IF_ERROR(CheckData(order, point.checkpoint->manifest().data, *rank.corpus, log)) << point.checkpoint->path();
   }
+  const absl::Time began = Clock::GetSteadyClock().TimeNow();
   RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.strategy));
+  const absl::Duration read = read_until_now + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;
   if (order.rank != 0) return absl::OkStatus();
-  log << "goes on after step " << manifest.step << " from " << point.checkpoint->path() << std::endl;
+  log << absl::StrFormat("goes on after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
+                         absl::ToDoubleSeconds(read))
+      << std::endl;
   link.Tell(RestoredFact{.step = manifest.step,
                          .path = point.checkpoint->path(),
                          .manifest_hash = std::string(point.checkpoint->manifest_hash())});
@@ -306,12 +313,16 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   ASSIGN_OR_RETURN(rank->device, ChooseDevice(order));
   RETURN_IF_ERROR(OpenData(order, *rank, log));
   RestorePoint point;
+  Clock& clock = Clock::GetSteadyClock();
+  absl::Duration reading;
   if (order.rank == 0) {
     ASSIGN_OR_RETURN(rank->folder, RunFolder::Take({.folder = order.config.checkpoint_dir,
                                                     .job_id = order.job_id,
                                                     .generation = order.generation,
                                                     .wait = kFolderWait}));
+    const absl::Time began = clock.TimeNow();
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, rank->folder->settled(), file_system));
+    reading += clock.TimeNow() - began;
     RETURN_IF_ERROR(rank->folder->MarkSettled());
   }
   // What is trained on a GPU is drawn here and moved there.
@@ -320,13 +331,15 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));
   RETURN_IF_ERROR(AgreeOnData(order, *rank, log));
+  const absl::Time agreeing = clock.TimeNow();
   ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
+  reading += clock.TimeNow() - agreeing;
   if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
   if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
-  RETURN_IF_ERROR(Restore(order, point, link, *rank, log));
+  RETURN_IF_ERROR(Restore(order, point, reading, link, *rank, log));
   RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
   for (const auto& group : rank->groups->owned) {
     RETURN_IF_ERROR(WarmUp(*group)) << "while warming up the " << group->name();

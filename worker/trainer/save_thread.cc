@@ -17,6 +17,7 @@
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "common/steady_cond_var.h"
+#include "worker/checkpoint/fault_points.h"
 #include "worker/trainer/throttle.h"
 
 namespace trainyard {
@@ -289,6 +290,7 @@ void SaveThread::WriteForever(const std::shared_ptr<State>& state) {
 
 absl::Status SaveThread::WriteAll(State& state, Work& work, uint64_t& bytes) {
   const SaveTask& task = work.task;
+  RETURN_IF_ERROR(FaultPoint("snapshot"));
   if (task.may_write != nullptr) {
     RETURN_IF_ERROR(task.may_write());
   }

@@ -66,6 +66,7 @@ Saver::Saver(Parts parts)
   if (parts_.order.rank != 0) return;
   commits_ = std::make_unique<CommitThread>(
       CommitThread::Parts{.run_folder = config_.checkpoint_dir,
+                          .generation = parts_.order.generation,
                           .retention = {.keep = config_.checkpoint_keep, .keep_every = config_.checkpoint_keep_every},
                           .file_system = parts_.file_system,
                           .link = parts_.link,
