@@ -88,6 +88,7 @@ class SaveTest : public testing::Test {
   std::unique_ptr<CommitThread> NewCommits(FileSystem& disk = FileSystem::Real(), uint64_t keep = 0) {
     return std::make_unique<CommitThread>(
         CommitThread::Parts{.run_folder = folder_.path(),
+                            .generation = 2,
                             .retention = {.keep = keep},
                             .file_system = disk,
                             .link = link_,
