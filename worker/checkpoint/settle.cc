@@ -163,6 +163,8 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
     }
   }
   SweepTokens(run_folder, file_system);
+  // Whoever gave the newest its name may have been killed before it synced that: what is gone on from must stay.
+  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   return told;
 }
 

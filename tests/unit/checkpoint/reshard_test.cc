@@ -21,6 +21,7 @@ using ::testing::HasSubstr;
 class ReshardTest : public ::testing::Test {
  protected:
   ReshardTest() {
+    EXPECT_TRUE(MakeFolders(folder_ / "run").ok());
     auto saved = WriteCheckpoint(folder_ / "run", SmallManifest(7), state_.tensors(), FileSystem::Real());
     EXPECT_TRUE(saved.ok()) << saved.status();
     from_ = *Checkpoint::Open(saved->path);
