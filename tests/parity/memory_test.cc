@@ -31,15 +31,25 @@ struct Question {
   Strategy strategy = Strategy::kFsdp;
   RecomputeMode recompute = RecomputeMode::kNone;
   bool offload = false;
+  int64_t max_live_elements = 1000000000;
+  int64_t reuse_elements = 0;
+  int64_t tile_elements = 1 << 16;
 
   std::string ToString() const {
-    return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute), " ", offload);
+    return absl::StrCat(large_blocks, " ", static_cast<int>(strategy), " ", static_cast<int>(recompute), " ", offload,
+                        " ", max_live_elements, " ", reuse_elements, " ", tile_elements);
   }
   static Question Parse(const std::string& text) {
     std::istringstream in(text);
     int large = 0, strategy = 0, recompute = 0, offload = 0;
-    in >> large >> strategy >> recompute >> offload;
-    return {large != 0, static_cast<Strategy>(strategy), static_cast<RecomputeMode>(recompute), offload != 0};
+    Question question;
+    in >> large >> strategy >> recompute >> offload >> question.max_live_elements >> question.reuse_elements >>
+        question.tile_elements;
+    question.large_blocks = large != 0;
+    question.strategy = static_cast<Strategy>(strategy);
+    question.recompute = static_cast<RecomputeMode>(recompute);
+    question.offload = offload != 0;
+    return question;
   }
 };
 
@@ -64,8 +74,10 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
   ASSIGN_OR_RETURN(auto strategy,
                    Parallelize(*model, rank.mesh, communicators,
                                {.strategy = question.strategy,
+                                .reuse_elements = question.reuse_elements,
+                                .max_live_elements = question.max_live_elements,
                                 .recompute = {.mode = question.recompute},
-                                .optimizer_tile_elements = 1 << 16,
+                                .optimizer_tile_elements = question.tile_elements,
                                 .offload = {.optimizer = question.offload, .parameters = question.offload},
                                 .ledger = &ledger}));
   const int64_t sequences = question.large_blocks ? 1 : 4;
@@ -192,6 +204,35 @@ TEST(ReplicatedMemory, IsWholeOnEachRankButForWhatTheStrategyShards) {
   const Answer zero2 = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.strategy = Strategy::kZero2}).at(1);
   EXPECT_THAT(zero2.at("parameters"), near(all));
   EXPECT_THAT(zero2.at("before_update"), near(all + all / 2 + all));
+}
+
+// Units that are used again soon stay, as far as the limit on live elements lets them.
+TEST(ReleasePolicy, ChangesThePeak) {
+  const int64_t unit = SizesOf(ModelOf(true)).unit;
+  auto forward = [&](const Question& question) {
+    return Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, question).at(0).at("forward");
+  };
+  const int64_t freed = forward({});
+
+  const int64_t kept = forward({.reuse_elements = 1000000000});
+  const int64_t limited = forward({.max_live_elements = 1, .reuse_elements = 1000000000});
+
+  EXPECT_GE(kept, freed + unit / 2);
+  // One unit, and nothing ahead of it: less is impossible, for it must run.
+  EXPECT_LE(limited, freed - unit / 2);
+  const int64_t sharded = SizesOf(ModelOf(true)).all / 2;
+  EXPECT_GE(limited, sharded + unit);
+}
+
+TEST(OffloadedMemory, FallsWithSmallerTiles) {
+  auto buffers = [](int64_t tile_elements) {
+    return Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true, .tile_elements = tile_elements})
+        .at(0)
+        .at("buffers");
+  };
+  const int64_t large = buffers(1 << 20), small = buffers(1 << 16);
+  // Masters and two moments of two tiles.
+  EXPECT_GE(large - small, 2 * 3 * 4 * ((1 << 20) - (1 << 16)) / 2);
 }
 
 TEST(OffloadedMemory, LeavesGradientsAndTwoTilesOnTheDevice) {
