@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "worker/data/sampler.h"
 #include "worker/parallel/buckets.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/placement.h"
@@ -123,6 +124,25 @@ TEST(CutBuckets, TakesParametersInOrderAndClosesABucketOnceItIsFull) {
   EXPECT_THAT(CutBuckets({10, 5, 20, 5}, {3, 2, 1, 0}, 25), ElementsAre(ElementsAre(3, 2), ElementsAre(1, 0)));
   EXPECT_THAT(CutBuckets({1, 2, 3}, {2, 1, 0}, 1000), ElementsAre(ElementsAre(2, 1, 0)));
   EXPECT_THAT(CutBuckets({100, 100, 7}, {0, 1}, 10), ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+// Over an epoch, whose end falls within a step, as Trainer::Compute takes them.
+TEST(DealStep, RanksSeeDisjointSamplesThatMakeUpTheData) {
+  constexpr uint64_t kSamples = 101;
+  constexpr int64_t kGlobal = 12, kMicro = 3;
+  const Sampler sampler(kSamples, 7);
+  for (int world : {1, 2, 3, 4, 8}) {
+    std::vector<int> seen(kSamples);
+    for (uint64_t position = 0; position < kSamples; position += kGlobal) {
+      for (int rank = 0; rank < world; ++rank) {
+        for (int64_t index : DealStep(kGlobal, kMicro, rank, world).micro_batches) {
+          const uint64_t first = position + static_cast<uint64_t>(index * kMicro);
+          for (uint64_t i = first; i < std::min(first + kMicro, kSamples); ++i) seen[sampler.At(i)]++;
+        }
+      }
+    }
+    EXPECT_THAT(seen, testing::Each(1)) << world << " ranks";
+  }
 }
 
 TEST(DealStep, DealsLikeCards) {
