@@ -87,6 +87,12 @@ def state_bytes(measured):
     return held, least, held / least
 
 
+def exchanges(measured):
+    told = measured["exchanges"]
+    legacy, ddp = (sum(told[side]["exchanges"].values()) for side in ("legacy", "ddp"))
+    return ddp, legacy, legacy / ddp
+
+
 def make_rows():
     rows = []
     for name, what, bars, aims in AGAINST:
@@ -106,6 +112,8 @@ def make_rows():
                 ("ours-recompute", "ours-ddp")),
         run.Row("state-bytes", "bytes a rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)", "ratio", "lower",
                 1.02, 1.01, state_bytes, ("ours-fsdp",)),
+        run.Row("exchanges", "exchanges a step, simulated: legacy DataParallel ÷ DDP", "ratio", "higher", 5, 5, exchanges,
+                ("exchanges",)),
     ]
     return rows
 
@@ -123,6 +131,7 @@ def make_measures(folder):
         against = PEERS.get(name.removeprefix("ours-"))
         for side in ("installed", "tuned") if against else ():  # beside ours, so that both meet the same moment
             measures[name.replace("ours", side, 1)] = peer(*against, side == "tuned")
+    measures["exchanges"] = lambda: sides.run_exchanges(LAB_10M, folder)
     return measures
 
 
@@ -156,7 +165,7 @@ def measure(rows, table, rounds, folder, tell):
 
 
 def strategy_lines(found, skipped):
-    kinds = sorted({kind for runs in found.values() for one in runs for kind in one.memory})
+    kinds = sorted({kind for name in TABLE for one in found.get(name, []) for kind in one.memory})
     lines = ["", "| Run (settings on lab-10m) | tokens/s | exposed communication | final loss | "
              + "".join(f"{kind}, peak MB | " for kind in kinds), "|" + "---|" * (4 + len(kinds))]
     for name in TABLE:
@@ -205,7 +214,7 @@ def main():
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
     not_measured += [{"row": row.name, "what": f"{row.what} (aim {row.aim})", "why": no_gpu}
                      for row in gpu_rows if no_gpu and (not asked or row.name in asked)]
-    all_runs = {name: [dataclasses.asdict(one) for one in runs] for name, runs in found.items()}
+    all_runs = {name: [one if isinstance(one, dict) else dataclasses.asdict(one) for one in runs] for name, runs in found.items()}
     document = json.dumps({"machine": facts, "rounds": args.rounds, "rows": summaries, "not_measured": not_measured,
                            "runs": all_runs}, indent=1)
     text = run.table(facts, summaries, args.rounds)

@@ -164,6 +164,17 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     return Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3, last_loss=told["last_loss"])
 
 
+def run_exchanges(shape, folder):
+    """What the simulation of the legacy DataParallel counts (peers/exchanges.py)."""
+    torchrun = pathlib.Path(sys.executable).with_name("torchrun")
+    done = subprocess.run([str(torchrun), "--nproc-per-node", str(shape.ranks), str(PEERS / "exchanges.py")], capture_output=True,
+                          text=True, cwd=folder, timeout=LIMIT_S, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise MeasurementFailed(f"the simulation of DataParallel ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(lines[-1])
+
+
 def submit_to_main_s(folder, stubs):
     """Seconds from typing `trainctl submit` to the first rank having spoken to its daemon, coordinator and daemon being up.
 
