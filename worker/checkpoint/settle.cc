@@ -148,6 +148,9 @@ std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_
 
 absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
                                                         FileSystem& file_system) {
+  // Whoever gave a checkpoint its name may have been killed before it synced that: what is gone on from must stay, and
+  // what it replaced may go only then.
+  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
   std::vector<std::string> told;
   for (const std::string& name : names) {
@@ -163,8 +166,6 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
     }
   }
   SweepTokens(run_folder, file_system);
-  // Whoever gave the newest its name may have been killed before it synced that: what is gone on from must stay.
-  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
   return told;
 }
 

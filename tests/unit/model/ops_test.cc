@@ -216,12 +216,15 @@ TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyTh
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       at::set_num_threads(1);
       const auto own = run(type, nullptr);
+      at::Tensor tx = Leaf(x.to(type)), tw = Leaf(w.to(type)), tb = Leaf(b.to(type));
+      const auto theirs = NormWithGradients({tx, at::layer_norm(tx, {columns}, tw, tb, 1e-5)}, weights, {tx, tw, tb});
       at::set_num_threads(2);
       Taker taker({at::zeros({columns}), at::zeros({columns})});
       const auto through = run(type, &taker);
       for (size_t i = 0; i < exact.size(); ++i) {
-        EXPECT_LT(RelativeDifference(own[i], exact[i]), type == at::kFloat ? 3e-6 : 3e-2)
-            << columns << " " << type << i;
+        // Rows of two values that are nearly alike are beyond any kernel of that type: no worse than LibTorch's there.
+        const double limit = std::max(type == at::kFloat ? 3e-6 : 3e-2, 2 * RelativeDifference(theirs[i], exact[i]));
+        EXPECT_LT(RelativeDifference(own[i], exact[i]), limit) << columns << " " << type << i;
         if (i >= 2) continue;
         EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
       }
