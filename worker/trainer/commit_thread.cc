@@ -26,6 +26,9 @@ constexpr absl::Duration kLeaveWait = absl::Seconds(2);
 // Complete checkpoints that wait for the coordinator's word; a further one takes the oldest's place.
 constexpr size_t kMostWaiting = 2;
 
+// Written by all ranks and not looked at yet, with the one that is.
+constexpr ptrdiff_t kMostBehind = 2;
+
 // Complete under its partial name.
 struct Ready {
   CommitTask task = {};
@@ -306,6 +309,14 @@ void CommitThread::Discard(const SaveKey& save) {
   state_->changed.SignalAll();
 }
 
+bool CommitThread::AwaitRoom(absl::Duration limit) {
+  absl::MutexLock lock(&state_->mu);
+  return state_->changed.AwaitFor(&state_->mu, limit, [this] {
+    const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
+    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kMostBehind;
+  });
+}
+
 void CommitThread::PruneConfirmed() {
   const uint64_t acknowledged = state_->parts.link.acknowledged();
   absl::MutexLock lock(&state_->mu);
@@ -315,6 +326,7 @@ void CommitThread::PruneConfirmed() {
     state_->told.pop_front();
   }
   if (!confirmed.has_value()) return;
+  if (!state_->tasks.empty() && std::holds_alternative<State::Pruning>(state_->tasks.back())) state_->tasks.pop_back();
   state_->tasks.push_back(State::Pruning{*confirmed});
   state_->changed.SignalAll();
 }

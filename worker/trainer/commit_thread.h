@@ -56,6 +56,9 @@ class CommitThread {
   void Commit(CommitTask task);
   // A save that some rank could not write.
   void Discard(const SaveKey& save);
+  // Waits up to `limit` until another save would find at most one before it. A loop that saves faster than this thread
+  // can name must wait: what piles up here is disk.
+  bool AwaitRoom(absl::Duration limit);
   // Looks for facts that the coordinator has confirmed, and removes what need not stay then. Cheap.
   void PruneConfirmed();
 

@@ -108,9 +108,14 @@ void Saver::AddTerms(AgreementTerms& terms) const {
     terms.give_up = GivesUp() ? 1 : 0;
   }
   if (under_way_ == nullptr) return;
-  const std::optional<SaveEnd> end = thread_.ended();
+  const std::optional<SaveEnd> end = Ended();
   terms.saves_ended = end.has_value() ? 1 : 0;
   terms.saves_failed = end.has_value() && !end->status.ok() ? 1 : 0;
+}
+
+std::optional<SaveEnd> Saver::Ended() const {
+  if (commits_ != nullptr && !commits_->AwaitRoom(absl::ZeroDuration())) return std::nullopt;
+  return thread_.ended();
 }
 
 void Saver::Hear(uint64_t step, uint64_t of_step, const AgreementTerms& sum) { Settle(step, HeardOf(of_step, sum)); }
@@ -248,7 +253,8 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
   double* terms = terms_.mutable_data_ptr<double>();
   for (bool enough = false; policy_.under_way().has_value() && !enough;) {
     thread_.AwaitEnd(kSlice);
-    const std::optional<SaveEnd> end = thread_.ended();
+    if (commits_ != nullptr) commits_->AwaitRoom(kSlice);
+    const std::optional<SaveEnd> end = Ended();
     const bool leads = parts_.order.rank == 0;
     terms[0] = end.has_value() ? 1 : 0;
     terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;

@@ -108,6 +108,8 @@ class Saver {
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
   // Collective: what rank 0's commit of `step` has come to.
   absl::StatusOr<bool> AwaitComplete(uint64_t step);
+  // How this rank's part has ended, so that another save could begin; none: it has not, or what it leads to piles up.
+  std::optional<SaveEnd> Ended() const;
   // Over all ranks, of terms_.
   absl::Status AddUp();
   bool GivesUp() const;

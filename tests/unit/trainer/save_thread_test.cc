@@ -252,6 +252,23 @@ TEST_F(SaveTest, CoordinatorAway_TwoStayComplete_AThirdTakesTheOldestsPlace) {
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
 }
 
+TEST_F(SaveTest, ADiskThatIsBehind_LeavesNoRoomForAThird) {
+  SmallState state(1);
+  for (uint64_t step : {5, 6}) WriteAll(state, step);
+  StuckDisk disk;
+  auto commits = NewCommits(disk);
+  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+
+  commits->Commit(CommitOf(state, 5));
+  disk.reached.WaitForNotification();  // its manifest is to be written
+  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+  commits->Commit(CommitOf(state, 6));
+  EXPECT_FALSE(commits->AwaitRoom(absl::ZeroDuration()));
+
+  disk.go.Notify();
+  EXPECT_TRUE(commits->AwaitRoom(absl::InfiniteDuration()));
+}
+
 TEST_F(SaveTest, ARefusedOne_IsRemovedAndTold) {
   SmallState state(1);
   WriteAll(state, 5);
