@@ -1,0 +1,175 @@
+"""kill -9 at every place of a save, of whoever takes part in it: a rank, a shim, a daemon, a host, the coordinator, all at once.
+
+Afterwards the newest checkpoint that was told loads, nothing incomplete is used, nothing is left lying about, and the losses are
+those of a run that nobody disturbed. TRAINYARD_CHECKPOINT_KILLS=1000 kills that often; TRAINYARD_FAULTS_SEED repeats a lot.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+
+import pytest
+
+import fault_loop
+import harness
+
+KILLS = int(os.environ.get("TRAINYARD_CHECKPOINT_KILLS", "68"))
+# Points that each rank passes in a save, and those of rank 0 alone; with how often it does so.
+OF_EACH_RANK = {"snapshot": 1, "create:partial:before": 1, "create:shard:before": 1, "create:shard:after": 1,
+                "append:shard:before": 48, "append:shard:after": 48, "sync:shard:before": 1, "sync:shard:after": 1,
+                "create:part:before": 1, "create:part:after": 1, "append:part:before": 1, "append:part:after": 1,
+                "sync:part:before": 1, "sync:part:after": 1, "sync:partial:before": 1, "sync:partial:after": 1}
+OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:before": 1, "create:manifest:after": 1,
+             "append:manifest:before": 1, "append:manifest:after": 1, "sync:manifest:before": 1, "sync:manifest:after": 1,
+             "ready": 1, "grant": 1, "rename:partial:before": 1, "rename:partial:after": 1, "sync:run:before": 1,
+             "sync:run:after": 1, "commit": 1, "rename:step:before": 1, "rename:step:after": 1, "remove:partial:before": 1,
+             "remove:partial:after": 1}
+SAVE_EVERY = 50
+LEFT_BY_A_RUN = {".lock", ".fence", ".settled", "metrics.jsonl"}
+
+
+def draw_faults(seed, count):
+    """Every point with the rank that is there as the victim, then all of them with others, as often as it takes."""
+    chance = random.Random(seed)
+    points = [(point, rank, passes) for rank in (0, 1) for point, passes in OF_EACH_RANK.items()]
+    points += [(point, 0, passes) for point, passes in OF_RANK_0.items()]
+    victims = fault_loop.TRAINERS_DIE[1:] + fault_loop.TRAINERS_LIVE
+    faults = []
+    for index in range(count):
+        point, rank, passes = points[index % len(points)]
+        victim = "self" if index < len(points) else chance.choice(victims)
+        nth = passes * chance.randint(1, 3) + chance.randint(1, passes)  # in a save after the first
+        faults.append(fault_loop.Fault(point, rank, victim, nth))
+    chance.shuffle(faults)
+    return faults
+
+
+def restores_in_order(told):
+    """Every restore point is at least as new as the newest checkpoint told before it."""
+    newest, restores = 0, 0
+    for event in told:
+        if event.HasField("checkpoint"):
+            newest = event.checkpoint.step
+        if event.HasField("notice") and "restored from step " in event.notice.text:
+            step = int(event.notice.text.partition("restored from step ")[2].partition(",")[0])
+            assert step >= newest, f"restored from step {step}, though {newest} was saved: {event.notice.text}"
+            assert "could not be used" not in event.notice.text, event.notice.text
+            newest, restores = step, restores + 1
+    return restores
+
+
+def assert_nothing_lies_about(run_folder):
+    left = {path.name for path in pathlib.Path(run_folder).iterdir()} - LEFT_BY_A_RUN
+    assert all(name.startswith("step-") and "." not in name for name in left), left
+
+
+@pytest.mark.slow
+def test_killed_at_every_place_of_a_save_the_job_goes_on_from_the_newest_checkpoint(cluster, tmp_path):
+    seed = os.environ.get("TRAINYARD_FAULTS_SEED") or str(random.SystemRandom().getrandbits(32))
+    print(f"TRAINYARD_FAULTS_SEED={seed}")
+    run = tmp_path / "run"
+    loop = fault_loop.FaultLoop(cluster)
+    loop.start()
+    schedule = {"kind": "constant", "warmup_steps": 0}
+    job = loop.submit(draw_faults(seed, KILLS), run_folder=run, train__steps=1_000_000, train__schedule=schedule,
+                      checkpoint__every_steps=SAVE_EVERY, checkpoint__keep=3, recovery__max_restarts=100_000)
+
+    kills = 0
+    for fault in loop.carry_out():
+        kills += 1
+        print(f"{kills}: {fault}", flush=True)
+
+    harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
+    at = cluster.get(job).job.last_step
+    cluster.wait_for_step(job, at + 2 * SAVE_EVERY)
+    cluster.trainctl("cancel", job)
+    view = cluster.wait_for_end(job)
+    assert view.state_name == "CANCELLED", view.job.reason
+    assert kills >= KILLS
+    restores_in_order(cluster.watch(job))
+    assert_nothing_lies_about(run)
+    cluster.trainctl("checkpoint", "verify", run)
+    assert view.job.checkpoints[-1].step >= at
+    losses = harness.metrics_steps(run)
+    assert sorted(losses) == list(range(1, len(losses) + 1))
+    again = cluster.submit(run_folder=tmp_path / "undisturbed", train__steps=len(losses), train__schedule=schedule)
+    assert cluster.wait_for_end(again).state_name == "SUCCEEDED"
+    undisturbed = harness.metrics_steps(tmp_path / "undisturbed")
+    assert {step: losses[step] for step in undisturbed} == undisturbed
+
+
+def test_a_store_that_is_gone_costs_no_checkpoint(cluster, tmp_path):
+    """Everything is killed while a save is complete but for its name, and coordinator and daemons forget all they knew."""
+    run = tmp_path / "run"
+    loop = fault_loop.FaultLoop(cluster)
+    loop.start()
+    loop.submit([fault_loop.Fault("rename:partial:before", 0, "all", 3)], run_folder=run, train__steps=1_000_000,
+                checkpoint__every_steps=SAVE_EVERY)
+    bring_back, loop.bring_back = loop.bring_back, lambda: None
+    for _ in loop.carry_out():
+        harness.wait_until(lambda: not harness.trainers(), "no trainer is left")
+    complete = 3 * SAVE_EVERY
+    for name in ("coordinator", "worker-h1", "worker-h2"):
+        shutil.rmtree(tmp_path / name)
+
+    bring_back()
+    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2, "both daemons are back", 30)
+    job = cluster.submit(run_folder=run, flags=["--resume"], train__steps=complete + 20)
+
+    assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
+    restored = [event.notice.text for event in cluster.watch(job) if event.HasField("notice") and "restored" in event.notice.text]
+    assert f"restored from step {complete}," in restored[0], restored
+    assert_nothing_lies_about(run)
+
+
+def newest_checkpoint(run):
+    return max(path for path in run.iterdir() if path.name.startswith("step-") and "." not in path.name)
+
+
+def flip_a_bit(folder, chance):
+    """Of any file of a checkpoint; returns which."""
+    file = chance.choice(sorted(folder.iterdir()))
+    at, bit = chance.randrange(file.stat().st_size), chance.randrange(8)
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)[0]
+        opened.seek(at)
+        opened.write(bytes([byte ^ 1 << bit]))
+    return f"bit {bit} of byte {at} of {file.name}"
+
+
+@pytest.mark.slow
+def test_twenty_flipped_bits_each_have_the_job_go_on_from_the_checkpoint_before(cluster, tmp_path):
+    run, chance = tmp_path / "run", random.Random(7)
+    loop = fault_loop.FaultLoop(cluster)
+    loop.start()
+    faults = [fault_loop.Fault("rename:step:before", 0, "self", 2) for _ in range(20)]
+    job = loop.submit(faults, run_folder=run, train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY, checkpoint__keep=4,
+                      recovery__max_restarts=1000)
+    flips = []
+
+    # Rank 0 waits where it removes an old checkpoint, so nothing newer gets its name; the newest is the next generation's.
+    original_kill = loop.kill
+
+    def flip_and_kill(fault, pid):
+        newest = newest_checkpoint(run)
+        step = int(newest.name.removeprefix("step-"))
+        harness.wait_until(lambda: any(each.step == step for each in cluster.get(job).job.checkpoints), f"{newest} is recorded")
+        flips.append((step, flip_a_bit(newest, chance)))
+        original_kill(fault, pid)
+
+    loop.kill = flip_and_kill
+    for _ in loop.carry_out():
+        pass
+
+    harness.wait_until(lambda: cluster.get(job).job.restarts >= 20 and cluster.get(job).state_name == "RUNNING", "it runs again")
+    why = cluster.trainctl("why", job).stdout
+    notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]
+               if "could not be used" in (text := json.dumps(line))]
+    for step, what in flips:
+        assert any(f"step {step} could not be used" in text for text in notices), f"{what} of step {step} is not told: {why}"
+    cluster.trainctl("cancel", job)
+    assert cluster.wait_for_end(job).state_name == "CANCELLED"
+    cluster.trainctl("checkpoint", "verify", run)

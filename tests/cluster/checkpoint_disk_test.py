@@ -1,0 +1,114 @@
+"""Saves on disks that are full, read-only or slow, and under a clock that is set back: told by name, and training goes on."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+import harness
+
+SAVE_EVERY = 20
+
+
+def start_with_rules(cluster, monkeypatch, rules):
+    monkeypatch.setenv("TRAINYARD_FAULT_POINTS", rules)
+    cluster.start_coordinator()
+    cluster.start_worker("h1", slots=2)
+
+
+def notices(cluster, job, words):
+    return [event.notice.text for event in cluster.watch(job) if event.HasField("notice") and words in event.notice.text]
+
+
+def names_in(run_folder):
+    return {path.name for path in run_folder.iterdir() if path.name.startswith("step-")}
+
+
+@pytest.mark.parametrize("act, words", [("enospc", "No space left on device"), ("eio", "Input/output error"),
+                                        ("erofs", "Read-only file system")])
+@pytest.mark.parametrize("point", ["create:shard:before", "sync:shard:before", "create:manifest:before",
+                                   "rename:partial:before"])
+def test_a_save_that_the_disk_refuses_is_told_by_name_and_costs_no_restart(cluster, tmp_path, monkeypatch, point, act, words):
+    start_with_rules(cluster, monkeypatch, f"rank=0,point={point},nth=2,do={act}")
+
+    job = cluster.submit(run_folder=tmp_path / "run", train__steps=4 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    told = notices(cluster, job, "could not save")
+    assert len(told) == 1 and words in told[0] and str(tmp_path / "run") in told[0] and "training goes on" in told[0], told
+    assert view.job.checkpoints[-1].step == 4 * SAVE_EVERY
+    assert not [name for name in names_in(tmp_path / "run") if "." in name]
+    cluster.trainctl("checkpoint", "verify", tmp_path / "run")
+
+
+def test_a_slow_disk_costs_no_save_and_no_restart(cluster, tmp_path, monkeypatch):
+    start_with_rules(cluster, monkeypatch, "point=append:*:before,do=slow:5ms;point=sync:*:before,do=slow:100ms")
+
+    job = cluster.submit(run_folder=tmp_path / "run", train__steps=3 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    assert [checkpoint.step for checkpoint in view.job.checkpoints] == [SAVE_EVERY, 2 * SAVE_EVERY, 3 * SAVE_EVERY]
+
+
+def test_a_variable_with_mistakes_refuses_the_job_and_names_them(cluster, tmp_path, monkeypatch):
+    start_with_rules(cluster, monkeypatch, "point=sync:shrad:before,do=kill;point=grant,do=explode")
+
+    job = cluster.submit(run_folder=tmp_path / "run", train__steps=5)
+
+    view = cluster.wait_for_end(job)
+    assert view.state_name == "FAILED"
+    for words in ("TRAINYARD_FAULT_POINTS", "sync:shrad:before", "do=explode"):
+        assert words in view.job.reason, view.job.reason
+
+
+class SetBack:
+    """A coordinator and a daemon whose wall clocks, and their trainers', go back by an hour when told."""
+
+    def __init__(self, cluster, folder, monkeypatch):
+        self.file = folder / "back"
+        programs = folder / "programs"
+        programs.mkdir()
+        library = programs / "clock_back.so"
+        source = harness.ROOT / "tests" / "cluster" / "clock_back.c"
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", source, "-o", library], check=True)
+        for name in ("trainyard-worker", "trainyard-shim"):
+            shutil.copy2(harness.BIN / name, programs / name)
+        trainer = programs / "trainyard-trainer"
+        trainer.write_text(f'#!/bin/sh\nexport LD_PRELOAD={library} CLOCK_BACK={self.file}\n'
+                           f'exec {harness.BIN}/trainyard-trainer "$@"\n')
+        trainer.chmod(0o755)
+        with monkeypatch.context() as during:
+            during.setenv("CLOCK_BACK", str(self.file))
+            during.setenv("LD_PRELOAD", str(library))
+            cluster.start_coordinator()
+            hosts = cluster._server_info().hosts
+            cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2,
+                                        "--name", "h1", "--state", folder / "worker-h1", "--metrics", "", "--health", ""])
+        harness.wait_until(lambda: cluster._server_info().hosts > hosts, "worker h1 attaches")
+
+    def go_back(self):
+        self.file.touch()
+
+
+def test_a_clock_that_is_set_back_holds_no_save_up_and_hides_no_checkpoint(cluster, tmp_path, monkeypatch):
+    clock = SetBack(cluster, tmp_path, monkeypatch)
+    job = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY)
+    newest = lambda: max((checkpoint.step for checkpoint in cluster.get(job).job.checkpoints), default=0)
+    before = harness.wait_until(newest, "a checkpoint is made")
+
+    clock.go_back()
+    harness.wait_until(lambda: newest() >= before + 3 * SAVE_EVERY, "three more are made")
+    at = newest()
+    os.kill(cluster.get(job).pid_of(0), signal.SIGKILL)
+    harness.wait_until(lambda: newest() > at + SAVE_EVERY, "the next generation saves, too")
+    cluster.trainctl("cancel", job)
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("CANCELLED", 1), view.job.reason
+    restored = notices(cluster, job, "restored from")
+    assert int(restored[0].partition("from step ")[2].partition(",")[0]) >= at, restored
+    assert not [name for name in names_in(tmp_path / "run") if "." in name]

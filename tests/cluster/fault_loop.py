@@ -1,0 +1,209 @@
+"""A job that is killed at named points of its saves, again and again, and goes on.
+
+    loop = FaultLoop(cluster)
+    loop.start()                       # a coordinator and two daemons with a rank each
+    job = loop.submit(faults, ...)
+    for fault in loop.carry_out():
+        ...                            # after each kill
+
+A fault is a point at which a rank waits (docs/fault-points.md) and whom SIGKILL meets meanwhile. Trainers read their rules when
+they start, so those of a generation are written before it: some whose victims leave the trainers alive, and one that ends them.
+"""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import signal
+
+import grpc
+
+import harness
+import processes
+
+# Whom a kill may meet; all but the first two leave both trainers alone.
+TRAINERS_DIE = ("self", "other", "shim", "host", "all")
+TRAINERS_LIVE = ("daemon", "coordinator")
+NUMBERS = itertools.count(1)
+ALONG = 2  # faults of the second kind that a generation is given besides one of the first
+HOSTS = ("h1", "h2")
+
+
+@dataclasses.dataclass
+class Fault:
+    point: str
+    rank: int
+    victim: str
+    nth: int
+    number: int = dataclasses.field(default_factory=lambda: next(NUMBERS))
+    attempt: int = 0
+
+    def __str__(self):
+        return f"{self.victim} when rank {self.rank} is at {self.point} for time {self.nth}"
+
+
+class FaultLoop:
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.folder = cluster.folder / "faults"
+        self.folder.mkdir()
+        self.rules = self.folder / "rules"
+        self.port = harness.free_port()
+        self.daemons = {}
+        self.job = None
+        self.num_written = 0
+
+    def start(self):
+        self.write([])
+        os.environ["TRAINYARD_FAULT_POINTS"] = f"@{self.rules}"
+        try:
+            self.cluster.start_coordinator(port=self.port)
+            for name in HOSTS:
+                self.daemons[name] = self.cluster.start_worker(name, slots=1)
+        finally:
+            del os.environ["TRAINYARD_FAULT_POINTS"]
+
+    def submit(self, faults, **keys):
+        """The rules of its first generation lie there before it starts."""
+        self.waiting = list(faults)
+        self.armed = self.arm(self.waiting)
+        self.job = self.cluster.submit(**keys)
+        return self.job
+
+    # Rules
+
+    def gate(self, fault):
+        return self.folder / f"{fault.number}.{fault.attempt}"
+
+    def write(self, faults):
+        lines = []
+        for fault in faults:
+            gate = self.gate(fault)
+            lines.append(f"rank={fault.rank},point={fault.point},nth={fault.nth},once={gate}.once,do=wait:{gate}")
+        partial = self.rules.with_suffix(".partial")
+        partial.write_text("\n".join(lines))
+        partial.replace(self.rules)
+
+    def waiter(self, fault):
+        """The process that waits at this fault's point; None: nobody came there yet."""
+        try:
+            return int((self.folder / (self.gate(fault).name + ".reached")).read_text() or 0)
+        except FileNotFoundError:
+            return None
+
+    # Processes
+
+    def trainer(self, rank):
+        return next((pid for pid, line in harness.trainers().items() if f"--rank {rank} " in line + " "), None)
+
+    def kill_pid(self, pid):
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def shim_of(self, pid):
+        stat = processes._stat(pid) if pid else None
+        return stat[1] if stat and processes.name_of(stat[1]).startswith("trainyard-shim") else None
+
+    def kill_program(self, program):
+        program.signal(signal.SIGKILL)
+        program.wait()
+
+    def kill(self, fault, pid):
+        other, host = self.trainer(1 - fault.rank), self.host_of(pid)
+        if fault.victim in ("self", "host", "all"):
+            self.kill_pid(self.shim_of(pid) if fault.victim != "self" else None)
+            self.kill_pid(pid)
+        if fault.victim in ("other", "all"):
+            self.kill_pid(self.shim_of(other) if fault.victim == "all" else None)
+            self.kill_pid(other)
+        if fault.victim == "shim":
+            self.kill_pid(self.shim_of(pid))
+        for name in {"daemon": [host], "host": [host], "all": HOSTS}.get(fault.victim, ()):
+            self.kill_program(self.daemons[name])
+        if fault.victim in ("coordinator", "all"):
+            self.kill_program(self.cluster.coordinator)
+
+    def host_of(self, pid):
+        """By the daemon's state folder, below which a trainer's own files lie."""
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return next(name for name in HOSTS if f"worker-{name}/" in environment)
+
+    def bring_back(self):
+        """Whatever is dead of coordinator and daemons."""
+        os.environ["TRAINYARD_FAULT_POINTS"] = f"@{self.rules}"
+        try:
+            address = self.cluster.coordinator.address
+            if not self.cluster.coordinator.alive():
+                self.cluster.coordinator = self.cluster.start(
+                    "coordinator", [harness.BIN / "trainyard-coordinator", "--listen", address, "--metrics", "", "--state",
+                                    self.cluster.folder / "coordinator"])
+                self.cluster.coordinator.address = address
+            for name, program in self.daemons.items():
+                if not program.alive():
+                    self.daemons[name] = self.cluster.start(
+                        f"worker-{name}", [harness.BIN / "trainyard-worker", "--coordinator", address, "--slots", 1, "--name",
+                                           name, "--state", self.cluster.folder / f"worker-{name}"])
+        finally:
+            del os.environ["TRAINYARD_FAULT_POINTS"]
+
+    # The loop
+
+    def carry_out(self, seconds=120.0):
+        """Makes every fault happen, in some order; yields each when whoever it met is dead and, of the daemons, back again."""
+        waiting, armed = self.waiting, self.armed
+        while armed:
+            fault, pid = harness.wait_until(lambda: self.reached(armed), f"one of {[str(each) for each in armed]}; rules "
+                                            f"{self.rules.read_text()!r}", seconds)
+            armed.remove(fault)
+            alive = bool(processes._stat(pid)) and processes._stat(pid)[0] != "Z"
+            if not alive:  # another fault was quicker: it is made again
+                fault.attempt += 1
+                waiting.insert(0, fault)
+                self.gate(fault).touch()
+                if not any(each.victim in TRAINERS_DIE for each in armed):
+                    armed = self.arm(waiting, armed)
+                continue
+            if fault.victim in TRAINERS_DIE:
+                # The next generation's rules lie there before it starts.
+                left, armed = armed, []
+                for each in left:
+                    self.gate(each).touch()
+                    each.attempt += 1
+                    waiting.insert(0, each)
+                armed = self.arm(waiting)
+            self.kill(fault, pid)
+            self.gate(fault).touch()
+            self.bring_back()
+            yield fault
+            if waiting and not armed:  # of the kind that needs another generation to be told of them
+                armed = self.arm(waiting)
+                self.kill_pid(self.trainer(0))
+        self.write([])
+
+    def arm(self, waiting, armed=()):
+        """Takes the next faults from `waiting`: some that leave the trainers alive, and one that ends them."""
+        chosen = list(armed)
+        ends = any(fault.victim in TRAINERS_DIE for fault in chosen)
+        for fault in list(waiting):
+            if fault.victim in TRAINERS_DIE and not ends:
+                ends = True
+            elif fault.victim not in TRAINERS_LIVE or sum(each.victim in TRAINERS_LIVE for each in chosen) >= ALONG:
+                continue
+            waiting.remove(fault)
+            chosen.append(fault)
+        self.write(chosen)
+        return chosen
+
+    def reached(self, armed):
+        self.check_alive()
+        return next(((fault, pid) for fault in armed if (pid := self.waiter(fault))), None)
+
+    def check_alive(self):
+        try:
+            view = self.cluster.get(self.job)
+        except grpc.RpcError:
+            return
+        assert view.state_name not in harness.FINAL_STATES, f"{view.state_name}: {view.job.reason}"
