@@ -35,9 +35,11 @@ def checkpoint(*words, expect=0):
     return done
 
 
-def our_logits(run_folder, tokens):
-    shard = max(run_folder.glob("step-*")) / "shard-00000.safetensors"
-    words = [harness.BIN / "tests" / "gpt2_logits", shard, str(SIZES["heads"]), *map(str, tokens)]
+def our_logits(run_folder, step, tokens, folder):
+    """Of the weights as the ranks wrote them, put together in one file."""
+    checkpoint("reshard", run_folder, step, "--format", "full", "--out", folder / "whole")
+    weights = folder / "whole" / f"step-{step:08}" / "model.safetensors"
+    words = [harness.BIN / "tests" / "gpt2_logits", weights, str(SIZES["heads"]), *map(str, tokens)]
     return torch.tensor(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
 
 
@@ -52,7 +54,7 @@ def test_an_export_opens_in_transformers_with_every_key_and_our_logits(trained, 
     assert len(tokens) == SIZES["context"]
     with torch.no_grad():
         theirs = model.eval()(torch.tensor([tokens])).logits[0]
-    ours = our_logits(trained, tokens)
+    ours = our_logits(trained, 4, tokens, tmp_path)
     assert ours.shape == theirs.shape == (len(tokens), 256)
     assert (ours - theirs).abs().max() <= TOLERANCE
     assert ours.std() > 100 * TOLERANCE, "the comparison would say nothing"
@@ -89,7 +91,7 @@ def test_a_model_of_transformers_is_imported_and_trained_on(cluster, tmp_path):
 
     tokens = list(TEXT.encode())
     with torch.no_grad():
-        assert (our_logits(run, tokens) - model(torch.tensor([tokens])).logits[0]).abs().max() <= TOLERANCE
+        assert (our_logits(run, 0, tokens, tmp_path) - model(torch.tensor([tokens])).logits[0]).abs().max() <= TOLERANCE
     checkpoint("verify", run)
     sampled = subprocess.run([harness.BIN / "trainctl", "sample", run, "--tokens", "5", "--json"], check=True,
                              capture_output=True, text=True)
