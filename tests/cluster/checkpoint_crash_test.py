@@ -170,6 +170,8 @@ def test_twenty_flipped_bits_each_have_the_job_go_on_from_the_checkpoint_before(
                if "could not be used" in (text := json.dumps(line))]
     for step, what in flips:
         assert any(f"step {step} could not be used" in text for text in notices), f"{what} of step {step} is not told: {why}"
+    # What is damaged stays until its step comes again.
+    harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips), "they are replaced")
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
     cluster.trainctl("checkpoint", "verify", run)
