@@ -55,11 +55,7 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
   // To be paused or restarted it saves before it leaves, too; what is cancelled already is left to end as it does.
   const v1::JobRecord::Ending ending = job.record.ending();
   if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
-  job.record.set_ending(v1::JobRecord::ENDING_CANCEL);
-  job.record.set_ending_reason(text);
-  turn.Decide(job, "operator", "info", text);
-  turn.SetReason(job, std::move(text));
-  turn.Save(job);
+  ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
   return absl::OkStatus();
 }
 

@@ -112,6 +112,14 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
   }
 }
 
+void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason) {
+  job.record.set_ending(ending);
+  job.record.set_ending_reason(reason);
+  turn.Decide(job, "operator", "info", reason);
+  turn.SetReason(job, std::move(reason));
+  turn.Save(job);
+}
+
 void UndoStop(Turn& turn, Job& job, const std::string& why) {
   const v1::JobRecord::Ending ending = job.record.ending();
   std::string text =

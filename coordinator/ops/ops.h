@@ -64,6 +64,8 @@ void DecideFailure(Turn& turn, Job& job);
 // The group is to end although nothing has failed, at a step and with a save unless `now`; what becomes of the job then
 // is recorded. REQUIRES: the state is PLACED, STARTING, RUNNING or RECOVERING.
 void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now);
+// For a group that is being ended already, by EndGroup: something else becomes of it.
+void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason);
 // What runs of a job that was held is ended after all, as an operator asked.
 void ReleaseHeld(Turn& turn, Job& job);
 // The trainers are asked to stop at a step they agree on, and killed after the grace.

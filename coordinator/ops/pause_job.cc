@@ -32,11 +32,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
       if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
       if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) break;
       if (job.record.ending() == v1::JobRecord::ENDING_RESTART) {
-        job.record.set_ending(v1::JobRecord::ENDING_PAUSE);
-        job.record.set_ending_reason(reason);
-        turn.Decide(job, "operator", "info", reason);
-        turn.SetReason(job, std::move(reason));
-        turn.Save(job);
+        ChangeEnding(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason));
       }
       if (request.now()) {
         DropTrainers(turn, job);

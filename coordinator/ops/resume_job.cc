@@ -20,11 +20,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   std::string reason = WithReason("resumed", request.reason());
   if (being_paused) {
     // The group is still on its way out; it is formed anew at once.
-    job.record.set_ending(v1::JobRecord::ENDING_RESTART);
-    job.record.set_ending_reason(reason);
-    turn.Decide(job, "operator", "info", reason);
-    turn.SetReason(job, std::move(reason));
-    turn.Save(job);
+    ChangeEnding(turn, job, v1::JobRecord::ENDING_RESTART, std::move(reason));
     return absl::OkStatus();
   }
   uint64_t made = std::max(job.told.step(), job.head().last_step());
