@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
+#include "tests/parity/forwarding_communicator.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
 #include "worker/parallel/autograd_hooks.h"
@@ -31,36 +32,18 @@ namespace {
 constexpr uint64_t kSeed = 20;
 
 // The group of all ranks, which remembers what was summed since Forget.
-class Recorder final : public Communicator {
+class Recorder final : public ForwardingCommunicator {
  public:
-  explicit Recorder(Communicator& inner) : inner_(inner) {}
+  using ForwardingCommunicator::ForwardingCommunicator;
   void Forget() { summed_.clear(); }
   const std::vector<at::Tensor>& summed() const { return summed_; }
 
-  int rank() const override { return inner_.rank(); }
-  int world_size() const override { return inner_.world_size(); }
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     summed_.push_back(tensor);
-    return inner_.AllReduceSum(tensor);
+    return inner().AllReduceSum(tensor);
   }
-  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-    return inner_.Broadcast(tensor, root);
-  }
-  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-    return inner_.AllGather(out, in);
-  }
-  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    return inner_.ReduceScatterSum(out, in);
-  }
-  std::unique_ptr<Collective> Barrier() override { return inner_.Barrier(); }
-  absl::Status Meet(absl::Duration limit) override { return inner_.Meet(limit); }
-  void Abort(absl::string_view reason) override { inner_.Abort(reason); }
-  at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_.NewBuffer(numel, type); }
-  void Progress() override { inner_.Progress(); }
-  CollectiveProgress progress() const override { return inner_.progress(); }
 
  private:
-  Communicator& inner_;
   std::vector<at::Tensor> summed_;
 };
 

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/parity/forwarding_communicator.h"
 #include "worker/collectives/group.h"
 #include "worker/parallel/data_parallel.h"
 
@@ -39,37 +40,27 @@ class DelayedGroups {
     }
   };
 
-  class LateCommunicator final : public Communicator {
+  class LateCommunicator final : public ForwardingCommunicator {
    public:
-    LateCommunicator(Communicator& inner, Clock& clock) : inner_(inner), clock_(clock) {}
-    Communicator& inner() { return inner_; }
-    int rank() const override { return inner_.rank(); }
-    int world_size() const override { return inner_.world_size(); }
+    LateCommunicator(Communicator& inner, Clock& clock) : ForwardingCommunicator(inner), clock_(clock) {}
     std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
       clock_.Tick();
-      return inner_.AllReduceSum(tensor);
+      return inner().AllReduceSum(tensor);
     }
     std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
       clock_.Tick();
-      return inner_.Broadcast(tensor, root);
+      return inner().Broadcast(tensor, root);
     }
     std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
       clock_.Tick();
-      return inner_.AllGather(out, in);
+      return inner().AllGather(out, in);
     }
     std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
       clock_.Tick();
-      return inner_.ReduceScatterSum(out, in);
+      return inner().ReduceScatterSum(out, in);
     }
-    std::unique_ptr<Collective> Barrier() override { return inner_.Barrier(); }
-    absl::Status Meet(absl::Duration limit) override { return inner_.Meet(limit); }
-    void Abort(absl::string_view reason) override { inner_.Abort(reason); }
-    at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override { return inner_.NewBuffer(numel, type); }
-    void Progress() override { inner_.Progress(); }
-    CollectiveProgress progress() const override { return inner_.progress(); }
 
    private:
-    Communicator& inner_;
     Clock& clock_;
   };
 
