@@ -205,18 +205,6 @@ def make_rows():
     ]
 
 
-def measure(rows, pairs, steps, folder, tell):
-    measures = make_measures(folder, steps)
-    wanted = [name for name in measures if any(name in row.measures for row in rows)]
-    for turn in range(pairs):
-        measured = {}
-        for name in wanted if turn % 2 == 0 else reversed(wanted):
-            tell(f"round {turn + 1} of {pairs}: {name}")
-            measured[name] = measures[name]()
-        for row in rows:
-            row.add(measured)
-
-
 def main():
     rows = make_rows()
     parser = argparse.ArgumentParser(prog="./dev bench checkpoints", description=__doc__,
@@ -239,7 +227,8 @@ def main():
         print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=args.folder) as folder:
         try:
-            measure(rows, args.pairs, args.steps, folder, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
+            run.measure(rows, make_measures(folder, args.steps), args.pairs,
+                        lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
     summaries = [row.summary() for row in rows]

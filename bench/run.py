@@ -88,8 +88,8 @@ def make_measures(folder):
     }
 
 
-def measure(rows, pairs, folder, tell):
-    measures = make_measures(folder)
+def measure(rows, measures, pairs, tell):
+    """Adds a figure to each row in every round. `measures`: the names of measurements, to functions."""
     wanted = [name for name in measures if any(name in row.measures for row in rows)]
     for turn in range(pairs):
         measured = {}
@@ -153,7 +153,8 @@ def main():
         print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
-            measure(rows, args.pairs, folder, lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
+            measure(rows, make_measures(folder), args.pairs,
+                    lambda line: print(f"bench: {line}", file=sys.stderr, flush=True))
         except sides.MeasurementFailed as failure:
             sys.exit(f"bench: {failure}")
     summaries = [row.summary() for row in rows]
