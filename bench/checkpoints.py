@@ -210,7 +210,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench checkpoints", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
-    parser.add_argument("--pairs", type=int, default=3, metavar="N", help="rounds (default 3)")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds (default 5)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N",
                         help=f"of the runs that train (default {STEPS}; fewer only show that a row runs)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")

@@ -111,11 +111,11 @@ void EndLeavers(Turn& turn, Job& job) {
   DropTrainers(turn, job);
 }
 
-// A stop waits for an evaluation or a save that is under way, within drop_by.
+// A stop waits for an evaluation or a save that is under way or is given its name, within drop_by.
 bool MayStillStop(const Turn& turn, const Job& job) {
   if (!job.stop || turn.now >= job.drop_by) return false;
   return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
-    bool busy = rank.phase == "save" || rank.phase == "evaluate";
+    bool busy = rank.phase == "save" || rank.phase == "evaluate" || rank.phase == "leaving";
     return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;
   });
 }

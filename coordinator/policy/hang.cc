@@ -332,6 +332,7 @@ class Judge {
   static std::string TellWhere(const RankStand& rank) {
     if (rank.phase == "evaluate") return absl::StrCat("the evaluation after step ", rank.last_step);
     if (rank.phase == "save") return absl::StrCat("the save after step ", rank.last_step);
+    if (rank.phase == "leaving") return absl::StrCat("the end after step ", rank.last_step);
     return absl::StrCat("step ", rank.last_step + 1);
   }
 

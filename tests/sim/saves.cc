@@ -137,7 +137,7 @@ void Trainer::TellSaved(uint64_t step) {
 
 // The others have left; rank 0 sees to it that what all have made has its name.
 void Trainer::FinishNamed(uint64_t step, bool stopped) {
-  SetPhase("save");
+  SetPhase("leaving");
   FinishWhenNamed(step, stopped, world_.engine.now());
 }
 

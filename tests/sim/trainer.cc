@@ -146,8 +146,8 @@ void Trainer::SendReport() {
 void Trainer::FillStand(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
-  const bool waits =
-      go_ && stage_ != Stage::kEnding && !group_->Computes(*this) && !(phase_ == "save" && id_.rank == 0);
+  const bool waits = go_ && stage_ != Stage::kEnding && !group_->Computes(*this) &&
+                     !((phase_ == "save" || phase_ == "leaving") && id_.rank == 0);
   v1::CommunicatorReport& communicator = *report.add_communicators();
   communicator.set_name("world");
   communicator.set_started(last_step_ + (waits ? 1 : 0));

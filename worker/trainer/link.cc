@@ -18,6 +18,8 @@ const char* PhaseName(Phase phase) {
       return "evaluate";
     case Phase::kSave:
       return "save";
+    case Phase::kLeaving:
+      return "leaving";
     case Phase::kEnded:
       return "ended";
   }

@@ -125,8 +125,9 @@ struct EvalRecord {
   double seconds = 0;
 };
 
-// Words of RankStatus.phase.
-enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kEnded };
+// Words of RankStatus.phase. Leaving: all is made, and the coordinator's word on the last save is waited for, which
+// takes as long as the network does; so it is no phase whose time is learned.
+enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
 const char* PhaseName(Phase phase);
 
 // Since the trainer began.

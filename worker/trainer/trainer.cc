@@ -295,7 +295,9 @@ absl::Status Trainer::SaveAndLeave() {
   ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
   leave_ = stop == 0 || saved;
   if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
-  if (leave_ || step_ == config_.steps) saver_.Finish(told_to_leave_);
+  if (!leave_ && step_ < config_.steps) return absl::OkStatus();
+  link_.ReportProgress(Phase::kLeaving, step_);
+  saver_.Finish(told_to_leave_);
   return absl::OkStatus();
 }
 

@@ -45,6 +45,10 @@ class CoreHangTest : public ::testing::Test {
     if (waits) world.set_waits_in(world.last_started());
     report.add_phase_times()->set_phase("train");
     report.mutable_phase_times(0)->set_longest_s(0.1);
+    if (save_s_ > 0) {
+      report.add_phase_times()->set_phase("save");
+      report.mutable_phase_times(1)->set_longest_s(save_s_);
+    }
     report.set_process_state(rank == stopped_ ? "T" : "S");
     report.set_silent(rank == stopped_);
     report.set_micro_batches_made(step_ * 2);
@@ -80,6 +84,7 @@ class CoreHangTest : public ::testing::Test {
   FakeHost host_{harness_, "w1", 4, 11};
   uint64_t step_ = 0;
   std::string phase_ = "train";
+  double save_s_ = 0;  // what a save took
   uint32_t culprit_ = 99;
   uint32_t stopped_ = 99;
   uint32_t slow_ = 99;
@@ -194,6 +199,18 @@ TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFro
 TEST_F(CoreHangTest, ASlowSaveIsNoHang) {
   Begin();
   phase_ = "save";
+  culprit_ = 0;
+
+  Speak(absl::Seconds(110));
+
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_THAT(Told("hang"), IsEmpty());
+}
+
+TEST_F(CoreHangTest, WaitingForTheWordOnTheLastSaveIsNoHang_HoweverFastSavesWere) {
+  Begin();
+  save_s_ = 0.4;
+  phase_ = "leaving";
   culprit_ = 0;
 
   Speak(absl::Seconds(110));

@@ -471,7 +471,7 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
   // The save of step 2 goes on while they train; for the last one all wait.
   const std::vector<Phase> expected = {Phase::kJoining, Phase::kReady,    Phase::kFirstStep, Phase::kTrain,
                                        Phase::kTrain,   Phase::kEvaluate, Phase::kTrain,     Phase::kEvaluate,
-                                       Phase::kSave,    Phase::kEnded};
+                                       Phase::kSave,    Phase::kLeaving,  Phase::kEnded};
   EXPECT_EQ(links[0].phases(), expected) << logs[0].str();
   EXPECT_EQ(links[1].phases(), expected) << logs[1].str();
   EXPECT_EQ(links[0].work().steps, 4u);
