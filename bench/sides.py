@@ -82,10 +82,9 @@ def text_file(folder):
     return path
 
 
-def memory_in(event):
-    """Step events tell it as a list of {kind, bytes, peak_bytes}, or by kind."""
-    told = event.get("memory") or {}
-    return told if isinstance(told, dict) else {use["kind"]: use for use in told}
+def memory_in(events):
+    """What they told last of it: a step has it only where it differs from the step before."""
+    return next((event["memory"] for event in reversed(events) if event.get("memory")), {})
 
 
 def run_ours(shape, folder, changes=None):
@@ -133,7 +132,7 @@ def run_ours(shape, folder, changes=None):
     seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
     exposed = statistics.median(event["exposed_communication_s"] for event in window)
     return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - typed, statistics.median(seconds), exposed,
-                    window[-1]["loss"], memory_in(window[-1]))
+                    window[-1]["loss"], memory_in(events))
 
 
 def build_lever(folder):
