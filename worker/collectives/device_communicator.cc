@@ -5,58 +5,69 @@
 
 #include <atomic>
 #include <utility>
-#include <vector>
+
+#include "worker/collectives/scratch.h"
 
 namespace trainyard {
 namespace {
 
-// Ends an operation on `staged`, in host memory, by copying that to its place on the device.
+// Ends an operation in host memory by copying its result to `out`, which lies on the device. `in` may be null: the
+// operation is in place.
 class StagedCollective final : public Collective {
  public:
-  StagedCollective(std::unique_ptr<Collective> inner, at::Tensor staged, at::Tensor out)
-      : inner_(std::move(inner)), staged_(std::move(staged)), out_(std::move(out)) {}
+  StagedCollective(std::unique_ptr<Collective> inner, std::shared_ptr<Scratch> in, std::shared_ptr<Scratch> result,
+                   at::Tensor out)
+      : inner_(std::move(inner)), in_(std::move(in)), result_(std::move(result)), out_(std::move(out)) {}
 
   absl::Status Wait() override {
     const absl::Status status = inner_->Wait();
-    if (!status.ok() || !staged_.defined()) return status;
+    if (!status.ok() || result_ == nullptr) return status;
     c10::NoGradGuard no_grad;
-    out_.copy_(staged_);
-    staged_ = out_ = at::Tensor();
+    out_.copy_(result_->ViewLike(out_));
+    for (std::shared_ptr<Scratch>* scratch : {&in_, &result_}) {
+      if (*scratch != nullptr) (*scratch)->is_over = true;
+      scratch->reset();
+    }
+    out_ = at::Tensor();
     return status;
   }
 
  private:
   std::unique_ptr<Collective> inner_;
-  at::Tensor staged_, out_;  // undefined once it is over
+  std::shared_ptr<Scratch> in_, result_;  // null once it is over
+  at::Tensor out_;
 };
 
 class DeviceCommunicator final : public Communicator {
  public:
   DeviceCommunicator(at::Device device, std::unique_ptr<Communicator> host, std::unique_ptr<Communicator> on_device)
-      : device_(device), host_(std::move(host)), on_device_(std::move(on_device)) {}
+      : device_(device),
+        host_(std::move(host)),
+        on_device_(std::move(on_device)),
+        scratch_(/*pinned=*/device.is_cuda()) {}
 
   int rank() const override { return host_->rank(); }
   int world_size() const override { return host_->world_size(); }
 
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     if (!IsStaged(tensor)) return Way(tensor).AllReduceSum(tensor);
-    at::Tensor staged = Stage(tensor);
-    return Staged(host_->AllReduceSum(staged), staged, tensor);
+    std::shared_ptr<Scratch> staged = Stage(tensor);
+    return Staged(host_->AllReduceSum(staged->ViewLike(tensor)), nullptr, staged, tensor);
   }
   std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
     if (!IsStaged(tensor)) return Way(tensor).Broadcast(tensor, root);
-    at::Tensor staged = Stage(tensor);
-    return Staged(host_->Broadcast(staged, root), staged, tensor);
+    std::shared_ptr<Scratch> staged = Stage(tensor);
+    return Staged(host_->Broadcast(staged->ViewLike(tensor), root), nullptr, staged, tensor);
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
     if (!IsStaged(in)) return Way(in).AllGather(out, in);
-    at::Tensor staged = HostMemory(out);
-    return Staged(host_->AllGather(staged, Stage(in)), staged, out);
+    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
+    return Staged(host_->AllGather(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     if (!IsStaged(in)) return Way(in).ReduceScatterSum(out, in);
-    at::Tensor staged = HostMemory(out);
-    return Staged(host_->ReduceScatterSum(staged, Stage(in)), staged, out);
+    std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
+    return Staged(host_->ReduceScatterSum(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
   std::unique_ptr<Collective> Barrier() override {
     last_on_device_ = false;
@@ -96,40 +107,21 @@ class DeviceCommunicator final : public Communicator {
     return last_on_device_ ? *on_device_ : *host_;
   }
 
-  static std::unique_ptr<Collective> Staged(std::unique_ptr<Collective> inner, at::Tensor staged,
-                                            const at::Tensor& out) {
-    return std::make_unique<StagedCollective>(std::move(inner), std::move(staged), out.detach());
+  static std::unique_ptr<Collective> Staged(std::unique_ptr<Collective> inner, std::shared_ptr<Scratch> in,
+                                            std::shared_ptr<Scratch> result, const at::Tensor& out) {
+    return std::make_unique<StagedCollective>(std::move(inner), std::move(in), std::move(result), out.detach());
   }
 
-  at::Tensor Stage(const at::Tensor& tensor) {
+  std::shared_ptr<Scratch> Stage(const at::Tensor& tensor) {
     c10::NoGradGuard no_grad;
-    at::Tensor staged = HostMemory(tensor);
-    staged.copy_(tensor.detach());
+    std::shared_ptr<Scratch> staged = scratch_.Take(static_cast<int64_t>(tensor.nbytes()));
+    staged->ViewLike(tensor).copy_(tensor.detach());
     return staged;
-  }
-
-  // As long as `like`, of memory that no operation uses any more: a step like the one before allocates nothing. Of the
-  // one thread.
-  at::Tensor HostMemory(const at::Tensor& like) {
-    const int64_t bytes = static_cast<int64_t>(like.nbytes());
-    const auto view = [&](const at::Tensor& memory) {
-      return memory.narrow(0, 0, bytes).view(like.scalar_type()).view(like.sizes());
-    };
-    for (at::Tensor& kept : scratch_) {
-      if (kept.storage().use_count() > 1) continue;
-      if (kept.numel() < bytes) kept = NewHostMemory(bytes);
-      return view(kept);
-    }
-    return view(scratch_.emplace_back(NewHostMemory(bytes)));
-  }
-  // Pinned, which is what a GPU copies fastest from.
-  at::Tensor NewHostMemory(int64_t bytes) const {
-    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device_.is_cuda()));
   }
 
   const at::Device device_;
   const std::unique_ptr<Communicator> host_, on_device_;
-  std::vector<at::Tensor> scratch_;
+  ScratchPool scratch_;
   std::atomic<bool> last_on_device_ = false;  // where the newest operation went
 };
 

@@ -1,0 +1,107 @@
+// Tensors of a device that go through host memory: a CPU stands for the device.
+#include "worker/collectives/device_communicator.h"
+
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/parity/forwarding_communicator.h"
+#include "worker/collectives/single_communicator.h"
+
+namespace trainyard {
+namespace {
+
+// The host's way, which looks at where operations lie and, like gloo's thread, lets go of tensors long after they were
+// waited for.
+class SlowToLetGo final : public ForwardingCommunicator {
+ public:
+  explicit SlowToLetGo(Communicator& inner) : ForwardingCommunicator(inner) {}
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    Keep(tensor);
+    return inner().AllReduceSum(tensor);
+  }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
+    Keep(tensor);
+    return inner().Broadcast(tensor, root);
+  }
+  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
+    Keep(out);
+    Keep(in);
+    return inner().AllGather(out, in);
+  }
+  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
+    Keep(out);
+    Keep(in);
+    return inner().ReduceScatterSum(out, in);
+  }
+  const std::set<const void*>& places() const { return places_; }
+
+ private:
+  void Keep(const at::Tensor& tensor) {
+    kept_.push_back(tensor);
+    places_.insert(tensor.const_data_ptr());
+  }
+  std::vector<at::Tensor> kept_;
+  std::set<const void*> places_;
+};
+
+class StagedTest : public ::testing::Test {
+ protected:
+  StagedTest() {
+    auto host = std::make_unique<SlowToLetGo>(*single_);
+    host_ = host.get();
+    comm_ = NewDeviceCommunicator(at::kCPU, std::move(host), /*on_device=*/nullptr);
+  }
+
+  const std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
+  SlowToLetGo* host_ = nullptr;
+  std::unique_ptr<Communicator> comm_;
+};
+
+at::Tensor Filled(int64_t size, double value) { return at::full({size}, value); }
+
+TEST_F(StagedTest, EveryStepUsesTheHostMemoryOfTheFirst_ThoughTheTransportIsSlowToLetGo) {
+  size_t after_first = 0;
+  for (int step = 1; step <= 5; ++step) {
+    at::Tensor sum = Filled(1'000, step), whole = Filled(600, 0), part = Filled(600, 0);
+    auto reduce = comm_->AllReduceSum(sum);
+    auto gather = comm_->AllGather(whole, Filled(600, step + 1));
+    auto scatter = comm_->ReduceScatterSum(part, Filled(600, step + 2));
+    for (Collective* each : {reduce.get(), gather.get(), scatter.get()}) ASSERT_EQ(each->Wait(), absl::OkStatus());
+
+    EXPECT_TRUE(sum.eq(step).all().item<bool>());
+    EXPECT_TRUE(whole.eq(step + 1).all().item<bool>());
+    EXPECT_TRUE(part.eq(step + 2).all().item<bool>());
+    if (step == 1) after_first = host_->places().size();
+  }
+  EXPECT_EQ(after_first, 5u) << "one for the sum, two each for the others, all under way at once";
+  EXPECT_EQ(host_->places().size(), after_first);
+}
+
+// Its transport may still write there.
+TEST_F(StagedTest, MemoryOfAnOperationThatNobodyWaitedForIsNotUsedAgain) {
+  at::Tensor first = Filled(8, 1), second = Filled(8, 2);
+  comm_->AllReduceSum(first).reset();
+
+  ASSERT_EQ(comm_->AllReduceSum(second)->Wait(), absl::OkStatus());
+
+  EXPECT_EQ(host_->places().size(), 2u);
+  EXPECT_TRUE(second.eq(2).all().item<bool>());
+}
+
+TEST_F(StagedTest, AWaitAfterTheFirstChangesNothing) {
+  at::Tensor tensor = Filled(8, 1);
+  auto reduce = comm_->AllReduceSum(tensor);
+  ASSERT_EQ(reduce->Wait(), absl::OkStatus());
+  tensor.fill_(7);
+
+  EXPECT_EQ(reduce->Wait(), absl::OkStatus());
+
+  EXPECT_TRUE(tensor.eq(7).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,22 @@
+#include "worker/collectives/scratch.h"
+
+#include <ATen/ops/empty.h>
+
+namespace trainyard {
+
+at::Tensor Scratch::ViewLike(const at::Tensor& like) const {
+  return memory.narrow(0, 0, static_cast<int64_t>(like.nbytes())).view(like.scalar_type()).view(like.sizes());
+}
+
+std::shared_ptr<Scratch> ScratchPool::Take(int64_t bytes) {
+  const auto make = [&] { return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned_)); };
+  for (const std::shared_ptr<Scratch>& kept : kept_) {
+    if (kept.use_count() > 1) continue;
+    if (!kept->is_over || kept->memory.numel() < bytes) kept->memory = make();
+    kept->is_over = false;
+    return kept;
+  }
+  return kept_.emplace_back(std::make_shared<Scratch>(Scratch{.memory = make()}));
+}
+
+}  // namespace trainyard
