@@ -1,4 +1,3 @@
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,15 +9,16 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
+#include "worker/collectives/c10d_communicator.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/operation_log.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/rendezvous_store.h"
+#include "worker/collectives/scratch.h"
 #include "worker/collectives/silence_watch.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/collectives/tcp_sockets.h"
@@ -31,28 +31,13 @@ constexpr int64_t kAddressBytes = 46;
 // That, the port of a Listener and its closed one.
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
-// What LibTorch threw, without the stack that c10::Error appends, on one line.
-std::string TextOf(const std::exception& error) {
-  const auto* with_stack = dynamic_cast<const c10::Error*>(&error);
-  std::string text = with_stack != nullptr ? with_stack->what_without_backtrace() : error.what();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-absl::Status StatusOfException(const std::exception& error) {
-  std::string text = TextOf(error), lower = absl::AsciiStrToLower(text);
-  if (absl::StrContains(lower, "timed out") || absl::StrContains(lower, "timeout")) {
-    return absl::DeadlineExceededError(text);
-  }
-  return absl::UnavailableError(text);
-}
-
 // LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not
 // answer.
 absl::Status StatusOfMeeting(const std::exception& error) {
-  std::string text = TextOf(error);
-  bool late = absl::StrContains(text, "failed to pass") || absl::StrContains(text, "successfully reached");
-  return late ? absl::DeadlineExceededError(text) : StatusOfException(error);
+  absl::Status status = StatusOfException(error);
+  const bool late = absl::StrContains(status.message(), "failed to pass") ||
+                    absl::StrContains(status.message(), "successfully reached");
+  return late ? absl::DeadlineExceededError(status.message()) : status;
 }
 
 class GlooCommunicator;
@@ -78,10 +63,10 @@ class GlooCollective final : public Collective {
   absl::Status status_;
 };
 
-class GlooCommunicator final : public Communicator {
+class GlooCommunicator final : public C10dCommunicator {
  public:
   GlooCommunicator(const GlooOptions& options, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : rank_(options.rank), world_size_(options.world_size), group_(std::move(group)) {}
+      : C10dCommunicator(options.rank, options.world_size, *group), group_(std::move(group)) {}
 
   ~GlooCommunicator() override {
     silence_watch_.reset();
@@ -98,12 +83,12 @@ class GlooCommunicator final : public Communicator {
     std::memcpy(mine.mutable_data_ptr(), own.address.data(), std::min<size_t>(own.address.size(), kAddressBytes - 1));
     std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes, &own.port, 2);
     std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes + 2, &own.closed_port, 2);
-    at::Tensor all = at::empty({world_size_ * mine.numel()}, at::kByte);
-    RETURN_IF_ERROR(AllGather(all, mine)->Wait()) << "while telling the peers where rank " << rank_ << " listens";
+    at::Tensor all = at::empty({world_size() * mine.numel()}, at::kByte);
+    RETURN_IF_ERROR(AllGather(all, mine)->Wait()) << "while telling the peers where rank " << rank() << " listens";
 
     std::vector<Listener> peers;
-    for (int r = 0; r < world_size_; ++r) {
-      if (r == rank_) continue;
+    for (int r = 0; r < world_size(); ++r) {
+      if (r == rank()) continue;
       const uint8_t* entry = all.const_data_ptr<uint8_t>() + r * mine.numel();
       Listener& peer = peers.emplace_back();
       peer.address = reinterpret_cast<const char*>(entry);
@@ -114,7 +99,7 @@ class GlooCommunicator final : public Communicator {
     absl::MutexLock lock(&mu_);
     connections_ = std::move(connections);
     if (connections_.size() < peers.size()) {
-      return absl::InternalError(absl::StrCat("rank ", rank_, " found ", connections_.size(), " connections to its ",
+      return absl::InternalError(absl::StrCat("rank ", rank(), " found ", connections_.size(), " connections to its ",
                                               peers.size(), " peers; it could not leave a collective when told to"));
     }
     std::vector<WatchedConnection> watched;
@@ -124,59 +109,33 @@ class GlooCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  int rank() const override { return rank_; }
-  int world_size() const override { return world_size_; }
-
-  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
-    return Start("all-reduce", tensor, [&] {
-      std::vector<at::Tensor> tensors{tensor.detach()};
-      return group_->allreduce(tensors);
-    });
-  }
-  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-    return Start("broadcast", tensor, [&] {
-      std::vector<at::Tensor> tensors{tensor.detach()};
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      return group_->broadcast(tensors, options);
-    });
-  }
-  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-    return Start("all-gather", in, [&] {
-      at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // LibTorch looks at shapes
-      return group_->_allgather_base(to, from);
-    });
-  }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     // Everyone sends everyone its part, and sums what it gets. LibTorch's own sends twice as much (it takes its part of
     // an all-reduce), reads `in` when it is started instead of in its turn, and sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
-    auto sum = [this, &scratch, to = out.detach()] {
-      return [world = world_size_, scratch, to] {
-        const auto* from = static_cast<const std::byte*>(scratch->memory.const_data_ptr());
-        std::vector<const std::byte*> of_rank;
-        for (int rank = 0; rank < world; ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
-        SumInRankOrder(to.scalar_type(), of_rank.data(), world, static_cast<std::byte*>(to.data_ptr()), to.numel());
-        scratch->is_over = true;
-      };
+    Started started = Start("reduce-scatter", in, [&] {
+      TORCH_CHECK(SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0), out.scalar_type(), " has no sum");
+      TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size() &&
+                      in.is_contiguous() && out.is_contiguous(),
+                  "the parts do not make up the whole, densely");
+      at::Tensor from = in.detach().view(-1);
+      scratch = scratch_.Take(static_cast<int64_t>(from.nbytes()));
+      at::Tensor parts = scratch->ViewLike(from);
+      std::vector<int64_t> equal;
+      return group_->alltoall_base(parts, from, equal, equal);
+    });
+    auto sum = [world = world_size(), scratch, to = out.detach()] {
+      const auto* from = static_cast<const std::byte*>(scratch->memory.const_data_ptr());
+      std::vector<const std::byte*> of_rank;
+      for (int rank = 0; rank < world; ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
+      SumInRankOrder(to.scalar_type(), of_rank.data(), world, static_cast<std::byte*>(to.data_ptr()), to.numel());
+      scratch->is_over = true;
     };
-    return Start(
-        "reduce-scatter", in,
-        [&] {
-          TORCH_CHECK(SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0), out.scalar_type(), " has no sum");
-          TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size_ &&
-                          in.is_contiguous() && out.is_contiguous(),
-                      "the parts do not make up the whole, densely");
-          at::Tensor from = in.detach().view(-1);
-          scratch = TakeScratch(static_cast<int64_t>(from.nbytes()));
-          at::Tensor parts = scratch->memory.narrow(0, 0, static_cast<int64_t>(from.nbytes())).view(from.scalar_type());
-          std::vector<int64_t> equal;
-          return group_->alltoall_base(parts, from, equal, equal);
-        },
-        sum);
+    return std::make_unique<GlooCollective>(*this, std::move(started.name), std::move(started.work), std::move(sum),
+                                            std::move(started.status));
   }
   std::unique_ptr<Collective> Barrier() override {
-    return Start("barrier", at::Tensor(), [&] { return group_->barrier(); });
+    return HandleOf(Start("barrier", at::Tensor(), [&] { return group_->barrier(); }));
   }
 
   absl::Status Meet(absl::Duration limit) override {
@@ -195,13 +154,10 @@ class GlooCommunicator final : public Communicator {
     return status;
   }
 
-  void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
-
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  OperationLog& log() { return log_; }
-  // The first error stays, and breaks the connections, so that no peer waits for what will not come. Returns it.
-  absl::Status Break(absl::Status status) {
+  // Breaks the connections, so that no peer waits for what will not come.
+  absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
       absl::MutexLock lock(&mu_);
       for (int fd : connections_) shutdown(fd, SHUT_RDWR);
@@ -210,48 +166,13 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
-  struct Scratch {
-    at::Tensor memory;
-    bool is_over = false;  // the operation that it was taken for
-  };
-  // So many bytes at least, which are the operation's until it drops them: a step like the one before allocates
-  // nothing. Not told by the tensor's own count, as gloo's thread lets go of it some time after it is done. Of the one
-  // thread.
-  std::shared_ptr<Scratch> TakeScratch(int64_t bytes) {
-    for (const std::shared_ptr<Scratch>& kept : scratch_) {
-      if (kept.use_count() > 1) continue;
-      // What nobody waited for may still be written to; gloo keeps it as long as that.
-      if (!kept->is_over || kept->memory.numel() < bytes) kept->memory = at::empty({bytes}, at::kByte);
-      kept->is_over = false;
-      return kept;
-    }
-    return scratch_.emplace_back(std::make_shared<Scratch>(Scratch{.memory = at::empty({bytes}, at::kByte)}));
+  std::unique_ptr<Collective> HandleOf(Started started) override {
+    return std::make_unique<GlooCollective>(*this, std::move(started.name), std::move(started.work), nullptr,
+                                            std::move(started.status));
   }
 
-  // `finish` is asked after `launch` what the wait has to do in the end.
-  template <typename Launch>
-  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch,
-                                    const std::function<std::function<void()>()>& finish = nullptr) {
-    std::string name = log_.Start(kind, tensor);
-    if (absl::Status error = log_.error(); !error.ok()) {
-      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, std::move(error));
-    }
-    c10::NoGradGuard no_grad;
-    try {
-      c10::intrusive_ptr<c10d::Work> work = launch();
-      return std::make_unique<GlooCollective>(*this, std::move(name), std::move(work),
-                                              finish == nullptr ? nullptr : finish(), absl::OkStatus());
-    } catch (const std::exception& error) {
-      absl::Status status = Break(StatusOfException(error));
-      return std::make_unique<GlooCollective>(*this, std::move(name), nullptr, nullptr, std::move(status));
-    }
-  }
-
-  const int rank_;
-  const int world_size_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  std::vector<std::shared_ptr<Scratch>> scratch_;
-  OperationLog log_;
+  ScratchPool scratch_;
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   int closed_port_fd_ = -1;                      // where peers probe

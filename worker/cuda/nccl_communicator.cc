@@ -1,6 +1,5 @@
 #include "worker/cuda/nccl_communicator.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -17,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "common/steady_cond_var.h"
+#include "worker/collectives/c10d_communicator.h"
 #include "worker/collectives/operation_log.h"
 #include "worker/collectives/rendezvous_store.h"
 
@@ -30,13 +30,6 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
 // How often Meet looks whether all have come.
 constexpr absl::Duration kMeetLookEvery = absl::Milliseconds(2);
-
-absl::Status StatusOfException(const std::exception& error) {
-  const auto* with_stack = dynamic_cast<const c10::Error*>(&error);
-  std::string text = with_stack != nullptr ? with_stack->what_without_backtrace() : error.what();
-  for (char& c : text) c = c == '\n' ? ' ' : c;
-  return absl::UnavailableError(text);
-}
 
 const char* Told(c10d::ErrorType error) {
   switch (error) {
@@ -76,10 +69,13 @@ class NcclCollective final : public Collective {
   absl::Status status_;
 };
 
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public C10dCommunicator {
  public:
   NcclCommunicator(const NcclOptions& options, c10::intrusive_ptr<c10d::ProcessGroupNCCL> group)
-      : options_(options), device_(at::kCUDA, static_cast<c10::DeviceIndex>(options.device)), group_(std::move(group)) {
+      : C10dCommunicator(options.rank, options.world_size, *group),
+        options_(options),
+        device_(at::kCUDA, static_cast<c10::DeviceIndex>(options.device)),
+        group_(std::move(group)) {
     watch_ = std::thread([this] { Watch(); });
   }
 
@@ -103,40 +99,17 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  int rank() const override { return options_.rank; }
-  int world_size() const override { return options_.world_size; }
-
-  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
-    return Start("all-reduce", tensor, [&] {
-      std::vector<at::Tensor> tensors{tensor.detach()};
-      return group_->allreduce(tensors);
-    });
-  }
-  std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-    return Start("broadcast", tensor, [&] {
-      std::vector<at::Tensor> tensors{tensor.detach()};
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      return group_->broadcast(tensors, options);
-    });
-  }
-  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-    return Start("all-gather", in, [&] {
-      at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // LibTorch looks at shapes
-      return group_->_allgather_base(to, from);
-    });
-  }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    return Start("reduce-scatter", in, [&] {
+    return HandleOf(Start("reduce-scatter", in, [&] {
       at::Tensor to = out.detach(), from = in.detach();
       return group_->_reduce_scatter_base(to, from);
-    });
+    }));
   }
   std::unique_ptr<Collective> Barrier() override {
-    return Start("barrier", at::Tensor(), [&] {
+    return HandleOf(Start("barrier", at::Tensor(), [&] {
       std::vector<at::Tensor> tensors{at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
       return group_->allreduce(tensors);
-    });
+    }));
   }
 
   absl::Status Meet(absl::Duration limit) override {
@@ -155,8 +128,6 @@ class NcclCommunicator final : public Communicator {
     }
     return log_.error();
   }
-
-  void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
   at::Tensor NewBuffer(int64_t numel, at::ScalarType type) override {
     return at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
@@ -188,31 +159,10 @@ class NcclCommunicator final : public Communicator {
     return log_.error();
   }
 
- private:
-  template <typename Launch>
-  std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor, Launch launch) {
-    std::string name = log_.Start(kind, tensor);
-    const uint64_t number = ++num_started_;
-    if (absl::Status error = log_.error(); !error.ok()) {
-      return std::make_unique<NcclCollective>(*this, number, nullptr, std::move(error));
-    }
-    c10::NoGradGuard no_grad;
-    try {
-      WorkPointer work = launch();
-      absl::MutexLock lock(&mu_);
-      RemoveEnded();
-      pending_.push_back({.number = number, .name = std::move(name), .work = work, .started = Clock::now()});
-      return std::make_unique<NcclCollective>(*this, number, std::move(work), absl::OkStatus());
-    } catch (const std::exception& error) {
-      return std::make_unique<NcclCollective>(*this, number, nullptr,
-                                              Break(FailureOf(name, *this, StatusOfException(error))));
-    }
-  }
-
   // [Note: together] An abort waits until its kernels are gone, and so for those of other communicators on the device,
   // which wait for peers that have been aborted here. So each is aborted by a thread of its own, and Abort returns at
   // once: whoever aborts one after another has soon told all of them.
-  absl::Status Break(absl::Status status) {
+  absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
       absl::MutexLock lock(&mu_);
       changed_.SignalAll();
@@ -225,6 +175,18 @@ class NcclCommunicator final : public Communicator {
       });
     }
     return log_.error();
+  }
+
+ private:
+  std::unique_ptr<Collective> HandleOf(Started started) override {
+    const uint64_t number = ++num_started_;
+    if (started.work != nullptr) {
+      absl::MutexLock lock(&mu_);
+      RemoveEnded();
+      pending_.push_back(
+          {.number = number, .name = std::move(started.name), .work = started.work, .started = Clock::now()});
+    }
+    return std::make_unique<NcclCollective>(*this, number, std::move(started.work), std::move(started.status));
   }
 
   // c10d's watchdog is off: it would end the process. This one tells what NCCL knows, and what has taken too long.
@@ -261,7 +223,6 @@ class NcclCommunicator final : public Communicator {
   const NcclOptions options_;
   const at::Device device_;
   const c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
-  OperationLog log_;
   uint64_t num_started_ = 0;  // of the one thread
   mutable absl::Mutex mu_;
   mutable SteadyCondVar changed_;
