@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <array>
@@ -85,11 +86,23 @@ double SumAny(at::ScalarType type, const void* data, int64_t first, int64_t last
 
 }  // namespace
 
-double SumOfSquares(const at::Tensor& flat) {
-  if (!flat.is_cpu()) {
-    const double norm = at::linalg_vector_norm(flat, 2, {}, /*keepdim=*/false, at::kDouble).item<double>();
-    return norm * norm;
+double SumOfSquares(const std::vector<at::Tensor>& flats) {
+  if (!flats.empty() && !flats[0].is_cpu()) {
+    const auto norm = [](const at::Tensor& x) {
+      return at::linalg_vector_norm(x, 2, {}, /*keepdim=*/false, at::kDouble);
+    };
+    std::vector<at::Tensor> norms;
+    for (const at::Tensor& flat : flats) norms.push_back(norm(flat));
+    const double whole = norm(at::stack(norms)).item<double>();
+    return whole * whole;
   }
+  double sum = 0;
+  for (const at::Tensor& flat : flats) sum += SumOfSquares(flat);
+  return sum;
+}
+
+double SumOfSquares(const at::Tensor& flat) {
+  if (!flat.is_cpu()) return SumOfSquares(std::vector<at::Tensor>{flat});
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   auto* sum = avx512 ? SumAvx512 : __builtin_cpu_supports("avx2") ? SumAvx2 : SumAny;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace trainyard {
 
@@ -12,6 +13,8 @@ namespace trainyard {
 // order that depends on its length alone, not on the CPU or the number of threads. Two layouts of the same gradients
 // differ by fp64's rounding. NaN and infinities come through.
 double SumOfSquares(const at::Tensor& flat);
+// Of several, one after another; a GPU is waited for once.
+double SumOfSquares(const std::vector<at::Tensor>& flats);
 
 struct GradientScale {
   double scale = 1;  // what to multiply the summed gradient with: 1 / tokens, and the clipping

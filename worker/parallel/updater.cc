@@ -59,14 +59,14 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
 }
 
 double Updater::LocalSumOfSquares() const {
-  double sum = 0;
+  std::vector<at::Tensor> gradients;
   for (const auto& group : groups_) {
     if (!group->trained()) continue;
     // Up to what is used: the padding behind it depends on the world.
     const bool whole = !scatters_ && group->whole_gradients().defined();
-    sum += SumOfSquares(whole ? group->whole_gradients().narrow(0, 0, group->layout().used) : group->gradient_shard());
+    gradients.push_back(whole ? group->whole_gradients().narrow(0, 0, group->layout().used) : group->gradient_shard());
   }
-  return sum;
+  return SumOfSquares(gradients);
 }
 
 absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {

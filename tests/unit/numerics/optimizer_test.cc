@@ -256,6 +256,13 @@ TEST(SumOfSquares, IsTheSameInEveryTypeOnAnyNumberOfThreadsAndInParts) {
   at::set_num_threads(before);
 }
 
+TEST(SumOfSquares, OfSeveralIsTheirSumInOrder) {
+  at::Tensor a = at::linspace(-3, 5, 1'001, at::kFloat), b = at::linspace(1, 2, 77, at::kFloat);
+
+  EXPECT_EQ(SumOfSquares({a, b}), SumOfSquares(a) + SumOfSquares(b));
+  EXPECT_EQ(SumOfSquares(std::vector<at::Tensor>{}), 0);
+}
+
 TEST(SumOfSquares, PassesOnWhatIsNotFinite) {
   at::Tensor x = at::full({100}, 1.0f);
   x[50] = std::numeric_limits<float>::quiet_NaN();

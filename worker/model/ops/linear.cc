@@ -82,6 +82,11 @@ at::Tensor GradientOfInput(const at::Tensor& grad, const at::Tensor& w) {
 
 // Writes x^T grad into `place`, or adds it.
 void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool first) {
+  if (!x.is_cpu() && place.scalar_type() == x.scalar_type()) {
+    at::Tensor to = place;
+    first ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
+    return;
+  }
   if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
     at::Tensor gradient = at::mm(x.t(), grad);
     first ? place.copy_(gradient) : place.add_(gradient);
