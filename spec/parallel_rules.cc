@@ -54,8 +54,13 @@ class ParallelRules {
     const v1::DataParallel data = parallel_.data();
     if (ranks_ == 1) {
       for (const char* key : {"bucket_elements", "gather_bucket_elements", "overlap", "reshard_after_forward",
-                              "reduce_scatter", "all_gather", "persist_elements"}) {
+                              "reduce_scatter", "all_gather", "persist_elements", "reduce_every_micro_batch"}) {
         NoEffect(key, "one rank reduces with no other");
+      }
+      // Shards in host memory are brought to the device block by block all the same.
+      if (parallel_.offload().parameters() && ShardsParameters(data)) return;
+      for (const char* key : {"prefetch_elements", "max_live_elements", "reuse_elements"}) {
+        NoEffect(key, "one rank gathers from no other");
       }
       return;
     }
@@ -83,6 +88,8 @@ class ParallelRules {
     }
     if (!ShardsGradients(data)) {
       NoEffect("reduce_every_micro_batch", absl::StrCat(word_, " keeps the gradients whole on every rank"));
+    } else if (Rounds() == 1) {
+      NoEffect("reduce_every_micro_batch", "a step is one micro-batch on each rank");
     }
     if (ShardsParameters(data) && parallel_.has_overlap() && !parallel_.overlap()) {
       NoEffect("prefetch_elements", "overlap is false: nothing is gathered ahead");
@@ -121,6 +128,14 @@ class ParallelRules {
   }
 
  private:
+  // Micro-batches of a step on the rank that gets most; 0: the sizes are wrong.
+  uint64_t Rounds() const {
+    const v1::Batch& batch = spec_.train().batch();
+    if (batch.global() == 0) return 0;
+    const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global(), ranks_);
+    return micro == 0 || batch.global() % micro != 0 ? 0 : DealShapeOf(batch.global(), micro, ranks_).rounds;
+  }
+
   bool Divides(const char* key, uint64_t size) {
     if (size == 0 || ranks_ % size == 0) return true;
     const uint64_t times = ranks_ / size;

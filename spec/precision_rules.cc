@@ -50,13 +50,13 @@ v1::PrecisionPolicy ResolvedPrecision(const v1::PrecisionPolicy& policy) {
   return out;
 }
 
-void CheckPrecision(const v1::Train& train, const Positions& positions, Problems* problems) {
+void CheckPrecision(const v1::Train& train, v1::Device device, const Positions& positions, Problems* problems) {
   const v1::PrecisionPolicy types = ResolvedPrecision(train.precision());
   if (std::string wrong = Contradiction(types); !wrong.empty()) {
     problems->AddError(positions, "train.precision", wrong);
   }
   const bool scaled = types.param() == v1::PRECISION_FP16 || types.reduce() == v1::PRECISION_FP16;
-  if (types.param() == v1::PRECISION_FP16) {
+  if (types.param() == v1::PRECISION_FP16 && device != v1::DEVICE_CUDA) {
     problems->AddWarning(positions, "train.precision", "fp16 is slow on a CPU; bf16 is not");
   }
   if (train.has_loss_scale() && !scaled) {

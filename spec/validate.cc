@@ -102,7 +102,7 @@ class Validator {
   void Parallel() {
     CheckBatch(train_.batch(), Ranks(), positions_, &problems_);
     CheckParallel(spec_, Ranks(), positions_, &problems_);
-    CheckPrecision(train_, positions_, &problems_);
+    CheckPrecision(train_, spec_.resources().device(), positions_, &problems_);
     CheckFreeze(train_, positions_, &problems_);
   }
 

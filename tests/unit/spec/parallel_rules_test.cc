@@ -110,6 +110,13 @@ const Row kWithout[] = {
      "job.yaml:16:65: warning: parallel.gather_bucket_elements: has no effect: overlap is false: each all-gather is "
      "waited for where it is started"},
     {"resharding_to_two", 4, "data: fsdp, reshard_after_forward: 2, persist_elements: 100", ""},
+    {"reduction_of_each_of_two", 2, "data: zero2, reduce_every_micro_batch: true", ""},
+    {"reduction_of_each_of_one", 4, "data: fsdp, reduce_every_micro_batch: true",
+     "job.yaml:16:50: warning: parallel.reduce_every_micro_batch: has no effect: a step is one micro-batch on each "
+     "rank"},
+    {"prefetch_on_one_rank", 1, "data: fsdp, prefetch_elements: 5",
+     "job.yaml:16:43: warning: parallel.prefetch_elements: has no effect: one rank gathers from no other"},
+    {"prefetch_on_one_rank_from_host_memory", 1, "data: fsdp, prefetch_elements: 5, offload: {parameters: true}", ""},
     {"one_rank", 1, "data: fsdp, overlap: false",
      "job.yaml:16:33: warning: parallel.overlap: has no effect: one rank reduces with no other"},
 };
@@ -228,6 +235,10 @@ TEST(Precision, ThatContradictsItselfIsRefused) {
   EXPECT_EQ(errors("{param: fp16, reduce: bf16}"),
             "--set train.precision={param: fp16, reduce: bf16}: train.precision: reduce bf16 does not go with param "
             "fp16; choose fp16 or fp32");
+}
+
+TEST(Precision, OfFp16IsSlowOnACpuAlone) {
+  EXPECT_EQ(Read(kGoodJob, {"train.precision=fp16", "resources.device=cuda"}).Warnings(), "");
 }
 
 TEST(Precision, WarnsOfWhatIsSlowAndOfScalersWithoutEffect) {
