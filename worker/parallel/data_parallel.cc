@@ -130,6 +130,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
     absl::StatusOr<StepOutput> output = parts_->updater.Step(input, seed_, rejected_ && AgreesByFlag());
     RETURN_IF_ERROR(Keep(output.status()));
     EndEvent(options_.events, event);
+    output->num_reductions = parts_->reducer.num_reductions();
     parts_->reducer.BeginStep();
     rejected_ = in_last_round_ = false;
     output->loss_scale = loss_scale_.scale;

@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/clock.h"
 #include "worker/collectives/communicator.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/model/model.h"
@@ -80,7 +81,8 @@ struct DataParallelOptions {
   EventLog* events = nullptr;                    // not owned; null: nobody asks what was done when
   int64_t optimizer_tile_elements = 1000000000;  // updated at once
   Offload offload = {};
-  Ledger* ledger = nullptr;  // where memory is accounted for, if anywhere; not owned
+  Ledger* ledger = nullptr;                 // where memory is accounted for, if anywhere; not owned
+  Clock* clock = &Clock::GetSteadyClock();  // of exposed_comm_s; not owned
 };
 
 struct StepInput {
@@ -89,10 +91,11 @@ struct StepInput {
 };
 
 struct StepOutput {
-  double gradient_norm = 0;   // of the mean gradient, before clipping
-  double exposed_comm_s = 0;  // time this rank waited for communication in this step
-  double loss_scale = 1;      // of this step
-  bool skipped = false;       // the gradient was not finite: nothing was updated, on any rank
+  double gradient_norm = 0;     // of the mean gradient, before clipping
+  double exposed_comm_s = 0;    // time this rank waited for communication in this step
+  uint64_t num_reductions = 0;  // operations that reduced its gradients
+  double loss_scale = 1;        // of this step
+  bool skipped = false;         // the gradient was not finite: nothing was updated, on any rank
 };
 
 // What a tensor of the state is, in a checkpoint.

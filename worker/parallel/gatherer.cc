@@ -11,14 +11,15 @@
 namespace trainyard {
 
 Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
-                   EventLog* events, Ledger* ledger)
+                   const DataParallelOptions& options)
     : model_(model),
       groups_(groups),
       shard_(*communicators.shard),
       reshard_(communicators.reshard),
       pool_(pool),
-      events_(events),
-      ledger_(ledger),
+      events_(options.events),
+      ledger_(options.ledger),
+      clock_(*options.clock),
       in_place_(shard_.world_size() == 1),
       groups_of_(model.units().size()),
       kept_(groups.size()),
@@ -33,7 +34,7 @@ Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommu
     if (group.unit() == 0) root += group.layout().total;
     if (group.unit() == 0 || reshard_ == nullptr) continue;
     const int64_t part = group.layout().total / reshard_->world_size();
-    kept_[g] = TakeMemory(ledger, MemoryKind::kReserved, kept_uses_[g],
+    kept_[g] = TakeMemory(ledger_, MemoryKind::kReserved, kept_uses_[g],
                           [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
   }
   if (in_place_ || root == 0) return;
@@ -126,7 +127,7 @@ absl::Status Gatherer::Wait(int unit) {
   }
   for (int g : groups_of_[unit]) kept_uses_[g].Become(MemoryKind::kReserved);
   absl::Status status;
-  for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, waited_s_));
+  for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, clock_, waited_s_));
   state.gathers.clear();
   Unstage(state);
   EndEvent(events_, state.event);

@@ -21,9 +21,9 @@ namespace trainyard {
 
 class Gatherer {
  public:
-  // The root has memory of its own, the other units slots. `events` and `ledger` may be null. Nothing is owned.
+  // The root has memory of its own, the other units slots. Nothing is owned.
   Gatherer(const Model& model, const FlatGroups& groups, const MeshCommunicators& communicators, SlotPool& pool,
-           EventLog* events, Ledger* ledger);
+           const DataParallelOptions& options);
 
   // Starts the all-gathers of a unit that is not gathered.
   absl::Status Start(int unit);
@@ -67,6 +67,7 @@ class Gatherer {
   SlotPool& pool_;
   EventLog* const events_;
   Ledger* const ledger_;
+  Clock& clock_;
   at::Tensor root_;
   HeldMemory root_use_;
   bool in_place_ = false;                    // doors open onto the shards themselves

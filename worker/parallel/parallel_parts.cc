@@ -73,7 +73,7 @@ ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicator
       standing(StandingGroups(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),
       pool(MakePool(model, groups, *communicators.shard, options, precision, plans.reducing)),
-      gatherer(model, groups, communicators, pool, options.events, options.ledger),
+      gatherer(model, groups, communicators, pool, options),
       reducer(model, groups, communicators, options, precision, &pool, units),
       updater(groups, communicators, options, reducer.scatters()),
       runner(model, groups, plans, gatherer, reducer) {}

@@ -24,6 +24,7 @@ Reducer::Reducer(const Model& model, const std::vector<std::unique_ptr<FlatGroup
                 (sharded_ || (options.strategy == Strategy::kZero1 && options.reduce_scatter))),
       units_(units),
       events_(options.events),
+      clock_(*options.clock),
       wire_type_(precision.reduce),
       casts_(AccumulatorType(precision) != precision.reduce),
       pool_(pool),
@@ -140,6 +141,7 @@ void Reducer::Spoil(const at::Tensor& flat) {
 
 void Reducer::BeginReduce(int number) {
   State& state = states_[number];
+  if (communicators_.world->world_size() > 1) ++num_reductions_;
   if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
 }
 
@@ -185,7 +187,8 @@ absl::Status Reducer::Settle(int number) {
   const FlatGroup& group = *groups_[number];
   std::erase(in_order_, number);
   if (state.reduction != nullptr) {
-    RETURN_IF_ERROR(TimedWait(*state.reduction, waited_s_)) << "while reducing the gradients of " << group.name();
+    RETURN_IF_ERROR(TimedWait(*state.reduction, clock_, waited_s_))
+        << "while reducing the gradients of " << group.name();
     if (pool_ != nullptr) pool_->Settled(state.reduction);
     state.reduction = nullptr;
   }
@@ -215,7 +218,7 @@ absl::Status Reducer::StartAcross(int number) {
   const at::Tensor& sum = groups_[number]->gradient_shard();
   if (casts_) Received(state, *groups_[number]).copy_(sum);
   across_.push_back({number, communicators_.replicate->AllReduceSum(casts_ ? state.received : sum)});
-  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, waited_s_);
+  return overlap_ ? absl::OkStatus() : TimedWait(*across_.back().operation, clock_, waited_s_);
 }
 
 absl::Status Reducer::StartComplete() {
@@ -237,7 +240,7 @@ absl::Status Reducer::StartAll() {
 absl::Status Reducer::Finish() {
   while (!in_order_.empty()) RETURN_IF_ERROR(Settle(in_order_.front()));
   for (const auto& [group, operation] : across_) {
-    RETURN_IF_ERROR(TimedWait(*operation, waited_s_)) << "while reducing across replicas";
+    RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_)) << "while reducing across replicas";
     EndReduce(group);
     if (casts_) groups_[group]->gradient_shard().copy_(states_[group].received);
   }
@@ -247,6 +250,7 @@ absl::Status Reducer::Finish() {
 
 void Reducer::BeginStep() {
   rejected_ = false;
+  num_reductions_ = 0;
   for (size_t g = 0; g < states_.size(); ++g) {
     states_[g].has_sum = false;
     groups_[g]->HoldGradients(false);

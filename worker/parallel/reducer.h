@@ -63,6 +63,8 @@ class Reducer {
   // After the update: the next gradient is the first one.
   void BeginStep();
 
+  // Operations started in this step.
+  uint64_t num_reductions() const { return num_reductions_; }
   double waited_s() const { return waited_s_; }
 
  private:
@@ -106,6 +108,7 @@ class Reducer {
   const bool units_;
   int first_trained_ = 0;
   EventLog* const events_;
+  Clock& clock_;
   const at::ScalarType wire_type_;
   const bool casts_;  // what is sent is of another type than what is added up
   SlotPool* const pool_;
@@ -121,6 +124,7 @@ class Reducer {
 
   bool reduce_ = false, last_ = false, rejected_ = false;
   size_t next_ = 0;  // group whose turn it is, where groups are buckets
+  uint64_t num_reductions_ = 0;
   double waited_s_ = 0;
 };
 

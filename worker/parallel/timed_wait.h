@@ -1,17 +1,17 @@
 // Waits for an operation and adds the time it took.
 #pragma once
 
-#include <chrono>
-
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "worker/collectives/communicator.h"
 
 namespace trainyard {
 
-inline absl::Status TimedWait(Collective& operation, double& seconds) {
-  const auto began = std::chrono::steady_clock::now();
+inline absl::Status TimedWait(Collective& operation, Clock& clock, double& seconds) {
+  const absl::Time began = clock.TimeNow();
   absl::Status status = operation.Wait();
-  seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  seconds += absl::ToDoubleSeconds(clock.TimeNow() - began);
   return status;
 }
 

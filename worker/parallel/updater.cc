@@ -22,7 +22,8 @@ Updater::Updater(const std::vector<std::unique_ptr<FlatGroup>>& groups, const Me
       all_gather_(options.all_gather),
       gather_elements_(options.gather_bucket_elements),
       scatters_(scatters),
-      events_(options.events) {
+      events_(options.events),
+      clock_(*options.clock) {
   std::vector<AdamW::Range> ranges;
   for (const auto& group : groups) {
     for (AdamW::Range& range : group->OptimizerRanges()) ranges.push_back(std::move(range));
@@ -77,7 +78,8 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
   values[0] = bad || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = bad ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);
-  RETURN_IF_ERROR(TimedWait(*communicators_.world->AllReduceSum(terms), waited_s_)) << "while adding up the norm";
+  RETURN_IF_ERROR(TimedWait(*communicators_.world->AllReduceSum(terms), clock_, waited_s_))
+      << "while adding up the norm";
   if (values[2] != static_cast<double>(num_steps_) * communicators_.world->world_size()) {
     return absl::InternalError(absl::StrCat("the ranks are not in the same step: this one is in its step ", num_steps_,
                                             ", the sum over all is ", values[2]));
@@ -110,7 +112,7 @@ absl::Status Updater::StartGathers() {
 }
 
 absl::Status Updater::AwaitOldest() {
-  for (const auto& operation : gathers_.front().operations) RETURN_IF_ERROR(TimedWait(*operation, waited_s_));
+  for (const auto& operation : gathers_.front().operations) RETURN_IF_ERROR(TimedWait(*operation, clock_, waited_s_));
   EndEvent(events_, gathers_.front().event);
   num_gathering_ -= gathers_.front().elements;
   gathers_.pop_front();

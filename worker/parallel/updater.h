@@ -57,6 +57,7 @@ class Updater {
   const int64_t gather_elements_;  // at once
   const bool scatters_;
   EventLog* const events_;
+  Clock& clock_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<TiledUpdate> tiled_;  // null: nothing lies in host memory
   uint64_t num_steps_ = 0;

@@ -96,7 +96,9 @@ TEST_F(DdpTest, BucketsAreReducedInTheirOrderOnceAStep) {
       ASSERT_TRUE(strategy->FinishBackward().ok());
       EXPECT_THAT(communicator_.reduced, ElementsAreArray(BucketSizes(*strategy, *model_)));
       EXPECT_GT(communicator_.reduced.size(), 2u);
-      ASSERT_TRUE(strategy->Step({.lr = 1e-3, .num_tokens = 16}).ok());
+      absl::StatusOr<StepOutput> output = strategy->Step({.lr = 1e-3, .num_tokens = 16});
+      ASSERT_TRUE(output.ok());
+      EXPECT_EQ(output->num_reductions, communicator_.reduced.size());
     }
   }
 }

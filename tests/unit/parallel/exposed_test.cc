@@ -1,0 +1,155 @@
+// How long a rank waits for communication, on a clock that only computation and waiting move: with overlap it waits for
+// what computation did not hide, without it for everything, and the numbers are the same.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "worker/collectives/single_communicator.h"
+#include "worker/parallel/parallelize.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kComputing = absl::Seconds(10);  // a unit forward, and as long backward
+constexpr absl::Duration kSending = absl::Seconds(8);     // an operation
+constexpr int kUnits = 4;
+
+// A chain of layers that take their time.
+class SlowModel final : public Model {
+ public:
+  explicit SlowModel(SimulatedClock& clock) : clock_(clock) {
+    units_.push_back({.name = "root"});
+    for (int unit = 1; unit <= kUnits; ++unit) {
+      units_.push_back({.name = absl::StrCat("h.", unit), .first_parameter = unit - 1, .num_parameters = 1});
+      parameters_.push_back({units_.back().name, at::full({48}, 0.5 + unit, at::kDouble).requires_grad_(true)});
+    }
+  }
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor&, UnitHooks& hooks,
+                     std::optional<DropoutKey>) override {
+    hooks.BeforeRoot();
+    at::Tensor x = inputs;
+    for (int unit = 1; unit <= kUnits; ++unit) {
+      x = hooks.RunUnit(unit, x, [this, unit](const at::Tensor& in, ProductTape*) {
+        clock_.AdvanceTime(kComputing);
+        at::Tensor product = in * parameters_[static_cast<size_t>(unit) - 1].tensor;
+        product.register_hook([this](const at::Tensor&) { clock_.AdvanceTime(kComputing); });
+        return product + 1;
+      });
+    }
+    return hooks.AfterRoot(x.sum());
+  }
+  at::Tensor Logits(const at::Tensor& inputs, UnitHooks&) override { return inputs; }
+  int64_t context() const override { return 48; }
+  int64_t vocabulary() const override { return 1; }
+
+ private:
+  SimulatedClock& clock_;
+};
+
+// Three ranks that all hold what this one holds. Operations are carried out one after another from when they were
+// started, whatever the rank does meanwhile.
+class SlowWire final : public Communicator {
+ public:
+  explicit SlowWire(SimulatedClock& clock) : clock_(clock) {}
+  int rank() const override { return 0; }
+  int world_size() const override { return 3; }
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    c10::NoGradGuard no_grad;
+    tensor.mul_(3);
+    return Start();
+  }
+  std::unique_ptr<Collective> Broadcast(const at::Tensor&, int) override { return Start(); }
+  std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
+    c10::NoGradGuard no_grad;
+    out.view({3, -1}).copy_(in.clone().view({1, -1}).expand({3, -1}));
+    return Start();
+  }
+  std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
+    c10::NoGradGuard no_grad;
+    out.copy_(in.narrow(0, 0, out.numel()) * 3);
+    return Start();
+  }
+  std::unique_ptr<Collective> Barrier() override { return Start(); }
+  absl::Status Meet(absl::Duration) override { return absl::OkStatus(); }
+  void Abort(absl::string_view) override {}
+  CollectiveProgress progress() const override { return {}; }
+
+ private:
+  class Sent final : public Collective {
+   public:
+    Sent(SimulatedClock& clock, absl::Time end) : clock_(clock), end_(end) {}
+    absl::Status Wait() override {
+      clock_.AdvanceTime(std::max(end_ - clock_.TimeNow(), absl::ZeroDuration()));
+      return absl::OkStatus();
+    }
+
+   private:
+    SimulatedClock& clock_;
+    const absl::Time end_;
+  };
+  std::unique_ptr<Collective> Start() {
+    idle_from_ = std::max(idle_from_, clock_.TimeNow()) + kSending;
+    return std::make_unique<Sent>(clock_, idle_from_);
+  }
+
+  SimulatedClock& clock_;
+  absl::Time idle_from_ = absl::InfinitePast();
+};
+
+struct Measured {
+  double exposed_s = 0;
+  double norm = 0;
+};
+
+// Of the second step.
+absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
+  SimulatedClock clock;
+  SlowModel model(clock);
+  SlowWire wire(clock);
+  const auto alone = NewSingleCommunicator();
+  const bool shards = strategy != Strategy::kDdp;
+  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shards ? MeshShape{.dp_shard = 3} : MeshShape{.dp_replicate = 3}, 3));
+  Communicator* const one = alone.get();
+  ASSIGN_OR_RETURN(auto parallel,
+                   Parallelize(model, mesh,
+                               {.world = &wire,
+                                .shard = shards ? static_cast<Communicator*>(&wire) : one,
+                                .replicate = shards ? one : static_cast<Communicator*>(&wire)},
+                               {.strategy = strategy, .bucket_elements = 1, .overlap = overlap, .clock = &clock}));
+  Measured measured;
+  for (int step = 1; step <= 2; ++step) {
+    const at::Tensor x = at::full({48}, 1.0, at::kDouble);
+    parallel->BeginStep(3);
+    ASSIGN_OR_RETURN(at::Tensor loss, parallel->Forward([&] { return model.LossSum(x, x, *parallel, {}); }));
+    RETURN_IF_ERROR(parallel->Backward(loss, /*last=*/true));
+    RETURN_IF_ERROR(parallel->FinishBackward());
+    ASSIGN_OR_RETURN(StepOutput output, parallel->Step({.lr = 1e-3, .num_tokens = 3}));
+    measured = {.exposed_s = output.exposed_comm_s, .norm = output.gradient_norm};
+  }
+  return measured;
+}
+
+class ExposedCommunication : public testing::TestWithParam<Strategy> {};
+INSTANTIATE_TEST_SUITE_P(, ExposedCommunication,
+                         testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp),
+                         [](const testing::TestParamInfo<Strategy>& info) { return StrategyWord(info.param); });
+
+TEST_P(ExposedCommunication, FallsWithOverlap_AndNothingElseChanges) {
+  const absl::StatusOr<Measured> without = Measure(GetParam(), false), with = Measure(GetParam(), true);
+
+  ASSERT_TRUE(without.ok()) << without.status();
+  ASSERT_TRUE(with.ok()) << with.status();
+  // One operation a unit at the least, none of it behind computation.
+  EXPECT_GE(without->exposed_s, kUnits * absl::ToDoubleSeconds(kSending));
+  EXPECT_LE(with->exposed_s, without->exposed_s - 2 * absl::ToDoubleSeconds(kSending));
+  EXPECT_EQ(with->norm, without->norm);
+}
+
+}  // namespace
+}  // namespace trainyard
