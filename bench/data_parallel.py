@@ -67,7 +67,7 @@ class Skip(Exception):
 def memory_of(measured, kind, field):
     uses = measured.memory.get(kind)
     if uses is None:
-        raise Skip("step events carry no memory yet")
+        raise Skip(f"the run told no memory of kind {kind}")
     return uses[field]
 
 

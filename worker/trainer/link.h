@@ -115,7 +115,7 @@ struct StepRecord {
   bool skipped = false;
   double loss_scale = 0;               // 0: losses are not scaled
   double save_stall_s = 0;             // that the loop waited for a save since the step before
-  std::vector<MemoryUse> memory = {};  // of this rank; empty: as in the step before
+  std::vector<MemoryUse> memory = {};  // of this rank before its update; empty: as in the step before
 };
 
 struct EvalRecord {

@@ -120,6 +120,7 @@ absl::Status Trainer::MakeStep() {
 
   saver_.Fence();
   record.save_stall_s = saver_.TakeStallSeconds();
+  TellMemory(record);  // now, when gradients are held too
   const Stopwatch update;
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
@@ -130,7 +131,6 @@ absl::Status Trainer::MakeStep() {
   record.exposed_communication_s = output.exposed_comm_s;
   record.grad_norm = output.gradient_norm;
   record.step_s = whole.seconds();
-  TellMemory(record);
   work_.compute_s += record.compute_s;
   work_.micro_batches += rank_.deal.micro_batches.size();
   work_.steps++;
