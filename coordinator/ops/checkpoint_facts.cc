@@ -190,7 +190,18 @@ void SettleWords(Turn& turn, Job& job, const v1::RestorePoint* restored) {
   if (words.size() != before.size()) turn.Save(job);
 }
 
+// A group that was lost may have made, and saved, steps that nobody was told of.
+void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
+  const uint64_t told = std::max(job.reported_step, job.told.step());
+  if (job.generation().value() == 1 || restored_step <= told) return;
+  turn.Notice(job, "warning",
+              absl::StrCat("reports of steps ", told + 1, " to ", restored_step,
+                           " did not arrive: the group that made "
+                           "them was lost"));
+}
+
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  TellUntold(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
   // A job that goes on from what another one left has made those steps, though nobody was told of them here.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));

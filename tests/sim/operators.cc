@@ -1,6 +1,8 @@
 #include "tests/sim/operators.h"
 
 #include <algorithm>
+#include <regex>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -110,6 +112,17 @@ void JobWatcher::Take(const WatchBatch& batch) {
   });
 }
 
+// Steps whose reports are said to have been lost are told of by that.
+void JobWatcher::TakeLost(const std::string& notice) {
+  static const std::regex kLost("reports of steps (\\d+) to (\\d+) did not arrive.*");
+  std::smatch match;
+  if (!std::regex_match(notice, match, kLost)) return;
+  const uint64_t last = std::stoull(match[2]);
+  if (last <= last_step_) return;
+  steps_ += last - std::max<uint64_t>(last_step_, std::stoull(match[1]) - 1);
+  last_step_ = last;
+}
+
 void JobWatcher::TakeEvent(const v1::Event& event) {
   Judge& judge = world_.judge;
   judge.CheckEvent(job_, event);
@@ -117,6 +130,7 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
     state_ = event.state().state();
     judge.Told(job_, event.generation(), state_);
   }
+  if (event.has_notice()) TakeLost(event.notice().text());
   if (event.has_eval()) {
     if (event.eval().step() <= last_eval_) {
       judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),

@@ -28,6 +28,7 @@ class JobWatcher : public std::enable_shared_from_this<JobWatcher> {
  private:
   void Ask(bool first);
   void Take(const WatchBatch& batch);
+  void TakeLost(const std::string& notice);
   void TakeEvent(const v1::Event& event);
   void Close();
   void AgainLater();

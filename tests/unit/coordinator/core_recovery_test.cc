@@ -190,6 +190,19 @@ TEST(CoreRecovery, RestoreThatFellBack_TakesTheUnusableCheckpointOutOfTheRecord)
   EXPECT_EQ(one.Get().checkpoints(0).step(), 2u);
 }
 
+TEST(CoreRecovery, StepsThatWereSavedButNeverReported_AreSaidToBeMissing) {
+  OneHost one(1);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 3);
+  one.host.Kill(Key(kJob, 1, 0), 9);
+  one.host.Apply(false);
+  ASSERT_EQ(one.Get().generation(), 2u);
+
+  one.host.Restored(Key(kJob, 2, 0), 5, "a");
+
+  EXPECT_THAT(one.harness.Notices(kJob), ::testing::Contains(HasSubstr("reports of steps 4 to 5 did not arrive")));
+}
+
 TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
