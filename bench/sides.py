@@ -55,7 +55,8 @@ class Measured:
     step_s: float        # one steady step
     exposed_s: float = 0  # of it, waiting for communication; ours only
     last_loss: float = 0
-    memory: dict = dataclasses.field(default_factory=dict)  # rank 0, before the last update: kind to {bytes, peak_bytes}; ours only
+    # Rank 0, before the last update: kind to {bytes, peak_bytes}; ours only.
+    memory: dict = dataclasses.field(default_factory=dict)
 
     @property
     def start_s(self):
