@@ -218,9 +218,29 @@ class Judge {
       });
       blame.operation = NewestWaitedFor(blame.waiting);
       blame.mismatch = Waiting(*blame.culprits.front())->waits_in();
+      TellUnderWay(fresh, blame);
       return;
     }
     CompareNames(fresh, blame);
+  }
+
+  // A rank that still waits in an operation which another has completed has entered it too: what it is to get is on its
+  // way, and once it has come the rank catches up.
+  static void TellUnderWay(const std::vector<const RankStand*>& fresh, Blame& blame) {
+    for (const RankStand* culprit : blame.culprits) {
+      const v1::CommunicatorReport& own = *Waiting(*culprit);
+      const bool under_way = std::any_of(fresh.begin(), fresh.end(), [&](const RankStand* rank) {
+        return std::any_of(rank->communicators.begin(), rank->communicators.end(), [&](const auto& other) {
+          return other.name() == own.name() && other.completed() > own.completed();
+        });
+      });
+      if (!under_way) return;
+    }
+    const RankStand& first = *blame.culprits.front();
+    blame.text = absl::StrCat(TellWho(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
+                              blame.mismatch, " of ", TellWhere(first),
+                              ", which others have completed: the network does not carry it to ", first.host);
+    blame.culprits.clear();
   }
 
   // All have started as many: who entered another operation under the same number took a wrong turn.

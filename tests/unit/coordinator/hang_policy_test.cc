@@ -39,7 +39,9 @@ class HangTest : public ::testing::Test {
   }
   // In operation `number`, having started `started`.
   static void Wait(RankStand& rank, uint64_t number, uint64_t started, const std::string& last = "") {
-    Stand(rank, started, last.empty() ? Op(started) : last).set_waits_in(Op(number));
+    v1::CommunicatorReport& world = Stand(rank, started, last.empty() ? Op(started) : last);
+    world.set_waits_in(Op(number));
+    world.set_completed(number - 1);
   }
   // Computes.
   static v1::CommunicatorReport& Stand(RankStand& rank, uint64_t started, const std::string& last = "") {
@@ -306,9 +308,9 @@ TEST_F(HangTest, AHangThatLedToARestartDoublesTheLimit) {
 
 TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
   for (int i = 0; i < 3; ++i) Add();
-  Wait(facts_.ranks[0], 412, 414);
-  Wait(facts_.ranks[1], 411, 413);
-  Wait(facts_.ranks[2], 412, 414);
+  Wait(facts_.ranks[0], 411, 414);
+  Wait(facts_.ranks[1], 411, 413);  // what it calls by that number comes behind the one it left out
+  Wait(facts_.ranks[2], 411, 414);
   Learned("train", 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
@@ -316,7 +318,23 @@ TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
   EXPECT_THAT(decided.culprits, ElementsAre(1));
   EXPECT_THAT(decided.reason,
               HasSubstr("rank 1 on w2 waits in all-reduce 411 (8 x fp64) and has not entered all-reduce "
-                        "412 (8 x fp64) of step 37, in which 2 ranks wait"));
+                        "411 (8 x fp64) of step 37, in which 2 ranks wait"));
+}
+
+// A lost segment on the way to rank 1: it has entered what rank 0 has completed, and does not know so yet.
+TEST_F(HangTest, ARankThatWaitsForWhatOthersHaveCompletedIsNotToBlame_AndTheNetworkIsGivenTime) {
+  for (int i = 0; i < 2; ++i) Add();
+  Wait(facts_.ranks[0], 61, 61);
+  Wait(facts_.ranks[1], 59, 60);
+  Learned("train", 0.1);
+
+  EXPECT_EQ(At(absl::Seconds(29)).act, Act::kExamine);
+  HangDecision decided = At(absl::Seconds(31));
+
+  EXPECT_EQ(decided.act, Act::kRestart);
+  EXPECT_THAT(decided.culprits, IsEmpty());
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of step 37, which others have "
+                                        "completed: the network does not carry it to w2"));
 }
 
 TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
