@@ -34,6 +34,7 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
       placements_(placements),
       precision_(precision),
       offload_(offload),
+      device_(model.parameters()[0].tensor.device()),
       rank_(ShardsAnything(placements) ? shard.rank() : 0),
       unit_(unit),
       parameters_(std::move(parameters)) {
@@ -57,9 +58,9 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
 }
 
 void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* world) {
-  const at::TensorOptions device = at::TensorOptions().device(model_.parameters()[0].tensor.device());
   auto zeros = [&](MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
-    return TakeMemory(ledger, kind, use, [&] { return at::zeros({elements}, device.dtype(type)); });
+    const auto place = kind == MemoryKind::kHost ? HostMemoryOf(device_) : at::TensorOptions().device(device_);
+    return TakeMemory(ledger, kind, use, [&] { return at::zeros({elements}, place.dtype(type)); });
   };
   // What a communicator reads, in memory of its own.
   auto zeros_of = [&](Communicator* of, MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
@@ -107,8 +108,8 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
     doors_ = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(),
-        at::DataPtr(nullptr, weights_.device()), /*allocator=*/nullptr, /*resizable=*/false);
+        c10::StorageImpl::use_byte_size_t(), layout_.total * weights_.element_size(), at::DataPtr(nullptr, device_),
+        /*allocator=*/nullptr, /*resizable=*/false);
     TakeMasters();
   } else if (apart) {
     whole_parameters_.copy_(whole);
@@ -135,7 +136,7 @@ void FlatGroup::Open(const at::Tensor& whole) {
   doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(whole.mutable_data_ptr(), whole.device()));
 }
 
-void FlatGroup::Close() { doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, weights_.device())); }
+void FlatGroup::Close() { doors_.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, device_)); }
 
 at::Tensor FlatGroup::View(const at::Tensor& flat, size_t i) const {
   return flat.narrow(0, layout_.offsets[i], layout_.sizes[i]).view(model_.parameters()[parameters_[i]].tensor.sizes());

@@ -97,6 +97,7 @@ class FlatGroup {
   const Placements placements_;
   const Precision precision_;
   const Offload offload_;
+  const at::Device device_;
   const int rank_;
   const int unit_;
   std::vector<int> parameters_;

@@ -38,8 +38,10 @@ Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommu
                           [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
   }
   if (in_place_ || root == 0) return;
-  root_ = TakeMemory(ledger, MemoryKind::kReserved, root_use_,
-                     [&] { return at::empty({root}, groups[groups_of_[0][0]]->weights().options()); });
+  const auto like = at::TensorOptions()
+                        .dtype(groups[groups_of_[0][0]]->weights().scalar_type())
+                        .device(model.parameters()[0].tensor.device());
+  root_ = TakeMemory(ledger_, MemoryKind::kReserved, root_use_, [&] { return at::empty({root}, like); });
 }
 
 std::vector<at::Tensor> Gatherer::Places(int unit) const {

@@ -2,11 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <string>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +57,10 @@ bool AreCopies(const AdamW::Range& range) {
 
 }  // namespace
 
+at::TensorOptions HostMemoryOf(at::Device device) {
+  return at::TensorOptions().device(at::kCPU).pinned_memory(device.is_cuda());
+}
+
 std::vector<AdamW::Range> CutIntoTiles(const std::vector<AdamW::Range>& ranges, int64_t tile_elements) {
   const int64_t tile = std::max(tile_elements / kAlignment, int64_t{1}) * kAlignment;
   std::vector<AdamW::Range> tiles;
@@ -90,6 +97,10 @@ TiledUpdate::TiledUpdate(AdamW& optimizer, const HostTensors& host, Ledger* ledg
     buffer.exp_avg = make(host.moments, like.exp_avg, buffer.uses[1]);
     buffer.exp_avg_sq = make(host.moments, like.exp_avg_sq, buffer.uses[2]);
     buffer.weights = make(host.weights && !AreCopies(like), like.weights, buffer.uses[3]);
+  }
+  if (const auto& ranges = optimizer.ranges(); !ranges.empty() && !ranges[0].gradients.is_cpu()) {
+    const at::Device device = ranges[0].gradients.device();
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   }
   helper_ = std::thread([this] { CopyForever(); });
 }
@@ -153,7 +164,20 @@ void TiledUpdate::TakeBack(size_t tile) {
   }
 }
 
+// A tile that is taken back was updated before, and one that is fetched finds its buffer read to the end.
+std::function<void()> TiledUpdate::OnStream(std::function<void()> copy) const {
+  const auto asked = std::make_shared<c10::Event>(stream_->device_type());
+  asked->record(c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device()));
+  return [stream = *stream_, asked, copy = std::move(copy)] {
+    const c10::StreamGuard guard(stream);
+    asked->block(stream);
+    copy();
+    stream.synchronize();
+  };
+}
+
 void TiledUpdate::Post(std::function<void()> copy) {
+  if (stream_.has_value()) copy = OnStream(std::move(copy));
   std::lock_guard lock(mutex_);
   copies_.push_back(std::move(copy));
   ++num_posted_;

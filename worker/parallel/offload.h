@@ -1,17 +1,22 @@
 // What lies in host memory, so that the device holds only what it needs: the optimizer's state, and this rank's shards
 // of the parameters. The update fetches it tile by tile into memory of the device, where AdamW runs over it, and takes
-// it back; a helper thread copies one tile while another is updated. On a CPU both memories are the same, but the path
-// is not: losses are those without offload, bit for bit, and the ledger shows what would be where.
+// it back; a helper thread copies one tile while another is updated, on a GPU through a stream of its own. On a CPU
+// both memories are the same, but the path is not: losses are those without offload, bit for bit, and the ledger shows
+// what would be where.
 //
 //   offload.optimizer    masters (a second copy of the parameters, if only here) and moments
 //   offload.parameters   weights of a rank's shards; a unit's are copied to the device to be gathered
 #pragma once
+
+#include <c10/core/Stream.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -26,6 +31,9 @@ struct Offload {
   bool parameters = false;
   bool any() const { return optimizer || parameters; }
 };
+
+// Host memory that `device` copies fastest from: pinned, for a GPU.
+at::TensorOptions HostMemoryOf(at::Device device);
 
 // `ranges` in pieces of at most `tile_elements` each, in their order; a piece's moments are its range's. Bounds are
 // multiples of 16 elements. REQUIRES: the ranges have moments.
@@ -64,14 +72,16 @@ class TiledUpdate {
   AdamW::Range OnDevice(size_t tile) const;
   void Fetch(size_t tile);
   void TakeBack(size_t tile);
-  // Copies in order; `tile` is fetched once that many are.
+  // Copies in order, each behind all that the caller has asked of the device before.
   void Post(std::function<void()> copy);
+  std::function<void()> OnStream(std::function<void()> copy) const;
   void AwaitCopies(uint64_t count);
   void CopyForever();
 
   AdamW& optimizer_;
   const HostTensors host_;
   Buffer buffers_[2];
+  std::optional<c10::Stream> stream_;  // of the copies, on a GPU
 
   std::mutex mutex_;
   std::condition_variable changed_;
