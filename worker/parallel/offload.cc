@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/memory_cgroup.h"
 #include "worker/parallel/shard_layout.h"
 
 namespace trainyard {
@@ -219,13 +220,14 @@ absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t av
                    gib(available_bytes), " can be had; offload less, or spread the ranks over more hosts"));
 }
 
-int64_t AvailableHostBytes(const char* meminfo) {
-  std::ifstream in(meminfo);
-  for (std::string word; in >> word;) {
+int64_t AvailableHostBytes(const std::string& proc) {
+  std::ifstream in(proc + "/meminfo");
+  int64_t bytes = 0;
+  for (std::string word; bytes == 0 && in >> word;) {
     int64_t kib = 0;
-    if (word == "MemAvailable:" && in >> kib) return kib << 10;
+    if (word == "MemAvailable:" && in >> kib) bytes = kib << 10;
   }
-  return 0;
+  return std::min(bytes, MemoryLeftIn(MemoryCgroupOf("self", proc)).value_or(bytes));
 }
 
 }  // namespace trainyard

@@ -99,7 +99,8 @@ int64_t HostBytes(const Offload& offload, int64_t elements, const ElementSizes& 
 
 // Whether the ranks of this host have room together. Possible errors: FailedPrecondition, with the estimate.
 absl::Status CheckHostMemory(int64_t bytes_per_rank, int local_ranks, int64_t available_bytes);
-// What the kernel says can be had without swapping; 0: it does not say.
-int64_t AvailableHostBytes(const char* meminfo = "/proc/meminfo");
+// What can be had without swapping, of the host and within the limits of this process' cgroup; 0: the kernel does not
+// say. `proc` is a proc file system, for tests.
+int64_t AvailableHostBytes(const std::string& proc = "/proc");
 
 }  // namespace trainyard

@@ -10,6 +10,7 @@
 
 #include <fstream>
 
+#include "common/files.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
@@ -136,12 +137,23 @@ TEST(HostMemory, OfAllRanksOfAHostMustFit) {
 
 TEST(HostMemory, IsWhatTheKernelSays) {
   TemporaryFolder folder;
-  const std::string path = folder / "meminfo";
-  std::ofstream(path) << "MemTotal:       100 kB\nMemAvailable:    48 kB\n";
+  std::ofstream(folder / "meminfo") << "MemTotal:       100 kB\nMemAvailable:    48 kB\n";
 
-  EXPECT_EQ(AvailableHostBytes(path.c_str()), 48 << 10);
-  EXPECT_EQ(AvailableHostBytes((folder / "none").c_str()), 0);
+  EXPECT_EQ(AvailableHostBytes(folder.path()), 48 << 10);
+  EXPECT_EQ(AvailableHostBytes(folder / "none"), 0);
   EXPECT_GT(AvailableHostBytes(), 0);
+}
+
+TEST(HostMemory, IsWhatACgroupLeavesWhereThatIsLess) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(MakeFolders(folder / "self").ok());
+  std::ofstream(folder / "meminfo") << "MemAvailable:    48 kB\n";
+  std::ofstream(folder / "self/cgroup") << "0::/\n";
+  std::ofstream(folder / "self/mountinfo") << "36 35 0:30 / " << folder.path() << " rw - cgroup2 cgroup2 rw\n";
+  std::ofstream(folder / "memory.max") << "20000\n";
+  std::ofstream(folder / "memory.current") << "5000\n";
+
+  EXPECT_EQ(AvailableHostBytes(folder.path()), 15000);
 }
 
 }  // namespace
