@@ -43,6 +43,8 @@ inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableEventsOfFinished = 16;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 64 << 20;
+// Checkpoints that a restore passed over, newest first; the log of rank 0 has all.
+inline constexpr int kPassedOverTold = 8;
 // Of them in one answer; a client asks for the rest by itself.
 inline constexpr size_t kEventsPageBytes = 4 << 20;
 static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);

@@ -77,3 +77,25 @@ def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant
     assert f"job {waiting} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr \
         or f"job {job} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr
     one_host.trainctl("cancel", waiting)
+
+
+def test_damage_that_another_rank_meets_has_all_go_on_from_the_older_and_why_names_it(one_host, tmp_path):
+    run = tmp_path / "run"
+    keys = {"run_folder": run, "parallel": {"data": "fsdp"}, "checkpoint__every_steps": 5, "checkpoint__keep": 0}
+    first = one_host.submit(train__steps=20, **keys)
+    assert one_host.wait_for_end(first).state_name == "SUCCEEDED"
+    shard = run / "step-00000020" / "shard-00001.safetensors"  # rank 1's own
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+
+    job = one_host.submit(train__steps=25, flags=["--resume"], **keys)
+
+    view = one_host.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    why = " ".join(one_host.trainctl("why", job).stdout.split())
+    for words in ("checkpoint of step 20 is damaged: rank 1 on h1: ", "shard-00001.safetensors", "exp_avg_sq '"):
+        assert words in why, why
+    notices = [event.notice.text for event in one_host.watch(job) if event.HasField("notice")]
+    assert any("restored from step 15," in text for text in notices), notices
+    one_host.trainctl("checkpoint", "verify", run)

@@ -47,11 +47,13 @@ absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_f
   return folders;
 }
 
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder) {
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options) {
   ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
   FoundCheckpoint found;
   for (const StepFolder& folder : folders) {
-    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(folder.path);
+    if (options.before_step.has_value() && folder.step >= *options.before_step) continue;
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
+        options.every_byte ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnread(folder.path);
     if (checkpoint.ok() && (*checkpoint)->manifest().step != folder.step) {
       checkpoint = absl::DataLossError(
           absl::StrCat(folder.path, " holds a checkpoint of step ", (*checkpoint)->manifest().step));

@@ -48,8 +48,12 @@ struct FoundCheckpoint {
   std::vector<std::string> damaged;        // why newer ones were passed over, a sentence each
 };
 
+struct FindOptions {
+  std::optional<uint64_t> before_step = {};  // only older ones
+  bool every_byte = true;                    // is read; else manifests, names and lengths are looked at
+};
 // The newest good one. One that holds values which are not finite is passed over as a damaged one is.
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder);
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options = {});
 
 // Removes a checkpoint or what is left of one: first from its name, so that a crash in the middle leaves a partial, not
 // a checkpoint that looks damaged. Possible errors: Unavailable: somebody reads it; those of the file system.

@@ -1,15 +1,11 @@
 #include "worker/checkpoint/reader.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
@@ -19,8 +15,6 @@ namespace trainyard {
 namespace {
 
 constexpr uint64_t kManifestBytes = 256 << 20;
-// Of a piece, in memory at once.
-constexpr uint64_t kStretchBytes = 4 << 20;
 
 std::vector<uint64_t> Strides(const std::vector<int64_t>& size) {
   std::vector<uint64_t> strides(size.size(), 1);
@@ -130,34 +124,22 @@ bool MayHold(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t 
   return lowest < last && first < end;
 }
 
+absl::Status FirstOf(const std::vector<CheckpointProblem>& problems, const std::string& path) {
+  if (problems.empty()) return absl::OkStatus();
+  const size_t more = problems.size() - 1;
+  return absl::DataLossError(
+      absl::StrCat(problems[0].Text(path), more == 0 ? "" : absl::StrCat("; and ", more, " problems more")));
+}
+
+// Whose file it is to vouch for: a shard is its rank's, who most likely reads it anyway.
+uint64_t DealtTo(absl::string_view name, size_t index) {
+  uint64_t rank = 0;
+  const bool is_shard = absl::ConsumePrefix(&name, "shard-") && absl::ConsumeSuffix(&name, ".safetensors") &&
+                        absl::SimpleAtoi(name, &rank);
+  return is_shard ? rank : index;
+}
+
 }  // namespace
-
-// A shard under a handle that stays on it whatever becomes of its name.
-class Checkpoint::OpenFile {
- public:
-  OpenFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  ~OpenFile() { close(fd_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  const std::string& path() const { return path_; }
-
-  absl::Status Read(uint64_t at, absl::Span<char> out) const {
-    while (!out.empty()) {
-      const ssize_t n = pread(fd_, out.data(), out.size(), static_cast<off_t>(at));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path_, " at byte ", at));
-      if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at byte ", at, "; it is changing"));
-      out.remove_prefix(static_cast<size_t>(n));
-      at += static_cast<uint64_t>(n);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const int fd_;
-  const std::string path_;
-};
 
 Checkpoint::Checkpoint() = default;
 Checkpoint::~Checkpoint() = default;
@@ -178,33 +160,44 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return checkpoint;
 }
 
-absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenVerified(const std::string& path) {
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenUnread(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenManifest(path));
-  ASSIGN_OR_RETURN(VerifiedCheckpoint looked, LookAtCheckpoint(path));
-  RETURN_IF_ERROR(checkpoint->OpenFiles(looked.problems));
+  RETURN_IF_ERROR(checkpoint->OpenFiles(LookAtFiles(path, checkpoint->manifest_)));
   return checkpoint;
 }
 
 absl::Status Checkpoint::OpenFiles(const std::vector<CheckpointProblem>& problems) {
-  if (!problems.empty()) {
-    const size_t more = problems.size() - 1;
-    return absl::DataLossError(
-        absl::StrCat(problems[0].Text(path_), more == 0 ? "" : absl::StrCat("; and ", more, " problems more")));
-  }
+  RETURN_IF_ERROR(FirstOf(problems, path_));
   for (const ManifestFile& listed : manifest_.files) {
-    if (!absl::EndsWith(listed.name, ".safetensors")) continue;
-    const std::string file = JoinPath(path_, listed.name);
-    const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", file));
-    auto shard = std::make_unique<OpenFile>(fd, file);
-    // What is open may be another file than the one that was verified, if somebody changes the folder at this moment.
-    struct stat st;
-    if (fstat(fd, &st) != 0 || static_cast<uint64_t>(st.st_size) != listed.bytes) {
-      return absl::DataLossError(absl::StrCat(file, " is changing while it is read"));
-    }
-    shards_[listed.name] = std::move(shard);
+    ASSIGN_OR_RETURN(files_[listed.name], ShardFile::Open(path_, listed));
   }
   return absl::OkStatus();
+}
+
+void Checkpoint::Vouch(int share, int shares) {
+  for (size_t i = 0; i < manifest_.files.size(); ++i) {
+    const std::string& name = manifest_.files[i].name;
+    if (DealtTo(name, i) % static_cast<uint64_t>(shares) == static_cast<uint64_t>(share)) files_.at(name)->Vouch();
+  }
+}
+
+absl::Status Checkpoint::FinishVouching() {
+  for (const ManifestFile& listed : manifest_.files) {
+    ShardFile& file = *files_.at(listed.name);
+    if (!file.vouched()) continue;
+    absl::Status whole = file.FinishVouching();
+    if (whole.ok()) continue;
+    // Once more, piece by piece, to say where: what the ranges needed was found in order.
+    RETURN_IF_ERROR(FirstOf(VerifyFile(path_, manifest_, listed), path_));
+    return whole;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Checkpoint::bytes_read() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, file] : files_) bytes += file->bytes_read();
+  return bytes;
 }
 
 absl::StatusOr<const ManifestTensor*> Checkpoint::Find(absl::string_view role, absl::string_view name) const {
@@ -227,7 +220,7 @@ absl::StatusOr<const ManifestTensor*> Checkpoint::FindLike(absl::string_view rol
 absl::Status Checkpoint::ReadPiece(
     const ManifestTensor& tensor, const ManifestPiece& piece,
     absl::FunctionRef<void(const ManifestPiece& stretch, const char* bytes)> take) const {
-  const OpenFile& file = *shards_.at(piece.file);
+  ShardFile& file = *files_.at(piece.file);
   const uint64_t element_bytes = DtypeBytes(tensor.dtype), most = kStretchBytes / element_bytes;
   const uint64_t longest = std::min(most, piece.last_element - piece.first_element) * element_bytes;
   const auto buffer = std::make_unique_for_overwrite<char[]>(longest);

@@ -169,12 +169,6 @@ void Append(std::vector<CheckpointProblem> more, std::vector<CheckpointProblem>&
   std::move(more.begin(), more.end(), std::back_inserter(problems));
 }
 
-std::vector<CheckpointProblem> CheckLengths(const std::string& path, const Manifest& manifest) {
-  std::vector<CheckpointProblem> problems = CheckNames(path, manifest);
-  for (const ManifestFile& file : manifest.files) Append(FileCheck(path, manifest, file).Lengths(), problems);
-  return problems;
-}
-
 absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
   VerifiedCheckpoint verified;
   absl::StatusOr<std::string> text = ReadFile(JoinPath(path, kManifestName), kManifestBytesMax);
@@ -207,9 +201,20 @@ std::string CheckpointProblem::Text(absl::string_view path) const {
                       ": expected ", expected, ", found ", found);
 }
 
+std::vector<CheckpointProblem> LookAtFiles(const std::string& path, const Manifest& manifest) {
+  std::vector<CheckpointProblem> problems = CheckNames(path, manifest);
+  for (const ManifestFile& file : manifest.files) Append(FileCheck(path, manifest, file).Lengths(), problems);
+  return problems;
+}
+
+std::vector<CheckpointProblem> VerifyFile(const std::string& path, const Manifest& manifest,
+                                          const ManifestFile& listed) {
+  return FileCheck(path, manifest, listed).Bytes(nullptr);
+}
+
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options) {
-  std::vector<CheckpointProblem> problems = CheckLengths(path, manifest);
+  std::vector<CheckpointProblem> problems = LookAtFiles(path, manifest);
   const size_t files = manifest.files.size();
   std::vector<std::vector<CheckpointProblem>> found(files);
   std::atomic<size_t> next = 0;
@@ -237,7 +242,7 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, con
 
 absl::StatusOr<VerifiedCheckpoint> LookAtCheckpoint(const std::string& path) {
   ASSIGN_OR_RETURN(VerifiedCheckpoint verified, ReadManifestOf(path));
-  if (verified.manifest.has_value()) verified.problems = CheckLengths(path, *verified.manifest);
+  if (verified.manifest.has_value()) verified.problems = LookAtFiles(path, *verified.manifest);
   return verified;
 }
 

@@ -49,8 +49,12 @@ absl::StatusOr<VerifiedCheckpoint> VerifyCheckpoint(const std::string& path, con
 // The same without the hashes of the files: manifest, names and lengths.
 absl::StatusOr<VerifiedCheckpoint> LookAtCheckpoint(const std::string& path);
 
-// What VerifyCheckpoint does once it has the manifest.
+// What they do once they have the manifest.
 std::vector<CheckpointProblem> VerifyFiles(const std::string& path, const Manifest& manifest,
                                            const VerifyOptions& options);
+std::vector<CheckpointProblem> LookAtFiles(const std::string& path, const Manifest& manifest);
+// Of one file that the manifest lists: the hashes of the whole and of its pieces.
+std::vector<CheckpointProblem> VerifyFile(const std::string& path, const Manifest& manifest,
+                                          const ManifestFile& listed);
 
 }  // namespace trainyard

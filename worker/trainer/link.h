@@ -75,6 +75,7 @@ struct RestoredFact {
   uint64_t step = 0;
   std::string path;
   std::string manifest_hash;
+  std::vector<std::string> passed_over = {};  // why newer ones are not gone on from, a sentence each
 };
 struct ProbeFact {
   double matmul_gflops = 0;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 #include "worker/trainer/spec_config.h"
 
@@ -128,6 +129,10 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_restored()->set_step(f.step);
       message.mutable_restored()->set_path(f.path);
       message.mutable_restored()->set_manifest_hash(f.manifest_hash);
+      for (const std::string& sentence : f.passed_over) {
+        if (message.restored().passed_over_size() == limits::kPassedOverTold) break;
+        message.mutable_restored()->add_passed_over(CleanText(sentence));
+      }
     }
     void operator()(const ProbeFact& f) {
       message.mutable_probe()->set_matmul_gflops(f.matmul_gflops);

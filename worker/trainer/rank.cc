@@ -247,28 +247,34 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
   return absl::OkStatus();
 }
 
-// `read_until_now`: what choosing and verifying the checkpoint has taken.
-absl::Status Restore(const StartOrder& order, const RestorePoint& point, absl::Duration read_until_now, Link& link,
-                     Rank& rank, std::ostream& log) {
-  for (const std::string& note : point.notes) log << note << std::endl;
-  if (point.checkpoint == nullptr) return absl::OkStatus();
-  if (order.rank == 0) {
-    RETURN_IF_ERROR(CheckData(order, point.checkpoint->manifest().data, *rank.corpus, log)) << point.checkpoint->path();
-  }
+// `announced`: none: training begins anew. `read_until_now`: what choosing the checkpoint has taken.
+absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::optional<AnnouncedCheckpoint>& announced,
+                     absl::Duration read_until_now, Link& link, Rank& rank, std::ostream& log) {
+  for (const std::string& note : chosen.notes) log << note << std::endl;
+  if (!announced.has_value()) return absl::OkStatus();
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
-  RETURN_IF_ERROR(LoadState(*point.checkpoint, *rank.strategy));
+  auto load = [&](const Checkpoint& checkpoint) -> absl::Status {
+    if (order.rank == 0) {
+      RETURN_IF_ERROR(CheckData(order, checkpoint.manifest().data, *rank.corpus, log)) << checkpoint.path();
+    }
+    return LoadTensors(checkpoint, *rank.strategy);
+  };
+  ASSIGN_OR_RETURN(RestorePoint point, LoadRestorePoint(order, std::move(chosen), *announced, rank.world(), load));
   const absl::Duration read = read_until_now + (Clock::GetSteadyClock().TimeNow() - began);
   const Manifest& manifest = point.checkpoint->manifest();
+  TakeCounters(manifest, *rank.strategy);
   rank.restored_step = manifest.step;
   rank.restored_samples = manifest.data.consumed_samples;
   rank.restored_content_hash = manifest.data.content_hash;
   if (order.rank != 0) return absl::OkStatus();
+  for (const std::string& sentence : point.passed_over) log << sentence << std::endl;
   log << absl::StrFormat("goes on after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
                          absl::ToDoubleSeconds(read))
       << std::endl;
   link.Tell(RestoredFact{.step = manifest.step,
                          .path = point.checkpoint->path(),
-                         .manifest_hash = std::string(point.checkpoint->manifest_hash())});
+                         .manifest_hash = std::string(point.checkpoint->manifest_hash()),
+                         .passed_over = std::move(point.passed_over)});
   return absl::OkStatus();
 }
 
@@ -332,14 +338,14 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(Join(order, link, *rank));
   RETURN_IF_ERROR(AgreeOnData(order, *rank, log));
   const absl::Time agreeing = clock.TimeNow();
-  ASSIGN_OR_RETURN(point, AgreeOnRestorePoint(order, std::move(point), rank->world()));
+  ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));
   reading += clock.TimeNow() - agreeing;
   if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
-  if (point.checkpoint == nullptr && !order.config.model.init_from.empty()) {
+  if (!announced.has_value() && !order.config.model.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
   }
   RETURN_IF_ERROR(MakeParallel(order, *rank));
-  RETURN_IF_ERROR(Restore(order, point, reading, link, *rank, log));
+  RETURN_IF_ERROR(Restore(order, std::move(point), announced, reading, link, *rank, log));
   RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
   for (const auto& group : rank->groups->owned) {
     RETURN_IF_ERROR(WarmUp(*group)) << "while warming up the " << group->name();

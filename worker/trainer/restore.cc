@@ -2,10 +2,12 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "common/status_macros.h"
 #include "worker/trainer/run_folder.h"
 
@@ -14,34 +16,48 @@ namespace {
 
 constexpr size_t kDamagedShown = 3;
 constexpr char kMissingUrl[] = "trainyard/checkpoint_missing";
+// For what a network file system may show late.
 constexpr absl::Duration kFolderPatience = absl::Seconds(3);
+// The slowest rank may still read its checkpoint while the others wait for it.
+constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
 
 // What rank 0 tells the others, as the bytes of a tensor.
 struct Announcement {
   uint64_t step;           // of the checkpoint, if there is one
-  char manifest_hash[32];  // zeros: there is none, all begin anew
-
-  bool from_checkpoint() const { return manifest_hash[0] != 0; }
+  char manifest_hash[32];  // zeros: there is none
   char token[16];
 };
 
-absl::Status Missing(absl::Status status) {
+// A sentence of a rank, as the bytes of a tensor.
+constexpr int64_t kSentenceBytes = 1024;
+
+// What came of one checkpoint on one rank, or on all.
+struct Outcome {
+  enum Kind { kLoaded, kUnusable, kRefused };
+  Kind kind = kLoaded;
+  absl::Status status = absl::OkStatus();
+};
+
+absl::Status CheckpointMissing(absl::Status status) {
   status.SetPayload(kMissingUrl, absl::Cord());
   return status;
 }
 
+absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>& passed_over) {
+  auto end = passed_over.begin() + static_cast<long>(std::min(passed_over.size(), kDamagedShown));
+  return absl::DataLossError(absl::StrCat("none of the ", passed_over.size(), " checkpoints in ",
+                                          order.config.checkpoint_dir,
+                                          " can be trusted: ", absl::StrJoin(passed_over.begin(), end, "; "),
+                                          "; restore them from a copy, or choose another checkpoint.dir"));
+}
+
 absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
   const std::string& folder = order.config.checkpoint_dir;
-  if (found.checkpoint == nullptr && !found.damaged.empty()) {
-    auto end = found.damaged.begin() + static_cast<long>(std::min(found.damaged.size(), kDamagedShown));
-    return absl::DataLossError(absl::StrCat("none of the ", found.damaged.size(), " checkpoints in ", folder,
-                                            " can be trusted: ", absl::StrJoin(found.damaged.begin(), end, "; "),
-                                            "; restore them from a copy, or choose another checkpoint.dir"));
-  }
+  if (found.checkpoint == nullptr && !found.damaged.empty()) return NoneIsLeft(order, found.damaged);
   if (found.checkpoint == nullptr && order.restart_step.has_value()) {
-    return Missing(absl::NotFoundError(absl::StrCat("the checkpoint of step ", *order.restart_step,
-                                                    " that was recorded is not in ", folder, " as host ", order.host,
-                                                    " sees it, and there is no other; is the folder shared?")));
+    return CheckpointMissing(absl::NotFoundError(
+        absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", folder,
+                     " as host ", order.host, " sees it, and there is no other; is the folder shared?")));
   }
   if (found.checkpoint != nullptr && found.checkpoint->manifest().step > order.config.steps) {
     return absl::FailedPreconditionError(absl::StrCat(found.checkpoint->path(), " is beyond train.steps ",
@@ -50,6 +66,100 @@ absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
                                                       "checkpoint.dir"));
   }
   return absl::OkStatus();
+}
+
+// From rank 0, whose `checkpoint` and `token` they are; in a world of one nobody hears it.
+absl::StatusOr<Announcement> Announce(const Checkpoint* checkpoint, absl::string_view token,
+                                      Communicator& communicator) {
+  at::Tensor bytes = at::zeros({sizeof(Announcement)}, at::kByte);
+  auto* announcement = static_cast<Announcement*>(bytes.mutable_data_ptr());
+  if (communicator.rank() == 0) {
+    std::memcpy(announcement->token, token.data(), std::min(token.size(), sizeof announcement->token));
+    if (checkpoint != nullptr) {
+      announcement->step = checkpoint->manifest().step;
+      std::memcpy(announcement->manifest_hash, checkpoint->manifest_hash().data(), sizeof announcement->manifest_hash);
+    }
+  }
+  RETURN_IF_ERROR(communicator.Broadcast(bytes, /*root=*/0)->Wait()) << "while agreeing on where to start";
+  return *announcement;
+}
+
+std::optional<AnnouncedCheckpoint> CheckpointOf(const Announcement& announcement) {
+  if (announcement.manifest_hash[0] == 0) return std::nullopt;
+  return AnnouncedCheckpoint{
+      .step = announcement.step,
+      .manifest_hash = std::string(announcement.manifest_hash, sizeof announcement.manifest_hash)};
+}
+
+// As this host sees it; rank 0 has it open since it chose it.
+absl::StatusOr<std::unique_ptr<Checkpoint>> OpenAnnounced(const StartOrder& order,
+                                                          const AnnouncedCheckpoint& announced) {
+  const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(announced.step));
+  AwaitFile(JoinPath(path, kManifestName), kFolderPatience);  // if it is not there, the open says so
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::OpenUnread(path);
+  if (checkpoint.ok() && (*checkpoint)->manifest_hash() != announced.manifest_hash) {
+    return absl::DataLossError(absl::StrCat(path, " has the manifest hash ", (*checkpoint)->manifest_hash(),
+                                            ", rank 0 reads ", announced.manifest_hash));
+  }
+  return checkpoint;
+}
+
+// Whatever happens comes back as a value: the others wait for this rank's word.
+Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
+                  std::unique_ptr<Checkpoint>& checkpoint, LoadCheckpoint load) {
+  if (checkpoint == nullptr) {
+    absl::StatusOr<std::unique_ptr<Checkpoint>> opened = OpenAnnounced(order, announced);
+    if (!opened.ok()) return {.kind = Outcome::kUnusable, .status = opened.status()};
+    checkpoint = *std::move(opened);
+  }
+  checkpoint->Vouch(order.rank, order.world_size);
+  absl::Status loaded = load(*checkpoint);
+  if (loaded.ok()) loaded = checkpoint->FinishVouching();
+  if (loaded.ok()) return {};
+  return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused, .status = std::move(loaded)};
+}
+
+// "rank 1 on w2: ...", of the ranks whose outcome is `kind`; the first of them.
+absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& own, Outcome::Kind kind,
+                                        Communicator& communicator) {
+  at::Tensor sentence = at::zeros({kSentenceBytes}, at::kByte);
+  at::Tensor all = at::zeros({communicator.world_size() * kSentenceBytes}, at::kByte);
+  if (own.kind == kind) {
+    const std::string text = absl::StrCat("rank ", order.rank, " on ", order.host, ": ", own.status.message());
+    std::memcpy(sentence.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), kSentenceBytes - 1));
+  }
+  RETURN_IF_ERROR(communicator.AllGather(all, sentence)->Wait()) << "while hearing which rank cannot load";
+  std::vector<std::string> sentences;
+  for (int rank = 0; rank < communicator.world_size(); ++rank) {
+    const char* text = static_cast<const char*>(all.const_data_ptr()) + rank * kSentenceBytes;
+    if (*text != 0) sentences.emplace_back(text);
+  }
+  const size_t more = sentences.size() - std::min(sentences.size(), kDamagedShown);
+  sentences.resize(sentences.size() - more);
+  return absl::StrCat(absl::StrJoin(sentences, "; "), more == 0 ? "" : absl::StrCat("; and ", more, " ranks more"));
+}
+
+// What came of it on all ranks, the same on each; its status says who could not, and why.
+absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own, Communicator& communicator) {
+  RETURN_IF_ERROR(communicator.Meet(kMeetingLimit)) << "while the ranks load";
+  at::Tensor counts = at::zeros({2}, at::kDouble);
+  if (own.kind != Outcome::kLoaded) counts.mutable_data_ptr<double>()[own.kind == Outcome::kRefused] = 1;
+  RETURN_IF_ERROR(communicator.AllReduceSum(counts)->Wait()) << "while agreeing on what was loaded";
+  const double* sums = counts.const_data_ptr<double>();
+  if (sums[0] == 0 && sums[1] == 0) return Outcome{};
+  Outcome shared{.kind = sums[1] > 0 ? Outcome::kRefused : Outcome::kUnusable};
+  ASSIGN_OR_RETURN(std::string sentences, SentencesOf(order, own, shared.kind, communicator));
+  shared.status = absl::UnavailableError(sentences);
+  return shared;
+}
+
+// On rank 0: the next older one that looks good, into `point`.
+absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& point) {
+  ASSIGN_OR_RETURN(FoundCheckpoint found,
+                   FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .every_byte = false}));
+  point.passed_over.insert(point.passed_over.end(), found.damaged.begin(), found.damaged.end());
+  point.checkpoint = std::move(found.checkpoint);
+  return point.checkpoint == nullptr ? NoneIsLeft(order, point.passed_over) : absl::OkStatus();
 }
 
 }  // namespace
@@ -66,49 +176,53 @@ absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const s
   SettleOptions settle{.job_id = order.job_id, .settled = settled};
   for (const GrantedSave& grant : order.grants) settle.granted.insert(grant.manifest_hash);
   ASSIGN_OR_RETURN(point.notes, SettlePartials(order.config.checkpoint_dir, settle, file_system));
-  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir));
+  ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir, {.every_byte = false}));
   RETURN_IF_ERROR(CheckFound(order, found));
-  point.notes.insert(point.notes.end(), found.damaged.begin(), found.damaged.end());
+  point.passed_over = std::move(found.damaged);
   point.checkpoint = std::move(found.checkpoint);
   return point;
 }
 
-absl::StatusOr<RestorePoint> AgreeOnRestorePoint(const StartOrder& order, RestorePoint chosen,
-                                                 Communicator& communicator) {
-  if (order.world_size == 1) return chosen;
+absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const StartOrder& order,
+                                                                       const RestorePoint& chosen,
+                                                                       Communicator& communicator) {
   const std::string& folder = order.config.checkpoint_dir;
-  at::Tensor bytes = at::zeros({sizeof(Announcement)}, at::kByte);
-  auto* announcement = static_cast<Announcement*>(bytes.mutable_data_ptr());
   std::unique_ptr<SharedFolderToken> token;
-  if (order.rank == 0) {
+  if (order.rank == 0 && order.world_size > 1) {
     ASSIGN_OR_RETURN(token, SharedFolderToken::Leave(folder));
-    announcement->step = chosen.step();
-    std::memcpy(announcement->token, token->name().data(), sizeof announcement->token);
-    if (chosen.checkpoint != nullptr) {
-      std::memcpy(announcement->manifest_hash, chosen.checkpoint->manifest_hash().data(),
-                  sizeof announcement->manifest_hash);
-    }
   }
-  RETURN_IF_ERROR(communicator.Broadcast(bytes, /*root=*/0)->Wait()) << "while agreeing on where to start";
+  ASSIGN_OR_RETURN(Announcement announcement,
+                   Announce(chosen.checkpoint.get(), token == nullptr ? "" : token->name(), communicator));
+  const std::optional<AnnouncedCheckpoint> announced = CheckpointOf(announcement);
   if (order.rank != 0) {
-    absl::string_view name(announcement->token, sizeof announcement->token);
+    absl::string_view name(announcement.token, sizeof announcement.token);
     absl::Status found = FindToken(folder, name, order.host, kFolderPatience);
-    if (!found.ok()) return announcement->from_checkpoint() ? Missing(std::move(found)) : found;
-    if (announcement->from_checkpoint()) {
-      std::string path = JoinPath(folder, StepFolderName(announcement->step));
-      // Rank 0 has read every byte of it; of what is loaded here every piece is hashed again.
-      ASSIGN_OR_RETURN(chosen.checkpoint, Checkpoint::OpenVerified(path), << "as host " << order.host << " sees it");
-      absl::string_view hash(announcement->manifest_hash, sizeof announcement->manifest_hash);
-      if (chosen.checkpoint->manifest_hash() != hash) {
-        return absl::FailedPreconditionError(absl::StrCat("host ", order.host, ": ", path, " has the manifest hash ",
-                                                          chosen.checkpoint->manifest_hash(), ", rank 0 reads ", hash,
-                                                          "; checkpoint.dir must be one folder on all hosts"));
-      }
-    }
+    if (!found.ok()) return announced.has_value() ? CheckpointMissing(std::move(found)) : found;
   }
   // The token goes once everyone has looked.
   RETURN_IF_ERROR(communicator.Barrier()->Wait()) << "while the ranks look at checkpoint.dir";
-  return chosen;
+  return announced;
+}
+
+absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePoint point,
+                                              AnnouncedCheckpoint announced, Communicator& communicator,
+                                              LoadCheckpoint load) {
+  while (true) {
+    const Outcome own = TryToLoad(order, announced, point.checkpoint, load);
+    ASSIGN_OR_RETURN(Outcome shared, ShareOutcome(order, own, communicator));
+    if (shared.kind == Outcome::kLoaded) return point;
+    if (shared.kind == Outcome::kRefused) return own.kind == Outcome::kRefused ? own.status : shared.status;
+    point.passed_over.push_back(
+        absl::StrCat("checkpoint of step ", announced.step, " is damaged: ", shared.status.message()));
+    point.checkpoint = nullptr;
+    const absl::Status older = order.rank == 0 ? ChooseOlder(order, announced.step, point) : absl::OkStatus();
+    // The others hear that nothing is left before rank 0 says why.
+    ASSIGN_OR_RETURN(Announcement announcement, Announce(point.checkpoint.get(), "", communicator));
+    RETURN_IF_ERROR(older);
+    const std::optional<AnnouncedCheckpoint> next = CheckpointOf(announcement);
+    if (!next.has_value()) return absl::UnavailableError("rank 0 has found no checkpoint that all ranks can load");
+    announced = *next;
+  }
 }
 
 bool IsCheckpointMissing(const absl::Status& status) { return status.GetPayload(kMissingUrl).has_value(); }

@@ -165,18 +165,21 @@ SharedFolderToken::~SharedFolderToken() {
   std::filesystem::remove(JoinPath(folder_, kPrivateFolder), ignored);  // if nothing else is in it
 }
 
-absl::Status FindToken(const std::string& folder, absl::string_view token, absl::string_view host,
-                       absl::Duration patience) {
-  absl::Time until = absl::Now() + patience;
-  while (!FileExists(TokenPath(folder, token))) {
-    if (absl::Now() >= until) {
-      return absl::FailedPreconditionError(absl::StrCat("host ", host, ": checkpoint.dir ", folder,
-                                                        " is not the folder that rank 0 sees under that path; ",
-                                                        "it must be shared by all hosts of the job"));
-    }
+bool AwaitFile(const std::string& path, absl::Duration patience) {
+  const absl::Time until = absl::Now() + patience;
+  while (!FileExists(path)) {
+    if (absl::Now() >= until) return false;
     absl::SleepFor(absl::Milliseconds(20));
   }
-  return absl::OkStatus();
+  return true;
+}
+
+absl::Status FindToken(const std::string& folder, absl::string_view token, absl::string_view host,
+                       absl::Duration patience) {
+  if (AwaitFile(TokenPath(folder, token), patience)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("host ", host, ": checkpoint.dir ", folder,
+                                                    " is not the folder that rank 0 sees under that path; ",
+                                                    "it must be shared by all hosts of the job"));
 }
 
 }  // namespace trainyard

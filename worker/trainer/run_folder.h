@@ -77,8 +77,10 @@ class SharedFolderToken {
   const std::string name_;
 };
 
-// Looks for up to `patience`: a network file system may show a new file late.
-// Possible errors: FailedPrecondition, naming host and path.
+// Looks for up to `patience` whether a file is there: a network file system may show a new one late.
+bool AwaitFile(const std::string& path, absl::Duration patience);
+
+// Waits for it as AwaitFile does. Possible errors: FailedPrecondition, naming host and path.
 absl::Status FindToken(const std::string& folder, absl::string_view token, absl::string_view host,
                        absl::Duration patience);
 

@@ -97,11 +97,11 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& tas
   return absl::OkStatus();
 }
 
-absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
+absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy) {
   absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
   for (const StateEntry& entry : strategy.StateEntries()) shapes[entry.name] = entry.shape;
-  RETURN_IF_ERROR(strategy.LoadState([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
-                                         const at::Tensor& out) {
+  return strategy.LoadState([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                                const at::Tensor& out) {
     absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
     absl::Status read = checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
     if (role == kParameterRole || !absl::IsNotFound(read)) return read;
@@ -109,12 +109,20 @@ absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
         absl::StrCat("train.freeze: ", name, " was frozen when ", checkpoint.path(),
                      " was written, so it has no optimizer state to go on with; freeze it as before, or begin a "
                      "new job from its weights by train.model.init_from"));
-  }));
-  strategy.set_num_updates(checkpoint.manifest().optimizer_updates);
-  if (const Manifest::LossScale& scale = checkpoint.manifest().loss_scale; scale.scale > 0) {
+  });
+}
+
+void TakeCounters(const Manifest& manifest, DataParallel& strategy) {
+  strategy.set_num_updates(manifest.optimizer_updates);
+  if (const Manifest::LossScale& scale = manifest.loss_scale; scale.scale > 0) {
     strategy.set_loss_scale(
         {.scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left});
   }
+}
+
+absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
+  RETURN_IF_ERROR(LoadTensors(checkpoint, strategy));
+  TakeCounters(checkpoint.manifest(), strategy);
   return absl::OkStatus();
 }
 

@@ -24,8 +24,12 @@ enum class StateRoles { kAll, kOptimizer, kNone };
 // the ranges are the state's own memory; of a GPU's they are copies. Keeps what is in `task`.
 absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& task);
 
-// Local: overwrites the state, reading only what this rank holds. Possible errors: NotFound, FailedPrecondition when
-// the checkpoint is of another model; DataLoss.
+// Local: overwrites all tensors of the state, reading only what this rank holds. Possible errors: NotFound,
+// FailedPrecondition when the checkpoint is of another model; DataLoss.
+absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy);
+// What is no tensor: once all ranks have loaded theirs.
+void TakeCounters(const Manifest& manifest, DataParallel& strategy);
+// Both.
 absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy);
 
 // Parameters alone, for sampling.

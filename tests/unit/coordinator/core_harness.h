@@ -117,8 +117,10 @@ class FakeHost {
     fact.mutable_save_ready()->set_manifest_hash(hash);
     Tell(key, std::move(fact));
   }
-  void Restored(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
+  void Restored(const v1::TrainerKey& key, uint64_t step, const std::string& hash,
+                const std::vector<std::string>& passed_over = {}) {
     v1::Fact fact;
+    for (const std::string& sentence : passed_over) fact.mutable_restored()->add_passed_over(sentence);
     fact.mutable_restored()->set_step(step);
     fact.mutable_restored()->set_path(absl::StrCat("/runs/x/step-", step));
     fact.mutable_restored()->set_manifest_hash(hash);

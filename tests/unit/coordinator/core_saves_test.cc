@@ -170,6 +170,23 @@ TEST(CoreSaves, GrantThatCouldNotBeUsed_IsToldAndGivenUp) {
   }
 }
 
+TEST(CoreSaves, CheckpointsPassedOver_AreDecisionsThatSayWhy) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Save(Key(kJob, 1, 0), 3);
+  one.host.Save(Key(kJob, 1, 0), 5);
+  one.Fail();
+  std::vector<std::string> passed_over = {"checkpoint of step 5 is damaged: rank 1 on w2: shard-00001.safetensors"};
+  for (int i = 0; i < 20; ++i) passed_over.push_back(absl::StrCat("number ", i));
+
+  one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1", passed_over);
+
+  const std::vector<std::string> decisions = one.harness.Decisions(kJob);
+  EXPECT_THAT(decisions, Contains(passed_over[0]));
+  EXPECT_THAT(decisions, Contains("number 6"));
+  EXPECT_THAT(decisions, ::testing::Not(Contains("number 7"))) << "no fact makes endless ones";
+}
+
 TEST(CoreSaves, SaveThatIsGone_IsNotNamedAgain) {
   for (bool withdrawn : {false, true}) {
     OneHost one;

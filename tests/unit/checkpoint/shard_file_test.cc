@@ -1,0 +1,123 @@
+// Whole files that prove themselves while ranges of them are read.
+#include "worker/checkpoint/shard_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/verify.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ShardFileTest : public ::testing::Test {
+ protected:
+  ShardFileTest() {
+    for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<char>(i * i % 251);
+    EXPECT_TRUE(WriteFileAtomically(folder_ / "f", bytes_).ok());
+    file_ = *ShardFile::Open(folder_.path(), listed());
+  }
+  ManifestFile listed() const { return {.name = "f", .bytes = bytes_.size(), .hash = HashHex(bytes_)}; }
+  void Read(uint64_t at, uint64_t length) {
+    std::string out(length, '\0');
+    ASSERT_TRUE(file_->Read(at, absl::MakeSpan(out.data(), out.size())).ok());
+    EXPECT_EQ(out, bytes_.substr(at, length));
+  }
+
+  const TemporaryFolder folder_;
+  std::string bytes_ = std::string(3 * kStretchBytes + 777, '\0');
+  std::unique_ptr<ShardFile> file_;
+};
+
+TEST_F(ShardFileTest, ReadInOrder_IsReadOnce) {
+  file_->Vouch();
+  for (uint64_t at = 500; at + 100000 < bytes_.size(); at += 130000) Read(at, 100000);
+
+  EXPECT_TRUE(file_->FinishVouching().ok());
+
+  EXPECT_EQ(file_->bytes_read(), bytes_.size());
+}
+
+TEST_F(ShardFileTest, ReadInAnyOrder_IsReadTwiceAtMost) {
+  file_->Vouch();
+  Read(2 * kStretchBytes, 1000);
+  Read(10, 1000);
+  Read(2 * kStretchBytes + 500, 1000);  // half of it is behind
+
+  EXPECT_TRUE(file_->FinishVouching().ok());
+
+  EXPECT_EQ(file_->bytes_read(), bytes_.size() + 1000 + 500);
+}
+
+TEST_F(ShardFileTest, WithoutVouching_OnlyWhatIsAskedForIsRead) {
+  Read(5000, 10);
+
+  EXPECT_EQ(file_->bytes_read(), 10u);
+}
+
+TEST_F(ShardFileTest, AnyByteFlipped_IsFound_WhetherItWasAskedForOrNot) {
+  for (uint64_t at : {uint64_t{0}, uint64_t{5500}, 2 * kStretchBytes, bytes_.size() - 1}) {
+    FlipByte(folder_ / "f", at);
+    auto file = *ShardFile::Open(folder_.path(), listed());
+    file->Vouch();
+    std::string out(1000, '\0');
+    ASSERT_TRUE(file->Read(5000, absl::MakeSpan(out.data(), out.size())).ok());
+
+    absl::Status status = file->FinishVouching();
+
+    EXPECT_TRUE(absl::IsDataLoss(status)) << at;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ / "f"));
+    FlipByte(folder_ / "f", at);
+  }
+}
+
+TEST_F(ShardFileTest, WhatGrowsShrinksOrCannotBeRead_IsDamage) {
+  ManifestFile longer = listed();
+  ++longer.bytes;
+  EXPECT_TRUE(absl::IsDataLoss(ShardFile::Open(folder_.path(), longer).status()));
+  std::filesystem::resize_file(folder_ / "f", 100);
+  std::string out(1000, '\0');
+  EXPECT_TRUE(absl::IsDataLoss(file_->Read(5000, absl::MakeSpan(out.data(), out.size()))));
+
+  // The kernel has nothing at this place: EIO, as of a disk that fails.
+  auto failing = ShardFile::Open("/proc/self", {.name = "mem", .bytes = 0});
+  ASSERT_TRUE(failing.ok()) << failing.status();
+  absl::Status status = (*failing)->Read(0, absl::MakeSpan(out.data(), out.size()));
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
+}
+
+// Wherever the flip is and however many share the work: exactly one of them finds it, and names the tensor.
+TEST(VouchTest, EachByteIsVouchedForByOne) {
+  TemporaryFolder folder;
+  SmallState state(1);
+  const std::string path = WriteCheckpoint(folder.path(), SmallManifest(1), state.tensors(), FileSystem::Real())->path;
+  const std::string shard = path + "/shard-00000.safetensors";
+  const uint64_t header = std::filesystem::file_size(shard) - 3 * (4 * 6 + 6) * sizeof(float);
+  for (int shares : {1, 2, 3}) {
+    for (uint64_t at = 0; at < std::filesystem::file_size(shard); at += 41) {
+      FlipByte(shard, at);
+      int found = 0;
+      for (int share = 0; share < shares; ++share) {
+        auto checkpoint = Checkpoint::OpenUnread(path);
+        ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+        (*checkpoint)->Vouch(share, shares);
+        absl::Status status = (*checkpoint)->FinishVouching();
+        found += !status.ok();
+        if (!status.ok() && at >= header) {
+          EXPECT_THAT(std::string(status.message()), HasSubstr(".safetensors, "));
+        }
+      }
+      EXPECT_EQ(found, 1) << "byte " << at << ", " << shares << " shares";
+      FlipByte(shard, at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

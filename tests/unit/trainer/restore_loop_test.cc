@@ -1,0 +1,233 @@
+// The loop by which ranks come to load one checkpoint: whatever any of them meets, all end alike and none waits for
+// ever.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/trainer/fake_link.h"
+#include "worker/collectives/group.h"
+#include "worker/trainer/restore.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// What a rank says of the checkpoint of a step.
+using Load = std::function<absl::Status(int rank, uint64_t step)>;
+
+struct Ended {
+  absl::Status status;
+  uint64_t step = 0;
+  std::vector<std::string> passed_over;
+  std::vector<uint64_t> tried;
+};
+
+class RestoreLoopTest : public ::testing::Test {
+ protected:
+  RestoreLoopTest() {
+    for (uint64_t step : {100, 200, 300}) {
+      SmallState state(static_cast<float>(step));
+      EXPECT_TRUE(WriteCheckpoint(folder_.path(), SmallManifest(step), state.tensors(), FileSystem::Real()).ok());
+    }
+  }
+
+  StartOrder Order(int world, int rank) const {
+    StartOrder order;
+    order.job_id = "abcdefgh";
+    order.generation = 3;
+    order.host = absl::StrCat("w", rank + 1);
+    order.rank = rank;
+    order.world_size = world;
+    order.resume = true;
+    order.config.steps = 1000;
+    order.config.checkpoint_dir = folder_.path();
+    return order;
+  }
+
+  // One after another for each of `loads`; `chosen` is called once rank 0 has chosen.
+  std::vector<std::vector<Ended>> RestoreEach(
+      int world, const std::vector<Load>& loads, const std::function<void()>& chosen = [] {}) const {
+    std::vector<std::vector<Ended>> ended(loads.size(), std::vector<Ended>(static_cast<size_t>(world)));
+    FakeStore store;
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < world; ++r) {
+      ranks.emplace_back([&, r] {
+        FakeLink link(&store);
+        auto group = NewGroup({.world_size = world, .rank = r, .store = &link});
+        ASSERT_TRUE(group.ok()) << group.status();
+        for (size_t i = 0; i < loads.size(); ++i) {
+          ended[i][static_cast<size_t>(r)] = RestoreOne(Order(world, r), loads[i], chosen, **group);
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return ended;
+  }
+  std::vector<Ended> Restore(
+      int world, const Load& load, const std::function<void()>& chosen = [] {}) const {
+    return RestoreEach(world, {load}, chosen)[0];
+  }
+
+  static Ended RestoreOne(const StartOrder& order, const Load& load, const std::function<void()>& chosen,
+                          Communicator& communicator) {
+    RestorePoint point;
+    if (order.rank == 0) {
+      auto choice = ChooseRestorePoint(order, std::nullopt, FileSystem::Real());
+      EXPECT_TRUE(choice.ok()) << choice.status();
+      point = *std::move(choice);
+      chosen();
+    }
+    Ended ended;
+    auto announced = AgreeOnRestorePoint(order, point, communicator);
+    EXPECT_TRUE(announced.ok()) << announced.status();
+    if (!announced.ok() || !announced->has_value()) return ended;
+    auto restored = LoadRestorePoint(order, std::move(point), **announced, communicator, [&](const Checkpoint& one) {
+      ended.tried.push_back(one.manifest().step);
+      return load(order.rank, one.manifest().step);
+    });
+    ended.status = restored.status();
+    if (!restored.ok()) return ended;
+    ended.step = restored->step();
+    ended.passed_over = restored->passed_over;
+    return ended;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+absl::Status DiskError() { return absl::DataLossError("cannot read shard-00001: Input/output error"); }
+absl::Status OtherModel() { return absl::FailedPreconditionError("this job needs F32 [256, 32]"); }
+
+TEST_F(RestoreLoopTest, TheNewest_IsLoadedByAll_AndNothingElseIsTried) {
+  for (int world : {1, 3}) {
+    for (const Ended& rank : Restore(world, [](int, uint64_t) { return absl::OkStatus(); })) {
+      EXPECT_TRUE(rank.status.ok()) << rank.status;
+      EXPECT_EQ(rank.step, 300u);
+      EXPECT_THAT(rank.tried, ElementsAre(300u));
+      EXPECT_THAT(rank.passed_over, IsEmpty());
+    }
+  }
+}
+
+TEST_F(RestoreLoopTest, AnErrorOfOneRanksDisk_HasAllGoToTheOlder_AndNamesIt) {
+  for (int bad = 0; bad < 3; ++bad) {
+    const auto ranks = Restore(
+        3, [bad](int rank, uint64_t step) { return rank == bad && step == 300 ? DiskError() : absl::OkStatus(); });
+    for (const Ended& rank : ranks) {
+      EXPECT_EQ(rank.step, 200u) << rank.status;
+      EXPECT_THAT(rank.tried, ElementsAre(300u, 200u));
+      EXPECT_THAT(rank.passed_over,
+                  ElementsAre(absl::StrCat("checkpoint of step 300 is damaged: rank ", bad, " on w", bad + 1,
+                                           ": cannot read shard-00001: Input/output error")));
+    }
+  }
+}
+
+TEST_F(RestoreLoopTest, ARefusal_IsNoDamage) {
+  const auto ranks = Restore(3, [](int rank, uint64_t) {
+    return rank == 1 ? OtherModel() : rank == 2 ? DiskError() : absl::OkStatus();
+  });
+
+  EXPECT_EQ(ranks[1].status, OtherModel());
+  for (int other : {0, 2}) {
+    EXPECT_TRUE(absl::IsUnavailable(ranks[other].status)) << ranks[other].status;
+    EXPECT_EQ(ranks[other].status.message(), absl::StrCat("rank 1 on w2: ", OtherModel().message()));
+    EXPECT_THAT(ranks[other].tried, SizeIs(1));
+  }
+}
+
+TEST_F(RestoreLoopTest, WhereNoneIsLeft_RankZeroSaysWhy) {
+  const auto ranks = Restore(3, [](int rank, uint64_t) { return rank == 2 ? DiskError() : absl::OkStatus(); });
+
+  EXPECT_TRUE(absl::IsDataLoss(ranks[0].status));
+  EXPECT_THAT(std::string(ranks[0].status.message()),
+              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("rank 2 on w3: cannot read shard-00001")));
+  for (int other : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(ranks[other].status)) << ranks[other].status;
+}
+
+TEST_F(RestoreLoopTest, AFileThatGoesOnceItWasChosen_HasAllGoToTheOlder) {
+  const auto ranks = Restore(
+      3, [](int, uint64_t) { return absl::OkStatus(); },
+      [&] { std::filesystem::remove(folder_ / "step-00000300/shard-00000.safetensors"); });
+
+  for (const Ended& rank : ranks) {
+    EXPECT_EQ(rank.step, 200u) << rank.status;
+    ASSERT_THAT(rank.passed_over, SizeIs(1));
+    EXPECT_THAT(rank.passed_over[0], AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("rank 2 on w3: "),
+                                           HasSubstr("shard-00000.safetensors"), HasSubstr("it is missing")));
+  }
+}
+
+TEST_F(RestoreLoopTest, AnotherCheckpointUnderTheName_IsOfNoUse) {
+  const auto ranks = Restore(
+      2, [](int, uint64_t) { return absl::OkStatus(); },
+      [&] {
+        SmallState state(7);
+        ASSERT_TRUE(WriteCheckpoint(folder_.path(), SmallManifest(300), state.tensors(), FileSystem::Real()).ok());
+      });
+
+  for (const Ended& rank : ranks) {
+    EXPECT_EQ(rank.step, 200u) << rank.status;
+    ASSERT_THAT(rank.passed_over, SizeIs(1));
+    EXPECT_THAT(rank.passed_over[0], AllOf(HasSubstr("rank 1 on w2: "), HasSubstr("rank 0 reads ")));
+  }
+}
+
+// By a plain rule: the newest that all can load, unless one that is tried before is refused by somebody.
+TEST_F(RestoreLoopTest, WhateverRanksMeet_AllEndAlike) {
+  constexpr int kCases = 200, kWorld = 4;
+  std::mt19937 random(1);
+  struct Said {
+    std::map<std::pair<int, uint64_t>, int> of;  // 0 loaded, 1 damaged, 2 refused
+  };
+  std::vector<Said> all(kCases);
+  std::vector<Load> loads;
+  for (Said& said : all) {
+    for (int rank = 0; rank < kWorld; ++rank) {
+      for (uint64_t step : {100, 200, 300}) {
+        const int drawn = static_cast<int>(random() % 16);
+        said.of[{rank, step}] = drawn == 0 ? 2 : drawn < 4 ? 1 : 0;
+      }
+    }
+    loads.push_back([&said](int rank, uint64_t step) {
+      const int what = said.of.at({rank, step});
+      return what == 2 ? OtherModel() : what == 1 ? DiskError() : absl::OkStatus();
+    });
+  }
+
+  const auto ended = RestoreEach(kWorld, loads);
+
+  std::map<int, int> met;
+  for (int i = 0; i < kCases; ++i) {
+    int kind = 1;
+    uint64_t step = 400;
+    while (kind == 1 && (step -= 100) > 0) {
+      kind = 0;
+      for (int rank = 0; rank < kWorld; ++rank) kind = std::max(kind, all[i].of.at({rank, step}));
+    }
+    ++met[kind];
+    for (int rank = 0; rank < kWorld; ++rank) {
+      const Ended& found = ended[i][rank];
+      SCOPED_TRACE(absl::StrCat("case ", i, " rank ", rank, ": ", found.status.ToString()));
+      EXPECT_EQ(found.status.ok(), kind == 0);
+      EXPECT_EQ(found.step, kind == 0 ? step : 0);
+      EXPECT_EQ(found.passed_over, ended[i][0].passed_over);
+      EXPECT_EQ(found.tried, ended[i][0].tried);
+    }
+  }
+  EXPECT_THAT(met, SizeIs(3)) << "each end was met";
+}
+
+}  // namespace
+}  // namespace trainyard

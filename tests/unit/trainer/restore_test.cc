@@ -1,0 +1,251 @@
+// Restores of real state, where the hosts do not see the same bytes: all ranks end with the whole of one checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/trainer/small_job.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/trainer/rank.h"
+#include "worker/trainer/run.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kRanks = 3;
+
+// All that a rank trains on with: its ranges by name, and the numbers.
+using State = std::map<std::string, std::string>;
+
+struct Prepared {
+  std::vector<absl::Status> statuses = std::vector<absl::Status>(kRanks);
+  std::vector<State> states = std::vector<State>(kRanks);
+  std::vector<RestoredFact> restored;
+};
+
+class RestoreTest : public SmallJobTest {
+ protected:
+  // Of steps 2, 4 and 6, under a loss scale that changes between them.
+  RestoreTest() {
+    StartOrder order = Order();
+    order.config.checkpoint_every = 2;
+    order.config.checkpoint_keep = 0;
+    FakeStore store;
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        StartOrder own = order;
+        own.rank = r;
+        FakeLink link(&store);
+        std::ostringstream log;
+        const ExitCode code = RunRank(
+            own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+        EXPECT_EQ(code, kExitDone) << log.str();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  StartOrder Order() {
+    StartOrder order = SmallOrder("run", 6);
+    order.world_size = order.local_world_size = kRanks;
+    order.config.batch_global = 6;
+    order.config.batch_micro = 1;
+    order.config.parallel.strategy = "fsdp";
+    order.config.precision.param = "fp16";
+    order.config.loss_scale.initial = 256;
+    order.config.loss_scale.window = 3;
+    return order;
+  }
+
+  // The run folder as another host sees it: the checkpoints of `own_steps` are copies of its own.
+  std::string ViewOf(const std::string& run, const std::string& name, const std::vector<uint64_t>& own_steps) {
+    const std::string view = folder_ / name;
+    EXPECT_TRUE(MakeFolders(view).ok());
+    std::filesystem::create_symlink(JoinPath(run, ".trainyard"), JoinPath(view, ".trainyard"));
+    for (uint64_t step : {2, 4, 6}) {
+      const std::string from = JoinPath(run, StepFolderName(step)), to = JoinPath(view, StepFolderName(step));
+      if (std::find(own_steps.begin(), own_steps.end(), step) == own_steps.end()) {
+        std::filesystem::create_directory_symlink(from, to);
+      } else {
+        std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+      }
+    }
+    return view;
+  }
+
+  static State StateOf(Rank& rank) {
+    State state;
+    absl::Status visited = rank.strategy->VisitLocalState(
+        [&](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
+          state[absl::StrCat(role, " ", name, " ", first)] =
+              HashHex({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(visited.ok()) << visited;
+    const LossScale scale = rank.strategy->loss_scale();
+    state["numbers"] =
+        absl::StrCat(rank.restored_step, " ", rank.restored_samples, " ", rank.restored_content_hash, " ",
+                     rank.strategy->num_updates(), " ", scale.scale, " ", scale.good_steps, " ", scale.hysteresis_left);
+    auto hashes = rank.strategy->HashParameters();
+    EXPECT_TRUE(hashes.ok()) << hashes.status();
+    for (const NamedHash& one : *hashes) state["whole " + one.name] = one.hash;
+    return state;
+  }
+
+  // All ranks, up to the first step; `views`: the folder of those that do not see rank 0's.
+  static Prepared Prepare(StartOrder order, const std::map<int, std::string>& views = {}) {
+    order.resume = true;
+    order.generation = 2;
+    Prepared all;
+    FakeStore store;
+    std::vector<std::unique_ptr<FakeLink>> links;
+    for (int r = 0; r < kRanks; ++r) links.push_back(std::make_unique<FakeLink>(&store));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        StartOrder own = order;
+        own.rank = r;
+        if (views.contains(r)) own.config.checkpoint_dir = views.at(r);
+        std::ostringstream log;
+        auto rank = PrepareRank(own, *links[static_cast<size_t>(r)], FileSystem::Real(), log);
+        all.statuses[static_cast<size_t>(r)] = rank.status();
+        if (rank.ok()) all.states[static_cast<size_t>(r)] = StateOf(**rank);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    all.restored = links[0]->FactsOf<RestoredFact>();
+    return all;
+  }
+
+  // What a restore from `step` comes to where nothing is wrong and nothing newer is there.
+  std::vector<State> CleanStates(const StartOrder& order, uint64_t step) {
+    StartOrder clean = order;
+    clean.config.checkpoint_dir = folder_ / absl::StrCat("clean", clean.config.parallel.strategy, step);
+    const std::string name = StepFolderName(step);
+    EXPECT_TRUE(MakeFolders(clean.config.checkpoint_dir).ok());
+    std::filesystem::copy(folder_ / ("run/" + name), JoinPath(clean.config.checkpoint_dir, name),
+                          std::filesystem::copy_options::recursive);
+    const Prepared prepared = Prepare(clean);
+    for (const absl::Status& status : prepared.statuses) EXPECT_TRUE(status.ok()) << status;
+    return prepared.states;
+  }
+};
+
+std::string ShardIn(const std::string& view, uint64_t step, uint64_t rank) {
+  return JoinPath(JoinPath(view, StepFolderName(step)), ShardName(rank));
+}
+
+TEST_F(RestoreTest, DamageThatOneHostAloneMeets_HasAllRanksRestoreTheOlder_Whole) {
+  struct Case {
+    const char* name;
+    const char* strategy;
+    int rank;  // who sees it
+    std::function<void(const std::string& view)> damage;
+    std::vector<std::string> told;
+  };
+  const std::vector<Case> cases = {
+      {"last_byte",
+       "fsdp",
+       1,
+       [](const std::string& view) {
+         FlipByte(ShardIn(view, 6, 1), std::filesystem::file_size(ShardIn(view, 6, 1)) - 1);
+       },
+       {"rank 1 on w1: ", "shard-00001.safetensors", "exp_avg_sq '"}},
+      {"of_another_rank",
+       "ddp",
+       2,
+       [](const std::string& view) {
+         FlipByte(ShardIn(view, 6, 0), std::filesystem::file_size(ShardIn(view, 6, 0)) - 1);
+       },
+       {"rank 2 on w1: ", "shard-00000.safetensors", "exp_avg_sq '"}},
+      {"header",
+       "fsdp",
+       2,
+       [](const std::string& view) { FlipByte(ShardIn(view, 6, 2), 20); },
+       {"rank 2 on w1: ", "shard-00002.safetensors: expected hash "}},
+      {"missing",
+       "fsdp",
+       1,
+       [](const std::string& view) { std::filesystem::remove(ShardIn(view, 6, 2)); },
+       {"rank 1 on w1: ", "shard-00002.safetensors", "it is missing"}},
+      {"cut",
+       "zero1",
+       1,
+       [](const std::string& view) { std::filesystem::resize_file(ShardIn(view, 6, 0), 100); },
+       {"rank 1 on w1: ", "shard-00000.safetensors", "found 100 bytes"}},
+      {"manifest",
+       "fsdp",
+       2,
+       [](const std::string& view) { FlipByte(JoinPath(view, "step-00000006/manifest.json"), 300); },
+       {"rank 2 on w1: "}},
+      {"folder",
+       "fsdp",
+       1,
+       [](const std::string& view) { std::filesystem::remove_all(view + "/step-00000006"); },
+       {"rank 1 on w1: cannot open ", "step-00000006/manifest.json"}},
+  };
+  std::map<std::string, std::vector<State>> clean;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    StartOrder order = Order();
+    order.config.parallel.strategy = c.strategy;
+    if (!clean.contains(c.strategy)) clean[c.strategy] = CleanStates(order, 4);
+    const std::string view = ViewOf(order.config.checkpoint_dir, c.name, {6});
+    c.damage(view);
+
+    const Prepared prepared = Prepare(order, {{c.rank, view}});
+
+    for (const absl::Status& status : prepared.statuses) EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(prepared.states, clean.at(c.strategy));
+    ASSERT_THAT(prepared.restored, SizeIs(1));
+    EXPECT_EQ(prepared.restored[0].step, 4u);
+    ASSERT_THAT(prepared.restored[0].passed_over, SizeIs(1));
+    for (const std::string& text : c.told) EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr(text));
+  }
+  EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "else nothing was compared";
+}
+
+TEST_F(RestoreTest, EachRankMeetsAnotherDamage_AndTheNewestThatAllCanLoadIsTaken) {
+  const StartOrder order = Order();
+  const std::string of_one = ViewOf(order.config.checkpoint_dir, "one", {6});
+  const std::string of_two = ViewOf(order.config.checkpoint_dir, "two", {4});
+  FlipByte(ShardIn(of_one, 6, 1), 5000);
+  FlipByte(ShardIn(of_two, 4, 2), 5000);
+
+  const Prepared prepared = Prepare(order, {{1, of_one}, {2, of_two}});
+
+  EXPECT_EQ(prepared.states, CleanStates(order, 2));
+  ASSERT_THAT(prepared.restored, SizeIs(1));
+  ASSERT_THAT(prepared.restored[0].passed_over, SizeIs(2));
+  EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr("step 6 is damaged: rank 1 on w1: "));
+  EXPECT_THAT(prepared.restored[0].passed_over[1], HasSubstr("step 4 is damaged: rank 2 on w1: "));
+}
+
+TEST_F(RestoreTest, WhereOneHostCanReadNone_TheJobIsRefusedWithItsName) {
+  const StartOrder order = Order();
+  const std::string view = ViewOf(order.config.checkpoint_dir, "one", {2, 4, 6});
+  for (uint64_t step : {2, 4, 6}) FlipByte(ShardIn(view, step, 1), 5000);
+
+  const Prepared prepared = Prepare(order, {{1, view}});
+
+  EXPECT_TRUE(absl::IsDataLoss(prepared.statuses[0])) << prepared.statuses[0];
+  EXPECT_THAT(std::string(prepared.statuses[0].message()), HasSubstr("none of the 3 checkpoints"));
+  EXPECT_THAT(std::string(prepared.statuses[0].message()), HasSubstr("rank 1 on w1: "));
+  for (int rank : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(prepared.statuses[rank])) << prepared.statuses[rank];
+  EXPECT_THAT(prepared.restored, SizeIs(0));
+}
+
+}  // namespace
+}  // namespace trainyard
