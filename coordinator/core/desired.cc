@@ -26,8 +26,7 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_spec_digest(job.head().spec_digest());
   trainer.set_device(DeviceOf(job));
   trainer.set_threads(ThreadsPerRank(job, host, rank.local_world_size));
-  // From the second generation on the folder holds what the first one left.
-  trainer.set_resume(job.head().resume() || job.generation().value() > 1);
+  trainer.set_resume(job.head().resume());
   if (job.head().checkpoints_size() > 0) {
     *trainer.mutable_restart_from() = job.head().checkpoints(job.head().checkpoints_size() - 1);
   }

@@ -322,10 +322,14 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration reading;
   if (order.rank == 0) {
-    ASSIGN_OR_RETURN(rank->folder, RunFolder::Take({.folder = order.config.checkpoint_dir,
-                                                    .job_id = order.job_id,
-                                                    .generation = order.generation,
-                                                    .wait = kFolderWait}));
+    const bool had = order.restart_step.has_value();
+    auto folder = RunFolder::Take({.folder = order.config.checkpoint_dir,
+                                   .job_id = order.job_id,
+                                   .generation = order.generation,
+                                   .wait = kFolderWait,
+                                   .had = had});
+    if (had && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
+    ASSIGN_OR_RETURN(rank->folder, std::move(folder));
     const absl::Time began = clock.TimeNow();
     ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, rank->folder->settled(), file_system));
     reading += clock.TimeNow() - began;

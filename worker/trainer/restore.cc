@@ -38,11 +38,6 @@ struct Outcome {
   absl::Status status = absl::OkStatus();
 };
 
-absl::Status CheckpointMissing(absl::Status status) {
-  status.SetPayload(kMissingUrl, absl::Cord());
-  return status;
-}
-
 absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>& passed_over) {
   auto end = passed_over.begin() + static_cast<long>(std::min(passed_over.size(), kDamagedShown));
   return absl::DataLossError(absl::StrCat("none of the ", passed_over.size(), " checkpoints in ",
@@ -58,6 +53,13 @@ absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
     return CheckpointMissing(absl::NotFoundError(
         absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", folder,
                      " as host ", order.host, " sees it, and there is no other; is the folder shared?")));
+  }
+  const std::string by = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
+  if (!order.resume && !order.restart_step.has_value() && by != order.job_id) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", folder, " holds checkpoints of job ", by,
+                                                      ", made since this job began, and none of its own is recorded: "
+                                                      "go on from them with --resume, or choose another "
+                                                      "checkpoint.dir"));
   }
   if (found.checkpoint != nullptr && found.checkpoint->manifest().step > order.config.steps) {
     return absl::FailedPreconditionError(absl::StrCat(found.checkpoint->path(), " is beyond train.steps ",
@@ -223,6 +225,11 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
     if (!next.has_value()) return absl::UnavailableError("rank 0 has found no checkpoint that all ranks can load");
     announced = *next;
   }
+}
+
+absl::Status CheckpointMissing(absl::Status status) {
+  status.SetPayload(kMissingUrl, absl::Cord());
+  return status;
 }
 
 bool IsCheckpointMissing(const absl::Status& status) { return status.GetPayload(kMissingUrl).has_value(); }

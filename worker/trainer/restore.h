@@ -66,5 +66,6 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
 
 // Whether all that is wrong is that this host does not have the checkpoint: another one may, or this one later.
 bool IsCheckpointMissing(const absl::Status& status);
+absl::Status CheckpointMissing(absl::Status status);  // says so of a failure
 
 }  // namespace trainyard

@@ -97,6 +97,12 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& option
     }
     absl::SleepFor(kLockPoll);
   }
+  if (options.had && fence.has_value() && fence->job_id != options.job_id) {
+    return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was taken by job ", fence->job_id,
+                                            " and is no more that of job ", options.job_id,
+                                            ": what lies there now is another job's; is it the folder that this job's "
+                                            "other hosts see?"));
+  }
   std::optional<JobGeneration> settled = ReadOwner(JoinPath(options.folder, kSettledName));
   RETURN_IF_ERROR(WriteFence(options));
   // A folder of an earlier version: whoever fenced it settled it.

@@ -29,10 +29,13 @@ class RunFolder {
     std::string job_id;
     uint64_t generation = 0;
     absl::Duration wait;  // for another job to leave
+    // A checkpoint of this job is recorded, so the folder was its own. Where it is another one's now, it stays so.
+    bool had = false;
   };
   // Makes the folder if need be, locks and fences it. Held until the result is destroyed or the process ends. Possible
   // errors: Aborted: a later generation of this job has the folder. FailedPrecondition when another job trains into it
-  // for longer than `wait`. PermissionDenied and others of the file system.
+  // for longer than `wait`. NotFound when it `had` the folder and another job has taken it since, which nothing is
+  // changed of. PermissionDenied and others of the file system.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Take(const Options& options);
 
   // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at

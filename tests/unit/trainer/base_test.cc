@@ -199,6 +199,21 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsI
   EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
 }
 
+TEST(RunFolderTest, WhatAnotherJobHasTakenSince_StaysItsOwn) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
+  ASSERT_TRUE(TakeFor(folder.path(), "b", 1).ok());
+  const std::string fence = *ReadFile(folder / ".fence");
+
+  auto again = RunFolder::Take(
+      {.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration(), .had = true});
+
+  EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();
+  EXPECT_THAT(std::string(again.status().message()), HasSubstr("was taken by job b"));
+  EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
+  EXPECT_TRUE(TakeFor(folder.path(), "a", 2).ok()) << "one that never had it begins there";
+}
+
 TEST(RunFolderTest, Settled_IsWhoSaidSo_NotWhoTookTheFolderLast) {
   TemporaryFolder folder;
   auto first = TakeFor(folder.path(), "a", 1);

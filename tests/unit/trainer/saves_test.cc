@@ -1,4 +1,4 @@
-// When a rank alone saves, and what it leaves behind where nobody answers.
+// When a rank alone saves, what it leaves behind where nobody answers, and whose work it goes on from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,6 +60,22 @@ TEST_F(SavesTest, LeavingWithoutTheCoordinatorsWord_LeavesACompletePartial) {
   EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
   EXPECT_EQ(away.FactsOf<SaveReadyFact>().at(0).step, step);
   EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
+}
+
+// A later generation goes on by itself, and nobody has said that it may from another job's work.
+TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
+  FakeLink other, own, asked;
+  ASSERT_EQ(Run(Order("run", 2), other), kExitDone);
+  StartOrder order = Order("run", 4);
+  order.job_id = "bcdefghi";
+  order.generation = 2;
+
+  EXPECT_EQ(Run(order, own), kExitRefused);
+  EXPECT_THAT(own.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds checkpoints of job abcdefgh"));
+
+  order.resume = true;
+  EXPECT_EQ(Run(order, asked), kExitDone) << log_.str();
+  EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
 }
 
 }  // namespace
