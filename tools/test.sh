@@ -60,8 +60,8 @@ ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
-  --all      everything, and every cell of the matrix of strategies (756) instead of a pairwise cover; it says how long
-             that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
+  --all      everything, every cell of the matrix of strategies (756) and of resumes (105) instead of a cover; it says how
+             long that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
              fsdp_world4, those cells only
 TEXT
         return ;;
@@ -81,7 +81,7 @@ TEXT
   rm -rf "$results"
   mkdir -p "$results"
   if [[ $kind == all ]]; then
-    run_ctest "$results" "$folder" "$filter" -E '^matrix_test$' || code=1
+    TRAINYARD_ALL_CELLS=1 run_ctest "$results" "$folder" "$filter" -E '^matrix_test$' || code=1
     run_matrix "$results" "$folder" "$filter" || code=1
   elif [[ $kind != python ]]; then
     run_ctest "$results" "$folder" "$filter" || code=1

@@ -30,6 +30,12 @@ struct Cell {
 // Every combination that can be: hsdp is 2 x 2, an uneven deal needs 3 ranks or more.
 std::vector<Cell> AllCells();
 
+// One of each strategy, at the largest world it takes part in, with several micro-batches a rank.
+std::vector<Cell> OneOfEach();
+
+// Whether the whole product is wanted instead of a cover: by TRAINYARD_ALL_CELLS.
+bool WantsAll();
+
 // Of `cells`, greedily, so many that each pair of values of two properties which occurs in `cells` occurs among them,
 // and at least `least`. The same for the same cells.
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least);

@@ -79,8 +79,6 @@ void ExpectSameBits(const std::vector<TrainingOutcome>& a, const std::vector<Tra
   EXPECT_EQ(a[0].parameters_hash, b[0].parameters_hash);
 }
 
-bool WantsAll() { return std::getenv("TRAINYARD_ALL_CELLS") != nullptr; }
-
 // One line a cell, for bench/results/matrix.md.
 void AddToTable(const std::string& cell, double losses, double norms, double parameters) {
   const char* path = std::getenv("TRAINYARD_PARITY_TABLE");
@@ -135,16 +133,6 @@ TEST(Cover, HoldsEveryPair) {
   EXPECT_EQ(MissingPairs(all, cover), 0u);
   EXPECT_GE(cover.size(), 48u);
   EXPECT_LT(cover.size(), all.size() / 3);
-}
-
-// One of each strategy, at the largest world it takes part in.
-std::vector<Cell> OneOfEach() {
-  std::vector<Cell> cells;
-  for (const Cell& cell : AllCells()) {
-    if (cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap || cell.dropout) continue;
-    if (cell.recompute == RecomputeMode::kNone) cells.push_back(cell);
-  }
-  return cells;
 }
 
 class EachStrategy : public testing::TestWithParam<Cell> {};
@@ -422,36 +410,6 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
       ExpectSameTensors(JoinPath(folder.path(), name), JoinPath(copy.path(), name));
     }
   }
-}
-
-class ResumeAt : public testing::TestWithParam<std::tuple<Cell, int64_t>> {};
-INSTANTIATE_TEST_SUITE_P(, ResumeAt, testing::Combine(testing::ValuesIn(OneOfEach()), testing::Values(1, 7)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) + "_step" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
-
-// With several micro-batches a step and dropout.
-TEST_P(ResumeAt, IsUninterruptedToTheBit) {
-  const auto& [cell, step] = GetParam();
-  TemporaryFolder folder;
-  TrainingCase whole = cell.training();
-  whole.type = at::kFloat;
-  whole.dropout = 0.1;
-  whole.steps = step + (WantsAll() ? 50 : 6);
-  whole.save_step = step;
-  whole.folder = folder.path();
-  TrainingCase rest = whole;
-  rest.save_step = 0;
-  rest.load_step = step;
-
-  std::vector<TrainingOutcome> all = TrainWorld({cell.mesh()}, whole);
-  std::vector<TrainingOutcome> resumed = TrainWorld({cell.mesh()}, rest);
-
-  ASSERT_FALSE(all.empty());
-  ASSERT_FALSE(resumed.empty());
-  EXPECT_EQ(resumed[0].losses, std::vector<double>(all[0].losses.begin() + step, all[0].losses.end()));
-  EXPECT_EQ(resumed[0].parameters_hash, all[0].parameters_hash);
 }
 
 TEST(Pool, ARankThatDiesFailsItsCaseAlone) {

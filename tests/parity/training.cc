@@ -1,5 +1,7 @@
 #include "tests/parity/training.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include "worker/checkpoint/part.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/writer.h"
+#include "worker/data/sampler.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
 #include "worker/trainer/state.h"
@@ -51,6 +54,8 @@ void EachField(Case& c, Visit visit) {
   visit("rejected_step", c.rejected_step);
   visit("delay_ms", c.delay_ms);
   visit("lab_tiny", c.lab_tiny);
+  visit("epoch", c.epoch);
+  visit("scale_window", c.scale_window);
   visit("save_step", c.save_step);
   visit("load_step", c.load_step);
   visit("folder", c.folder);
@@ -102,7 +107,8 @@ class TrafficCounter {
   std::vector<CollectiveCounts> before_;
 };
 
-absl::Status Commit(const std::string& folder, const SaveKey& save, const DataParallel& strategy) {
+absl::Status Commit(const std::string& folder, const SaveKey& save, const DataParallel& strategy,
+                    uint64_t consumed_samples) {
   const std::string partial = PartialPath(folder, save.step, save.generation);
   std::vector<CheckpointPart> parts;
   for (uint64_t rank = 0; rank < save.world_size; ++rank) {
@@ -117,6 +123,10 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const DataPa
   manifest.spec = "none";
   manifest.spec_digest = HashHex(manifest.spec);
   manifest.optimizer_updates = strategy.num_updates();
+  const LossScale scale = strategy.loss_scale();
+  manifest.loss_scale = {
+      .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
+  manifest.data.consumed_samples = consumed_samples;
   manifest.strategy = "parity";
   manifest.world_size = save.world_size;
   manifest.bucket_order = strategy.BucketOrder();
@@ -126,36 +136,31 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const DataPa
   return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
 }
 
-// As a job does, but everybody waits: each rank writes its part, rank 0 makes a checkpoint of them.
-absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy) {
-  const SaveKey save{.step = static_cast<uint64_t>(step),
-                     .generation = 1,
-                     .world_size = static_cast<uint64_t>(rank.mesh.world_size())};
-  SaveTask task{.save = save,
-                .rank = static_cast<uint64_t>(rank.rank),
-                .folder = PartialPath(folder, save.step, save.generation),
-                .copies = step % 2 == 0};
-  RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, task));
-  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
-  thread.Begin(std::move(task));
-  thread.Fence();
-  thread.AwaitEnd(absl::InfiniteDuration());
-  RETURN_IF_ERROR(thread.ended()->status);
-  RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());
-  absl::Status committed = rank.rank == 0 ? Commit(folder, save, strategy) : absl::OkStatus();
-  RETURN_IF_ERROR(committed);
-  return rank.groups.world->Barrier()->Wait();
-}
-
-absl::Status LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
+// Returns the samples consumed until then.
+absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
   const std::string path = JoinPath(folder, StepFolderName(static_cast<uint64_t>(step)));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
-  return LoadState(*checkpoint, strategy);
+  RETURN_IF_ERROR(LoadState(*checkpoint, strategy));
+  return static_cast<int64_t>(checkpoint->manifest().data.consumed_samples);
 }
 
-// All rounds of one step, on this rank. Returns the sum of its losses.
-absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, const Deal& deal, Model& model,
-                                 DataParallel& strategy) {
+// Samples at places [first, first + count) of the order in which they are trained on.
+std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, int64_t first, int64_t count,
+                                                 int64_t context) {
+  if (training.epoch == 0) return Samples(first, count, context);
+  const Sampler sampler(static_cast<uint64_t>(training.epoch), kSeed);
+  std::vector<at::Tensor> inputs, targets;
+  for (int64_t i = first; i < first + count; ++i) {
+    auto [input, target] = Samples(static_cast<int64_t>(sampler.At(static_cast<uint64_t>(i))), 1, context);
+    inputs.push_back(input);
+    targets.push_back(target);
+  }
+  return {at::cat(inputs), at::cat(targets)};
+}
+
+// All rounds of one step, on this rank; `consumed`: samples before it. Returns the sum of its losses.
+absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
+                                 Model& model, DataParallel& strategy) {
   double sum = 0;
   for (int64_t round = 0; round < deal.num_rounds; ++round) {
     const bool last = round + 1 == deal.num_rounds;
@@ -164,8 +169,8 @@ absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, con
       continue;
     }
     const int64_t micro_batch = deal.micro_batches[static_cast<size_t>(round)];
-    const int64_t first = (step - 1) * training.global + micro_batch * training.micro;
-    const auto [inputs, targets] = Samples(first, training.micro, model.context());
+    const int64_t first = consumed + micro_batch * training.micro;
+    const auto [inputs, targets] = SamplesInOrder(training, first, training.micro, model.context());
     const DropoutKey key{
         .seed = kSeed, .step = static_cast<uint64_t>(step), .micro_batch = static_cast<uint64_t>(micro_batch)};
     ASSIGN_OR_RETURN(at::Tensor loss, strategy.Forward([&, &in = inputs, &out = targets] {
@@ -221,6 +226,7 @@ Gpt2Config TrainingCase::model() const {
 DataParallelOptions TrainingCase::options() const {
   return {.strategy = strategy,
           .precision = PrecisionPolicyOf(*this),
+          .loss_scale = {.window = static_cast<uint64_t>(scale_window)},
           .optimizer = {},
           .clip_norm = clip_norm,
           .bucket_elements = bucket_elements,
@@ -285,17 +291,40 @@ std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t 
   return {inputs, targets};
 }
 
+// Each rank writes its part, rank 0 makes a checkpoint of them.
+absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
+                    uint64_t consumed_samples) {
+  const SaveKey save{.step = static_cast<uint64_t>(step),
+                     .generation = 1,
+                     .world_size = static_cast<uint64_t>(rank.mesh.world_size())};
+  SaveTask task{.save = save,
+                .rank = static_cast<uint64_t>(rank.rank),
+                .folder = PartialPath(folder, save.step, save.generation),
+                .copies = step % 2 == 0};
+  RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, task));
+  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+  thread.Begin(std::move(task));
+  thread.Fence();
+  thread.AwaitEnd(absl::InfiniteDuration());
+  RETURN_IF_ERROR(thread.ended()->status);
+  RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());
+  absl::Status committed = rank.rank == 0 ? Commit(folder, save, strategy, consumed_samples) : absl::OkStatus();
+  RETURN_IF_ERROR(committed);
+  return rank.groups.world->Barrier()->Wait();
+}
+
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
   // Only rank 0 has the right weights at first.
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   DelayedGroups groups(rank.groups, training.delay_ms);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));
+  int64_t consumed = 0;
   if (training.load_step > 0) {
-    RETURN_IF_ERROR(LoadFrom(training.folder, training.load_step, *strategy));
+    ASSIGN_OR_RETURN(consumed, LoadFrom(training.folder, training.load_step, *strategy));
   }
   if (training.copy_folder != "-") {
-    RETURN_IF_ERROR(SaveTo(training.copy_folder, training.load_step, rank, *strategy));
+    RETURN_IF_ERROR(SaveTo(training.copy_folder, training.load_step, rank, *strategy, static_cast<uint64_t>(consumed)));
   }
   const Deal deal =
       DealStep(training.global, training.micro, rank.mesh.DataRank(rank.rank), rank.mesh.num_data_ranks());
@@ -307,7 +336,8 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     groups.BeginStep(step);
     strategy->BeginStep(tokens);
     if (step == training.rejected_step && rank.rank == world - 1) strategy->RejectStep();
-    ASSIGN_OR_RETURN(double loss, RunRounds(training, step, deal, *model, *strategy));
+    ASSIGN_OR_RETURN(double loss, RunRounds(training, step, consumed, deal, *model, *strategy));
+    consumed += training.global;
     RETURN_IF_ERROR(strategy->FinishBackward());
     ASSIGN_OR_RETURN(StepOutput output, strategy->Step({.lr = training.LearningRate(step), .num_tokens = tokens}));
     groups.EndStep();
@@ -317,7 +347,7 @@ absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& 
     outcome.losses.push_back(sum.item<double>() / static_cast<double>(tokens));
     outcome.norms.push_back(output.skipped ? NAN : output.gradient_norm);
     if (step == training.save_step) {
-      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, *strategy));
+      RETURN_IF_ERROR(SaveTo(training.folder, step, rank, *strategy, static_cast<uint64_t>(consumed)));
     }
   }
   RETURN_IF_ERROR(Summarise(*strategy, outcome));

@@ -36,7 +36,9 @@ struct TrainingCase {
   int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
   // Some rank comes so late to one of its collectives in each step: the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
-  bool lab_tiny = false;  // the sizes of the preset; else a model whose sizes divide nothing
+  bool lab_tiny = false;        // the sizes of the preset; else a model whose sizes divide nothing
+  int64_t epoch = 0;            // samples of an epoch, in the product's order; 0: the text goes on for ever
+  int64_t scale_window = 1000;  // of fp16: good steps until the loss scale is doubled
   // A checkpoint of the whole state is written into `folder` after `save_step`; a run starts from the one there after
   // `load_step`. 0: none. No spaces in `folder`.
   int64_t save_step = 0;
@@ -67,6 +69,10 @@ struct TrainingOutcome {
 int64_t TokenAt(int64_t i);
 // Samples [first, first + count) of it as (inputs, targets).
 std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context);
+
+// Collective: a checkpoint of the state in `folder`, as a job makes it, but everybody waits.
+absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
+                    uint64_t consumed_samples = 0);
 
 // Runs the case on this rank.
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training);

@@ -1,0 +1,106 @@
+// What is resumed is what was never interrupted, to the bit: every strategy and precision, in mid-epoch, with several
+// micro-batches a step and dropout, for 50 steps after a resume.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/parity/cells.h"
+#include "tests/parity/rank_pool.h"
+#include "tests/parity/training.h"
+#include "tests/unit/temporary_folder.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kStepsAfter = 50;
+constexpr int64_t kEpoch = 500;  // samples; steps have 36
+
+struct NamedPrecision {
+  const char* name;
+  at::ScalarType type;
+  const char* precision;
+};
+// fp64 and fp32 throughout; bf16 with fp32 masters, bf16 alone (rounded by chance), fp16 under a loss scale.
+constexpr NamedPrecision kPrecisions[] = {{"fp64", at::kDouble, "-"},
+                                          {"fp32", at::kFloat, "-"},
+                                          {"bf16", at::kFloat, "bf16"},
+                                          {"bf16_alone", at::kBFloat16, "bf16-master"},
+                                          {"fp16", at::kFloat, "fp16"}};
+constexpr int64_t kSteps[] = {1, 7, 50};
+
+struct Resume {
+  Cell cell;
+  NamedPrecision precision;
+  int64_t step;
+};
+
+// Every strategy in every precision; at each step, or at one each so that every pair of values is met.
+std::vector<Resume> Resumes() {
+  std::vector<Resume> resumes;
+  size_t row = 0;
+  for (const Cell& cell : OneOfEach()) {
+    for (size_t column = 0; column < std::size(kPrecisions); ++column) {
+      for (size_t i = 0; i < std::size(kSteps); ++i) {
+        if (WantsAll() || (row + column) % std::size(kSteps) == i)
+          resumes.push_back({cell, kPrecisions[column], kSteps[i]});
+      }
+    }
+    ++row;
+  }
+  return resumes;
+}
+
+RankPool& Pool() {
+  static RankPool pool(4);
+  return pool;
+}
+
+TrainingOutcome TrainAll(const Cell& cell, const TrainingCase& training) {
+  auto results = Pool().Run({.mesh = cell.mesh(), .main = "train", .arguments = training.ToString()});
+  EXPECT_TRUE(results.ok()) << results.status();
+  return results.ok() ? TrainingOutcome::Parse(results->at(0)) : TrainingOutcome();
+}
+
+class ResumeAt : public testing::TestWithParam<Resume> {};
+INSTANTIATE_TEST_SUITE_P(, ResumeAt, testing::ValuesIn(Resumes()), [](const auto& info) {
+  return absl::StrCat(info.param.cell.name, "_", info.param.precision.name, "_step", info.param.step);
+});
+
+TEST_P(ResumeAt, IsUninterruptedToTheBit) {
+  const auto& [cell, precision, step] = GetParam();
+  TemporaryFolder folder;
+  TrainingCase whole = cell.training();
+  whole.type = precision.type;
+  whole.precision = precision.precision;
+  whole.dropout = 0.1;
+  whole.epoch = kEpoch;
+  whole.scale_window = 5;
+  whole.steps = step + kStepsAfter;
+  whole.save_step = step;
+  whole.folder = folder.path();
+  TrainingCase rest = whole;
+  rest.save_step = 0;
+  rest.load_step = step;
+  ASSERT_NE(whole.global * step % kEpoch, 0) << "in mid-epoch";
+  ASSERT_GT(whole.global / whole.micro, cell.world) << "several micro-batches a rank";
+
+  const TrainingOutcome all = TrainAll(cell, whole), resumed = TrainAll(cell, rest);
+
+  ASSERT_EQ(all.losses.size(), static_cast<size_t>(step + kStepsAfter));
+  EXPECT_EQ(resumed.losses, std::vector<double>(all.losses.begin() + step, all.losses.end()));
+  EXPECT_EQ(resumed.parameters_hash, all.parameters_hash);
+  EXPECT_NE(all.losses[static_cast<size_t>(step)], all.losses.back()) << "nothing was trained";
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  trainyard::BecomePoolRankIfAsked(argc, argv, {{"train", trainyard::TrainMain}});
+  at::set_num_threads(1);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
