@@ -130,19 +130,22 @@ absl::Status VisitLocalStateOf(const Model& model, const FlatGroups& groups, con
 
 namespace {
 
-// Replicated parameters: all of them, by way of memory in the masters' type where the weights have another.
+// Replicated parameters: all of them, one after another by way of memory in the masters' type where the weights have
+// another. What lies between them is zero since it was made.
 absl::Status LoadWhole(const Model& model, FlatGroup& group, RangeSource source) {
   const ShardLayout& layout = group.layout();
   const at::Tensor& shard = group.parameter_shard();
-  at::Tensor whole = group.whole_parameters();
-  if (!HoldsAll(group)) whole = at::zeros({layout.total}, shard.options());
+  const int64_t begin = group.rank() * layout.shard, end = begin + layout.shard;
   for (int i : layout.order) {
-    RETURN_IF_ERROR(source(kParameterRole, model.parameters()[group.parameters()[i]].name, 0, layout.sizes[i],
-                           whole.narrow(0, layout.offsets[i], layout.sizes[i])));
+    const int64_t offset = layout.offsets[i], size = layout.sizes[i];
+    at::Tensor weights = group.whole_parameters().narrow(0, offset, size);
+    at::Tensor values = HoldsAll(group) ? weights : at::empty({size}, shard.options());
+    RETURN_IF_ERROR(source(kParameterRole, model.parameters()[group.parameters()[i]].name, 0, size, values));
+    if (HoldsAll(group)) continue;
+    weights.copy_(values);
+    const int64_t low = std::max(offset, begin), high = std::min(offset + size, end);
+    if (low < high) shard.narrow(0, low - begin, high - low).copy_(values.narrow(0, low - offset, high - low));
   }
-  if (HoldsAll(group)) return absl::OkStatus();
-  group.whole_parameters().copy_(whole);
-  shard.copy_(whole.narrow(0, group.rank() * layout.shard, layout.shard));
   return absl::OkStatus();
 }
 

@@ -1,0 +1,215 @@
+// What loading a checkpoint costs a rank beside what it keeps: one piece, whatever wrote it; and what it reads.
+// Counted, not measured: tensors by the ledger, all else by this program's operator new.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <map>
+#include <new>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+#include "tests/parity/rank_pool.h"
+#include "tests/parity/training.h"
+#include "tests/unit/temporary_folder.h"
+#include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/diagnostics/ledger.h"
+#include "worker/parallel/parallelize.h"
+#include "worker/trainer/state.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Of everything that came from operator new and is not given back.
+PeakCounter& News() {
+  static PeakCounter news;
+  return news;
+}
+
+}  // namespace
+}  // namespace trainyard
+
+void* operator new(size_t bytes) {
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  trainyard::News().Add(static_cast<int64_t>(malloc_usable_size(memory)));
+  return memory;
+}
+void* operator new[](size_t bytes) { return operator new(bytes); }
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) trainyard::News().Add(-static_cast<int64_t>(malloc_usable_size(memory)));
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept { operator delete(memory); }
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+void operator delete[](void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace trainyard {
+namespace {
+
+// A block of 3 MiB in fp32, whose largest tensors have 1 MiB.
+const Gpt2Config kModel = {.layers = 6, .heads = 4, .width = 256, .context = 16, .vocabulary = 64};
+
+struct Layout {
+  Strategy strategy = Strategy::kFsdp;
+  std::string precision = "fp32";
+  std::string folder = {};
+  std::string ToString() const { return absl::StrCat(static_cast<int>(strategy), " ", precision, " ", folder); }
+  static Layout Parse(const std::string& text) {
+    std::istringstream in(text);
+    int strategy = 0;
+    Layout layout;
+    in >> strategy >> layout.precision >> layout.folder;
+    layout.strategy = static_cast<Strategy>(strategy);
+    return layout;
+  }
+};
+
+struct Built {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<DataParallel> strategy;
+};
+
+absl::StatusOr<Built> Build(const PoolRank& rank, const Layout& layout) {
+  Built built;
+  ASSIGN_OR_RETURN(built.model, NewGpt2(kModel, 1, at::kFloat, /*backed=*/false));
+  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(layout.precision));
+  const MeshCommunicators communicators{
+      .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
+  ASSIGN_OR_RETURN(built.strategy,
+                   Parallelize(*built.model, rank.mesh, communicators,
+                               {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::OfProcess()}));
+  return built;
+}
+
+absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& arguments) {
+  const Layout layout = Layout::Parse(arguments);
+  ASSIGN_OR_RETURN(Built built, Build(rank, layout));
+  RETURN_IF_ERROR(SaveTo(layout.folder, 1, rank, *built.strategy));
+  return std::string();
+}
+
+// "name=bytes" a line.
+absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
+  const Layout layout = Layout::Parse(arguments);
+  Ledger& ledger = Ledger::OfProcess();
+  ledger.ResetPeaks();
+  const int64_t empty = ledger.in_use().now();
+  ASSIGN_OR_RETURN(Built built, Build(rank, layout));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                   Checkpoint::OpenUnread(JoinPath(layout.folder, StepFolderName(1))));
+  checkpoint->Vouch(rank.rank, rank.mesh.world_size());
+  const int64_t built_peak = ledger.in_use().peak() - empty;
+  const int64_t tensors = ledger.in_use().now(), news = News().now();
+  ledger.ResetPeaks();
+  News().ResetPeak();
+  RETURN_IF_ERROR(LoadTensors(*checkpoint, *built.strategy));
+  RETURN_IF_ERROR(checkpoint->FinishVouching());
+  return absl::StrCat("built=", built_peak, "\nheld=", tensors - empty, "\ntensors=", ledger.in_use().peak() - tensors,
+                      "\nothers=", News().peak() - news, "\nread=", checkpoint->bytes_read());
+}
+
+RankPool& Pool() {
+  static RankPool pool(4);
+  return pool;
+}
+
+using Answer = std::map<std::string, int64_t>;
+
+std::vector<Answer> RunAll(const MeshShape& mesh, const char* main, const Layout& layout) {
+  auto results = Pool().Run({.mesh = mesh, .main = main, .arguments = layout.ToString()});
+  EXPECT_TRUE(results.ok()) << results.status();
+  std::vector<Answer> answers;
+  for (const std::string& result : results.value_or(std::vector<std::string>{})) {
+    Answer& answer = answers.emplace_back();
+    std::istringstream in(result);
+    for (std::string line; std::getline(in, line);) {
+      answer[line.substr(0, line.find('='))] = std::stoll(line.substr(line.find('=') + 1));
+    }
+  }
+  return answers;
+}
+
+struct Written {
+  int64_t files = 0, largest_tensor = 0, block = 0;
+};
+Written LookAt(const std::string& folder) {
+  auto checkpoint = Checkpoint::OpenUnread(JoinPath(folder, StepFolderName(1)));
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  Written written;
+  for (const ManifestFile& file : (*checkpoint)->manifest().files) written.files += static_cast<int64_t>(file.bytes);
+  for (const ManifestTensor& tensor : (*checkpoint)->manifest().tensors) {
+    const int64_t bytes = static_cast<int64_t>(*CountElements(tensor.shape) * DtypeBytes(tensor.dtype));
+    written.largest_tensor = std::max(written.largest_tensor, bytes);
+    if (tensor.role == kParameterRole && tensor.name.starts_with("h.0.")) written.block += bytes;
+  }
+  return written;
+}
+
+struct Move {
+  const char* name;
+  MeshShape from_mesh;
+  Strategy from;
+  MeshShape mesh;
+  Strategy to;
+  const char* precision = "fp32";
+};
+
+class LoadMemory : public testing::TestWithParam<Move> {};
+INSTANTIATE_TEST_SUITE_P(
+    , LoadMemory,
+    testing::Values(
+        Move{"four_fsdp_to_three_ddp", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp},
+        Move{"one_to_four_fsdp", {.dp_replicate = 1}, Strategy::kDdp, {.dp_shard = 4}, Strategy::kFsdp},
+        Move{"four_fsdp_to_four", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 4}, Strategy::kFsdp},
+        Move{"to_ddp_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_replicate = 3}, Strategy::kDdp, "bf16"},
+        Move{"to_zero1_in_bf16", {.dp_shard = 4}, Strategy::kFsdp, {.dp_shard = 2}, Strategy::kZero1, "bf16"},
+        Move{"to_hsdp", {.dp_shard = 3}, Strategy::kZero2, {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp}),
+    [](const testing::TestParamInfo<Move>& info) { return std::string(info.param.name); });
+
+TEST_P(LoadMemory, IsWhatIsKeptAndOnePiece) {
+  const Move& move = GetParam();
+  TemporaryFolder folder;
+  RunAll(move.from_mesh, "save", {.strategy = move.from, .folder = folder.path()});
+  const Written written = LookAt(folder.path());
+  ASSERT_GE(written.files, 50 * kMiB);
+  ASSERT_EQ(written.largest_tensor, kMiB);
+
+  int64_t read = 0;
+  for (const Answer& rank : RunAll(move.mesh, "load", {move.to, move.precision, folder.path()})) {
+    // A tensor in the masters' type where weights have another; a stretch of a file, and names.
+    const bool converts = std::string(move.precision) == "bf16";
+    EXPECT_LE(rank.at("tensors"), converts ? written.largest_tensor + 4096 : 0);
+    EXPECT_LE(rank.at("others"), static_cast<int64_t>(kStretchBytes) + kMiB / 8);
+    EXPECT_GE(rank.at("others"), kMiB / 4) << "else nothing was counted";
+    // Before that: nothing is drawn but what is kept, and a block on its way.
+    const bool shards = move.to == Strategy::kFsdp || move.to == Strategy::kHsdp;
+    if (shards) {
+      EXPECT_LE(rank.at("built"), rank.at("held") + written.block + kMiB);
+    }
+    EXPECT_LE(rank.at("read"), 2 * written.files);
+    read += rank.at("read");
+  }
+  // The layout that wrote it reads every byte once, all ranks together.
+  if (std::string(move.name) == "four_fsdp_to_four") {
+    EXPECT_EQ(read, written.files);
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
+
+int main(int argc, char** argv) {
+  trainyard::Ledger::OfProcess();
+  trainyard::BecomePoolRankIfAsked(argc, argv, {{"save", trainyard::SaveMain}, {"load", trainyard::LoadMain}});
+  at::set_num_threads(1);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
