@@ -74,6 +74,9 @@ void World::BeginAtHost(const Fault& fault, Machine& machine) {
     case FaultKind::kFullDisk:
       machine.disk_full = true;
       break;
+    case FaultKind::kFailWrites:
+      ++machine.fails_writes;
+      break;
     case FaultKind::kLossyLink:
       machine.SetLossy(kMostLoss * static_cast<double>(fault.salt % 100) / 100);
       break;
@@ -115,6 +118,9 @@ void World::End(const Fault& fault) {
       return machine.HealControl();
     case FaultKind::kFullDisk:
       machine.disk_full = false;
+      return;
+    case FaultKind::kFailWrites:
+      --machine.fails_writes;
       return;
     case FaultKind::kCutData:
       --data_cuts_[PairOf(fault)];

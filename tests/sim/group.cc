@@ -125,7 +125,7 @@ void Group::AfterStep() {
     return SaveThen(stopped, /*begun=*/false);
   }
   if (last || stopped) return EndAll(stopped);
-  if (due || save_noted_) BeginSave();
+  if (due || save_noted_ || (retry_at_ > 0 && step_ >= retry_at_)) BeginSave();
   StepLater();
 }
 
@@ -134,23 +134,34 @@ void Group::BeginSave() {
   save_noted_ = saving_ != 0;
   if (save_noted_) return;
   saving_ = step_;
+  retry_at_ = 0;
   parts_.clear();
+  part_failed_ = false;
   auto trainers = trainers_;
   for (auto& [rank, trainer] : trainers) trainer->BeginPart(step_);
 }
 
-void Group::PartWritten(uint64_t step, uint32_t rank) {
+// Once all have ended their parts all know whether one failed: then it is made again after 1, 2, 4, ... steps.
+void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
   if (step != saving_) return;
   parts_.insert(rank);
+  part_failed_ |= !written;
   if (parts_.size() < ranks_) return;
   saving_ = 0;
-  if (First() != nullptr) First()->Assemble(step);
+  retry_after_ = !part_failed_ ? 0 : std::min<uint64_t>(std::max<uint64_t>(2 * retry_after_, 1), plan_.save_every);
+  if (part_failed_) retry_at_ = step_ + retry_after_;
+  if (First() == nullptr) return;
+  if (part_failed_) return First()->AbandonSave(step);
+  First()->Assemble(step);
 }
 
 // All wait for the parts of the last save, behind those of one that is under way; rank 0 alone for its name.
 void Group::SaveThen(bool stopped, bool begun) {
   if (over_ || world_.judge.violation().has_value()) return;
   if (saving_ == 0 && !AnyFrozen()) {
+    // What could not be saved keeps nobody from the end, and all from a stop that is not to lose it.
+    const bool goes_on = begun && stopped && part_failed_ && First()->TakeBackStop(step_);
+    if (goes_on) return StepLater();
     if (begun) return EndAll(stopped);
     BeginSave();
     begun = true;

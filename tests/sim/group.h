@@ -32,7 +32,7 @@ class Group : public std::enable_shared_from_this<Group> {
     chosen_ = true;
   }
   bool chosen() const { return chosen_; }
-  void PartWritten(uint64_t step, uint32_t rank);
+  void PartEnded(uint64_t step, uint32_t rank, bool written);
 
   bool Whole() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // every rank reaches every other
@@ -65,10 +65,13 @@ class Group : public std::enable_shared_from_this<Group> {
   bool over_ = false;
   bool leave_ = false;
   bool chosen_ = false;
-  uint64_t saving_ = 0;      // the step whose parts are being written; 0: none
-  bool save_noted_ = false;  // one more is to follow
-  std::set<uint32_t> parts_;
-  absl::Duration computes_;  // this step, where no rank is slow
+  uint64_t saving_ = 0;       // the step whose parts are being written; 0: none
+  bool save_noted_ = false;   // one more is to follow
+  std::set<uint32_t> parts_;  // that have ended
+  bool part_failed_ = false;
+  uint64_t retry_after_ = 0;  // steps between a save that failed and the next; 0: none has
+  uint64_t retry_at_ = 0;     // a step; 0: nothing to make again
+  absl::Duration computes_;   // this step, where no rank is slow
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };

@@ -153,7 +153,7 @@ void Judge::CheckFate(const Job& job) {
   }
   if (now.state == v1::JOB_STATE_FAILED && before.state != v1::JOB_STATE_FAILED &&
       job.head().restarts() < job.head().spec().recovery().max_restarts() &&
-      !absl::StrContains(job.head().reason(), kNoSpace)) {
+      !absl::StrContains(job.head().reason(), kNoSpace) && !sharing_.contains(job.id)) {
     Break(invariant::kOutcome,
           absl::StrCat(job.id.value(), " FAILED after ", job.head().restarts(), " of ",
                        job.head().spec().recovery().max_restarts(), " restarts: ", job.head().reason()));
@@ -246,7 +246,7 @@ void Judge::Granted(const JobId& job, const v1::CheckpointGrant& word) {
 }
 
 void Judge::CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder) {
-  if (folder.settled > writer) {
+  if (folder.settled_by != job || folder.settled > writer) {
     Break(invariant::kFencedSave,
           absl::StrCat(job.value(), ": generation ", writer.generation, " gives step ", step,
                        " its name, and generation ", folder.settled.generation, " has settled the folder"));
@@ -256,10 +256,22 @@ void Judge::CheckNamed(const JobId& job, Writer writer, uint64_t step, const Run
   }
 }
 
-void Judge::CheckRestored(const TrainerId& id, uint64_t step, bool whole) {
-  if (!whole)
+void Judge::CheckTaken(const TrainerId& id, const RunFolder& folder) {
+  auto holder = processes_.find(folder.holder);
+  if (holder == processes_.end() || holder->second.ended || holder->second.id.job == id.job) return;
+  Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " takes the folder of ",
+                                         agent::Describe(holder->second.id), ", which trains into it"));
+}
+
+void Judge::CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool of_others) {
+  if (from != nullptr && !from->whole) {
     Break(invariant::kWholeSaves,
           absl::StrCat(agent::Describe(id), " goes on from step ", step, ", which is not whole"));
+  }
+  if (from != nullptr && from->job != id.job && !of_others) {
+    Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " goes on from step ", step, " of ", from->job.value(),
+                                           ", and nobody asked it to"));
+  }
   const auto& granted = granted_[id.job];
   if (granted.empty() || granted.rbegin()->first <= step) return;
   Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id), " goes on from step ", step, ", and step ",
@@ -268,7 +280,7 @@ void Judge::CheckRestored(const TrainerId& id, uint64_t step, bool whole) {
 
 void Judge::CheckLeft(const JobId& job, const RunFolder& folder) {
   for (const auto& [key, partial] : folder.partials) {
-    if (key.second >= folder.settled) continue;
+    if (partial.job == folder.settled_by && key.second >= folder.settled) continue;
     Break(invariant::kNoLeak, absl::StrCat(job.value(), ": the partial of step ", key.first, " of generation ",
                                            key.second.generation, " lies there for good"));
   }

@@ -44,10 +44,11 @@ inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
 inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // no name, and no grant, for another generation's save
 inline constexpr char kOneContent[] = "one-content-a-step";    // of all that was granted
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";    // of generations before the one that settled last
+inline constexpr char kOneJob[] = "a-folder-has-one-job";      // that trains; no other one's work is taken for its own
 inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce,   kDurable,      kFenced,  kToldOnce,
                                        kContact,       kProgress,   kReasons,      kBounded, kConsistent,
                                        kTrueFacts,     kSlots,      kRestartPoint, kOutcome, kGrantsKept,
-                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak};
+                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak,  kOneJob};
 }  // namespace invariant
 
 struct Violation {
@@ -110,8 +111,12 @@ class Judge {
   void Granted(const JobId& job, const v1::CheckpointGrant& word);
   // A save has got its name from the generation that made it.
   void CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder);
-  // 0: it begins anew.
-  void CheckRestored(const TrainerId& id, uint64_t step, bool whole);
+  // This process takes the folder; it is as it was before.
+  void CheckTaken(const TrainerId& id, const RunFolder& folder);
+  // Null: it begins anew. `of_others`: somebody has asked it to go on from whatever is there.
+  void CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool of_others);
+  // Two jobs were given this one's folder: one of them may be refused.
+  void ShareFolder(const JobId& job) { sharing_.insert(job); }
   void CheckLeft(const JobId& job, const RunFolder& folder);
   // Granted steps by job, with their hashes; the next life of the cluster takes them up.
   using Grants = std::map<JobId, std::map<uint64_t, std::string>>;
@@ -150,6 +155,7 @@ class Judge {
   std::set<TrainerId> slow_;
   std::set<TrainerId> given_up_;  // ranks of lost hosts
   std::set<JobId> harmed_jobs_;
+  std::set<JobId> sharing_;
   std::map<JobId, uint64_t> newest_;  // generations of which a rank was started
   std::set<JobId> submitted_;
   std::set<JobId> reports_lost_;

@@ -59,6 +59,7 @@ class Machine {
   std::string cluster;
   std::string outbox;
   bool disk_full = false;
+  int fails_writes = 0;  // of its trainers into run folders: so many faults say so
 
  private:
   void StartFails(uint64_t life, const TrainerId& id, const std::string& why);

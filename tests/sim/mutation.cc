@@ -34,6 +34,9 @@ constexpr Row kRows[] = {
     {"forge-ready", "fenced-saves-nothing"},
     {"grant-twice", "one-content-a-step"},
     {"leave-partials", "nothing-is-left-behind"},
+    {"ignore-failed-write", "only-whole-saves-are-used"},
+    {"ignore-lock", "a-folder-has-one-job"},
+    {"use-others", "a-folder-has-one-job"},
 };
 
 }  // namespace

@@ -30,7 +30,10 @@ enum class Mutation {
   kForgeReady,         // what another generation wrote is told to be ready
   kGrantTwice,         // a refusal is told as a grant
   kLeavePartials,      // who takes a run folder leaves there what it does not use
-  kLast = kLeavePartials,
+  kIgnoreFailedWrite,  // a part that could not be written counts as written
+  kIgnoreLock,         // a run folder is taken though another job trains into it
+  kUseOthers,          // a job that was to begin anew goes on from what another one left
+  kLast = kUseOthers,
 };
 
 // "drop-record"

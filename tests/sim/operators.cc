@@ -172,7 +172,8 @@ void Operators::Submit(const JobPlan& plan) {
   world_.engine.After(world_.network.Delay(), [this, plan, retry] {
     world_.coordinator.Call(
         [&](CallId call) {
-          return SubmitJob{call, MakeRequest(plan, world_.life() > 0), JobId("fallback0001")};
+          // Whoever starts a second job with a folder that is in use does not mean to go on from it.
+          return SubmitJob{call, MakeRequest(plan, world_.life() > 0 && plan.folder_of == 0), JobId("fallback0001")};
         },
         [this, plan, retry](const std::optional<Reply>& reply) {
           if (!reply.has_value() || absl::IsUnavailable(reply->status)) return retry();

@@ -18,6 +18,9 @@ constexpr absl::Duration kLook = absl::Milliseconds(100);
 // For the word on the last save; told to leave there is less time.
 constexpr absl::Duration kLastWait = absl::Minutes(10);
 constexpr absl::Duration kLeaveWait = absl::Seconds(3);
+// For another job to leave the run folder, as worker/trainer/rank.
+constexpr uint64_t kLockWaitMs = 10'000;
+constexpr absl::Duration kLockLook = absl::Milliseconds(200);
 
 }  // namespace
 
@@ -44,12 +47,24 @@ void Trainer::OpenPart(uint64_t step) {
 
 // Another generation may have settled the folder since: then what was written is of no use to anybody.
 void Trainer::WritePart(uint64_t step) {
-  world_.storage.WritePart(id_.job, writer(), step, id_.rank);
+  const bool fails = machine_.fails_writes > 0;
+  const bool counts = !fails || world_.mutation == Mutation::kIgnoreFailedWrite;
+  if (counts) world_.storage.WritePart(id_.job, writer(), step, id_.rank, /*torn=*/fails);
   if (world_.storage.Fenced(id_.job, writer())) {
     world_.storage.Remove(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
-  group_->PartWritten(step, id_.rank);
+  // A rank that fails says so itself; all learn of it with the sum of the next step.
+  if (!counts) TellSaveFailed(step, "cannot write its part: No space left on device");
+  group_->PartEnded(step, id_.rank, counts);
+}
+
+void Trainer::TellSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request) {
+  v1::Fact fact;
+  fact.mutable_save_failed()->set_step(step);
+  fact.mutable_save_failed()->set_message(message);
+  fact.mutable_save_failed()->set_stop_request(stop_request);
+  Tell(std::move(fact));
 }
 
 // ---- rank 0 ----
@@ -58,8 +73,24 @@ void Trainer::Assemble(uint64_t step) {
   After(absl::Milliseconds(2), absl::Milliseconds(60), &Trainer::WriteManifest, step);
 }
 
+void Trainer::AbandonSave(uint64_t step) {
+  assembled_ = step;
+  world_.storage.Remove(id_.job, writer(), step);
+}
+
+bool Trainer::TakeBackStop(uint64_t step) {
+  if (!stop_ || !stop_needs_save_ || leave_) return false;
+  stop_ = false;
+  TellSaveFailed(step, "a rank could not write its part", stop_request_);
+  return true;
+}
+
 void Trainer::WriteManifest(uint64_t step) {
   if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
+  if (machine_.fails_writes > 0) {
+    AbandonSave(step);
+    return TellSaveFailed(step, "cannot write the manifest: No space left on device");
+  }
   if (!world_.storage.WriteManifest(id_.job, writer(), step, world_size_)) return Exit(kExitAborted);
   waiting_.push_back(step);
   After(absl::ZeroDuration(), absl::Milliseconds(20), &Trainer::TellReady, step);
@@ -156,16 +187,38 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
 
 // ---- what earlier generations left ----
 
-void Trainer::TakeFolder() {
-  if (!world_.storage.Take(id_.job, writer())) return Exit(kExitAborted);
+// As RunFolder::Take: a later generation of the same job needs no lock, another job waits for it a while.
+void Trainer::TakeFolder(uint64_t waited_ms) {
+  const RunFolder& folder = world_.storage.FolderOf(id_.job);
+  const bool of_this_job = folder.owner == id_.job;
+  if (of_this_job && folder.fence > writer()) return Exit(kExitAborted);
+  const bool locked = folder.holder != 0 && !world_.judge.Truth(folder.holder).ended;
+  if (locked && !of_this_job && world_.mutation != Mutation::kIgnoreLock) {
+    if (waited_ms >= kLockWaitMs) return Refuse("checkpoint.dir is in use by another job");
+    return After(kLockLook, kLockLook, &Trainer::TakeFolder, waited_ms + absl::ToInt64Milliseconds(kLockLook));
+  }
+  world_.judge.CheckTaken(id_, folder);
+  world_.storage.Take(id_.job, writer(), pid_);
   After(absl::Milliseconds(1), absl::Milliseconds(50), &Trainer::SettleFolder, 0);
+}
+
+void Trainer::Refuse(const std::string& why) {
+  v1::Fact fact;
+  fact.mutable_refused()->set_message(why);
+  Tell(std::move(fact));
+  CloseThen(kExitRefused);
 }
 
 void Trainer::SettleFolder(uint64_t) {
   if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
   Storage& storage = world_.storage;
   const RunFolder& folder = storage.FolderOf(id_.job);
+  const bool goes_on = order_->resume() || order_->has_restart_from() || id_.generation.value() > 1;
+  if (!goes_on && !folder.empty() && world_.mutation != Mutation::kUseOthers) {
+    return Refuse("checkpoint.dir is not empty");
+  }
   const Writer settled = folder.settled;
+  const JobId settled_by = folder.settled_by == JobId() ? id_.job : folder.settled_by;
   auto named = [&](uint64_t step, Writer by) {
     return by.life == world_.life() &&
            std::any_of(order_->grants().begin(), order_->grants().end(), [&](const auto& word) {
@@ -176,7 +229,8 @@ void Trainer::SettleFolder(uint64_t) {
   for (const auto& [key, partial] : folder.partials) lies.push_back(key);
   for (const auto& [step, by] : lies) {
     const bool complete = folder.partials.at({step, by}).manifest || world_.mutation == Mutation::kAdoptIncomplete;
-    const bool adopt = complete && (by >= settled || named(step, by)) && world_.mutation != Mutation::kAdoptNothing;
+    const bool counts = folder.partials.at({step, by}).job == settled_by && by >= settled;
+    const bool adopt = complete && (counts || named(step, by)) && world_.mutation != Mutation::kAdoptNothing;
     if (adopt) storage.Name(id_.job, by, step);
     if (!adopt && world_.mutation != Mutation::kLeavePartials) storage.Remove(id_.job, by, step);
   }
@@ -184,9 +238,11 @@ void Trainer::SettleFolder(uint64_t) {
   After(absl::ZeroDuration(), absl::Milliseconds(30), &Trainer::Restore, 0);
 }
 
-// Rank 0 chooses: the newest there is.
+// Rank 0 chooses: the newest there is. What another job has left it takes only where somebody asked for that.
 void Trainer::Restore(uint64_t) {
   const auto& checkpoints = world_.storage.FolderOf(id_.job).checkpoints;
+  const bool of_others = order_->resume();
+  const bool goes_on = of_others || id_.generation.value() > 1 || world_.mutation == Mutation::kUseOthers;
   uint64_t step = 0;
   if (order_->has_restart_from()) {
     step = order_->restart_from().step();
@@ -198,9 +254,13 @@ void Trainer::Restore(uint64_t) {
                                       at == checkpoints.end() ? "not there" : at->second.hash(step)));
     }
   }
-  if (order_->resume() && !checkpoints.empty()) step = std::max(step, checkpoints.rbegin()->first);
+  if (goes_on && !checkpoints.empty()) step = std::max(step, checkpoints.rbegin()->first);
   auto at = checkpoints.find(step);
-  world_.judge.CheckRestored(id_, step, at == checkpoints.end() || at->second.whole);
+  const bool others = at != checkpoints.end() && at->second.job != id_.job;
+  if (others && !of_others && world_.mutation != Mutation::kUseOthers) {
+    return Refuse("checkpoint.dir holds checkpoints of another job");
+  }
+  world_.judge.CheckRestored(id_, step, at == checkpoints.end() ? nullptr : &at->second, of_others);
   group_->StartAt(step + 1);
   if (step > 0) {
     v1::Fact fact;

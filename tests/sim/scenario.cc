@@ -32,6 +32,7 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
     case FaultKind::kCutData:
     case FaultKind::kSlowTrainer:
     case FaultKind::kLossyLink:
+    case FaultKind::kFailWrites:
       return random.Between(absl::Milliseconds(300), absl::Seconds(25));
     case FaultKind::kStopDaemon:
     case FaultKind::kStopHost:
@@ -80,11 +81,11 @@ Fault DrawFault(Random& random, FaultKind kind, size_t hosts, absl::Duration end
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
-  constexpr const char* kNames[] = {"crash-coordinator", "pause-coordinator", "slow-store",  "full-store",
-                                    "step-clock",        "crash-daemon",      "kill-host",   "crash-trainer",
-                                    "freeze-trainer",    "cut-control",       "cut-host",    "drop-stream",
-                                    "silence-stream",    "full-disk",         "stop-daemon", "stop-host",
-                                    "cut-data",          "slow-trainer",      "lossy-link",  "strike-save"};
+  constexpr const char* kNames[] = {
+      "crash-coordinator", "pause-coordinator", "slow-store",     "full-store",  "step-clock", "crash-daemon",
+      "kill-host",         "crash-trainer",     "freeze-trainer", "cut-control", "cut-host",   "drop-stream",
+      "silence-stream",    "full-disk",         "stop-daemon",    "stop-host",   "cut-data",   "slow-trainer",
+      "lossy-link",        "strike-save",       "fail-writes"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -119,6 +120,12 @@ Scenario DrawScenario(uint64_t seed) {
     for (uint64_t i = random.Between(1, 3); i > 0; --i) {
       scenario.faults.push_back(DrawFault(random, FaultKind::kStrikeSave, scenario.hosts.size(), kFaultsEnd));
     }
+  }
+  // Of their own, so that what else is drawn stays as it was.
+  Random sharing(seed, "shared folders");
+  if (jobs > 1 && sharing.Chance(0.3)) {
+    const uint32_t first = static_cast<uint32_t>(sharing.Below(jobs - 1));
+    scenario.jobs[first + 1].folder_of = scenario.jobs[first].number;
   }
   const bool operators = random.Chance(0.5);
   for (uint64_t i = operators ? random.Between(1, 4) : 0; i > 0; --i) {

@@ -34,7 +34,8 @@ enum class FaultKind {
   kSlowTrainer,    // computes several times as long
   kLossyLink,      // a host's packets are lost and sent again: everything of it is late, nothing is cut
   kStrikeSave,     // at some point of a save there: a trainer, daemon, coordinator, host or all die, or one is stopped
-  kLast = kStrikeSave,
+  kFailWrites,     // what its trainers write into run folders fails: no space is left
+  kLast = kFailWrites,
 };
 // "crash-coordinator"
 const char* NameOf(FaultKind kind);
@@ -95,6 +96,7 @@ struct JobPlan {
   uint32_t evaluate_every = 0;
   uint32_t max_restarts = 1'000;
   absl::Duration step_time;
+  uint32_t folder_of = 0;  // the number of another job, whose checkpoint.dir it was given too; 0: has its own
 };
 
 struct Scenario {

@@ -109,6 +109,7 @@ void ReadJob(Line& line, Scenario& scenario) {
   line.Read("save", job.save_every);
   line.Read("evaluate", job.evaluate_every);
   line.Read("restarts", job.max_restarts);
+  line.Read("folder-of", job.folder_of);
 }
 
 void ReadOperation(Line& line, Scenario& scenario) {
@@ -282,7 +283,8 @@ std::string WriteGolden(const Golden& golden) {
   for (const JobPlan& job : scenario.jobs) {
     absl::StrAppend(&text, "job ", job.number, " at=", time(job.at), " ranks=", job.ranks, " steps=", job.steps,
                     " step=", time(job.step_time), " save=", job.save_every, " evaluate=", job.evaluate_every,
-                    " restarts=", job.max_restarts, "\n");
+                    " restarts=", job.max_restarts, job.folder_of > 0 ? absl::StrCat(" folder-of=", job.folder_of) : "",
+                    "\n");
   }
   WriteWhatBreaks(scenario, text);
   WriteExpectations(golden, text);

@@ -79,7 +79,11 @@ void Trainer::Hear(const PipePtr& pipe, const v1::LinkMessage& message) {
   Do([self = shared_from_this(), message] {
     if (message.has_start() && !self->order_.has_value()) self->Register(message.start().trainer());
     if (message.has_ack()) self->Acknowledged(message.ack().sequence());
-    if (message.has_stop()) self->stop_ = true;
+    if (message.has_stop() && message.stop().request() > self->stop_request_) {
+      self->stop_ = true;
+      self->stop_request_ = message.stop().request();
+    }
+    if (message.has_stop()) self->stop_needs_save_ = message.stop().needs_save();
     if (message.has_grants()) self->HearGrants(message.grants());
     if (message.has_save() && message.save().request() > self->asked_saves_) {
       self->asked_saves_ = message.save().request();
@@ -187,7 +191,7 @@ void Trainer::JoinWhenPossible() {
 void Trainer::Meet() {
   // The others wait for what rank 0 chooses.
   const bool may = group_->Whole() && group_->Connected() && (id_.rank == 0 || group_->chosen());
-  if (may) return id_.rank == 0 ? TakeFolder() : BeReady();
+  if (may) return id_.rank == 0 ? TakeFolder(0) : BeReady();
   world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
 }
 
@@ -223,6 +227,7 @@ void Trainer::StepMade(uint64_t step, absl::Duration took, absl::Duration comput
   }
   SetPhase("train");
   if (id_.rank != 0) return;
+  if (!world_.storage.Fenced(id_.job, writer())) world_.storage.NoteStep(id_.job);
   v1::StepReport& report = steps_.emplace_back();
   report.set_step(step);
   report.set_loss(10.0 / static_cast<double>(step));

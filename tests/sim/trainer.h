@@ -42,6 +42,8 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   double cpu_s() const { return static_cast<double>(last_step_); }
   double slowness() const { return slowness_; }
   bool stop_asked() const { return stop_; }
+  // Of rank 0: the save before the stop has failed. True: the stop is off.
+  bool TakeBackStop(uint64_t step);
   Machine& machine() { return machine_; }
   const TrainerId& id() const { return id_; }
   uint64_t first_step() const { return first_step_; }
@@ -50,6 +52,8 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void SetPhase(const std::string& phase);
   void BeginPart(uint64_t step);
   void Assemble(uint64_t step);
+  // Of rank 0: some rank could not write its part.
+  void AbandonSave(uint64_t step);
   void FinishNamed(uint64_t step, bool stopped);
   void PeerGone(uint64_t step);
   void Finish(uint64_t step, bool stopped);
@@ -71,6 +75,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step);
   void OpenPart(uint64_t step);
   void WritePart(uint64_t step);
+  void TellSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request = 0);
   void WriteManifest(uint64_t step);
   void TellReady(uint64_t step);
   void HearGrants(const v1::GrantSaves& grants);
@@ -79,8 +84,10 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Commit(uint64_t step);
   void TellSaved(uint64_t step);
   void FinishWhenNamed(uint64_t step, bool stopped, absl::Time since);
-  void TakeFolder();
+  void TakeFolder(uint64_t since_ms);
   void SettleFolder(uint64_t);
+  // No generation of this job can work so.
+  void Refuse(const std::string& why);
   void Restore(uint64_t);
 
   uint64_t Tell(v1::Fact fact);
@@ -107,12 +114,14 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool frozen_ = false;
   bool go_ = false;
   bool stop_ = false;
+  uint64_t stop_request_ = 0;
+  bool stop_needs_save_ = false;
   bool leave_ = false;  // SIGTERM
   uint64_t asked_saves_ = 0;
   std::deque<uint64_t> waiting_;  // saves of rank 0 that are complete and have no name yet, oldest first
   std::set<uint64_t> granted_;    // steps
   bool committing_ = false;       // the oldest of them is on its way to its name
-  uint64_t assembled_ = 0;        // the newest that was told to be ready
+  uint64_t assembled_ = 0;        // the newest that was told to be ready, or to have failed
   double slowness_ = 1;           // computes so many times as long as the others
   double compute_s_ = 0;          // in all
   std::vector<std::function<void()>> deferred_;

@@ -35,6 +35,16 @@ World::World(const Scenario& plan, const WorldOptions& options)
     machines_.push_back(std::make_unique<Machine>(*this, absl::StrCat("w", i), plan.hosts[i]));
     machines_.back()->SetLossy(plan.loss);
   }
+  storage.DropLocks();
+  for (const JobPlan& job : plan.jobs) {
+    if (job.folder_of == 0) continue;
+    JobPlan first;
+    first.number = job.folder_of;
+    const JobId other = IdOf(first);
+    storage.Share(IdOf(job), other);
+    judge.ShareFolder(IdOf(job));
+    judge.ShareFolder(other);
+  }
   if (options.check_every == 1) {
     judge.heard_of = [this](const std::string& host) { return network.HeardOf(host); };
   }
