@@ -18,7 +18,8 @@ namespace {
 
 struct LogsOptions {
   std::string job_id;
-  std::vector<uint32_t> ranks;
+  std::vector<uint32_t> ranks = {};  // empty: all
+  bool all_ranks = false;
   uint32_t tail = 0;
   bool follow = false;
   bool json = false;
@@ -107,12 +108,17 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("logs", "Show the output of a job's trainers");
   verb->add_option("job", options->job_id, "Id of the job")->required();
   verb->add_flag("-f,--follow", options->follow, "Go on until the job ends");
-  verb->add_option("--rank", options->ranks, "Only this rank (repeat for several)")->allow_extra_args(false);
+  auto* ranks = verb->add_option("--rank", options->ranks,
+                                 "This rank (repeat for several). Default: rank 0, which "
+                                 "speaks for the job");
+  ranks->allow_extra_args(false);
+  verb->add_flag("--all-ranks", options->all_ranks, "Every rank")->excludes(ranks);
   verb->add_option("--tail", options->tail, "Only the last lines of each rank");
   verb->add_flag("--json", options->json, "One JSON object a line");
   AddPatience(*verb, &options->patience);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");
   verb->callback([&globals, options, chosen] {
+    if (options->ranks.empty() && !options->all_ranks) options->ranks = {0};
     *chosen = [&globals, options] {
       absl::Status status = Logs(globals, *options);
       return ExitOf(status, options->json);

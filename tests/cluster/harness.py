@@ -249,7 +249,7 @@ class Cluster:
         return list(self.jobs.Watch(self.stubs.service.WatchRequest(job_id=job_id), timeout=timeout))
 
     def logs_of(self, job_id):
-        done = self.trainctl("logs", job_id, "--tail", "30", expect=None)
+        done = self.trainctl("logs", job_id, "--all-ranks", "--tail", "30", expect=None)
         return done.stdout[-4000:] + done.stderr[-1000:]
 
     # End

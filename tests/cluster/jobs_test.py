@@ -117,16 +117,18 @@ def test_logs_of_a_rank_of_the_tail_and_followed_to_the_end(one_host):
     job = one_host.submit(train__steps=400)
     one_host.wait_for_step(job, 1)
 
-    followed = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", "-f", job)
+    followed = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", "-f", "--all-ranks", job)
     assert followed.wait(60) == 0
     one_host.wait_for_end(job)
-    everything = one_host.trainctl("logs", job).stdout.splitlines()
+    everything = one_host.trainctl("logs", "--all-ranks", job).stdout.splitlines()
+    unasked = one_host.trainctl("logs", job).stdout.splitlines()
     of_rank_1 = one_host.trainctl("logs", "--rank", "1", job).stdout.splitlines()
     last_two = one_host.trainctl("logs", "--rank", "0", "--tail", "2", job).stdout.splitlines()
     of_rank_0 = one_host.trainctl("logs", "--rank", "0", job).stdout.splitlines()
 
     assert of_rank_0, "rank 0 wrote nothing"
     assert sorted(everything) == sorted([f"rank 0: {line}" for line in of_rank_0] + [f"rank 1: {line}" for line in of_rank_1])
+    assert unasked == of_rank_0, "one voice"
     assert last_two == of_rank_0[-2:]
     assert sorted(followed.output().splitlines()) == sorted(everything)
 
