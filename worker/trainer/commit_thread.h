@@ -17,6 +17,7 @@
 #include "worker/checkpoint/catalog.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/part.h"
+#include "worker/trainer/leavable_thread.h"
 #include "worker/trainer/link.h"
 
 namespace trainyard {
@@ -80,9 +81,10 @@ class CommitThread {
 
  private:
   struct State;
-  static void Serve(const std::shared_ptr<State>& state);
+  static void Serve(State& state);
 
   const std::shared_ptr<State> state_;
+  std::unique_ptr<LeavableThread> thread_;
 };
 
 }  // namespace trainyard

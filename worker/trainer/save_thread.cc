@@ -25,7 +25,6 @@ namespace {
 
 // Copied by one thread at a time; also how soon a copy is cancelled.
 constexpr uint64_t kCopyBytes = 1 << 20;
-constexpr absl::Duration kLeaveWait = absl::Seconds(2);
 
 // Best effort, the lowest level; a scheduler that knows no priorities ignores it.
 void BecomeModest() {
@@ -104,27 +103,21 @@ struct SaveThread::State {
   std::shared_ptr<Work> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
   bool writes ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
-  bool writer_gone ABSL_GUARDED_BY(mu) = false;
-  std::thread copier, writer;
 };
 
 SaveThread::SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s)
-    : state_(std::make_shared<State>(file_system, clock, bytes_per_s)) {
-  state_->copier = std::thread([state = state_] { CopyForever(state); });
-  state_->writer = std::thread([state = state_] { WriteForever(state); });
-}
+    : state_(std::make_shared<State>(file_system, clock, bytes_per_s)),
+      copier_([state = state_] { CopyForever(state); }),
+      writer_(std::make_unique<LeavableThread>([state = state_] { WriteForever(state); })) {}
 
 SaveThread::~SaveThread() {
   GiveUp(absl::CancelledError("the rank is leaving"));
-  bool gone;
   {
     absl::MutexLock lock(&state_->mu);
     state_->closing = true;
     state_->changed.SignalAll();
-    gone = state_->changed.AwaitFor(&state_->mu, kLeaveWait, [this] { return state_->writer_gone; });
   }
-  state_->copier.join();
-  gone ? state_->writer.join() : state_->writer.detach();
+  copier_.join();  // it reads the state
 }
 
 absl::Status SaveThread::Reserve(uint64_t bytes) {
@@ -264,11 +257,7 @@ void SaveThread::WriteForever(const std::shared_ptr<State>& state) {
       state->changed.AwaitFor(&state->mu, absl::InfiniteDuration(), [&] {
         return state->closing || (state->to_write != nullptr && state->to_write->copied);
       });
-      if (state->closing) {
-        state->writer_gone = true;
-        state->changed.SignalAll();
-        return;
-      }
+      if (state->closing) return;
       work = std::exchange(state->to_write, nullptr);
     }
     const absl::Time copied = state->clock.TimeNow();

@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@
 #include "common/clock.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/part.h"
+#include "worker/trainer/leavable_thread.h"
 
 namespace trainyard {
 
@@ -96,6 +98,8 @@ class SaveThread {
 
   const std::shared_ptr<State> state_;
   std::shared_ptr<Work> last_;
+  std::thread copier_;
+  std::unique_ptr<LeavableThread> writer_;
 };
 
 }  // namespace trainyard

@@ -1,13 +1,10 @@
 #include "worker/trainer/saver.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/writer.h"
@@ -73,7 +70,7 @@ Saver::Saver(Parts parts)
                           .clock = parts_.clock,
                           .check_fence = parts_.check_fence,
                           .describe_data = [this, warned = false](ManifestData& data) mutable {
-                            std::string warning = DescribeData(data);
+                            std::string warning = DescribeData(parts_.corpus, parts_.restored_content_hash, data);
                             return std::exchange(warned, true) ? "" : std::move(warning);
                           }});
 }
@@ -191,11 +188,12 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
                 .copies = !waited,
                 .may_write = parts_.check_fence};
   if (commits_ != nullptr) {
-    begun->commit.head = MakeHead(step, position);
+    begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
     begun->commit.tensors = StateHeaders(parts_.strategy);
   }
   if (config_.checkpoint_full) {
-    RETURN_IF_ERROR(AddGathered(task)) << "while saving step " << step;
+    RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, config_.checkpoint_full_optimizer, parts_.order.rank == 0, task))
+        << "while saving step " << step;
   }
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
@@ -205,44 +203,6 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   under_way_ = std::move(begun);
   policy_.Began(step, waited && copies_);
   thread_.Begin(std::move(task));
-  return absl::OkStatus();
-}
-
-absl::Status Saver::AddGathered(SaveTask& task) {
-  const bool optimizer = config_.checkpoint_full_optimizer;
-  SaveTask::File weights{.name = "model.safetensors"}, state{.name = "optimizer.safetensors"};
-  std::vector<TensorHeader> headers = StateHeaders(parts_.strategy);
-  absl::flat_hash_map<std::string, const TensorHeader*> known;
-  int64_t bytes = 0, at = 0;
-  for (const TensorHeader& header : headers) {
-    known[ShardTensorName(header.role, header.name)] = &header;
-    if (!optimizer && header.role != kParameterRole) continue;
-    bytes += static_cast<int64_t>(CountElements(header.shape).value_or(0) * DtypeBytes(header.dtype));
-  }
-  const bool writes = parts_.order.rank == 0;
-  // A writer that hangs still reads the one before.
-  if (writes && (!gathered_.defined() || gathered_.use_count() > 1 || gathered_.numel() < bytes)) {
-    gathered_ = at::empty({bytes}, at::kByte);
-  }
-  auto take = [&](absl::string_view role, const NamedTensor& entry) -> absl::Status {
-    if (!writes) return absl::OkStatus();
-    const int64_t length = static_cast<int64_t>(entry.tensor.nbytes());
-    if (at + length > bytes) return absl::InternalError("more state was gathered than there is");
-    char* to = static_cast<char*>(gathered_.mutable_data_ptr()) + at;
-    std::memcpy(to, entry.tensor.const_data_ptr(), entry.tensor.nbytes());
-    at += length;
-    const TensorHeader& header = *known.at(ShardTensorName(role, entry.name));
-    (role == kParameterRole ? weights : state)
-        .ranges.push_back({.entry = {.tensor = header, .count = static_cast<uint64_t>(entry.tensor.numel())},
-                           .bytes = to,
-                           .stays = true});
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(optimizer ? parts_.strategy.VisitState(take) : parts_.strategy.VisitParameters(take));
-  if (!writes) return absl::OkStatus();
-  task.owner = std::make_shared<at::Tensor>(gathered_);
-  task.files.push_back(std::move(weights));
-  if (!state.ranges.empty()) task.files.push_back(std::move(state));
   return absl::OkStatus();
 }
 
@@ -310,50 +270,5 @@ void Saver::TendAtEnd(absl::Duration limit) {
 }
 
 double Saver::TakeStallSeconds() { return absl::ToDoubleSeconds(std::exchange(stalled_, absl::ZeroDuration())); }
-
-// All but what the parts tell, as it is at this very step: on the loop's thread.
-Manifest Saver::MakeHead(uint64_t step, const Position& position) const {
-  const StartOrder& order = parts_.order;
-  Manifest manifest;
-  manifest.job_id = order.job_id;
-  manifest.job_name = order.config.job_name;
-  manifest.step = step;
-  manifest.generation = order.generation;
-  manifest.spec = order.spec_bytes;
-  manifest.spec_digest = order.spec_digest;
-  manifest.seed = order.config.seed;
-  manifest.optimizer_updates = parts_.strategy.num_updates();
-  if (order.config.precision.param == "fp16" || order.config.precision.reduce == "fp16") {
-    const LossScale scale = parts_.strategy.loss_scale();
-    manifest.loss_scale = {
-        .scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left};
-  }
-  manifest.data.consumed_samples = position.consumed_samples;
-  manifest.data.epoch = position.consumed_samples / position.samples_per_epoch;
-  manifest.strategy = order.config.parallel.strategy;
-  manifest.world_size = static_cast<uint64_t>(order.world_size);
-  manifest.bucket_order = parts_.strategy.BucketOrder();
-  return manifest;
-}
-
-// Called by the commit thread: reading all data takes long where there is much of it. So a job that was started again
-// by itself hears only here that files have changed which kept their sizes.
-std::string Saver::DescribeData(ManifestData& data) const {
-  const CorpusFingerprint& fingerprint = parts_.corpus.Fingerprint();
-  data.num_files = fingerprint.num_files;
-  data.num_bytes = fingerprint.num_bytes;
-  data.files_hash = fingerprint.files_hash;
-  data.content_hash = fingerprint.content_hash;
-  const std::vector<Corpus::File>& files = parts_.corpus.files();
-  for (size_t i = 0; files.size() <= kDataFilesListed && i < files.size(); ++i) {
-    data.list.push_back({.path = files[i].path,
-                         .bytes = static_cast<uint64_t>(files[i].num_bytes),
-                         .hash = fingerprint.file_hashes[i]});
-  }
-  if (parts_.restored_content_hash.empty() || parts_.restored_content_hash == fingerprint.content_hash) return "";
-  return absl::StrCat("warning: the data is not that of the checkpoint this run went on from (content hash ",
-                      fingerprint.content_hash, ", was ", parts_.restored_content_hash,
-                      "); the losses are not those of an uninterrupted run");
-}
 
 }  // namespace trainyard

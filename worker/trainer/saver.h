@@ -35,7 +35,9 @@
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/commit_thread.h"
 #include "worker/trainer/config.h"
+#include "worker/trainer/gathered_state.h"
 #include "worker/trainer/link.h"
+#include "worker/trainer/save_head.h"
 #include "worker/trainer/save_policy.h"
 #include "worker/trainer/save_thread.h"
 
@@ -60,11 +62,7 @@ class Saver {
   explicit Saver(Parts parts);
   ~Saver();
 
-  // Where the run stands in its data.
-  struct Position {
-    uint64_t consumed_samples = 0;
-    uint64_t samples_per_epoch = 1;
-  };
+  using Position = DataPosition;
 
   // Collective. Takes memory for copies; where some rank has no room, saves are waited for, which the log tells.
   // Possible errors: those of a Collective.
@@ -101,8 +99,6 @@ class Saver {
   struct UnderWay;
 
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
-  // Files that hold whole tensors, gathered from all ranks; rank 0 alone has them. Collective.
-  absl::Status AddGathered(SaveTask& task);
   void Settle(uint64_t step, const SavePolicy::Heard& heard);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
@@ -113,8 +109,6 @@ class Saver {
   // Over all ranks, of terms_.
   absl::Status AddUp();
   bool GivesUp() const;
-  Manifest MakeHead(uint64_t step, const Position& position) const;
-  std::string DescribeData(ManifestData& data) const;
 
   const Parts parts_;
   const TrainConfig& config_;
@@ -124,7 +118,7 @@ class Saver {
   std::unique_ptr<UnderWay> under_way_;    // null: none
   bool copies_ = true;
   bool written_ = false;    // the last save that was settled
-  at::Tensor gathered_;     // bytes of whole tensors, kept for the next save
+  GatheredState gathered_;
   absl::Duration stalled_;  // since the last TakeStallSeconds
   at::Tensor terms_;        // of a wait
 };

@@ -301,7 +301,7 @@ absl::Status Trainer::SaveAndLeave() {
   return absl::OkStatus();
 }
 
-Saver::Position Trainer::Position() const {
+DataPosition Trainer::Position() const {
   return {.consumed_samples = ConsumedSamples(step_), .samples_per_epoch = rank_.training->num_samples()};
 }
 

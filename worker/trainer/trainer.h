@@ -58,7 +58,7 @@ class Trainer {
   absl::Status CheckSaveFence() const;
   absl::Status Evaluate();
   absl::Status SaveAndLeave();
-  Saver::Position Position() const;
+  DataPosition Position() const;
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
