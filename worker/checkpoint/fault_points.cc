@@ -31,7 +31,7 @@ constexpr absl::Duration kWaitLimit = absl::Minutes(10);
 constexpr absl::Duration kWaitPoll = absl::Milliseconds(2);
 
 constexpr absl::string_view kAlone[] = {"snapshot", "ready", "grant", "commit"};
-constexpr absl::string_view kCalls[] = {"create", "append", "sync", "rename", "remove"};
+constexpr absl::string_view kCalls[] = {"create", "append", "writeback", "sync", "rename", "remove"};
 constexpr absl::string_view kWhats[] = {"shard", "part", "manifest", "partial", "step", "run", "other"};
 constexpr absl::string_view kPhases[] = {"before", "after"};
 
@@ -169,10 +169,19 @@ class Points {
 class FaultyFile final : public WritableFile {
  public:
   FaultyFile(std::unique_ptr<WritableFile> file, FaultPoints& points, const std::string& path)
-      : file_(std::move(file)), append_(points, "append", path), sync_(points, "sync", path) {}
+      : file_(std::move(file)),
+        append_(points, "append", path),
+        write_back_(points, "writeback", path),
+        sync_(points, "sync", path) {}
 
   absl::Status Append(absl::string_view bytes) override {
     return append_.Around([&] { return file_->Append(bytes); });
+  }
+  absl::Status StartWriteBack(uint64_t first, uint64_t last) override {
+    return write_back_.Around([&] { return file_->StartWriteBack(first, last); });
+  }
+  absl::Status AwaitWriteBack(uint64_t first, uint64_t last) override {
+    return write_back_.Around([&] { return file_->AwaitWriteBack(first, last); });
   }
   absl::Status Sync() override {
     return sync_.Around([&] { return file_->Sync(); });
@@ -180,7 +189,7 @@ class FaultyFile final : public WritableFile {
 
  private:
   const std::unique_ptr<WritableFile> file_;
-  Points append_, sync_;
+  Points append_, write_back_, sync_;
 };
 
 class FaultyFileSystem final : public FileSystem {

@@ -3,6 +3,7 @@
 // kept: ResourceExhausted is a full disk, PermissionDenied a folder that is not ours.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,11 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view bytes) = 0;
+  // Bytes [first, last), appended before, begin their way to the disk; the caller goes on. They are no safer for it:
+  // only Sync makes them so, which then has less to wait for. Nothing where the file system cannot.
+  virtual absl::Status StartWriteBack(uint64_t first, uint64_t last) = 0;
+  // Waits until those have been written. Possible errors: what the disk said.
+  virtual absl::Status AwaitWriteBack(uint64_t first, uint64_t last) = 0;
   virtual absl::Status Sync() = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
@@ -53,24 +54,27 @@ absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
 
 class ShardWriter::HashedFile {
  public:
-  HashedFile(std::unique_ptr<WritableFile> file, const std::function<absl::Status(uint64_t)>& before_write)
-      : file_(std::move(file)), before_write_(before_write) {}
+  // `options` is the writer's, and lives as long.
+  HashedFile(std::unique_ptr<WritableFile> file, const ShardOptions& options)
+      : file_(std::move(file)), options_(options) {}
 
-  // Returns the hash of `bytes` alone.
-  absl::StatusOr<std::string> Append(absl::string_view bytes) {
-    Hasher own;
+  // `own` gets the hash of `bytes` alone; null: nobody asks.
+  absl::Status Append(absl::string_view bytes, std::string* own) {
+    Hasher hasher;
     while (!bytes.empty()) {
       absl::string_view chunk = bytes.substr(0, kChunkBytes);
-      if (before_write_ != nullptr) {
-        RETURN_IF_ERROR(before_write_(chunk.size()));
+      if (options_.before_write != nullptr) {
+        RETURN_IF_ERROR(options_.before_write(chunk.size()));
       }
       whole_.Add(chunk);
-      own.Add(chunk);
+      if (own != nullptr) hasher.Add(chunk);
       RETURN_IF_ERROR(file_->Append(chunk));
       num_bytes_ += chunk.size();
+      RETURN_IF_ERROR(KeepPace());
       bytes.remove_prefix(chunk.size());
     }
-    return own.Hex();
+    if (own != nullptr) *own = hasher.Hex();
+    return absl::OkStatus();
   }
 
   absl::StatusOr<ManifestFile> Finish(std::string name) {
@@ -79,10 +83,20 @@ class ShardWriter::HashedFile {
   }
 
  private:
+  // Starts a stretch, then waits for the one before.
+  absl::Status KeepPace() {
+    if (num_bytes_ - started_ < options_.write_back_bytes) return absl::OkStatus();
+    RETURN_IF_ERROR(file_->StartWriteBack(started_, num_bytes_));
+    RETURN_IF_ERROR(awaited_ == started_ ? absl::OkStatus() : file_->AwaitWriteBack(awaited_, started_));
+    awaited_ = std::exchange(started_, num_bytes_);
+    return absl::OkStatus();
+  }
+
   const std::unique_ptr<WritableFile> file_;
-  const std::function<absl::Status(uint64_t)>& before_write_;
+  const ShardOptions& options_;
   Hasher whole_;
   uint64_t num_bytes_ = 0;
+  uint64_t started_ = 0, awaited_ = 0;  // up to there
 };
 
 std::string ShardTensorName(absl::string_view role, absl::string_view name) {
@@ -126,8 +140,8 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::stri
   writer->data_begins_ = header.size();
   writer->written_.file.name = name;
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(JoinPath(folder, name)));
-  writer->file_ = std::make_shared<HashedFile>(std::move(file), writer->options_.before_write);
-  RETURN_IF_ERROR(writer->file_->Append(header).status());
+  writer->file_ = std::make_shared<HashedFile>(std::move(file), writer->options_);
+  RETURN_IF_ERROR(writer->file_->Append(header, nullptr));
   return writer;
 }
 
@@ -136,9 +150,8 @@ absl::Status ShardWriter::Append(absl::string_view bytes) {
   if (i == entries_.size()) return absl::InternalError("more tensors were given than announced");
   const TensorHeader& tensor = entries_[i].tensor;
   if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
-  const std::string called = absl::StrCat(tensor.role, " '", tensor.name, "'");
   if (written_.nonfinite.size() < kNonfiniteListed && HasNonfinite(tensor.dtype, bytes)) {
-    written_.nonfinite.push_back(called);
+    written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
   }
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
   entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
@@ -148,7 +161,7 @@ absl::Status ShardWriter::Append(absl::string_view bytes) {
     piece.file = written_.file.name;
     piece.first_byte = data_begins_ + at;
     piece.last_byte = piece.first_byte + length;
-    ASSIGN_OR_RETURN(piece.hash, file_->Append(bytes.substr(at - infos_[i].begin, length)));
+    RETURN_IF_ERROR(file_->Append(bytes.substr(at - infos_[i].begin, length), &piece.hash));
     at += length;
   }
   written_.tensors.push_back(std::move(entry));

@@ -1,5 +1,6 @@
 // Writes one file of a checkpoint: tensors, or flat ranges of them, as safetensors, hashed on the way and cut into
-// pieces that a reader can take one at a time.
+// pieces that a reader can take one at a time. Write-back is started as it goes, and never further behind than two
+// stretches, so that what the end has to sync is little, however long the file.
 //
 //   ASSIGN_OR_RETURN(auto shard, ShardWriter::Create(folder, "shard-00003.safetensors", entries, file_system));
 //   for (...) RETURN_IF_ERROR(shard->Append(bytes));     // of each entry, in their order
@@ -61,6 +62,7 @@ struct WrittenShard {
 
 struct ShardOptions {
   uint64_t piece_bytes = kPieceBytes;
+  uint64_t write_back_bytes = 8 << 20;  // of a stretch
   // Asked before so many bytes are handed to the file; it may wait, and an error ends the writing.
   std::function<absl::Status(uint64_t bytes)> before_write = nullptr;
 };

@@ -48,6 +48,9 @@ class ForgetfulDisk::File final : public WritableFile {
     node_->live.append(bytes.data(), bytes.size());
     return real_->Append(bytes);
   }
+  // Promises nothing.
+  absl::Status StartWriteBack(uint64_t, uint64_t) override { return disk_.Call(); }
+  absl::Status AwaitWriteBack(uint64_t, uint64_t) override { return disk_.Call(); }
   absl::Status Sync() override {
     RETURN_IF_ERROR(disk_.Call());
     node_->synced = node_->live;

@@ -111,6 +111,8 @@ class FullDisk final : public FileSystem {
         return ErrnoStatus(ENOSPC, absl::StrCat("cannot write ", path_));
       return file_->Append(bytes);
     }
+    absl::Status StartWriteBack(uint64_t first, uint64_t last) override { return file_->StartWriteBack(first, last); }
+    absl::Status AwaitWriteBack(uint64_t first, uint64_t last) override { return file_->AwaitWriteBack(first, last); }
     absl::Status Sync() override { return file_->Sync(); }
 
    private:

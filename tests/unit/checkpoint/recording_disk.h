@@ -1,0 +1,77 @@
+// A disk that does what it is told and remembers it, in words: "append 262144", "start 0-262144", "sync".
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace trainyard {
+
+class RecordingDisk final : public FileSystem {
+ public:
+  // Asked at every call of a file, with its words; an error is what the call comes to.
+  std::function<absl::Status(const std::string& call)> on_call = [](const std::string&) { return absl::OkStatus(); };
+
+  std::vector<std::string> calls() const {
+    absl::MutexLock lock(&mu_);
+    return calls_;
+  }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    auto file = Real().Create(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(*this, *std::move(file));
+  }
+  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
+  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
+  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    return Real().RenameOrExchange(from, to);
+  }
+  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(RecordingDisk& disk, std::unique_ptr<WritableFile> file) : disk_(disk), file_(std::move(file)) {}
+    absl::Status Append(absl::string_view bytes) override {
+      absl::Status told = disk_.Note(absl::StrCat("append ", bytes.size()));
+      return told.ok() ? file_->Append(bytes) : told;
+    }
+    absl::Status StartWriteBack(uint64_t first, uint64_t last) override {
+      absl::Status told = disk_.Note(absl::StrCat("start ", first, "-", last));
+      return told.ok() ? file_->StartWriteBack(first, last) : told;
+    }
+    absl::Status AwaitWriteBack(uint64_t first, uint64_t last) override {
+      absl::Status told = disk_.Note(absl::StrCat("await ", first, "-", last));
+      return told.ok() ? file_->AwaitWriteBack(first, last) : told;
+    }
+    absl::Status Sync() override {
+      absl::Status told = disk_.Note("sync");
+      return told.ok() ? file_->Sync() : told;
+    }
+
+   private:
+    RecordingDisk& disk_;
+    const std::unique_ptr<WritableFile> file_;
+  };
+
+  absl::Status Note(std::string call) {
+    {
+      absl::MutexLock lock(&mu_);
+      calls_.push_back(call);
+    }
+    return on_call(call);
+  }
+
+  mutable absl::Mutex mu_;
+  std::vector<std::string> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace trainyard

@@ -1,0 +1,78 @@
+// A long file is on its way to the disk while it is written, so that its last sync finds little to wait for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/checkpoint/recording_disk.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/fault_points.h"
+#include "worker/checkpoint/shard_writer.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kChunk = 256 << 10;  // that is handed to a file at a time
+
+class WriteBackTest : public testing::Test {
+ protected:
+  // One tensor of so many bytes, with write-back by stretches of two chunks.
+  absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes) {
+    const std::string values = Values(bytes);
+    auto shard = ShardWriter::Create(folder_.path(), "shard-00000.safetensors", {Entry(bytes)}, disk,
+                                     {.write_back_bytes = 2 * kChunk});
+    if (!shard.ok()) return shard.status();
+    absl::Status appended = (*shard)->Append(values);
+    if (!appended.ok()) return appended;
+    return (*shard)->Finish();
+  }
+  static ShardEntry Entry(uint64_t bytes) {
+    return {.tensor = {.name = "w", .role = "parameter", .dtype = "F32", .shape = {static_cast<int64_t>(bytes / 4)}},
+            .count = bytes / 4};
+  }
+  static std::string Values(uint64_t bytes) { return std::string(bytes, '\1'); }
+
+  TemporaryFolder folder_;
+  RecordingDisk disk_;
+};
+
+TEST_F(WriteBackTest, EachStretchIsStarted_TheOneBeforeAwaited_AndTheSyncComesLast) {
+  ASSERT_TRUE(Write(disk_, 5 * kChunk + 40).ok());
+
+  const std::vector<std::string> calls = disk_.calls();
+  const uint64_t header = std::stoull(calls.at(0).substr(7));
+  const std::string chunk = absl::StrCat("append ", kChunk);
+  auto stretch = [&](const char* what, uint64_t first, uint64_t last) {
+    auto at = [&](uint64_t chunks) { return chunks == 0 ? 0 : header + chunks * kChunk; };
+    return absl::StrCat(what, " ", at(first), "-", at(last));
+  };
+  EXPECT_THAT(calls, ElementsAre(absl::StrCat("append ", header), chunk, chunk, stretch("start", 0, 2), chunk, chunk,
+                                 stretch("start", 2, 4), stretch("await", 0, 2), chunk, "append 40", "sync"));
+}
+
+TEST_F(WriteBackTest, AShortFile_IsSyncedAlone) {
+  ASSERT_TRUE(Write(disk_, 1000).ok());
+
+  EXPECT_THAT(disk_.calls(), ElementsAre(HasSubstr("append "), "append 1000", "sync"));
+}
+
+TEST_F(WriteBackTest, AnErrorOfTheDisk_EndsTheWriting) {
+  disk_.on_call = [](const std::string& call) {
+    return call.starts_with("await") ? absl::UnknownError("Input/output error") : absl::OkStatus();
+  };
+
+  EXPECT_THAT(Write(disk_, 8 * kChunk).status().message(), HasSubstr("Input/output error"));
+}
+
+TEST_F(WriteBackTest, ItHasAFaultPoint) {
+  auto rules = ParseFaultRules("point=writeback:shard:before,nth=2,do=enospc");
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  FaultPoints points(*rules, 0, 1, FaultEffects{});
+  auto faulty = NewFaultyFileSystem(disk_, points);
+
+  EXPECT_TRUE(absl::IsResourceExhausted(Write(*faulty, 8 * kChunk).status()));
+}
+
+}  // namespace
+}  // namespace trainyard
