@@ -117,6 +117,16 @@ std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t fi
   return pieces;
 }
 
+EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes) {
+  EntryProof proof{.nonfinite = HasNonfinite(entry.tensor.dtype, bytes)};
+  const uint64_t width = DtypeBytes(entry.tensor.dtype);
+  for (const ManifestPiece& piece : CutIntoPieces(entry.tensor, entry.first, entry.count, piece_bytes)) {
+    proof.hashes.push_back(HashHex(
+        bytes.substr((piece.first_element - entry.first) * width, (piece.last_element - piece.first_element) * width)));
+  }
+  return proof;
+}
+
 bool HasNonfinite(absl::string_view dtype, absl::string_view bytes) {
   if (dtype == "F32") return AnyNonfinite<uint32_t>(bytes, 0x7F800000u);
   if (dtype == "F64") return AnyNonfinite<uint64_t>(bytes, uint64_t{0x7FF} << 52);
@@ -145,23 +155,30 @@ absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::stri
   return writer;
 }
 
-absl::Status ShardWriter::Append(absl::string_view bytes) {
+absl::Status ShardWriter::Append(absl::string_view bytes, const EntryProof* proof) {
   const size_t i = written_.tensors.size();
   if (i == entries_.size()) return absl::InternalError("more tensors were given than announced");
   const TensorHeader& tensor = entries_[i].tensor;
   if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
-  if (written_.nonfinite.size() < kNonfiniteListed && HasNonfinite(tensor.dtype, bytes)) {
+  if (written_.nonfinite.size() < kNonfiniteListed &&
+      (proof != nullptr ? proof->nonfinite : HasNonfinite(tensor.dtype, bytes))) {
     written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
   }
   ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
   entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
+  if (proof != nullptr && proof->hashes.size() != entry.pieces.size()) {
+    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was proved in other pieces"));
+  }
   uint64_t at = infos_[i].begin;
-  for (ManifestPiece& piece : entry.pieces) {
+  for (size_t p = 0; p < entry.pieces.size(); ++p) {
+    ManifestPiece& piece = entry.pieces[p];
     const uint64_t length = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
     piece.file = written_.file.name;
     piece.first_byte = data_begins_ + at;
     piece.last_byte = piece.first_byte + length;
-    RETURN_IF_ERROR(file_->Append(bytes.substr(at - infos_[i].begin, length), &piece.hash));
+    if (proof != nullptr) piece.hash = proof->hashes[p];
+    RETURN_IF_ERROR(
+        file_->Append(bytes.substr(at - infos_[i].begin, length), proof == nullptr ? &piece.hash : nullptr));
     at += length;
   }
   written_.tensors.push_back(std::move(entry));

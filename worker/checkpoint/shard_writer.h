@@ -60,6 +60,13 @@ struct WrittenShard {
   std::vector<std::string> nonfinite = {};   // as in a manifest
 };
 
+// What is found out about an entry's bytes.
+struct EntryProof {
+  std::vector<std::string> hashes = {};  // of its pieces
+  bool nonfinite = false;
+};
+EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes = kPieceBytes);
+
 struct ShardOptions {
   uint64_t piece_bytes = kPieceBytes;
   uint64_t write_back_bytes = 8 << 20;  // of a stretch
@@ -75,9 +82,9 @@ class ShardWriter {
                                                              std::vector<ShardEntry> entries, FileSystem& file_system,
                                                              ShardOptions options = {});
 
-  // All bytes of the next entry. Possible errors: Internal when there is none, or it has another length; those of the
-  // file.
-  absl::Status Append(absl::string_view bytes);
+  // All bytes of the next entry; `proof`, if there is one, is of these bytes and pieces of this size. Possible errors:
+  // Internal when there is none, or it has another length; those of the file.
+  absl::Status Append(absl::string_view bytes, const EntryProof* proof = nullptr);
   // Syncs. Possible errors: Internal when entries are missing; those of the file.
   absl::StatusOr<WrittenShard> Finish();
 

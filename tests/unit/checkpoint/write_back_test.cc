@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/unit/checkpoint/recording_disk.h"
 #include "tests/unit/checkpoint/testing.h"
 #include "worker/checkpoint/fault_points.h"
@@ -18,12 +20,12 @@ constexpr uint64_t kChunk = 256 << 10;  // that is handed to a file at a time
 class WriteBackTest : public testing::Test {
  protected:
   // One tensor of so many bytes, with write-back by stretches of two chunks.
-  absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes) {
+  absl::StatusOr<WrittenShard> Write(FileSystem& disk, uint64_t bytes, const EntryProof* proof = nullptr) {
     const std::string values = Values(bytes);
     auto shard = ShardWriter::Create(folder_.path(), "shard-00000.safetensors", {Entry(bytes)}, disk,
                                      {.write_back_bytes = 2 * kChunk});
     if (!shard.ok()) return shard.status();
-    absl::Status appended = (*shard)->Append(values);
+    absl::Status appended = (*shard)->Append(values, proof);
     if (!appended.ok()) return appended;
     return (*shard)->Finish();
   }
@@ -72,6 +74,23 @@ TEST_F(WriteBackTest, ItHasAFaultPoint) {
   auto faulty = NewFaultyFileSystem(disk_, points);
 
   EXPECT_TRUE(absl::IsResourceExhausted(Write(*faulty, 8 * kChunk).status()));
+}
+
+TEST_F(WriteBackTest, WhatWasProvedBefore_IsWhatTheWriterFinds) {
+  const uint64_t bytes = 3 * kChunk;
+  std::string values = Values(bytes);
+  const EntryProof proof = ProveEntry(Entry(bytes), values);
+
+  auto proved = Write(disk_, bytes, &proof);
+  std::filesystem::remove(folder_ / "shard-00000.safetensors");
+  auto found = Write(disk_, bytes);
+
+  ASSERT_TRUE(proved.ok() && found.ok());
+  EXPECT_EQ(proved->file.hash, found->file.hash);
+  EXPECT_EQ(proved->tensors[0].pieces[0].hash, found->tensors[0].pieces[0].hash);
+  EXPECT_FALSE(proof.nonfinite);
+  values.assign(bytes, '\xff');
+  EXPECT_TRUE(ProveEntry(Entry(bytes), values).nonfinite);
 }
 
 }  // namespace

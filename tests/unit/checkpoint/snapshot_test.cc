@@ -1,0 +1,198 @@
+// A snapshot that says it is whole is whole, wherever its writer was killed and whatever became of a byte of it.
+#include "worker/checkpoint/snapshot.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/shard_writer.h"
+#include "worker/checkpoint/snapshot_format.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kRoom = 4096;
+constexpr char kJob[] = "k3vq7a2p";
+
+class SnapshotTest : public testing::Test {
+ protected:
+  SnapshotPlace Place(uint64_t generation, uint64_t rank) {
+    return {.folder = folder_.path(), .job_id = kJob, .generation = generation, .rank = rank};
+  }
+  std::string Path(char buffer = 'a') { return SnapshotPath(Place(2, 1), buffer); }
+  std::unique_ptr<SnapshotBuffer> Make(char buffer = 'a') { return *SnapshotBuffer::Make(Path(buffer), kRoom); }
+
+  // What a rank of two has of the state of this step, copied into `buffer`.
+  CheckpointPart Copy(uint64_t step, SnapshotBuffer& buffer) {
+    const SmallState state(static_cast<float>(step));
+    CheckpointPart part{.save = {.step = step, .generation = 2, .world_size = 2}, .rank = 1};
+    uint64_t at = 0;
+    for (const TensorBytes& tensor : state.tensors()) {
+      std::memcpy(buffer.contents() + at, tensor.bytes.data(), tensor.bytes.size());
+      ShardEntry entry{
+          .tensor = {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape},
+          .count = tensor.bytes.size() / 4};
+      ManifestTensor& indexed = part.tensors.emplace_back();
+      indexed = {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+      indexed.pieces = CutIntoPieces(entry.tensor, 0, entry.count);
+      indexed.pieces[0].file = "shard-00001.safetensors";
+      indexed.pieces[0].hash = ProveEntry(entry, tensor.bytes).hashes.at(0);
+      indexed.pieces[0].first_byte = at;
+      indexed.pieces[0].last_byte = at + tensor.bytes.size();
+      at += AlignedInSnapshot(tensor.bytes.size());
+    }
+    return part;
+  }
+  void Save(uint64_t step, SnapshotBuffer& buffer) {
+    buffer.Begin();
+    const CheckpointPart part = Copy(step, buffer);
+    ASSERT_EQ(buffer.Seal(kJob, part, "what the saver knows"), absl::OkStatus());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SnapshotTest, WhatWasSealed_IsFoundByAnotherWhoOpensIt) {
+  Save(7, *Make());  // whose memory is unmapped by now
+
+  auto snapshot = Snapshot::Open(Path());
+
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ((*snapshot)->job_id(), kJob);
+  EXPECT_EQ((*snapshot)->part().save, (SaveKey{.step = 7, .generation = 2, .world_size = 2}));
+  EXPECT_EQ((*snapshot)->part().rank, 1u);
+  EXPECT_EQ((*snapshot)->more(), "what the saver knows");
+  EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
+  const SmallState state(7);
+  for (const ManifestTensor& tensor : (*snapshot)->part().tensors) {
+    std::string bytes(tensor.pieces.at(0).last_byte - tensor.pieces[0].first_byte, '\0');
+    ASSERT_EQ((*snapshot)->Read(tensor.pieces[0], absl::MakeSpan(bytes.data(), bytes.size())), absl::OkStatus());
+    EXPECT_EQ(bytes, state.Bytes(tensor.role, tensor.name));
+  }
+}
+
+// The writer is killed wherever it stands: what lies in the file at that moment is what a reader finds.
+TEST_F(SnapshotTest, WhatIsNotSealed_IsNotTaken_AndTheOtherBufferStaysWhole) {
+  auto a = Make('a'), b = Make('b');
+  EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('a')).status())) << "nothing was ever written";
+  Save(7, *a);
+
+  for (uint64_t step : {8, 9}) {
+    b->Begin();
+    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "nothing copied";
+    Copy(step, *b);
+    EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path('b')).status())) << "all copied, nothing sealed";
+    ASSERT_TRUE(Snapshot::Open(Path('a')).ok());
+    EXPECT_EQ((*Snapshot::Open(Path('a')))->Verify(), absl::OkStatus());
+    Save(step, *b);
+    EXPECT_EQ((*Snapshot::Open(Path('b')))->part().save.step, step);
+  }
+}
+
+TEST_F(SnapshotTest, ASealWithoutRoomForItsIndex_IsNotWhole) {
+  auto buffer = Make();
+  buffer->Begin();
+  CheckpointPart part = Copy(7, *buffer);
+
+  EXPECT_TRUE(absl::IsResourceExhausted(buffer->Seal(std::string(80, 'j'), part, "")));
+
+  EXPECT_TRUE(absl::IsUnavailable(Snapshot::Open(Path()).status()));
+}
+
+// Padding between tensors and behind the header belongs to nobody; every other bit is seen.
+TEST_F(SnapshotTest, AFlipOfAnyBit_IsFound) {
+  Save(7, *Make());
+  const uint64_t size = std::filesystem::file_size(Path());
+  const CheckpointPart part = (*Snapshot::Open(Path()))->part();
+  std::vector<bool> counts(size, true);
+  const uint64_t header = sizeof(snapshot_format::Header), contents = snapshot_format::kHeaderBytes;
+  std::fill(counts.begin() + static_cast<ptrdiff_t>(header), counts.begin() + static_cast<ptrdiff_t>(contents + kRoom),
+            false);
+  for (const ManifestTensor& tensor : part.tensors) {
+    for (uint64_t at = tensor.pieces[0].first_byte; at < tensor.pieces[0].last_byte; ++at) counts[contents + at] = true;
+  }
+
+  for (uint64_t at = 0; at < size; ++at) {
+    if (!counts[at]) continue;
+    FlipBit(Path(), at, static_cast<int>(at % 8));
+    auto opened = Snapshot::Open(Path());
+    EXPECT_FALSE(opened.ok() && (*opened)->Verify().ok()) << "byte " << at;
+    FlipBit(Path(), at, static_cast<int>(at % 8));
+  }
+  EXPECT_EQ((*Snapshot::Open(Path()))->Verify(), absl::OkStatus());
+}
+
+TEST_F(SnapshotTest, ACutFile_IsRefused) {
+  Save(7, *Make());
+  const uint64_t size = std::filesystem::file_size(Path());
+
+  for (uint64_t left : {size - 1, size / 2, snapshot_format::kHeaderBytes, uint64_t{100}, uint64_t{0}}) {
+    ASSERT_EQ(truncate(Path().c_str(), static_cast<off_t>(left)), 0);
+    EXPECT_FALSE(Snapshot::Open(Path()).ok()) << left << " bytes";
+  }
+}
+
+// A zombie of an earlier generation goes on writing what somebody reads.
+TEST_F(SnapshotTest, ABufferThatIsWrittenWhileItIsRead_IsDamageAndNotData) {
+  auto buffer = Make();
+  Save(7, *buffer);
+  auto snapshot = *Snapshot::Open(Path());
+
+  buffer->Begin();
+  Copy(8, *buffer);
+
+  const ManifestPiece& piece = snapshot->part().tensors[0].pieces[0];
+  std::string bytes(piece.last_byte - piece.first_byte, '\0');
+  EXPECT_TRUE(absl::IsDataLoss(snapshot->Read(piece, absl::MakeSpan(bytes.data(), bytes.size()))));
+  absl::Status verified = snapshot->Verify();
+  EXPECT_TRUE(absl::IsDataLoss(verified));
+  EXPECT_THAT(verified.message(), HasSubstr("wte.weight"));
+}
+
+TEST_F(SnapshotTest, AFileThatIsThere_AndALink_AreNotTaken) {
+  auto buffer = Make();
+  EXPECT_TRUE(absl::IsAlreadyExists(SnapshotBuffer::Make(Path(), kRoom).status()));
+
+  std::filesystem::create_symlink(folder_ / "elsewhere", Path('b'));
+
+  EXPECT_FALSE(SnapshotBuffer::Make(Path('b'), kRoom).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "elsewhere"));
+}
+
+TEST_F(SnapshotTest, WithoutRoom_NothingIsLeft) {
+  // More than any file may have.
+  EXPECT_FALSE(SnapshotBuffer::Make(Path(), uint64_t{1} << 62).ok());
+
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(SnapshotTest, OlderGenerations_AreRemovedWhateverTheirRanksWere) {
+  std::vector<std::unique_ptr<SnapshotBuffer>> live;  // a zombie's: it goes on with memory that has no name
+  for (uint64_t generation : {1, 2, 3}) {
+    for (uint64_t rank : {0, 3}) {
+      live.push_back(*SnapshotBuffer::Make(SnapshotPath(Place(generation, rank), 'a'), kRoom));
+    }
+  }
+  SnapshotPlace other = Place(1, 0);
+  other.job_id = "other";
+  live.push_back(*SnapshotBuffer::Make(SnapshotPath(other, 'b'), kRoom));
+
+  RemoveOlderSnapshots(folder_.path(), kJob, 3);
+
+  EXPECT_THAT(ListSnapshots(folder_.path(), kJob),
+              ElementsAre(SnapshotPath(Place(3, 0), 'a'), SnapshotPath(Place(3, 3), 'a')));
+  EXPECT_THAT(ListSnapshots(folder_.path(), "other"), ElementsAre(SnapshotPath(other, 'b')));
+  EXPECT_THAT(ListSnapshots(folder_ / "missing", kJob), IsEmpty());
+  Save(9, *live[0]);
+}
+
+}  // namespace
+}  // namespace trainyard
