@@ -82,7 +82,7 @@ def test_steps_tell_what_is_held_in_memory_by_kind(cluster):
 
     steps = [line for line in harness.events(done.stdout) if line["event"] == "step"]
     memory = steps[0]["memory"]
-    assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved"}
+    assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved", "snapshots"}
     # Two moments beside each parameter, of the same type.
     assert memory["optimizer"]["bytes"] == pytest.approx(2 * memory["parameters"]["bytes"], rel=0.1)
     assert memory["activations"]["peak_bytes"] > memory["activations"]["bytes"]

@@ -22,6 +22,7 @@
 #include "worker/data/sampler.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
+#include "worker/trainer/save_thread.h"
 #include "worker/trainer/state.h"
 
 namespace trainyard {

@@ -49,7 +49,7 @@ class CountingAllocator final : public at::Allocator {
 
 const char* MemoryKindName(MemoryKind kind) {
   constexpr const char* kNames[] = {"parameters",  "gradients", "optimizer", "buffers",
-                                    "activations", "host",      "reserved"};
+                                    "activations", "host",      "reserved",  "snapshots"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -148,6 +148,16 @@ at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::F
   ledger->Enter(kind, mine.bytes_);
   held = std::move(mine);
   return tensor;
+}
+
+HeldMemory HoldMemory(Ledger* ledger, MemoryKind kind, int64_t bytes) {
+  HeldMemory held;
+  if (ledger == nullptr) return held;
+  held.ledger_ = ledger;
+  held.kind_ = kind;
+  held.bytes_ = bytes;
+  ledger->Enter(kind, bytes);
+  return held;
 }
 
 }  // namespace trainyard

@@ -6,6 +6,7 @@
 //   optimizer    moments, and the parameters that the optimizer updates where those are a second copy
 //   buffers      what communication needs besides
 //   activations  all other tensors: what the process' allocator has out, less all that is accounted for here
+//   snapshots    copies of the state on their way to a checkpoint, shared memory included
 //   host         of the first three, what was moved out of the device's memory (parallel/offload.h)
 //   reserved     memory that is kept and idle: a slot between two uses, and blocks of tensors that are gone
 //                (block_cache.h)
@@ -26,8 +27,8 @@
 
 namespace trainyard {
 
-enum class MemoryKind { kParameters, kGradients, kOptimizer, kBuffers, kActivations, kHost, kReserved };
-inline constexpr int kNumMemoryKinds = 7;
+enum class MemoryKind { kParameters, kGradients, kOptimizer, kBuffers, kActivations, kHost, kReserved, kSnapshots };
+inline constexpr int kNumMemoryKinds = 8;
 const char* MemoryKindName(MemoryKind kind);  // "parameters", as in MemoryUse.kind of the protocol
 
 // A number and the most it has been.
@@ -70,6 +71,7 @@ class HeldMemory {
 
  private:
   friend at::Tensor TakeMemory(Ledger*, MemoryKind, HeldMemory&, absl::FunctionRef<at::Tensor()>);
+  friend HeldMemory HoldMemory(Ledger*, MemoryKind, int64_t);
   Ledger* ledger_ = nullptr;
   MemoryKind kind_ = MemoryKind::kReserved;
   int64_t bytes_ = 0;
@@ -82,7 +84,7 @@ class Ledger {
   static Ledger& OfProcess();
 
   std::vector<KindUse> Read() const;
-  // In use on the device, of all kinds together: without host and reserved.
+  // In use on the device, of all kinds together: without host, reserved and snapshots.
   const PeakCounter& in_use() const { return in_use_; }
   // All that the allocator has out, whatever it is for.
   const PeakCounter& allocated() const { return allocated_; }
@@ -94,10 +96,11 @@ class Ledger {
   friend class HeldMemory;
   friend class CountingAllocator;
   friend at::Tensor TakeMemory(Ledger*, MemoryKind, HeldMemory&, absl::FunctionRef<at::Tensor()>);
+  friend HeldMemory HoldMemory(Ledger*, MemoryKind, int64_t);
 
   Ledger() = default;
   PeakCounter& of(MemoryKind kind) { return kinds_[static_cast<int>(kind)]; }
-  static bool InUse(MemoryKind kind) { return kind != MemoryKind::kHost && kind != MemoryKind::kReserved; }
+  static bool InUse(MemoryKind kind) { return kind < MemoryKind::kHost; }
   void Allocated(int64_t bytes);
   void Freed(int64_t bytes);
   void Enter(MemoryKind kind, int64_t bytes);
@@ -110,5 +113,8 @@ class Ledger {
 // The tensor that `make` makes, whose memory is accounted for under `kind` while `held` lives. `ledger` null: just
 // makes it.
 at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::FunctionRef<at::Tensor()> make);
+
+// Memory that is no tensor's and not of the allocator.
+HeldMemory HoldMemory(Ledger* ledger, MemoryKind kind, int64_t bytes);
 
 }  // namespace trainyard

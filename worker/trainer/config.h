@@ -142,6 +142,8 @@ struct StartOrder {
   int threads = 1;
   std::string host;
   std::string data_address;  // of this host, for the ranks' own traffic
+  // In shared memory: what is copied there for a save outlives this trainer. Empty: there is none.
+  std::string snapshot_folder;
   // The folder may hold checkpoints of this job; false: it must be empty.
   bool resume = false;
   // The step the coordinator wants to go on from. None: the newest good one, else the start.

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "worker/parallel/data_parallel.h"
-#include "worker/trainer/save_thread.h"
+#include "worker/trainer/save_task.h"
 
 namespace trainyard {
 

@@ -90,6 +90,9 @@ int RunTraining(const TrainerOptions& options) {
   absl::StatusOr<FileSystem*> file_system =
       InstallFaultPoints(getenv(kFaultPointsVariable), options.rank, options.generation, FileSystem::Real());
   if (order.ok() && !file_system.ok()) order = file_system.status();
+  if (const char* folder = getenv("TRAINYARD_SNAPSHOTS"); order.ok() && folder != nullptr) {
+    order->snapshot_folder = folder;
+  }
   ExitCode code;
   if (order.ok()) {
     link->Tell(RegisteredFact{.spec_digest = order->spec_digest});

@@ -1,30 +1,20 @@
 #include "worker/trainer/save_thread.h"
 
-#include <errno.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <thread>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
-#include "common/files.h"
-#include "common/hash.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "common/steady_cond_var.h"
-#include "worker/checkpoint/fault_points.h"
+#include "worker/trainer/save_work.h"
 #include "worker/trainer/throttle.h"
 
 namespace trainyard {
 namespace {
-
-// Copied by one thread at a time; also how soon a copy is cancelled.
-constexpr uint64_t kCopyBytes = 1 << 20;
 
 // Best effort, the lowest level; a scheduler that knows no priorities ignores it.
 void BecomeModest() {
@@ -33,82 +23,31 @@ void BecomeModest() {
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
 }
 
-// Private memory, kept until the last who writes from it is gone.
-class Memory {
- public:
-  static absl::StatusOr<std::shared_ptr<Memory>> Take(uint64_t bytes) {
-    if (bytes == 0) return std::shared_ptr<Memory>(new Memory(nullptr, 0));
-    void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a snapshot of ", bytes, " bytes: ", std::strerror(errno)));
-    }
-    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    for (uint64_t at = 0; at < bytes; at += page) static_cast<volatile char*>(data)[at] = 0;
-    return std::shared_ptr<Memory>(new Memory(static_cast<char*>(data), bytes));
-  }
-  ~Memory() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  char* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
-
- private:
-  Memory(char* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
-  char* const data_;
-  const uint64_t bytes_;
-};
-
-uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }
-
 }  // namespace
 
-// One save: what is copied from where, and how far it has got.
-struct SaveThread::Work {
-  SaveTask task;
-  std::shared_ptr<Memory> memory;
-
-  struct Chunk {
-    const char* from;
-    char* to;  // null: `from` is hashed into `hash`
-    uint64_t bytes;
-    std::string* hash;
-  };
-  std::vector<Chunk> chunks;
-  std::vector<ManifestTensor> witnessed;
-  std::atomic<size_t> next_chunk = 0;
-
-  // Under State::mu.
-  size_t chunks_done = 0;
-  bool cancelled = false, hurries = false;
-  bool copied = false;
-  absl::Time began;
-  std::optional<SaveEnd> end;
-};
-
 struct SaveThread::State {
-  State(FileSystem& files, Clock& steady, uint64_t bytes_per_s)
-      : file_system(files), clock(steady), throttle(bytes_per_s) {}
+  State(FileSystem& files, Clock& steady, uint64_t bytes_per_s, Wait waiting)
+      : file_system(files), clock(steady), wait(std::move(waiting)), throttle(bytes_per_s) {}
 
   FileSystem& file_system;
   Clock& clock;
+  const Wait wait;
   Throttle throttle;  // the writing thread's
 
   absl::Mutex mu;
   SteadyCondVar changed;
-  std::shared_ptr<Memory> memory;  // the loop's
-  std::shared_ptr<Work> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
+  std::shared_ptr<SaveWork> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
+  std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);
+  SnapshotPlace place ABSL_GUARDED_BY(mu);                  // of what is copied
+  std::optional<SnapshotPlace> clears ABSL_GUARDED_BY(mu);  // of what older generations have there
   bool writes ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
 };
 
-SaveThread::SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s)
-    : state_(std::make_shared<State>(file_system, clock, bytes_per_s)),
-      copier_([state = state_] { CopyForever(state); }),
-      writer_(std::make_unique<LeavableThread>([state = state_] { WriteForever(state); })) {}
+SaveThread::SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait)
+    : state_(std::make_shared<State>(file_system, clock, bytes_per_s, std::move(wait))),
+      copier_([state = state_] { CopyForever(*state); }),
+      writer_(std::make_unique<LeavableThread>([state = state_] { WriteForever(*state); })) {}
 
 SaveThread::~SaveThread() {
   GiveUp(absl::CancelledError("the rank is leaving"));
@@ -120,58 +59,33 @@ SaveThread::~SaveThread() {
   copier_.join();  // it reads the state
 }
 
-absl::Status SaveThread::Reserve(uint64_t bytes) {
-  if (state_->memory != nullptr && state_->memory->bytes() >= bytes) return absl::OkStatus();
-  state_->memory.reset();
-  ASSIGN_OR_RETURN(state_->memory, Memory::Take(bytes));
+absl::Status SaveThread::TakeBuffer(SaveWork& work) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (state_->writes) return absl::UnavailableError("an earlier save has not come back from the disk yet");
+  }
+  if (!work.task.copies) return absl::OkStatus();
+  const uint64_t bytes = BytesToCopy(work.task);
+  RETURN_IF_ERROR(memory_.ReservePrivate(bytes));  // where it was not reserved, or the state has grown
+  absl::MutexLock lock(&state_->mu);
+  work.buffer = memory_.Next(state_->newest_whole.get());
+  state_->place = memory_.place();
+  if (work.buffer->snapshot() != nullptr) work.buffer->snapshot()->Begin();
   return absl::OkStatus();
 }
 
 void SaveThread::Begin(SaveTask task) {
-  auto work = std::make_shared<Work>();
+  auto work = std::make_shared<SaveWork>();
   work->task = std::move(task);
   work->began = state_->clock.TimeNow();
-  uint64_t bytes = 0;
-  for (const SaveTask::File& file : work->task.files) {
-    for (const SaveRange& range : file.ranges) bytes += range.stays ? 0 : BytesOf(range);
-  }
-  absl::Status reserved = work->task.copies ? Reserve(bytes) : absl::OkStatus();
-  work->memory = work->task.copies ? state_->memory : nullptr;
-  char* to = reserved.ok() && work->memory != nullptr ? work->memory->data() : nullptr;
-  for (SaveTask::File& file : work->task.files) {
-    for (SaveRange& range : file.ranges) {
-      if (to == nullptr || range.stays) continue;
-      for (uint64_t at = 0; at < BytesOf(range); at += kCopyBytes) {
-        const uint64_t length = std::min(kCopyBytes, BytesOf(range) - at);
-        work->chunks.push_back({range.bytes + at, to + at, length, nullptr});
-      }
-      range.bytes = to;
-      to += BytesOf(range);
-    }
-  }
-  for (const SaveRange& range : work->task.witnessed) {
-    const TensorHeader& tensor = range.entry.tensor;
-    work->witnessed.push_back({.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape});
-    work->witnessed.back().pieces = CutIntoPieces(tensor, range.entry.first, range.entry.count);
-  }
-  for (size_t i = 0; i < work->witnessed.size(); ++i) {
-    const SaveRange& range = work->task.witnessed[i];
-    const uint64_t width = DtypeBytes(range.entry.tensor.dtype);
-    for (ManifestPiece& piece : work->witnessed[i].pieces) {
-      work->chunks.push_back({range.bytes + (piece.first_element - range.entry.first) * width, nullptr,
-                              (piece.last_element - piece.first_element) * width, &piece.hash});
-    }
-  }
   last_ = work;
+  absl::Status taken = TakeBuffer(*work);
+  if (taken.ok()) PlanCopies(*work);
   absl::MutexLock lock(&state_->mu);
-  if (reserved.ok() && state_->writes) {
-    reserved = absl::UnavailableError("an earlier save has not come back from the disk yet");
-  }
-  if (!reserved.ok()) {
-    work->chunks.clear();
+  if (!taken.ok()) {
     work->task.owner.reset();
     work->copied = true;
-    work->end = SaveEnd{.save = work->task.save, .status = std::move(reserved)};
+    work->end = SaveEnd{.save = work->task.save, .status = std::move(taken)};
     return;
   }
   state_->to_copy = work;
@@ -180,21 +94,17 @@ void SaveThread::Begin(SaveTask task) {
   state_->changed.SignalAll();
 }
 
-void SaveThread::CopyChunks(State& state, Work& work) {
+void SaveThread::CopyChunks(State& state, SaveWork& work) {
   for (size_t i; (i = work.next_chunk.fetch_add(1)) < work.chunks.size();) {
-    const Work::Chunk& chunk = work.chunks[i];
     {
       absl::MutexLock lock(&state.mu);
       if (work.cancelled) {
+        work.torn = true;
         ++work.chunks_done;
         continue;
       }
     }
-    if (chunk.to != nullptr) {
-      std::memcpy(chunk.to, chunk.from, chunk.bytes);
-    } else {
-      *chunk.hash = HashHex({chunk.from, chunk.bytes});
-    }
+    CopyChunk(work.chunks[i]);
     absl::MutexLock lock(&state.mu);
     ++work.chunks_done;
   }
@@ -203,17 +113,17 @@ void SaveThread::CopyChunks(State& state, Work& work) {
   state.changed.SignalAll();
 }
 
-void SaveThread::CopyForever(const std::shared_ptr<State>& state) {
+void SaveThread::CopyForever(State& state) {
   while (true) {
-    std::shared_ptr<Work> work;
+    std::shared_ptr<SaveWork> work;
     {
-      absl::MutexLock lock(&state->mu);
-      state->changed.AwaitFor(&state->mu, absl::InfiniteDuration(),
-                              [&] { return state->closing || state->to_copy != nullptr; });
-      if (state->to_copy == nullptr) return;
-      work = std::exchange(state->to_copy, nullptr);
+      absl::MutexLock lock(&state.mu);
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(),
+                             [&] { return state.closing || state.to_copy != nullptr; });
+      if (state.to_copy == nullptr) return;
+      work = std::exchange(state.to_copy, nullptr);
     }
-    CopyChunks(*state, *work);
+    CopyChunks(state, *work);
   }
 }
 
@@ -248,90 +158,70 @@ void SaveThread::GiveUp(absl::Status why) {
   state_->changed.SignalAll();
 }
 
-void SaveThread::WriteForever(const std::shared_ptr<State>& state) {
+void SaveThread::RemoveOlderSnapshots(SnapshotPlace place) {
+  absl::MutexLock lock(&state_->mu);
+  state_->clears = std::move(place);
+  state_->changed.SignalAll();
+}
+
+void SaveThread::WriteForever(State& state) {
   BecomeModest();
   while (true) {
-    std::shared_ptr<Work> work;
+    std::shared_ptr<SaveWork> work;
+    std::optional<SnapshotPlace> clears;
     {
-      absl::MutexLock lock(&state->mu);
-      state->changed.AwaitFor(&state->mu, absl::InfiniteDuration(), [&] {
-        return state->closing || (state->to_write != nullptr && state->to_write->copied);
+      absl::MutexLock lock(&state.mu);
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
+        return state.closing || state.clears.has_value() || (state.to_write != nullptr && state.to_write->copied);
       });
-      if (state->closing) return;
-      work = std::exchange(state->to_write, nullptr);
+      if (state.closing) return;
+      clears = std::exchange(state.clears, std::nullopt);
+      if (state.to_write != nullptr && state.to_write->copied) work = std::exchange(state.to_write, nullptr);
     }
-    const absl::Time copied = state->clock.TimeNow();
-    uint64_t bytes = 0;
-    absl::Status status = WriteAll(*state, *work, bytes);
-    absl::MutexLock lock(&state->mu);
-    state->writes = false;
-    if (!work->end.has_value()) {
-      work->end = SaveEnd{.save = work->task.save,
-                          .status = std::move(status),
-                          .copying = copied - work->began,
-                          .writing = state->clock.TimeNow() - copied,
-                          .bytes = bytes};
+    if (clears.has_value()) {
+      trainyard::RemoveOlderSnapshots(clears->folder, clears->job_id, clears->generation);
     }
-    work->task.owner.reset();
-    state->changed.SignalAll();
+    if (work != nullptr) WriteOne(state, *work);
   }
 }
 
-absl::Status SaveThread::WriteAll(State& state, Work& work, uint64_t& bytes) {
-  const SaveTask& task = work.task;
-  RETURN_IF_ERROR(FaultPoint("snapshot"));
-  if (task.may_write != nullptr) {
-    RETURN_IF_ERROR(task.may_write());
+void SaveThread::WriteOne(State& state, SaveWork& work) {
+  const absl::Time copied = state.clock.TimeNow();
+  absl::Status sealed;
+  SnapshotPlace place;
+  bool seals = work.buffer != nullptr && work.buffer->snapshot() != nullptr;
+  {
+    absl::MutexLock lock(&state.mu);
+    seals = seals && !work.torn;
+    place = state.place;
   }
-  absl::Status made = state.file_system.MakeFolder(task.folder);
-  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
-  CheckpointPart part{.save = task.save, .rank = task.rank};
-  part.witnessed = std::move(work.witnessed);
-  // What is left of a save that failed is in nobody's way.
-  absl::Cleanup take_away = [&] {
-    for (const SaveTask::File& file : task.files) {
-      state.file_system.RemoveAll(JoinPath(task.folder, file.name)).IgnoreError();
-    }
-  };
-  for (const SaveTask::File& file : task.files) {
-    RETURN_IF_ERROR(WriteFile(state, work, file, part));
+  if (seals) sealed = SealSnapshot(place.job_id, work);
+  if (seals && sealed.ok()) {
+    absl::MutexLock lock(&state.mu);
+    state.newest_whole = work.buffer;
   }
-  for (const ManifestFile& file : part.files) bytes += file.bytes;
-  if (task.may_write != nullptr) {
-    RETURN_IF_ERROR(task.may_write());
-  }
-  RETURN_IF_ERROR(BeforeWrite(state, work, 0));
-  RETURN_IF_ERROR(WriteCheckpointPart(task.folder, part, state.file_system));
-  std::move(take_away).Cancel();
-  return absl::OkStatus();
-}
-
-absl::Status SaveThread::WriteFile(State& state, Work& work, const SaveTask::File& file, CheckpointPart& part) {
-  std::vector<const SaveRange*> ranges;
-  for (const SaveRange& range : file.ranges) ranges.push_back(&range);
-  std::stable_sort(ranges.begin(), ranges.end(), [](const SaveRange* a, const SaveRange* b) {
-    return DtypeBytes(a->entry.tensor.dtype) > DtypeBytes(b->entry.tensor.dtype);
-  });
-  std::vector<ShardEntry> entries;
-  for (const SaveRange* range : ranges) entries.push_back(range->entry);
-  ShardOptions options{.before_write = [&](uint64_t bytes) { return BeforeWrite(state, work, bytes); }};
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<ShardWriter> shard,
-      ShardWriter::Create(work.task.folder, file.name, std::move(entries), state.file_system, std::move(options)));
-  for (const SaveRange* range : ranges) {
-    RETURN_IF_ERROR(shard->Append({range->bytes, BytesOf(*range)}));
-  }
-  ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
-  part.files.push_back(std::move(written.file));
-  std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
-  std::move(written.nonfinite.begin(), written.nonfinite.end(), std::back_inserter(part.nonfinite));
-  return absl::OkStatus();
-}
-
-absl::Status SaveThread::BeforeWrite(State& state, Work& work, uint64_t bytes) {
-  const absl::Duration wait = state.throttle.Take(state.clock.TimeNow(), bytes);
+  uint64_t bytes = 0;
+  absl::Status status = WriteSave(
+      state.file_system, work, [&](uint64_t count) { return BeforeWrite(state, work, count); }, bytes);
   absl::MutexLock lock(&state.mu);
-  if (wait > absl::ZeroDuration()) {
+  state.writes = false;
+  if (!work.end.has_value()) {
+    work.end = SaveEnd{.save = work.task.save,
+                       .status = std::move(status),
+                       .copying = copied - work.began,
+                       .writing = state.clock.TimeNow() - copied,
+                       .bytes = bytes,
+                       .snapshot = std::move(sealed)};
+  }
+  work.task.owner.reset();
+  state.changed.SignalAll();
+}
+
+absl::Status SaveThread::BeforeWrite(State& state, SaveWork& work, uint64_t bytes) {
+  const absl::Duration wait = state.throttle.Take(state.clock.TimeNow(), bytes);
+  if (wait > absl::ZeroDuration() && state.wait != nullptr) state.wait(wait);
+  absl::MutexLock lock(&state.mu);
+  if (wait > absl::ZeroDuration() && state.wait == nullptr) {
     state.changed.AwaitFor(&state.mu, wait, [&] { return work.cancelled || work.hurries || state.closing; });
   }
   return work.cancelled ? absl::CancelledError("the save was given up") : absl::OkStatus();

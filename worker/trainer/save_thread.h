@@ -1,13 +1,16 @@
 // Writes one rank's part of a checkpoint while the rank trains on. Two threads: one of ordinary priority copies the
-// state into a snapshot that is kept and reused, one of low priority hashes and writes it. The loop calls Fence before
-// it changes the state; it takes part in what is left to be copied, so it never waits longer than a copy of its own
-// would take.
+// state into memory that is kept and reused (save_memory.h), one of low priority hashes and writes it. The loop calls
+// Fence before it changes the state; it takes part in what is left to be copied, so it never waits longer than a copy
+// of its own would take.
 //
 //   thread.Reserve(bytes);           before the first step: memory is touched once
 //   thread.Begin(task);              after step N
 //   ...                              forward and backward of step N+1
 //   thread.Fence();                  the state may change now
 //   thread.ended()                   some time later
+//
+// Copies in shared memory are sealed before the disk is touched, and are there when this process is not; the newest
+// whole one is never written over.
 //
 // A writer that hangs in a system call is given up and left behind: it owns what it reads. Knows no tensors. All calls
 // are the loop's.
@@ -17,60 +20,42 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/part.h"
 #include "worker/trainer/leavable_thread.h"
+#include "worker/trainer/save_memory.h"
+#include "worker/trainer/save_task.h"
 
 namespace trainyard {
 
-// What a rank is to write of one tensor.
-struct SaveRange {
-  ShardEntry entry = {};
-  const char* bytes = nullptr;
-  bool stays = false;  // nobody changes `bytes` while `owner` lives: they need no copy
-};
-
-struct SaveTask {
-  SaveKey save = {};
-  uint64_t rank = 0;
-  std::string folder = {};  // the partial one; made if it is not there
-  struct File {
-    std::string name = {};
-    std::vector<SaveRange> ranges = {};
-  };
-  std::vector<File> files = {};
-  std::vector<SaveRange> witnessed = {};   // hashed alone
-  std::shared_ptr<const void> owner = {};  // of all the bytes
-  bool copies = true;                      // false: the state stays as it is until this has ended or was given up
-  std::function<absl::Status()> may_write = nullptr;  // asked before the folder is made, and when all is written
-};
-
-struct SaveEnd {
-  SaveKey save = {};
-  absl::Status status = {};
-  absl::Duration copying = {};
-  absl::Duration writing = {};
-  uint64_t bytes = 0;
-};
+struct SaveWork;
 
 class SaveThread {
  public:
-  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither.
-  SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s);
+  // What the writer does where the limit of bytes a second has it wait. In tests, which have a clock of their own.
+  using Wait = std::function<void(absl::Duration)>;
+
+  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: by the machine's steady clock; Hurry and
+  // GiveUp end it.
+  SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait = nullptr);
   // Cancels what is under way. A writer that does not heed that within two seconds is left behind.
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
 
   // Memory for copies of so many bytes, touched. Possible errors: ResourceExhausted.
-  absl::Status Reserve(uint64_t bytes);
+  absl::Status Reserve(uint64_t bytes) { return memory_.ReservePrivate(bytes); }
+  // The same in shared memory, twice. Possible errors: those of SnapshotBuffer::Make.
+  absl::Status ReserveShared(const SnapshotPlace& place, uint64_t bytes) { return memory_.ReserveShared(place, bytes); }
+  // Gives it all back, snapshots included: nobody will want them.
+  void DropMemory() { memory_.Drop(); }
+  uint64_t reserved_bytes() const { return memory_.reserved_bytes(); }
+  // Has the snapshots that older generations of the job have there removed, in the background.
+  void RemoveOlderSnapshots(SnapshotPlace place);
 
   // Where the one before still hangs in its writing this one fails at once. REQUIRES: the one before has ended, or was
   // given up.
@@ -88,16 +73,16 @@ class SaveThread {
 
  private:
   struct State;
-  struct Work;
-  static void CopyForever(const std::shared_ptr<State>& state);
-  static void WriteForever(const std::shared_ptr<State>& state);
-  static void CopyChunks(State& state, Work& work);
-  static absl::Status WriteAll(State& state, Work& work, uint64_t& bytes);
-  static absl::Status WriteFile(State& state, Work& work, const SaveTask::File& file, CheckpointPart& part);
-  static absl::Status BeforeWrite(State& state, Work& work, uint64_t bytes);
+  static void CopyForever(State& state);
+  static void WriteForever(State& state);
+  static void CopyChunks(State& state, SaveWork& work);
+  static void WriteOne(State& state, SaveWork& work);
+  static absl::Status BeforeWrite(State& state, SaveWork& work, uint64_t bytes);
+  absl::Status TakeBuffer(SaveWork& work);
 
   const std::shared_ptr<State> state_;
-  std::shared_ptr<Work> last_;
+  SaveMemory memory_;
+  std::shared_ptr<SaveWork> last_;
   std::thread copier_;
   std::unique_ptr<LeavableThread> writer_;
 };

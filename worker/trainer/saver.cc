@@ -2,13 +2,11 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/writer.h"
-#include "worker/parallel/offload.h"
 #include "worker/trainer/state.h"
 
 namespace trainyard {
@@ -77,27 +75,6 @@ Saver::Saver(Parts parts)
 
 Saver::~Saver() = default;
 
-absl::Status Saver::Prepare() {
-  if (config_.checkpoint_every == 0) return absl::OkStatus();
-  int64_t bytes = 0;
-  RETURN_IF_ERROR(parts_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
-    bytes += static_cast<int64_t>(values.nbytes());
-    return absl::OkStatus();
-  }));
-  const int64_t available = AvailableHostBytes() / std::max(1, parts_.order.local_world_size);
-  const bool room = (available == 0 || bytes < available / 2) && thread_.Reserve(static_cast<uint64_t>(bytes)).ok();
-  at::Tensor without = at::zeros({1}, at::kDouble);
-  *without.mutable_data_ptr<double>() = room ? 0 : 1;
-  RETURN_IF_ERROR(parts_.world.AllReduceSum(without)->Wait()) << "while preparing to save";
-  const double lacking = *without.const_data_ptr<double>();
-  copies_ = lacking == 0;
-  if (!copies_ && parts_.order.rank == 0) {
-    parts_.log << "warning: on " << lacking << " ranks there is no memory for a copy of what they save (" << bytes
-               << " bytes here), so training waits for every save" << std::endl;
-  }
-  return absl::OkStatus();
-}
-
 void Saver::AddTerms(AgreementTerms& terms) const {
   if (parts_.order.rank == 0) {
     terms.save_request = static_cast<double>(parts_.link.save_requests());
@@ -128,7 +105,14 @@ void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
   std::unique_ptr<UnderWay> done = std::move(under_way_);
   const SaveKey save = done->commit.save;
   written_ = outcome == SavePolicy::Outcome::kWritten;
+  const std::optional<SaveEnd> own = thread_.ended();
+  if (own.has_value() && !own->snapshot.ok() && !std::exchange(told_unsealed_, true)) {
+    parts_.log << "warning: the copy of step " << save.step
+               << " does not outlive this trainer: " << own->snapshot.message() << std::endl;
+  }
   if (outcome == SavePolicy::Outcome::kWritten) {
+    // Every rank has this one, and it is on disk.
+    if (parts_.order.generation > 1 && !parts_.order.snapshot_folder.empty()) thread_.RemoveOlderSnapshots(Place());
     if (commits_ != nullptr) commits_->Commit(std::move(done->commit));
     return;
   }
@@ -191,6 +175,7 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
     begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
     begun->commit.tensors = StateHeaders(parts_.strategy);
   }
+  if (shares_ && !waited) task.more = ManifestText(MakeSaveHead(parts_.order, parts_.strategy, step, position));
   if (config_.checkpoint_full) {
     RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, config_.checkpoint_full_optimizer, parts_.order.rank == 0, task))
         << "while saving step " << step;

@@ -10,6 +10,7 @@
 //     saver.AtBoundary(step, ...);      behind it
 //   saver.SaveAndWait(step, ...);       before leaving, and at the end
 //   saver.Finish(...);                  rank 0: until the last has its name
+//   saver.DropSnapshots();              once the rank ends as it should
 //
 // Belongs to the loop's thread; owns nothing it is given.
 #pragma once
@@ -31,6 +32,7 @@
 #include "worker/checkpoint/manifest.h"
 #include "worker/collectives/communicator.h"
 #include "worker/data/corpus.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/commit_thread.h"
@@ -57,6 +59,7 @@ class Saver {
     std::string restored_content_hash;
     // OK while the run folder is this generation's; see [Note: fence] in run_folder.h. Called by several threads.
     std::function<absl::Status()> check_fence;
+    Ledger* ledger = nullptr;  // gets the memory for copies
     Clock& clock = Clock::GetSteadyClock();
   };
   explicit Saver(Parts parts);
@@ -64,9 +67,12 @@ class Saver {
 
   using Position = DataPosition;
 
-  // Collective. Takes memory for copies; where some rank has no room, saves are waited for, which the log tells.
-  // Possible errors: those of a Collective.
+  // Collective. Takes memory for copies: in shared memory, which outlives this trainer; where some rank has no room
+  // there, one private copy; where some rank has none for that, saves are waited for. Less than the best is told by the
+  // log. Possible errors: those of a Collective.
   absl::Status Prepare();
+  // Nobody will want them: the rank has done what it was to do.
+  void DropSnapshots();
 
   void AddTerms(AgreementTerms& terms) const;
   // `sum` is of the terms of `of_step`.
@@ -97,7 +103,14 @@ class Saver {
 
  private:
   struct UnderWay;
+  struct StateBytes;
 
+  absl::StatusOr<StateBytes> MeasureState();
+  // Whether all ranks have two copies in shared memory. Collective.
+  absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveRoom& room);
+  // How many ranks lack what they should have. Collective.
+  absl::StatusOr<int> CountLacking(bool lacks);
+  SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   void Settle(uint64_t step, const SavePolicy::Heard& heard);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
@@ -117,8 +130,11 @@ class Saver {
   std::unique_ptr<CommitThread> commits_;  // rank 0
   std::unique_ptr<UnderWay> under_way_;    // null: none
   bool copies_ = true;
-  bool written_ = false;    // the last save that was settled
+  bool shares_ = false;         // copies outlive this process
+  bool told_unsealed_ = false;  // that one does not
+  bool written_ = false;        // the last save that was settled
   GatheredState gathered_;
+  HeldMemory held_;         // for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
   at::Tensor terms_;        // of a wait
 };

@@ -12,7 +12,7 @@
 #include "worker/checkpoint/shard_writer.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
-#include "worker/trainer/save_thread.h"
+#include "worker/trainer/save_task.h"
 
 namespace trainyard {
 

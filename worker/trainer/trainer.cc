@@ -57,7 +57,8 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
               .file_system = file_system,
               .log = log,
               .restored_content_hash = rank.restored_content_hash,
-              .check_fence = [this] { return CheckSaveFence(); }}),
+              .check_fence = [this] { return CheckSaveFence(); },
+              .ledger = rank.ledger}),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
 

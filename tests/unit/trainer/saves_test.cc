@@ -2,17 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <sstream>
 
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/trainer/run.h"
 
 namespace trainyard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -26,9 +30,17 @@ class SavesTest : public SmallJobTest {
   }
   ExitCode Run(const StartOrder& order, FakeLink& link, bool leave = false) {
     log_.str("");
-    return RunRank(order, {.link = link, .file_system = FileSystem::Real(), .log = log_, .told_to_leave = [leave] {
-                             return leave;
-                           }});
+    return RunRank(order, {.link = link,
+                           .file_system = FileSystem::Real(),
+                           .log = log_,
+                           .told_to_leave = [leave] { return leave; },
+                           .ledger = &Ledger::OfProcess()});
+  }
+  static uint64_t SnapshotBytes(const FakeLink& link) {
+    for (const MemoryUse& use : link.memory()) {
+      if (use.kind == "snapshots") return use.bytes;
+    }
+    return 0;
   }
 
   std::ostringstream log_;
@@ -76,6 +88,73 @@ TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
   order.resume = true;
   EXPECT_EQ(Run(order, asked), kExitDone) << log_.str();
   EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
+}
+
+// For whoever would go on from one had the rank been killed.
+TEST_F(SavesTest, CopiesAreWholeBeforeTheyAreNamed_AndGoWithARankThatIsDone) {
+  TemporaryFolder memory;
+  StartOrder order = Order("run", 6);
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  FakeLink link;
+  std::vector<std::string> whole;
+  link.set_answer_grant([&](uint64_t step, auto, auto) {
+    for (const std::string& path : ListSnapshots(memory.path(), order.job_id)) {
+      auto snapshot = Snapshot::Open(path);
+      if (!snapshot.ok() || (*snapshot)->part().save.step != step) continue;
+      EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
+      EXPECT_TRUE(ParseManifest((*snapshot)->more()).ok());
+      EXPECT_EQ(ParseManifest((*snapshot)->more())->data.consumed_samples, 4 * step);
+      EXPECT_EQ(ParseManifest((*snapshot)->more())->optimizer_updates, step);
+      whole.push_back(absl::StrCat(step));
+    }
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  EXPECT_THAT(whole, ElementsAre("2", "4")) << "the last save is made without a copy";
+  EXPECT_GT(SnapshotBytes(link), 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+}
+
+TEST_F(SavesTest, WhatAnOlderGenerationLeft_GoesOnceANewerSaveIsWritten) {
+  TemporaryFolder memory;
+  const SnapshotPlace older{.folder = memory.path(), .job_id = "abcdefgh", .generation = 1, .rank = 5};
+  *SnapshotBuffer::Make(SnapshotPath(older, 'a'), 100);
+  StartOrder order = Order("run", 8);
+  order.generation = 2;
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  FakeLink link;
+  link.set_answer_grant([&](uint64_t step, auto, auto) {
+    const bool there = std::filesystem::exists(SnapshotPath(older, 'a'));
+    EXPECT_TRUE(step < 6 || !there);
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+}
+
+TEST_F(SavesTest, WithoutRoomForThem_OneCopyIsKept_WhichIsToldOnce) {
+  StartOrder order = Order("run", 6);
+  order.snapshot_folder = folder_ / "missing";
+  order.config.checkpoint_every = 2;
+  FakeLink shared, missing;
+
+  ASSERT_EQ(Run(order, missing), kExitDone) << log_.str();
+
+  EXPECT_THAT(log_.str(), HasSubstr("does not outlive its trainer: there is no folder in shared memory"));
+  EXPECT_EQ(log_.str().find("outlive"), log_.str().rfind("outlive"));
+  EXPECT_THAT(missing.FactsOf<SavedFact>(), SizeIs(3));
+  order = Order("other", 6);
+  TemporaryFolder memory;
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  ASSERT_EQ(Run(order, shared), kExitDone);
+  EXPECT_EQ(SnapshotBytes(shared), 2 * SnapshotBytes(missing));
 }
 
 }  // namespace
