@@ -202,7 +202,7 @@ absl::Status CheckGolden(const Golden& golden) {
 void WriteWhatBreaks(const Scenario& scenario, std::string& text) {
   auto time = [](absl::Duration duration) { return absl::FormatDuration(duration); };
   for (const Operation& operation : scenario.operations) {
-    bool of_host = operation.kind >= OperationKind::kDrain;
+    bool of_host = operation.kind >= OperationKind::kDrain && operation.kind <= OperationKind::kUncordon;
     absl::StrAppend(&text, "operation ", NameOf(operation.kind), " at=", time(operation.at),
                     of_host ? absl::StrCat(" host=", operation.host) : absl::StrCat(" job=", operation.job + 1),
                     operation.now ? " now\n" : "\n");
