@@ -182,9 +182,9 @@ TEST(CoreSaves, CheckpointsPassedOver_AreDecisionsThatSayWhy) {
   one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1", passed_over);
 
   const std::vector<std::string> decisions = one.harness.Decisions(kJob);
-  EXPECT_THAT(decisions, Contains(passed_over[0]));
-  EXPECT_THAT(decisions, Contains("number 6"));
-  EXPECT_THAT(decisions, ::testing::Not(Contains("number 7"))) << "no fact makes endless ones";
+  EXPECT_THAT(decisions, Contains("checkpoint: " + passed_over[0]));
+  EXPECT_THAT(decisions, Contains("checkpoint: number 6"));
+  EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "no fact makes endless ones";
 }
 
 TEST(CoreSaves, SaveThatIsGone_IsNotNamedAgain) {
