@@ -49,15 +49,16 @@ struct Block {
 
 enum class Start { kZeros, kOnes, kNormal };
 
-// Each matrix has a generator of its own, and is drawn in fp32 whatever the type.
+// Each matrix has a generator of its own, and is drawn in fp32 on the CPU, whatever the type and the device.
 void DrawInitial(Start start, uint64_t key, const at::Tensor& out) {
   if (start != Start::kNormal) {
     out.fill_(start == Start::kOnes ? 1 : 0);
     return;
   }
-  at::Tensor values = out.scalar_type() == at::kFloat ? out : at::empty(out.sizes(), at::kFloat);
+  const bool in_place = out.is_cpu() && out.scalar_type() == at::kFloat;
+  at::Tensor values = in_place ? out : at::empty(out.sizes(), at::kFloat);
   values.normal_(0, kInitDeviation, at::detail::createCPUGenerator(key));
-  if (!values.is_same(out)) out.copy_(values);
+  if (!in_place) out.copy_(values);
 }
 
 class Gpt2 final : public Model {

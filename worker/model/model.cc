@@ -61,8 +61,15 @@ void Model::Back() {
   initial_ = nullptr;
 }
 
-at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type) {
-  const auto like = at::empty({0}, type);
+void Model::PlaceOn(at::Device device) {
+  for (const NamedTensor& parameter : parameters_) {
+    at::Tensor tensor = parameter.tensor;
+    tensor.set_data(NewUnbacked(tensor.sizes(), tensor.scalar_type(), device));
+  }
+}
+
+at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device device) {
+  const auto like = at::empty({0}, at::TensorOptions().dtype(type).device(device));
   const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(like.element_size());
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), at::DataPtr(nullptr, like.device()),
                        /*allocator=*/nullptr, /*resizable=*/false);

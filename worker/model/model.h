@@ -86,7 +86,8 @@ struct DropoutKey {
   uint64_t micro_batch = 0;  // index within the step, over all ranks
 };
 
-// How parameters begin: writes the values of one, by its number, to `out`, which has its shape and any floating type.
+// How parameters begin: writes the values of one, by its number, to `out`, which has its shape and any floating type,
+// and lies on any device.
 using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
 
 // A model is made without memory for its parameters (sizes on a null address): whoever trains it decides where they
@@ -101,6 +102,8 @@ class Model {
   void set_initial_values(InitialValues initial) { initial_ = std::move(initial); }
   // Gives each parameter memory of its own with its initial values, for whoever trains or samples plainly.
   void Back();
+  // Where the parameters lie once they get memory. REQUIRES: the model has none yet.
+  void PlaceOn(at::Device device);
 
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -139,8 +142,8 @@ class Model {
   std::optional<at::ScalarType> output_type_;
 };
 
-// A tensor of that shape and type on a null address.
-at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type);
+// A tensor of that shape and type on a null address of `device`.
+at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device device = at::kCPU);
 
 // Takes the parameters whose names match one of `globs` out of training; they need no memory yet. Possible errors:
 // InvalidArgument for a glob that matches nothing, and where nothing would be left to train.

@@ -1,7 +1,6 @@
 #include "worker/trainer/device.h"
 
-#include <ATen/core/grad_mode.h>
-
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,10 +57,21 @@ std::optional<GroupDevice> GroupDeviceOf(const RankDevice& device, KeyValueStore
       }};
 }
 
-void MoveTo(at::Device device, const Model& model) {
-  c10::NoGradGuard no_grad;
-  for (const NamedTensor& parameter : model.parameters()) {
-    parameter.tensor.set_data(parameter.tensor.to(device));
+std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device) {
+  std::vector<KindUse> uses = ledger.Read();
+  if (device.cuda != nullptr) CountActivations(device.cuda->MemoryOf(device.gpu.index), uses);
+  return uses;
+}
+
+void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses) {
+  int64_t others = 0;
+  for (const KindUse& use : uses) {
+    if (use.kind != MemoryKind::kHost && use.kind != MemoryKind::kActivations) others += use.bytes;
+  }
+  for (KindUse& use : uses) {
+    if (use.kind != MemoryKind::kActivations) continue;
+    use.bytes = std::max<int64_t>(memory.used_bytes - others, 0);
+    use.peak_bytes = std::max(memory.used_peak_bytes - others, use.bytes);
   }
 }
 

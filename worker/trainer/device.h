@@ -5,12 +5,13 @@
 #include <c10/core/Device.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/collectives/group.h"
 #include "worker/cuda/cuda_plugin.h"
-#include "worker/model/model.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/numerics/precision.h"
 #include "worker/trainer/config.h"
 
@@ -36,8 +37,10 @@ absl::Status CheckPrecision(const RankDevice& device, const Precision& precision
 // How groups talk of tensors on the device; unset on a CPU. `store` as in GroupOptions.
 std::optional<GroupDevice> GroupDeviceOf(const RankDevice& device, KeyValueStore* store, absl::Duration timeout);
 
-// Moves the values; the parameters stay the same tensors.
-void MoveTo(at::Device device, const Model& model);
+// What the ledger tells; on a GPU with the activations there, which the ledger has no way to see.
+std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device);
+// All that tensors have of a GPU and `uses` does not account for. At most: where nothing else was as it is now.
+void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses);
 
 // "GPU memory: 1.2 GB used at most, 1.5 GB reserved at most, of 143.8 GB"; empty on a CPU.
 std::string MemoryText(const RankDevice& device);

@@ -227,7 +227,6 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
                                         .reshard = config.parallel.reshard_to > 1 ? rank.groups->reshard : nullptr};
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
-  if (!rank.device.device.is_cpu()) MoveTo(rank.device.device, *rank.model);
   ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
   options.events = rank.events.get();
@@ -335,8 +334,8 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
     reading += clock.TimeNow() - began;
     RETURN_IF_ERROR(rank->folder->MarkSettled());
   }
-  // What is trained on a GPU is drawn here and moved there.
-  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/!rank->device.device.is_cpu()));
+  ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
+  if (!rank->device.device.is_cpu()) rank->model->PlaceOn(rank->device.device);
   RETURN_IF_ERROR(Freeze(order.config.freeze, *rank->model)) << "train.freeze";
   RETURN_IF_ERROR(CheckOffload(order, *rank->model));
   RETURN_IF_ERROR(Join(order, link, *rank));

@@ -222,8 +222,13 @@ double Trainer::NoteLoss(const at::Tensor& loss, uint64_t micro_batch) {
 }
 
 Batch Trainer::OnDevice(Batch batch) const {
-  if (rank_.device.device.is_cpu()) return batch;
-  return {.inputs = batch.inputs.to(rank_.device.device), .targets = batch.targets.to(rank_.device.device)};
+  const at::Device device = rank_.device.device;
+  if (device.is_cpu()) return batch;
+  // From pinned memory, so that the device takes it when it comes to it and the host goes on.
+  const auto there = [device](const at::Tensor& tensor) {
+    return tensor.pin_memory().to(device, /*non_blocking=*/true);
+  };
+  return {.inputs = there(batch.inputs), .targets = there(batch.targets)};
 }
 
 absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
@@ -324,7 +329,7 @@ absl::Status Trainer::CheckSaveFence() const {
 void Trainer::TellMemory(StepRecord& record) {
   if (rank_.ledger == nullptr) return;
   std::vector<MemoryUse> memory;
-  for (const KindUse& use : rank_.ledger->Read()) {
+  for (const KindUse& use : UseOf(*rank_.ledger, rank_.device)) {
     memory.push_back({.kind = MemoryKindName(use.kind),
                       .bytes = static_cast<uint64_t>(std::max<int64_t>(use.bytes, 0)),
                       .peak_bytes = static_cast<uint64_t>(std::max<int64_t>(use.peak_bytes, 0))});
