@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/strings/string_view.h"
-
 namespace trainyard::agent {
 
 struct MemoryKills {
@@ -26,8 +24,5 @@ MemoryKills CountAgain(const MemoryKills& before, const std::string& proc = "/pr
 
 // What the counters say of a process that was killed between the two; empty: nothing.
 std::string TellMemoryKill(const MemoryKills& before, const MemoryKills& after);
-
-// The number after `name` in lines of "name number"; -1: there is none.
-int64_t FindCount(absl::string_view text, absl::string_view name);
 
 }  // namespace trainyard::agent
