@@ -33,6 +33,9 @@ constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of
                               "job"};
 constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
                                          "Tokens of the newest step over its wall time, all ranks.", "job"};
+constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
+                                 "Time that rank 0 waited for communication in the newest step of an unfinished job.",
+                                 "job"};
 constexpr MetricSpec kGoodput = {
     "trainyard_job_goodput_seconds", MetricKind::kGauge,
     "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
@@ -92,11 +95,11 @@ std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); 
 
 const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,           kJobs,        kHosts,          kSlots,        kStep,        kLoss,
-      kTokensPerSecond, kTokens,      kStepSeconds,    kFailures,     kTransitions, kSaves,
-      kSavedBytes,      kSaveSeconds, kFailedSaves,    kEvents,       kQueue,       kHandleSeconds,
-      kCommitSeconds,   kRecords,     kCommitFailures, kStalled,      kMemory,      kPeakMemory,
-      kGoodput,         kShed,        kEventsDropped,  kDurableBytes, kForgotten,   kRpcs};
+      kBuild,          kJobs,        kHosts,       kSlots,      kStep,          kLoss,          kTokensPerSecond,
+      kExposed,        kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,         kSavedBytes,
+      kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds, kRecords,
+      kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kShed,          kEventsDropped,
+      kDurableBytes,   kForgotten,   kRpcs};
   return *specs;
 }
 
@@ -133,6 +136,7 @@ CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
              .emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
                                      .loss = &gauges_[kLoss.name]->Add(labels),
                                      .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
+                                     .exposed = &gauges_[kExposed.name]->Add(labels),
                                      .goodput = {},
                                      .memory = {}})
              .first;
@@ -149,6 +153,7 @@ void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& ste
   series.step->Set(static_cast<double>(step.step()));
   series.loss->Set(step.loss());
   if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
+  series.exposed->Set(step.exposed_communication_s());
   tokens_->Increment(static_cast<double>(step.tokens()));
   step_seconds_->Observe(step.step_s());
 }
@@ -182,6 +187,7 @@ void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
     gauges_[kStep.name]->Remove(it->second.step);
     gauges_[kLoss.name]->Remove(it->second.loss);
     gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
+    gauges_[kExposed.name]->Remove(it->second.exposed);
     for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
     for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
     jobs_.erase(it);

@@ -54,6 +54,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
     prometheus::Gauge* step;
     prometheus::Gauge* loss;
     prometheus::Gauge* tokens_per_second;
+    prometheus::Gauge* exposed;
     std::vector<prometheus::Gauge*> goodput;  // as kGoodputParts
     std::map<MemoryLabels, prometheus::Gauge*> memory;
   };

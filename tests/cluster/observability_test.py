@@ -55,6 +55,31 @@ def test_metrics_are_well_formed_documented_and_count_jobs(one_host):
     assert 2.0 in slots.values(), slots
 
 
+def test_a_running_job_tells_its_memory_by_rank_and_kind_and_what_it_waited(one_host):
+    job = one_host.submit(train__steps=1000000, parallel={"data": "fsdp"})
+
+    def told():
+        samples, _ = scrape(one_host)
+        memory = samples.get("trainyard_rank_memory_bytes", {})
+        ranks = [rank for rank in (0, 1) if any(f'rank="{rank}"' in labels for labels in memory)]
+        return samples if len(ranks) == 2 and "trainyard_job_exposed_communication_seconds" in samples else None
+
+    samples = harness.wait_until(told, "both ranks have told")
+    status = one_host.trainctl("status", job).stdout
+    one_host.trainctl("cancel", job)
+
+    memory, peaks = samples["trainyard_rank_memory_bytes"], samples["trainyard_rank_memory_peak_bytes"]
+    assert set(memory) == set(peaks)
+    for rank in (0, 1):
+        kinds = {re.search(r'kind="(\w+)"', labels)[1] for labels in memory if f'rank="{rank}"' in labels}
+        assert kinds == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved"}
+    optimizer = [value for labels, value in memory.items() if 'kind="optimizer"' in labels]
+    assert all(value > 0 for value in optimizer), memory
+    (exposed,) = samples["trainyard_job_exposed_communication_seconds"].values()
+    assert exposed >= 0
+    assert "memory now (and at most)" in status
+
+
 def test_health_says_serving_and_reflection_lists_the_services(one_host):
     channel = grpc.insecure_channel(one_host.coordinator.address)
 

@@ -112,6 +112,8 @@ struct StepRecord {
   double grad_norm = 0;
   double compute_s = 0;
   double exposed_communication_s = 0;
+  uint64_t gradient_reductions =
+      0;  // operations that this rank's gradients took: buckets, or units, and rounds of them
   double optimizer_s = 0;
   bool skipped = false;
   double loss_scale = 0;               // 0: losses are not scaled

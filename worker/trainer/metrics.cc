@@ -34,7 +34,8 @@ std::string MetricsLine(const StepRecord& r) {
                       ",\"lr\":", Number(r.lr), ",\"grad_norm\":", Number(r.grad_norm),
                       ",\"compute_s\":", Number(r.compute_s),
                       ",\"exposed_communication_s\":", Number(r.exposed_communication_s),
-                      ",\"optimizer_s\":", Number(r.optimizer_s), r.skipped ? ",\"skipped\":true" : "",
+                      ",\"gradient_reductions\":", r.gradient_reductions, ",\"optimizer_s\":", Number(r.optimizer_s),
+                      r.skipped ? ",\"skipped\":true" : "",
                       r.loss_scale > 0 ? absl::StrCat(",\"loss_scale\":", Number(r.loss_scale)) : "",
                       r.save_stall_s > 0 ? absl::StrCat(",\"save_stall_s\":", Number(r.save_stall_s)) : "", "}\n");
 }

@@ -130,6 +130,7 @@ absl::Status Trainer::MakeStep() {
   const bool scaled = config_.precision.param == "fp16" || config_.precision.reduce == "fp16";
   if (scaled) record.loss_scale = output.loss_scale;
   record.exposed_communication_s = output.exposed_comm_s;
+  record.gradient_reductions = output.num_reductions;
   record.grad_norm = output.gradient_norm;
   record.step_s = whole.seconds();
   work_.compute_s += record.compute_s;

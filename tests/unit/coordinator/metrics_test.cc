@@ -52,8 +52,9 @@ TEST(Metrics, SeriesOfAJob_AreDroppedWhenItIsFinal) {
   event->mutable_step()->set_step(3);
   event->mutable_step()->set_tokens(64);
   event->mutable_step()->set_step_s(0.5);
+  event->mutable_step()->set_exposed_communication_s(0.125);
   metrics.ObserveEffect(JobTold{JobId("job00000001"), event});
-  EXPECT_EQ(CountSeriesOfJobs(metrics), 3 + 8) << "step, loss, speed, and the eight parts of its time";
+  EXPECT_EQ(CountSeriesOfJobs(metrics), 4 + 8) << "step, loss, speed, waiting, and the eight parts of its time";
 
   metrics.ObserveEffect(JobEnded{JobId("job00000001")});
   EXPECT_EQ(CountSeriesOfJobs(metrics), 0);

@@ -78,12 +78,18 @@ TEST(AgreementTest, Notice_OfAnyRankStopsAll) {
 }
 
 TEST(MetricsTest, Lines_KeepFullPrecisionAndStayJson) {
-  StepRecord step{.step = 17, .loss = 0.1 + 0.2, .tokens = 1024, .step_s = 0.5, .grad_norm = std::nan("")};
+  StepRecord step{.step = 17,
+                  .loss = 0.1 + 0.2,
+                  .tokens = 1024,
+                  .step_s = 0.5,
+                  .grad_norm = std::nan(""),
+                  .gradient_reductions = 3};
 
   std::string line = MetricsLine(step);
 
   EXPECT_THAT(line, HasSubstr("\"loss\":0.30000000000000004,\"tokens\":1024,\"tokens_per_s\":2048,"));
   EXPECT_THAT(line, HasSubstr("\"grad_norm\":null"));
+  EXPECT_THAT(line, HasSubstr(",\"gradient_reductions\":3,"));
   EXPECT_THAT(line, testing::Not(HasSubstr("save_stall_s")));
   step.save_stall_s = 0.25;
   EXPECT_THAT(MetricsLine(step), HasSubstr(",\"save_stall_s\":0.25}"));
