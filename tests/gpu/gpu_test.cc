@@ -18,8 +18,11 @@
 #include "worker/collectives/group.h"
 #include "worker/collectives/single_communicator.h"
 #include "worker/cuda/cuda_loader.h"
+#include "worker/mesh/mesh.h"
+#include "worker/model/gpt2.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/gradient_norm.h"
+#include "worker/parallel/parallelize.h"
 
 namespace trainyard {
 namespace {
@@ -141,6 +144,53 @@ TEST_F(Gpu, RanksThatShareIt_ReduceThroughHostMemory) {
   for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
 }
 
+// Three steps of a small model on `device`, in a world of one.
+absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<Communicator> comm,
+                                             const DataParallelOptions& options) {
+  ASSIGN_OR_RETURN(auto model, NewGpt2({.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 64}, 1,
+                                       at::kFloat, /*backed=*/false));
+  if (!device.is_cpu()) model->PlaceOn(device);
+  ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({}, 1));
+  ASSIGN_OR_RETURN(
+      auto strategy,
+      Parallelize(*model, mesh, {.world = comm.get(), .shard = comm.get(), .replicate = comm.get()}, options));
+  const at::Tensor tokens = at::arange(4 * 16 + 1, at::kLong).mul(7).remainder(64).to(device);
+  const at::Tensor inputs = tokens.narrow(0, 0, 64).view({4, 16}), targets = tokens.narrow(0, 1, 64).view({4, 16});
+  std::vector<double> losses;
+  for (int step = 1; step <= 3; ++step) {
+    strategy->BeginStep(64);
+    ASSIGN_OR_RETURN(at::Tensor loss,
+                     strategy->Forward([&] { return model->LossSum(inputs, targets, *strategy, std::nullopt); }));
+    RETURN_IF_ERROR(strategy->Backward(loss, /*last=*/true));
+    RETURN_IF_ERROR(strategy->FinishBackward());
+    RETURN_IF_ERROR(strategy->Step({.lr = 1e-2, .num_tokens = 64}).status());
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+// Whatever is kept in host memory meanwhile, or computed again.
+TEST_F(Gpu, EachStrategy_HasTheLossesOfTheCpu) {
+  const DataParallelOptions all[] = {
+      {.strategy = Strategy::kDdp},
+      {.strategy = Strategy::kZero2},
+      {.strategy = Strategy::kFsdp},
+      {.strategy = Strategy::kFsdp, .recompute = {.mode = RecomputeMode::kSelective}},
+      {.strategy = Strategy::kDdp, .optimizer_tile_elements = 512, .offload = {.optimizer = true}},
+      {.strategy = Strategy::kFsdp,
+       .optimizer_tile_elements = 512,
+       .offload = {.optimizer = true, .parameters = true}}};
+  const auto on_cpu = LossesOn(at::kCPU, NewSingleCommunicator(), all[0]);
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.status();
+
+  for (const DataParallelOptions& options : all) {
+    const auto on_gpu = LossesOn(kGpu, NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewNcclOfOne()), options);
+
+    ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+    for (size_t i = 0; i < on_cpu->size(); ++i) EXPECT_NEAR((*on_gpu)[i], (*on_cpu)[i], 1e-4 * (*on_cpu)[i]);
+  }
+}
+
 // Beside the kernel of the CPU, whose bits are those of the contract.
 TEST_F(Gpu, NormAndAdamW_AreThoseOfTheCpu) {
   const int64_t size = 100'003;
@@ -150,6 +200,7 @@ TEST_F(Gpu, NormAndAdamW_AreThoseOfTheCpu) {
   AdamW gpu({}, {{.parameters = on_gpu, .gradients = gradients.to(kGpu), .decays = true, .weights = weights}});
 
   EXPECT_NEAR(SumOfSquares(gradients.to(kGpu)), SumOfSquares(gradients), 1e-9 * SumOfSquares(gradients));
+  EXPECT_NEAR(SumOfSquares({gradients.to(kGpu), start.to(kGpu)}), SumOfSquares({gradients, start}), 1e-3);
   cpu.Step(1e-3, 0.125);
   gpu.Step(1e-3, 0.125);
 

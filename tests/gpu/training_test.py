@@ -52,7 +52,8 @@ def test_lab_10m_on_a_gpu_has_the_losses_of_the_cpu(cluster, gpu):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [["parallel.data=fsdp"], ["train.precision=bf16"], ["train.precision=fp16"]])
+@pytest.mark.parametrize("settings", [["parallel.data=fsdp"], ["train.precision=bf16"], ["train.precision=fp16"],
+                                      ["parallel.recompute.mode=blocks"], ["parallel.offload.optimizer=true"]])
 def test_lab_10m_trains_on_a_gpu(cluster, gpu, settings):
     losses = losses_of(cluster, "cuda", *settings)
 

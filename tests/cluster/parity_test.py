@@ -1,0 +1,34 @@
+"""`trainctl parity` as a user runs it."""
+
+import json
+import pathlib
+
+import pytest
+
+JOB = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs" / "lab-tiny.yaml"
+VARIANTS = ["one process", "reversed", "ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp, kept", "hsdp 2 x 2"]
+
+
+@pytest.mark.slow
+def test_lab_tiny_has_the_losses_of_one_process_under_every_strategy(cluster):
+    done = cluster.run_trainctl("parity", JOB, "--assert", "1e-6", "--json", timeout=900)
+
+    told = json.loads(done.stdout)
+    assert [variant["name"] for variant in told["variants"]] == VARIANTS
+    for variant in told["variants"]:
+        assert len(variant["losses"]) == 20, variant["name"]
+        assert variant["losses"][-1] < variant["losses"][0], "nothing was learnt, so nothing was compared"
+    assert 0 < told["worst"] <= 1e-6
+    assert not list((cluster.folder / "trainyard-runs").glob("parity-*")), "the runs of the variants are gone"
+
+
+@pytest.mark.slow
+def test_losses_that_differ_by_more_than_is_asserted_are_exit_1(cluster):
+    job = cluster.write_job(train__batch={"global": 8, "micro": 1}, train__precision="bf16")
+
+    done = cluster.run_trainctl("parity", job, "--steps", "4", "--assert", "1e-12", timeout=600, expect=1)
+
+    assert "the losses differ by up to" in done.stderr and "more than --assert 1.0e-12" in done.stderr
+    assert "(the noise floor: the same sums in another order)" in done.stdout
+    for name in VARIANTS:
+        assert name in done.stdout, name

@@ -1,0 +1,172 @@
+// What ranks refuse or skip because of what they are given: a loss that is not finite on one rank alone, and more to be
+// moved to host memory than there is. And what a GPU's activations are counted from.
+#include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/trainer/small_job.h"
+#include "worker/trainer/device.h"
+#include "worker/trainer/rank.h"
+#include "worker/trainer/run.h"
+#include "worker/trainer/trainer.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// The loss of `spoils(number of the pass)`, counted from 0, is not a number.
+class SpoiltModel final : public Model {
+ public:
+  SpoiltModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> spoils)
+      : inner_(std::move(inner)), spoils_(std::move(spoils)) {
+    units_ = inner_->units();
+    parameters_ = inner_->parameters();
+  }
+  at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
+                     std::optional<DropoutKey> dropout) override {
+    at::Tensor loss = inner_->LossSum(inputs, targets, hooks, dropout);
+    return spoils_(pass_++) ? loss * std::nan("") : loss;
+  }
+  at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) override { return inner_->Logits(inputs, hooks); }
+  int64_t context() const override { return inner_->context(); }
+  int64_t vocabulary() const override { return inner_->vocabulary(); }
+
+ private:
+  const std::unique_ptr<Model> inner_;
+  const std::function<bool(int)> spoils_;
+  int pass_ = 0;
+};
+
+class BadInputTest : public SmallJobTest {
+ protected:
+  StartOrder Order(const std::string& run, const char* strategy) {
+    StartOrder order = SmallOrder(run, 1000);
+    order.world_size = order.local_world_size = 2;
+    order.config.batch_global = 6;
+    order.config.batch_micro = 1;
+    order.config.parallel.strategy = strategy;
+    return order;
+  }
+};
+
+// Rank 1's second micro-batch of three, which is number 3 of the step, from step 3 on.
+TEST_F(BadInputTest, ALossThatIsNotFiniteOnOneRank_SkipsAll_AndInTheEndIsToldByThatRankWithStepAndMicroBatch) {
+  for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
+    StartOrder order = Order(strategy, strategy);
+    order.config.nonfinite_limit = 3;
+    FakeStore store;
+    std::vector<std::unique_ptr<FakeLink>> links;
+    std::vector<std::ostringstream> logs(2);
+    std::vector<absl::Status> ends(2);
+    for (int rank = 0; rank < 2; ++rank) links.push_back(std::make_unique<FakeLink>(&store));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        StartOrder own = order;
+        own.rank = rank;
+        auto made = PrepareRank(own, *links[rank], FileSystem::Real(), logs[rank]);
+        ASSERT_TRUE(made.ok()) << made.status();
+        auto spoils = [rank](int pass) { return rank == 1 && pass >= 6 && pass % 3 == 1; };
+        (*made)->model = std::make_unique<SpoiltModel>(std::move((*made)->model), spoils);
+        Trainer trainer(own, **made, *links[rank], FileSystem::Real(), logs[rank], [] { return false; });
+        ends[rank] = trainer.Run().status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+
+    SCOPED_TRACE(strategy);
+    EXPECT_EQ(ends[0].code(), absl::StatusCode::kAborted) << ends[0];
+    EXPECT_EQ(ends[1].code(), absl::StatusCode::kFailedPrecondition) << ends[1];
+    EXPECT_THAT(std::string(ends[1].message()),
+                HasSubstr("train.nonfinite_limit: 3 steps in a row, the last of them 5, had no update: the loss of "
+                          "micro-batch 3 on rank 1 is not finite"));
+    // The last step's report waits for the sums of the step after it.
+    ASSERT_THAT(links[0]->steps(), SizeIs(4));
+    for (const StepRecord& step : links[0]->steps()) EXPECT_EQ(step.skipped, step.step >= 3) << step.step;
+    EXPECT_THAT(logs[0].str(), HasSubstr("step 3: a loss or gradient is not finite; every rank skips the update"));
+  }
+}
+
+// Before any of it is taken: the model has 52 million million parameters.
+TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstimate) {
+  StartOrder order = Order("run", "fsdp");
+  order.config.model = {.layers = 1024, .heads = 2, .width = 65536, .context = 16};
+  order.config.parallel.offload_optimizer = true;
+  for (int rank = 0; rank < 2; ++rank) {
+    StartOrder own = order;
+    own.rank = rank;
+    FakeLink link;
+    std::ostringstream log;
+
+    const ExitCode code = RunRank(
+        own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+
+    EXPECT_EQ(code, kExitRefused) << log.str();
+    ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
+    EXPECT_THAT(link.FactsOf<RefusedFact>()[0].message,
+                AllOf(HasSubstr("parallel.offload needs 58"), HasSubstr("for each of 2 ranks of this host)"),
+                      HasSubstr("can be had; offload less, or spread the ranks over more hosts")));
+  }
+}
+
+// Never asked: what is refused is refused by what the device is.
+class NoPlugin final : public CudaPlugin {
+ public:
+  absl::StatusOr<int> NumDevices() override { return absl::UnimplementedError("not asked for"); }
+  absl::StatusOr<CudaDevice> Use(int) override { return absl::UnimplementedError("not asked for"); }
+  absl::StatusOr<std::unique_ptr<Communicator>> NewNccl(const NcclOptions&) override {
+    return absl::UnimplementedError("not asked for");
+  }
+  CudaMemory MemoryOf(int) override { return {}; }
+};
+
+TEST(CheckPrecision, RefusesWhatAGpuHasNot_AndWhatItsOptimizerDoesNot) {
+  NoPlugin plugin;
+  const RankDevice turing{.device = at::Device(at::kCUDA, 0),
+                          .cuda = &plugin,
+                          .gpu = {.index = 0, .name = "NVIDIA T4", .uuid = "", .major = 7, .minor = 5}};
+  RankDevice hopper = turing;
+  hopper.gpu.major = 9;
+  const Precision by_chance = *PrecisionOf(PrecisionWords{.param = "bf16", .master = "bf16"});
+
+  const absl::Status refused = CheckPrecision(turing, *PrecisionOf("bf16"));
+
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(refused.message()),
+      HasSubstr("train.precision has bf16, which NVIDIA T4 (compute capability 7.5) does not compute in; choose "
+                "fp16 or fp32"));
+  EXPECT_EQ(CheckPrecision(turing, *PrecisionOf("fp16")), absl::OkStatus());
+  EXPECT_EQ(CheckPrecision(hopper, *PrecisionOf("bf16")), absl::OkStatus());
+  EXPECT_EQ(CheckPrecision(hopper, by_chance).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(CheckPrecision(RankDevice(), by_chance), absl::OkStatus()) << "on a CPU";
+}
+
+TEST(CountActivations, AreWhatTensorsHaveOfAGpuBesidesWhatIsAccountedFor) {
+  std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
+                               {MemoryKind::kActivations, 1, 2},
+                               {MemoryKind::kHost, 1000, 1000},
+                               {MemoryKind::kReserved, 50, 60}};
+
+  CountActivations({.used_bytes = 170, .used_peak_bytes = 400}, uses);
+
+  EXPECT_EQ(uses[1].bytes, 20);
+  EXPECT_EQ(uses[1].peak_bytes, 250);
+  EXPECT_EQ(uses[0].bytes, 100) << "and nothing else changes";
+  CountActivations({.used_bytes = 10, .used_peak_bytes = 10}, uses);
+  EXPECT_EQ(uses[1].bytes, 0) << "never below";
+}
+
+}  // namespace
+}  // namespace trainyard
