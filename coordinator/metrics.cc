@@ -41,10 +41,11 @@ constexpr MetricSpec kGoodput = {
     "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
     "save, lost, detect, recover, pause.",
     "job, part"};
-constexpr MetricSpec kMemory = {"trainyard_rank_memory_bytes", MetricKind::kGauge,
-                                "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
-                                "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved.",
-                                "job, rank, kind"};
+constexpr MetricSpec kMemory = {
+    "trainyard_rank_memory_bytes", MetricKind::kGauge,
+    "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
+    "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved, snapshots.",
+    "job, rank, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
                                     "The most that it has held of that kind since it began to train.",
                                     "job, rank, kind"};

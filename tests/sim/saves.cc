@@ -69,8 +69,20 @@ void Trainer::TellSaveFailed(uint64_t step, const std::string& message, uint64_t
 
 // ---- rank 0 ----
 
+// One after another, as the commit thread does.
 void Trainer::Assemble(uint64_t step) {
-  After(absl::Milliseconds(2), absl::Milliseconds(60), &Trainer::WriteManifest, step);
+  to_assemble_.push_back(step);
+  if (to_assemble_.size() == 1) AssembleNext();
+}
+
+void Trainer::AssembleNext() {
+  if (to_assemble_.empty()) return;
+  After(absl::Milliseconds(2), absl::Milliseconds(60), &Trainer::WriteManifest, to_assemble_.front());
+}
+
+void Trainer::Assembled() {
+  to_assemble_.pop_front();
+  AssembleNext();
 }
 
 void Trainer::AbandonSave(uint64_t step) {
@@ -89,7 +101,8 @@ void Trainer::WriteManifest(uint64_t step) {
   if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
   if (machine_.fails_writes > 0) {
     AbandonSave(step);
-    return TellSaveFailed(step, "cannot write the manifest: No space left on device");
+    TellSaveFailed(step, "cannot write the manifest: No space left on device");
+    return Assembled();
   }
   if (!world_.storage.WriteManifest(id_.job, writer(), step, world_size_)) return Exit(kExitAborted);
   waiting_.push_back(step);
@@ -97,6 +110,7 @@ void Trainer::WriteManifest(uint64_t step) {
 }
 
 void Trainer::TellReady(uint64_t step) {
+  Assembled();
   v1::Fact fact;
   v1::CheckpointReady& ready = *fact.mutable_save_ready();
   ready.set_step(step);

@@ -52,6 +52,8 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void SetPhase(const std::string& phase);
   void BeginPart(uint64_t step);
   void Assemble(uint64_t step);
+  void AssembleNext();
+  void Assembled();
   // Of rank 0: some rank could not write its part.
   void AbandonSave(uint64_t step);
   void FinishNamed(uint64_t step, bool stopped);
@@ -118,12 +120,13 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool stop_needs_save_ = false;
   bool leave_ = false;  // SIGTERM
   uint64_t asked_saves_ = 0;
-  std::deque<uint64_t> waiting_;  // saves of rank 0 that are complete and have no name yet, oldest first
-  std::set<uint64_t> granted_;    // steps
-  bool committing_ = false;       // the oldest of them is on its way to its name
-  uint64_t assembled_ = 0;        // the newest that was told to be ready, or to have failed
-  double slowness_ = 1;           // computes so many times as long as the others
-  double compute_s_ = 0;          // in all
+  std::deque<uint64_t> to_assemble_;  // saves of rank 0 whose parts are written
+  std::deque<uint64_t> waiting_;      // saves of rank 0 that are complete and have no name yet, oldest first
+  std::set<uint64_t> granted_;        // steps
+  bool committing_ = false;           // the oldest of them is on its way to its name
+  uint64_t assembled_ = 0;            // the newest that was told to be ready, or to have failed
+  double slowness_ = 1;               // computes so many times as long as the others
+  double compute_s_ = 0;              // in all
   std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;
   std::optional<v1::DesiredTrainer> order_;
