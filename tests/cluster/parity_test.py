@@ -24,9 +24,7 @@ def test_lab_tiny_has_the_losses_of_one_process_under_every_strategy(cluster):
 
 @pytest.mark.slow
 def test_losses_that_differ_by_more_than_is_asserted_are_exit_1(cluster):
-    job = cluster.write_job(train__batch={"global": 8, "micro": 1}, train__precision="bf16")
-
-    done = cluster.run_trainctl("parity", job, "--steps", "4", "--assert", "1e-12", timeout=600, expect=1)
+    done = cluster.run_trainctl("parity", JOB, "--steps", "4", "--assert", "1e-12", timeout=600, expect=1)
 
     assert "the losses differ by up to" in done.stderr and "more than --assert 1.0e-12" in done.stderr
     assert "(the noise floor: the same sums in another order)" in done.stdout
