@@ -108,4 +108,6 @@ int64_t FindCount(absl::string_view text, absl::string_view name) {
   return -1;
 }
 
+int64_t ReadCount(const std::string& path, absl::string_view name) { return FindCount(ReadOrEmpty(path), name); }
+
 }  // namespace trainyard

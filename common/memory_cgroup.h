@@ -22,5 +22,7 @@ std::optional<int64_t> MemoryLeftIn(const std::string& cgroup);
 
 // The number after `name` in lines of "name number"; -1: there is none.
 int64_t FindCount(absl::string_view text, absl::string_view name);
+// That of the file at `path`; -1 also where it cannot be read.
+int64_t ReadCount(const std::string& path, absl::string_view name);
 
 }  // namespace trainyard

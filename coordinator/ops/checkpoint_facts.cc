@@ -196,8 +196,7 @@ void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
   if (job.generation().value() == 1 || restored_step <= told) return;
   turn.Notice(job, "warning",
               absl::StrCat("reports of steps ", told + 1, " to ", restored_step,
-                           " did not arrive: the group that made "
-                           "them was lost"));
+                           " did not arrive: the group that made them was lost"));
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {

@@ -121,18 +121,14 @@ RankPool& Pool() {
   return pool;
 }
 
-using Answer = std::map<std::string, int64_t>;
+using Answer = PoolNumbers;
 
 std::vector<Answer> RunAll(const MeshShape& mesh, const char* main, const Layout& layout) {
   auto results = Pool().Run({.mesh = mesh, .main = main, .arguments = layout.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
   std::vector<Answer> answers;
   for (const std::string& result : results.value_or(std::vector<std::string>{})) {
-    Answer& answer = answers.emplace_back();
-    std::istringstream in(result);
-    for (std::string line; std::getline(in, line);) {
-      answer[line.substr(0, line.find('='))] = std::stoll(line.substr(line.find('=') + 1));
-    }
+    answers.push_back(NumbersIn(result));
   }
   return answers;
 }

@@ -53,7 +53,7 @@ struct Question {
   }
 };
 
-using Answer = std::map<std::string, int64_t>;  // bytes
+using Answer = PoolNumbers;  // bytes
 
 int64_t Bytes(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; }
 int64_t Peak(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].peak_bytes; }
@@ -120,11 +120,7 @@ std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Qu
   EXPECT_TRUE(results.ok()) << results.status();
   std::vector<Answer> answers;
   for (const std::string& result : results.value_or(std::vector<std::string>{})) {
-    Answer& answer = answers.emplace_back();
-    std::istringstream in(result);
-    for (std::string line; std::getline(in, line);) {
-      answer[line.substr(0, line.find('='))] = std::stoll(line.substr(line.find('=') + 1));
-    }
+    answers.push_back(NumbersIn(result));
   }
   return answers;
 }

@@ -141,6 +141,15 @@ void RankPool::Stop() {
   folder_.reset();
 }
 
+PoolNumbers NumbersIn(const std::string& result) {
+  PoolNumbers numbers;
+  std::istringstream in(result);
+  for (std::string line; std::getline(in, line);) {
+    numbers[line.substr(0, line.find('='))] = std::stoll(line.substr(line.find('=') + 1));
+  }
+  return numbers;
+}
+
 absl::StatusOr<std::vector<std::string>> RankPool::Run(const PoolCase& one) {
   const int world = one.mesh.dp_replicate * one.mesh.dp_shard;
   if (world < 1 || world > size_) return absl::InvalidArgumentError(absl::StrCat("a world of ", world));

@@ -11,7 +11,9 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +50,10 @@ struct PoolCase {
   std::string arguments;
   absl::Duration limit = absl::Minutes(2);
 };
+
+// What a rank tells in lines of "name=number".
+using PoolNumbers = std::map<std::string, int64_t>;
+PoolNumbers NumbersIn(const std::string& result);
 
 class RankPool {
  public:

@@ -5,16 +5,6 @@
 #include "common/memory_cgroup.h"
 
 namespace trainyard::agent {
-namespace {
-
-constexpr size_t kFileBytes = 1 << 20;
-
-std::string ReadOrEmpty(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path, kFileBytes);
-  return text.ok() ? *std::move(text) : "";
-}
-
-}  // namespace
 
 MemoryKills CountMemoryKills(pid_t pid, const std::string& proc) {
   MemoryKills kills;
@@ -25,11 +15,11 @@ MemoryKills CountMemoryKills(pid_t pid, const std::string& proc) {
 MemoryKills CountAgain(const MemoryKills& before, const std::string& proc) {
   MemoryKills kills;
   kills.cgroup = before.cgroup;
-  kills.on_host = FindCount(ReadOrEmpty(JoinPath(proc, "vmstat")), "oom_kill");
+  kills.on_host = ReadCount(JoinPath(proc, "vmstat"), "oom_kill");
   if (kills.cgroup.empty()) return kills;
-  kills.in_cgroup = FindCount(ReadOrEmpty(JoinPath(kills.cgroup, "memory.events")), "oom_kill");
+  kills.in_cgroup = ReadCount(JoinPath(kills.cgroup, "memory.events"), "oom_kill");
   if (kills.in_cgroup < 0) {
-    kills.in_cgroup = FindCount(ReadOrEmpty(JoinPath(kills.cgroup, "memory.oom_control")), "oom_kill");
+    kills.in_cgroup = ReadCount(JoinPath(kills.cgroup, "memory.oom_control"), "oom_kill");
   }
   kills.limit_bytes = MemoryLimitOf(kills.cgroup);
   return kills;

@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/checkpoint/file_system.h"
+#include "tests/unit/checkpoint/forwarding_disk.h"
 
 namespace trainyard {
 
-class RecordingDisk final : public FileSystem {
+class RecordingDisk final : public ForwardingDisk {
  public:
   // Asked at every call of a file, with its words; an error is what the call comes to.
   std::function<absl::Status(const std::string& call)> on_call = [](const std::string&) { return absl::OkStatus(); };
@@ -28,13 +28,6 @@ class RecordingDisk final : public FileSystem {
     if (!file.ok()) return file.status();
     return std::make_unique<File>(*this, *std::move(file));
   }
-  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
-  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
-  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
-  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
-    return Real().RenameOrExchange(from, to);
-  }
-  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
 
  private:
   class File final : public WritableFile {

@@ -178,17 +178,8 @@ TEST_F(SettleTest, TemporaryFilesOfProcessesThatAreGone_AreSwept) {
 
 // What cannot be removed is no reason not to start: it is told, and swept another time.
 TEST_F(SettleTest, APartialThatCannotBeRemoved_IsTold) {
-  class Stubborn final : public FileSystem {
+  class Stubborn final : public ForwardingDisk {
    public:
-    absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-      return Real().Create(path);
-    }
-    absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
-    absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
-    absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
-    absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
-      return Real().RenameOrExchange(from, to);
-    }
     absl::Status RemoveAll(const std::string&) override { return absl::AlreadyExistsError("it is not empty"); }
   } disk;
   ASSERT_TRUE(MakeFolders(PartialPathOf(300, 3)).ok());

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "tests/unit/checkpoint/forwarding_disk.h"
 #include "tests/unit/temporary_folder.h"
-#include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/writer.h"
 
 namespace trainyard {
@@ -82,7 +82,7 @@ inline void FlipBit(const std::string& path, uint64_t at, int bit) {
 inline void FlipByte(const std::string& path, size_t at) { FlipBit(path, at, 5); }
 
 // A disk with room for so many bytes; what is removed makes no room again.
-class FullDisk final : public FileSystem {
+class FullDisk final : public ForwardingDisk {
  public:
   explicit FullDisk(int64_t room) : room_(room) {}
 
@@ -91,13 +91,6 @@ class FullDisk final : public FileSystem {
     if (!file.ok()) return file.status();
     return std::make_unique<File>(*this, *std::move(file), path);
   }
-  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
-  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
-  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
-  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
-    return Real().RenameOrExchange(from, to);
-  }
-  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
 
   void set_room(int64_t room) { room_ = room; }
 

@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // A disk whose files wait to be made until it is let go.
-class StuckDisk final : public FileSystem {
+class StuckDisk final : public ForwardingDisk {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
     if (stuck.exchange(false)) {
@@ -32,13 +32,6 @@ class StuckDisk final : public FileSystem {
     }
     return Real().Create(path);
   }
-  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
-  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
-  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
-  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
-    return Real().RenameOrExchange(from, to);
-  }
-  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
 
   std::atomic<bool> stuck = true;
   absl::Notification reached, go;

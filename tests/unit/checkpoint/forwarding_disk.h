@@ -1,0 +1,23 @@
+// The machine's file system, call by call: tests derive from it and change what they are about.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "worker/checkpoint/file_system.h"
+
+namespace trainyard {
+
+class ForwardingDisk : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override { return Real().Create(path); }
+  absl::Status MakeFolder(const std::string& path) override { return Real().MakeFolder(path); }
+  absl::Status SyncFolder(const std::string& path) override { return Real().SyncFolder(path); }
+  absl::Status SyncFile(const std::string& path) override { return Real().SyncFile(path); }
+  absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
+    return Real().RenameOrExchange(from, to);
+  }
+  absl::Status RemoveAll(const std::string& path) override { return Real().RemoveAll(path); }
+};
+
+}  // namespace trainyard
