@@ -18,6 +18,8 @@ namespace trainyard {
 // What is written; 1 is read too, which lacks `nonfinite` and `data.list`.
 inline constexpr int kManifestVersion = 2;
 inline constexpr char kManifestName[] = "manifest.json";
+// Of parameters rounded to a narrower type, beside the parameters: for other programs, nothing goes on from them.
+inline constexpr char kCopyRole[] = "copy";
 
 struct ManifestFile {
   std::string name = {};  // in the checkpoint's folder, without '/'
@@ -40,7 +42,7 @@ struct ManifestPiece {
 
 struct ManifestTensor {
   std::string name = {};  // of the parameter
-  std::string role = {};  // "parameter", "exp_avg", "exp_avg_sq"
+  std::string role = {};  // "parameter", "exp_avg", "exp_avg_sq", kCopyRole
   std::string dtype = {};
   std::vector<int64_t> shape = {};
   std::vector<ManifestPiece> pieces = {};

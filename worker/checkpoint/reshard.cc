@@ -43,7 +43,9 @@ struct NewFile {
 // Wide types first, so that each lies at a multiple of its element's size.
 std::vector<const ManifestTensor*> InOrder(const Manifest& manifest, const ReshardOptions& options) {
   std::vector<const ManifestTensor*> tensors;
-  for (const ManifestTensor& tensor : manifest.tensors) tensors.push_back(&tensor);
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.role != kCopyRole) tensors.push_back(&tensor);
+  }
   std::stable_sort(tensors.begin(), tensors.end(), [&](const ManifestTensor* a, const ManifestTensor* b) {
     return DtypeBytes(TypeIn(*a, options)) > DtypeBytes(TypeIn(*b, options));
   });
@@ -130,8 +132,9 @@ absl::Status CheckOptions(const Checkpoint& from, const ReshardOptions& options)
 
 uint64_t ReshardedBytes(const Manifest& manifest, const ReshardOptions& options) {
   uint64_t bytes = 0;
-  for (const ManifestTensor& tensor : manifest.tensors)
-    bytes += ElementsOf(tensor) * DtypeBytes(TypeIn(tensor, options));
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.role != kCopyRole) bytes += ElementsOf(tensor) * DtypeBytes(TypeIn(tensor, options));
+  }
   return bytes;
 }
 
@@ -151,6 +154,7 @@ absl::StatusOr<SavedCheckpoint> ReshardCheckpoint(const Checkpoint& from, const 
 
   manifest.files.clear();
   manifest.nonfinite.clear();
+  std::erase_if(manifest.tensors, [](const ManifestTensor& tensor) { return tensor.role == kCopyRole; });
   PiecesByTensor pieces;
   if (options.ranks == 0) {
     for (const NewFile& file : WholeFiles(from.manifest(), options)) {

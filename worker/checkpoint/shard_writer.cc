@@ -100,7 +100,7 @@ class ShardWriter::HashedFile {
 };
 
 std::string ShardTensorName(absl::string_view role, absl::string_view name) {
-  return role == "parameter" ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
+  return role == "parameter" || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
 }
 
 std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,

@@ -119,6 +119,7 @@ struct TrainConfig {
   bool allow_data_change = false;
   bool checkpoint_full = false;  // weights lie whole in one file
   bool checkpoint_full_optimizer = false;
+  std::string checkpoint_copy = {};  // 16-bit type of a copy of the weights, as in safetensors; empty: none
   double checkpoint_timeout_s = 1800;
   uint64_t checkpoint_write_bytes_per_s = 0;  // 0: no limit
 };

@@ -27,6 +27,7 @@ struct SaveTask {
   struct File {
     std::string name = {};
     std::vector<SaveRange> ranges = {};
+    bool derived = false;  // made of what is in the others: nothing goes on from it
   };
   std::vector<File> files = {};
   std::vector<SaveRange> witnessed = {};   // hashed alone

@@ -44,15 +44,16 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   ASSIGN_OR_RETURN(
       std::unique_ptr<ShardWriter> shard,
       ShardWriter::Create(work.task.folder, file.name, std::move(entries), file_system, std::move(options)));
+  const bool proven = !work.proofs.empty() && !file.derived;
   for (size_t i : order) {
     const SaveRange& range = file.ranges[i];
-    RETURN_IF_ERROR(
-        shard->Append({range.bytes, BytesOf(range)}, work.proofs.empty() ? nullptr : &work.proofs[index][i]));
+    RETURN_IF_ERROR(shard->Append({range.bytes, BytesOf(range)}, proven ? &work.proofs[index][i] : nullptr));
   }
   ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
-  std::move(written.nonfinite.begin(), written.nonfinite.end(), std::back_inserter(part.nonfinite));
+  // What is beyond the range of a copy's type is whole all the same where it was copied from.
+  if (!file.derived) std::move(written.nonfinite.begin(), written.nonfinite.end(), std::back_inserter(part.nonfinite));
   return absl::OkStatus();
 }
 
@@ -106,8 +107,9 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
   CheckpointPart index{.save = work.task.save, .rank = work.task.rank, .witnessed = work.witnessed};
   std::vector<std::vector<EntryProof>> proofs;
   for (const SaveTask::File& file : work.task.files) {
-    index.files.push_back({.name = file.name, .bytes = work.buffer->bytes()});
     std::vector<EntryProof>& of_file = proofs.emplace_back();
+    if (file.derived) continue;
+    index.files.push_back({.name = file.name, .bytes = work.buffer->bytes()});
     for (const SaveRange& range : file.ranges) {
       const TensorHeader& tensor = range.entry.tensor;
       if (range.stays) return absl::UnimplementedError("a part of the state was not copied into it");

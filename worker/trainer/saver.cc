@@ -2,7 +2,9 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -171,15 +173,11 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
                 .folder = PartialPath(config_.checkpoint_dir, step, save.generation),
                 .copies = !waited,
                 .may_write = parts_.check_fence};
-  if (commits_ != nullptr) {
-    begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
-    begun->commit.tensors = StateHeaders(parts_.strategy);
-  }
-  if (shares_ && !waited) task.more = ManifestText(MakeSaveHead(parts_.order, parts_.strategy, step, position));
-  if (config_.checkpoint_full) {
-    RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, config_.checkpoint_full_optimizer, parts_.order.rank == 0, task))
-        << "while saving step " << step;
-  }
+  const bool shares = shares_ && !waited;
+  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
+  if (shares) task.more = ManifestText(begun->commit.head);
+  if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
+  RETURN_IF_ERROR(Gather(task)) << "while saving step " << step;
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
                                                                : StateRoles::kOptimizer;
@@ -188,6 +186,28 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   under_way_ = std::move(begun);
   policy_.Began(step, waited && copies_);
   thread_.Begin(std::move(task));
+  return absl::OkStatus();
+}
+
+std::vector<TensorHeader> Saver::TensorsOfSave() const {
+  std::vector<TensorHeader> tensors = StateHeaders(parts_.strategy);
+  std::vector<TensorHeader> copies = CopyHeaders(parts_.strategy, config_.checkpoint_copy);
+  std::move(copies.begin(), copies.end(), std::back_inserter(tensors));
+  return tensors;
+}
+
+absl::Status Saver::Gather(SaveTask& task) {
+  const WholeFiles wanted{.parameters = config_.checkpoint_full,
+                          .optimizer = config_.checkpoint_full && config_.checkpoint_full_optimizer,
+                          .copy_dtype = config_.checkpoint_copy};
+  if (!wanted.any()) return absl::OkStatus();
+  const bool told = !gathered_.beyond_range().empty();
+  RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, wanted, parts_.order.rank == 0, task));
+  if (!told && !gathered_.beyond_range().empty()) {
+    parts_.log << "warning: a value of " << gathered_.beyond_range()
+               << " is beyond the range of checkpoint.weights_copy and infinite there; bf16 has the range of fp32"
+               << std::endl;
+  }
   return absl::OkStatus();
 }
 

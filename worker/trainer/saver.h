@@ -112,6 +112,8 @@ class Saver {
   absl::StatusOr<int> CountLacking(bool lacks);
   SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
+  std::vector<TensorHeader> TensorsOfSave() const;
+  absl::Status Gather(SaveTask& task);
   void Settle(uint64_t step, const SavePolicy::Heard& heard);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);

@@ -221,6 +221,8 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   config.allow_data_change = spec.checkpoint().allow_data_change();
   config.checkpoint_full = spec.checkpoint().format() == v1::CHECKPOINT_FORMAT_FULL;
   config.checkpoint_full_optimizer = spec.checkpoint().full_optimizer();
+  if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_BF16) config.checkpoint_copy = "BF16";
+  if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_FP16) config.checkpoint_copy = "F16";
   if (spec.checkpoint().has_timeout_s()) config.checkpoint_timeout_s = spec.checkpoint().timeout_s();
   config.checkpoint_write_bytes_per_s = spec.checkpoint().write_bytes_per_s();
   return config;

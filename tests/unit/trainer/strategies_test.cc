@@ -18,7 +18,9 @@
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/checkpoint/catalog.h"
+#include "worker/checkpoint/dtype_convert.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/reshard.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
@@ -163,6 +165,55 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
       order.world_size = order.local_world_size = 2;
       order.config.parallel.strategy = "zero2";
       order.config.parallel.shard = 0;
+      const std::vector<StepRecord> found = Run(order)->links[0]->steps();
+      ASSERT_THAT(found, SizeIs(2));
+      for (size_t i = 0; i < 2; ++i) ExpectNear(found[i].loss, alone->links[0]->steps()[2 + i].loss);
+    }
+  }
+}
+
+// Beside whatever the format is; nothing goes on from it.
+TEST_F(StrategiesTest, WeightsCopy_IsEveryParameterWhole_RoundedToItsType) {
+  const auto alone = Run(Order("alone", {"ddp", 1}, 4));
+  for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"ddp", 2}, Layout{"zero1", 3}}) {
+    for (const bool full : {false, true}) {
+      StartOrder order = Order(absl::StrCat(layout.strategy, full), layout, 2);
+      order.config.checkpoint_every = 1;
+      order.config.checkpoint_full = full;
+      order.config.checkpoint_copy = full ? "F16" : "BF16";
+      Run(order);
+
+      const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(2));
+      auto checkpoint = Checkpoint::Open(path);
+      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+      auto copy = SafetensorsFile::Open(JoinPath(path, full ? "weights-fp16.safetensors" : "weights-bf16.safetensors"));
+      ASSERT_TRUE(copy.ok()) << copy.status();
+      size_t parameters = 0;
+      for (const ManifestTensor& tensor : (*checkpoint)->manifest().tensors) {
+        if (tensor.role != kParameterRole) continue;
+        ++parameters;
+        const TensorInfo* found = (*copy)->Find(tensor.name);
+        ASSERT_TRUE(found != nullptr && found->shape == tensor.shape) << tensor.name;
+        EXPECT_EQ(found->dtype, order.config.checkpoint_copy);
+        auto read = [&](const char* role, const std::string& dtype) {
+          std::string bytes(CountElements(tensor.shape).value() * DtypeBytes(dtype), '\0');
+          EXPECT_EQ((*checkpoint)->ReadTensor(role, tensor.name, dtype, tensor.shape, {bytes.data(), bytes.size()}),
+                    absl::OkStatus());
+          return bytes;
+        };
+        EXPECT_EQ(read(kCopyRole, found->dtype),
+                  ConvertValues(read(kParameterRole, tensor.dtype), tensor.dtype, found->dtype));
+      }
+      EXPECT_THAT((*copy)->tensors(), SizeIs(parameters));
+      auto resharded =
+          ReshardCheckpoint(**checkpoint, {}, JoinPath(order.config.checkpoint_dir, "resharded"), FileSystem::Real());
+      ASSERT_TRUE(resharded.ok()) << resharded.status();
+      for (const ManifestTensor& tensor : Checkpoint::Open(resharded->path).value()->manifest().tensors) {
+        EXPECT_NE(tensor.role, kCopyRole) << "a copy is no state";
+      }
+
+      order.resume = true;
+      order.config.steps = 4;
       const std::vector<StepRecord> found = Run(order)->links[0]->steps();
       ASSERT_THAT(found, SizeIs(2));
       for (size_t i = 0; i < 2; ++i) ExpectNear(found[i].loss, alone->links[0]->steps()[2 + i].loss);
