@@ -65,6 +65,10 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   v1::CoordinatorMessage message;
   v1::DesiredState& desired = *message.mutable_desired();
   desired.set_revision(host.record.revision());
+  // A job that is paused goes on from the disk: others may need the memory meanwhile.
+  for (const JobId& id : host.jobs) {
+    if (state.jobs.at(id).state() != v1::JOB_STATE_PAUSED) desired.add_jobs(id.value());
+  }
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
     auto on = job.ranks_on.find(host.name);

@@ -246,6 +246,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     job.unconfirmed.clear();
     job.head().set_unreachable(false);
   }
+  if (to == v1::JOB_STATE_PAUSED) PushAll(job);
   if (to == v1::JOB_STATE_QUEUED) {
     state.queue.insert(job.record.submit_index());
     job.waiting_since = now;

@@ -29,7 +29,9 @@ bool HoldsSlot(const Rank& rank) { return !rank.ended(); }
 void ForgetGeneration(Turn& turn, Job& job) {
   for (const auto& [name, ranks] : job.ranks_on) {
     auto host = turn.state.hosts.find(name);
-    if (host != turn.state.hosts.end()) host->second.jobs.erase(job.id);
+    if (host == turn.state.hosts.end()) continue;
+    host->second.jobs.erase(job.id);
+    turn.Push(name);  // a host that has no part in the next generation keeps nothing of the job
   }
   for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
     turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -264,6 +265,8 @@ class Cluster:
             program.popen.wait(10)
         processes.kill_descendants()
         wait_until(lambda: not processes.descendants(), "every process of the test is gone", 10)
+        for folder in memory_folders(self.folder):
+            shutil.rmtree(folder)
 
 
 class JobView:
@@ -275,6 +278,20 @@ class JobView:
 
     def pid_of(self, rank):
         return next((status.pid for status in self.job.ranks if status.rank == rank), 0)
+
+
+def state_of(memory_folder):
+    """The state folder of the daemon whose folder in shared memory this is."""
+    try:
+        return (memory_folder / "daemon").read_text().splitlines()[1]
+    except (FileNotFoundError, IndexError):  # it is being made or removed
+        return ""
+
+
+def memory_folders(below):
+    """Folders in shared memory of daemons whose state folder lies below this."""
+    return [folder for folder in pathlib.Path("/dev/shm").glob(f"trainyard-{os.getuid()}-*")
+            if state_of(folder).startswith(f"{below}/")]
 
 
 def trainers():

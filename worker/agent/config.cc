@@ -39,6 +39,8 @@ struct Flags {
   std::string health;
   bool metrics_given = false;  // perhaps as nothing, which means something
   bool health_given = false;
+  std::string snapshots;
+  bool snapshots_given = false;
   std::vector<std::string> labels;
   bool allow_plaintext = false;
 };
@@ -52,6 +54,10 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7072); empty: none");
   app.add_option("--health", flags.health,
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
+  app.add_option(
+      "--snapshots", flags.snapshots,
+      "folder of a file system in memory, where what trainers copy for saves outlives them (default /dev/shm); "
+      "empty: none");
   app.add_option("--label", flags.labels, "rack=r1, switch=s1 or words of your own; once each")->take_all();
   app.add_option("--config", flags.file, "file of these settings in YAML; flags win");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
@@ -81,6 +87,7 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
   if (flags.allow_plaintext) config->set_allow_plaintext(true);
   if (flags.metrics_given) config->set_metrics(flags.metrics);
   if (flags.health_given) config->set_health(flags.health);
+  if (flags.snapshots_given) config->set_snapshots(flags.snapshots);
   if (!flags.labels.empty()) config->clear_labels();
   for (const std::string& label : flags.labels) config->add_labels(label);
   set("slots", "--slots", flags.slots);
@@ -186,6 +193,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
     app.parse(argc, argv);
     flags.metrics_given = app.count("--metrics") > 0;
     flags.health_given = app.count("--health") > 0;
+    flags.snapshots_given = app.count("--snapshots") > 0;
   } catch (const CLI::CallForVersion& version) {
     config.answer = absl::StrCat(version.what(), "\n");
     return config;
@@ -220,6 +228,11 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   CheckCoordinator(file, &problems);
   config.metrics = file.metrics();
   config.health = file.health();
+  config.snapshots = file.snapshots();
+  if (!config.snapshots.empty() && config.snapshots[0] != '/') {
+    problems.push_back(
+        absl::StrCat("snapshots: expected an absolute path, or nothing, found '", config.snapshots, "'"));
+  }
   TakeLabels(file, &config, &problems);
   CheckListen("metrics", config.metrics, file.allow_plaintext(), &problems);
   CheckListen("health", config.health, file.allow_plaintext(), &problems);

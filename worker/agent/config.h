@@ -17,8 +17,9 @@ struct Config {
   std::string name;
   std::string state;  // absolute
   uint64_t log_bytes_per_rank = 64 << 20;
-  std::string metrics;  // host:port; empty: none
-  std::string health;   // host:port; empty: none
+  std::string metrics;    // host:port; empty: none
+  std::string health;     // host:port; empty: none
+  std::string snapshots;  // folder of a file system in memory; empty: none
   std::vector<std::pair<std::string, std::string>> labels;
   LoggingOptions logging;
   std::string programs;  // folder of trainyard-shim and trainyard-trainer: where the daemon itself lies

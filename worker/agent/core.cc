@@ -103,7 +103,7 @@ void Core::LeaveWhenIdle() {
   if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
   left_ = true;
   SayInfo("let go, and neither a trainer nor the coordinator is left: leaving");
-  Emit(Leave{0});
+  Emit(Leave{.exit_code = 0, .with_trainers = true});
 }
 
 void Core::LeaveWhenDue() {
@@ -118,7 +118,7 @@ void Core::LeaveWhenDue() {
     return;
   }
   left_ = true;
-  Emit(Leave{0});
+  Emit(Leave{.exit_code = 0, .with_trainers = *leaving_ != Leaving::kStayingTrainers});
 }
 
 CoreStats Core::stats() const {

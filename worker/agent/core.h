@@ -145,6 +145,7 @@ class Core {
   void StartTrainer(Trainer& trainer);
   void TellDecisions(const Trainer& trainer, uint32_t threads);
   void WantLogs(const v1::DesiredState& desired);
+  void WantSnapshots(const v1::DesiredState& desired);
   absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
   void SettleRevision();
 
@@ -190,7 +191,8 @@ class Core {
   const CoreOptions options_;
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
-  std::set<GroupId> groups_;  // whose values are served
+  std::set<GroupId> groups_;                            // whose values are served
+  std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: nobody has said yet
   absl::Time sample_at_ = absl::InfinitePast();
   std::set<std::string> examined_;                              // requests that were taken up
   std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // that are asked for, by request id

@@ -29,6 +29,7 @@ void Core::On(DesiredStateReceived event) {
   hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());  // what was wanted never came here
   DropTrainers(wanted);
   EndGroups(wanted);
+  WantSnapshots(desired);
   for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
   WantLogs(desired);
   WantExaminations(desired);
@@ -145,6 +146,14 @@ absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
   }
   desired->set_data_address(*address);
   return absl::OkStatus();
+}
+
+void Core::WantSnapshots(const v1::DesiredState& desired) {
+  std::set<std::string> jobs(desired.jobs().begin(), desired.jobs().end());
+  for (const v1::DesiredTrainer& trainer : desired.trainers()) jobs.insert(trainer.key().job_id());
+  if (snapshot_jobs_ == jobs) return;
+  snapshot_jobs_ = jobs;
+  Emit(KeepSnapshots{std::move(jobs)});
 }
 
 void Core::WantLogs(const v1::DesiredState& desired) {

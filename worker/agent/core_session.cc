@@ -69,7 +69,7 @@ void Core::On(Welcomed event) {
   if (absl::Status agreed = CheckProtocol(welcome); !agreed.ok()) {
     left_ = true;
     Emit(Say{Say::Level::kError, absl::StrCat(agreed.message(), ". Trainers stay.")});
-    return Emit(Leave{1});
+    return Emit(Leave{.exit_code = 1});
   }
   stream_ = Stream::kUp;
   failed_dials_ = 0;
@@ -228,7 +228,7 @@ void Core::On(SessionEnded event) {
     left_ = true;
     Emit(Say{Say::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
                                               " refuses this daemon: ", text, ". Trainers stay.")});
-    Emit(Leave{1});
+    Emit(Leave{.exit_code = 1});
     return;
   }
   // Said once a reason, not once an attempt.

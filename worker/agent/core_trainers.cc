@@ -130,6 +130,10 @@ void Core::On(ProcessEnded event) {
   }
   SayInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
   trainer.exited = std::move(event.exited);
+  // What it made after the last look.
+  if (snapshot_jobs_.has_value() && !snapshot_jobs_->contains(trainer.id.job.value())) {
+    Emit(KeepSnapshots{*snapshot_jobs_});
+  }
 }
 
 // Everything it said comes first: its link has ended, or was given time to.

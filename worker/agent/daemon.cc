@@ -35,6 +35,7 @@ Daemon::~Daemon() {
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
   paths_.reset();
+  memory_.reset();
   disk_.reset();
   logs_.reset();
   links_.reset();
@@ -67,6 +68,23 @@ absl::Status Daemon::PrepareFolders() {
         absl::StrCat("socket path ", socket_, " is longer than ", limits::kSocketPathBytes));
   }
   return absl::OkStatus();
+}
+
+void Daemon::TakeSnapshotFolder() {
+  memory_ = std::make_unique<TaskThread>();
+  const SnapshotFolderOptions options = {
+      .root = config_.snapshots, .state = config_.state, .is_private = config_.lifeline_fd >= 0};
+  if (!config_.snapshots.empty()) {
+    absl::StatusOr<std::unique_ptr<SnapshotFolder>> folder = SnapshotFolder::Take(options);
+    if (folder.ok()) snapshots_ = *std::move(folder);
+    if (!folder.ok()) {
+      spdlog::warn("what trainers copy for saves does not outlive them: {}", std::string(folder.status().message()));
+    }
+  }
+  memory_->Post([options, path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
+    RemoveForsakenFolders(options, path);
+    return nullptr;
+  });
 }
 
 std::string Daemon::ReadCluster() const {
@@ -124,6 +142,7 @@ absl::Status Daemon::StartEndpoints() {
 
 absl::Status Daemon::Start() {
   RETURN_IF_ERROR(PrepareFolders());
+  TakeSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
   RETURN_IF_ERROR(StartEndpoints());
 
@@ -138,6 +157,7 @@ absl::Status Daemon::Start() {
                           .shim = JoinPath(config_.programs, "trainyard-shim"),
                           .trainer = JoinPath(config_.programs, "trainyard-trainer"),
                           .link = socket_,
+                          .snapshots = snapshots_ == nullptr ? "" : snapshots_->path(),
                           .lifeline_fd = config_.lifeline_fd,
                           .log_bytes_per_rank = config_.log_bytes_per_rank,
                           .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
@@ -160,6 +180,7 @@ absl::Status Daemon::Start() {
 
 int Daemon::AwaitEnd() {
   thread_.join();
+  if (leaves_with_trainers_ && snapshots_ != nullptr) snapshots_->Remove();
   return *exit_code_;
 }
 
@@ -276,6 +297,19 @@ void Daemon::Do(RememberCluster& effect) {
     return nullptr;
   });
   if (!taken) spdlog::warn("the disk of {} does not answer: this host's cluster is not written down", config_.state);
+}
+
+void Daemon::Do(KeepSnapshots& effect) {
+  if (snapshots_ == nullptr || !snapshots_->Want(std::move(effect.jobs))) return;
+  memory_->Post([folder = snapshots_]() -> std::function<void()> {
+    folder->Sweep();
+    return nullptr;
+  });
+}
+
+void Daemon::Do(Leave& effect) {
+  exit_code_ = effect.exit_code;
+  leaves_with_trainers_ = effect.with_trainers;
 }
 
 void Daemon::Do(Say& effect) {

@@ -28,6 +28,7 @@
 #include "worker/agent/process_probe.h"
 #include "worker/agent/process_table.h"
 #include "worker/agent/session.h"
+#include "worker/agent/snapshot_folder.h"
 #include "worker/agent/task_thread.h"
 #include "worker/agent/value_cache.h"
 #include "worker/agent/value_relay.h"
@@ -66,6 +67,7 @@ class Daemon {
   absl::Status StartEndpoints();
   StackAnswer AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
   void LookAtDisk();
+  void TakeSnapshotFolder();
   void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
@@ -89,20 +91,23 @@ class Daemon {
   void Do(StopLogs& effect) { logs_->Stop(effect.request_id); }
   void Do(ForgetLogs& effect) { logs_->Remove(effect.request_id); }
   void Do(RememberCluster& effect);
+  void Do(KeepSnapshots& effect);
   void Do(Say& effect);
-  void Do(Leave& effect) { exit_code_ = effect.exit_code; }
+  void Do(Leave& effect);
 
   const Config config_;
   Clock& clock_;
   std::string ranks_;   // folder of rank folders
   std::string socket_;  // the trainers' way in
   std::unique_ptr<FileLock> lock_;
+  std::shared_ptr<SnapshotFolder> snapshots_;  // null: none
 
   EventQueue events_;
 
   // The event thread's own.
   std::unique_ptr<Core> core_;
   std::optional<int> exit_code_;
+  bool leaves_with_trainers_ = false;
 
   // In the order of their dependence: later ones call earlier ones, and all of them post events.
   ValueCache cache_;
@@ -125,6 +130,7 @@ class Daemon {
   const std::shared_ptr<DiskLook> disk_look_ = std::make_shared<DiskLook>();
   std::unique_ptr<TaskThread> disk_;
   std::unique_ptr<TaskThread> paths_;
+  std::unique_ptr<TaskThread> memory_;  // a large file there takes a while to go
   std::thread thread_;
 };
 

@@ -34,6 +34,7 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
     if (const char* value = options.lookup(name); value != nullptr) set(name, value);
   }
   set("TRAINYARD_TOKEN", options.token);
+  if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
   // Ranks share the cores: threads that wait must sleep, not spin.
   set("OMP_NUM_THREADS", options.threads);
   set("MKL_NUM_THREADS", options.threads);

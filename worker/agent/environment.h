@@ -13,6 +13,7 @@ namespace trainyard::agent {
 struct EnvironmentOptions {
   uint32_t threads = 1;
   std::string token;
+  std::string snapshots = {};  // folder in memory for what is copied for saves; empty: none
   // The daemon's own variable of this name; null: not set.
   std::function<const char*(const char* name)> lookup;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -200,6 +201,10 @@ struct ForgetLogs {
 struct RememberCluster {
   std::string cluster_id;
 };
+// What trainers of other jobs have left in memory is removed.
+struct KeepSnapshots {
+  std::set<std::string> jobs;
+};
 struct Say {
   enum class Level { kInfo, kWarning, kError };
   Level level;
@@ -207,10 +212,11 @@ struct Say {
 };
 struct Leave {
   int exit_code;
+  bool with_trainers = false;  // nothing of them stays
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
                             SampleProcesses, ExamineProcess, LookForPath, MarkTold, AdmitTrainer, SealGroup, EndGroup,
-                            StartLogs, StopLogs, ForgetLogs, RememberCluster, Say, Leave>;
+                            StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Say, Leave>;
 
 }  // namespace trainyard::agent

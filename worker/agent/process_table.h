@@ -31,10 +31,11 @@
 namespace trainyard::agent {
 
 struct ProcessTableOptions {
-  std::string ranks;    // the folder of rank folders
-  std::string shim;     // absolute path of trainyard-shim
-  std::string trainer;  // absolute path of the trainer
-  std::string link;     // path of the daemon's socket
+  std::string ranks;           // the folder of rank folders
+  std::string shim;            // absolute path of trainyard-shim
+  std::string trainer;         // absolute path of the trainer
+  std::string link;            // path of the daemon's socket
+  std::string snapshots = {};  // folder in memory for what trainers copy for saves; empty: none
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
   // Told of what is kept, on the table's thread, whenever something was added to it for good.

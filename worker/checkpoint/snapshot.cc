@@ -79,7 +79,9 @@ absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
   const uint64_t all = kHeaderBytes + bytes;
   // Taken now: what runs out later would be a SIGBUS in the middle of a copy.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(all));
+  int error;
+  do error = posix_fallocate(fd, 0, static_cast<off_t>(all));
+  while (error == EINTR);  // a signal, of which SA_RESTART does not help here
   void* data = error == 0 ? mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
   if (data == MAP_FAILED) {
     absl::Status failed =

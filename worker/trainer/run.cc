@@ -37,7 +37,6 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   absl::StatusOr<TrainResult> result = trainer.Run();
   step = trainer.step();
   RETURN_IF_ERROR(result);
-  trainer.saver().DropSnapshots();
   link.ReportProgress(Phase::kEnded, result->step);
   if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
   finished_fact = link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});

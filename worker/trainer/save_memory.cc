@@ -92,9 +92,10 @@ SaveRoom DecideSaveRoom(const SaveRoomFacts& facts) {
                    Megabytes(2 * one));
   if (facts.folder_bytes < 0) {
     room.why_not_shared = "there is no folder in shared memory for them";
-  } else if (2 * one > static_cast<uint64_t>(facts.folder_bytes)) {
-    room.why_not_shared = absl::StrCat(needed, ", and in shared memory (/dev/shm) ",
-                                       Megabytes(static_cast<uint64_t>(facts.folder_bytes)), " are free");
+  } else if (2 * one > static_cast<uint64_t>(facts.folder_bytes) / 2) {
+    room.why_not_shared =
+        absl::StrCat(needed, ", and in shared memory (/dev/shm) ", Megabytes(static_cast<uint64_t>(facts.folder_bytes)),
+                     " are free, of which half may be taken");
   } else if (known && 2 * one >= may_take) {
     room.why_not_shared = absl::StrCat(needed, ", and ", Megabytes(static_cast<uint64_t>(facts.available_bytes)),
                                        " of memory can be had, of which half may be taken");

@@ -95,6 +95,8 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     RETURN_IF_ERROR(CheckFence());
     saver_.Tend();
   }
+  // What could not be saved is nowhere else.
+  if (!unsaved_) saver_.DropSnapshots();
   return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
 }
 
@@ -301,6 +303,7 @@ absl::Status Trainer::SaveAndLeave() {
   const uint64_t stop = leave_ && step_ < config_.steps ? unless_unsaved_ : 0;
   ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
   leave_ = stop == 0 || saved;
+  unsaved_ = !saved;
   if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
   if (!leave_ && step_ < config_.steps) return absl::OkStatus();
   link_.ReportProgress(Phase::kLeaving, step_);

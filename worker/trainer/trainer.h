@@ -83,6 +83,7 @@ class Trainer {
   std::optional<int64_t> bad_micro_batch_;  // of this step: the first of this rank's whose loss was not finite
   uint64_t num_skipped_ = 0;                // steps without an update in a row
   bool leave_ = false;
+  bool unsaved_ = false;         // the last step, which was to be saved
   uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as told last

@@ -149,6 +149,13 @@ TEST(WorkerConfig, AllowPlaintext_AllowsEveryAddress) {
   EXPECT_EQ(Read({"--coordinator", "[::1]:7070"}).status(), absl::OkStatus());
 }
 
+TEST(WorkerConfig, Snapshots_GoIntoMemoryUnlessTheyAreTakenOut) {
+  EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1"})->snapshots, "/dev/shm");
+  EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1", "--snapshots", ""})->snapshots, "");
+  EXPECT_THAT(std::string(Read({"--coordinator", "127.0.0.1:1", "--snapshots", "shm"}).status().message()),
+              HasSubstr("snapshots: expected an absolute path, or nothing, found 'shm'"));
+}
+
 TEST(WorkerConfig, Version_IsAnAnswer) {
   absl::StatusOr<Config> config = Read({"--version"});
 
@@ -164,15 +171,15 @@ TEST(TrainerEnvironment, HoldsWhatARankNeedsAndNothingElse) {
   desired.set_local_world_size(2);
   std::map<std::string, std::string> own = {{"HOME", "/home/a"}, {"SECRET", "x"}, {"LD_LIBRARY_PATH", "/opt/lib"}};
 
-  std::vector<std::string> variables =
-      TrainerEnvironment(desired, {.threads = 4, .token = "abc", .lookup = [&](const char* name) -> const char* {
-                                     auto at = own.find(name);
-                                     return at == own.end() ? nullptr : at->second.c_str();
-                                   }});
+  std::vector<std::string> variables = TrainerEnvironment(
+      desired, {.threads = 4, .token = "abc", .snapshots = "/m/d", .lookup = [&](const char* name) -> const char* {
+                  auto at = own.find(name);
+                  return at == own.end() ? nullptr : at->second.c_str();
+                }});
 
-  for (const char* expected :
-       {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4", "MKL_NUM_THREADS=4",
-        "OMP_WAIT_POLICY=PASSIVE", "RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"}) {
+  for (const char* expected : {"HOME=/home/a", "LD_LIBRARY_PATH=/opt/lib", "TRAINYARD_TOKEN=abc", "OMP_NUM_THREADS=4",
+                               "MKL_NUM_THREADS=4", "OMP_WAIT_POLICY=PASSIVE", "RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1",
+                               "LOCAL_WORLD_SIZE=2", "TRAINYARD_SNAPSHOTS=/m/d"}) {
     EXPECT_THAT(variables, Contains(expected));
   }
   EXPECT_THAT(variables, Contains(StartsWith("PATH=/")));

@@ -129,6 +129,7 @@ TEST_F(RunningTrainerTest, Leaving_TouchesNoTrainer) {
   driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
 
   EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
+  EXPECT_FALSE(driver_.Last<Leave>()[0].with_trainers) << "what they have in memory stays, too";
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
@@ -146,7 +147,8 @@ TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
   driver_.Handle(driver_.Killed(Rank(0)));
   driver_.Handle(LinkClosed{kLink1});
   driver_.Handle(FactsAcknowledged{2});
-  EXPECT_THAT(driver_.All<Leave>(), SizeIs(1));
+  ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
+  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
 }
 
 TEST_F(RunningTrainerTest, SecondSignal_EndsThePatience) {
@@ -164,7 +166,8 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsAndLeavesWhenAllAreGone) {
 
   driver_.Handle(driver_.Killed(Rank(0)));
 
-  EXPECT_THAT(driver_.All<Leave>(), SizeIs(1));
+  ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
+  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
 }
 
 TEST_F(RunningTrainerTest, DaemonThatWasLetGo_LeavesOnceTrainersAndCoordinatorAreGone_AndServesUntilThen) {
@@ -184,6 +187,7 @@ TEST_F(RunningTrainerTest, DaemonThatWasLetGo_LeavesOnceTrainersAndCoordinatorAr
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
   EXPECT_EQ(driver_.All<Leave>()[0].exit_code, 0);
+  EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
 }
 
 TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {

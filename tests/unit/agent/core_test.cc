@@ -108,6 +108,40 @@ TEST(AgentCore, JobIdThatIsAPath_IsNotStarted) {
   EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
 }
 
+TEST(AgentCore, Snapshots_AreKeptOfJobsThatAreNotOver_AlsoBetweenTheirGroups) {
+  CoreDriver driver;
+  driver.Attach();
+  EXPECT_THAT(driver.All<KeepSnapshots>(), IsEmpty()) << "nobody has said which jobs there are";
+  DesiredStateReceived state = driver.State(1, {Desired(Rank(0))});
+  state.desired.add_jobs("other234");
+  driver.Handle(state);
+  EXPECT_THAT(driver.Last<KeepSnapshots>().at(0).jobs, ElementsAre(kJob, "other234"));
+  driver.Handle(ProcessStarted{Rank(0), 1});
+
+  state = driver.State(2, {});
+  state.desired.add_jobs(kJob);
+  driver.Handle(state);
+  EXPECT_THAT(driver.Last<KeepSnapshots>().at(0).jobs, ElementsAre(kJob));
+  driver.Handle(driver.Killed(Rank(0)));
+  EXPECT_THAT(driver.Last<KeepSnapshots>(), IsEmpty());
+  driver.Handle(driver.State(3, {}));
+  EXPECT_THAT(driver.Last<KeepSnapshots>().at(0).jobs, IsEmpty());
+  driver.Handle(driver.State(4, {}));
+  EXPECT_THAT(driver.Last<KeepSnapshots>(), IsEmpty()) << "nothing has changed";
+}
+
+TEST(AgentCore, Snapshots_ThatATrainerOfNoJobLeaves_AreLookedForAtItsEnd) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {Desired(Rank(0))}));
+  driver.Handle(ProcessStarted{Rank(0), 1});
+  driver.Handle(driver.State(2, {}));
+
+  driver.Handle(driver.Killed(Rank(0)));
+
+  EXPECT_THAT(driver.Last<KeepSnapshots>().at(0).jobs, IsEmpty());
+}
+
 TEST(AgentCore, OlderRevision_IsIgnored) {
   CoreDriver driver;
   driver.Attach();

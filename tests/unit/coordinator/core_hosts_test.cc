@@ -168,6 +168,7 @@ TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
     EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
     EXPECT_EQ(job.ranks(0).host(), "w2");
     EXPECT_EQ(job.restarts(), 1u);
+    EXPECT_EQ(first.desired().jobs_size(), 0) << "it has no part in the job any more";
 
     second.Tell(Key(kJob, 2, 0), fact);
     harness.Advance(absl::Seconds(1));

@@ -40,6 +40,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeGoesOnFromTheSave
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
   EXPECT_EQ(one.Get().reason(), "paused: night");
+  EXPECT_EQ(one.host.desired().jobs_size(), 0) << "others may need the memory";
   EXPECT_TRUE(one.harness.Pause(kJob).status.ok()) << "pausing a paused job is no error";
   one.harness.Submit(MakeSpec(2), "job0000two2");
   EXPECT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "its slots are free";

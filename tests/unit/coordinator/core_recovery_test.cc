@@ -7,6 +7,7 @@ namespace trainyard {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kJob[] = "job00000001";
@@ -33,6 +34,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   EXPECT_EQ(one.Get().reason(),
             "rank 1 on w1 was killed by signal 9 (SIGKILL); restarting from step 4 (restart 1 of 10)");
   EXPECT_EQ(one.host.desired().trainers_size(), 0);
+  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "what its trainers left in memory is of use";
   one.host.Apply(false);
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
@@ -48,6 +50,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   one.host.Finish(Key(kJob, 2, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and told once";
+  EXPECT_EQ(one.host.desired().jobs_size(), 0);
 }
 
 TEST(CoreRecovery, RestartsUsedUp_FailsWithTheCause) {

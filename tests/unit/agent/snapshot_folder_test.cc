@@ -1,0 +1,151 @@
+#include "worker/agent/snapshot_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "common/files.h"
+#include "tests/unit/temporary_folder.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+class SnapshotFolderTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
+    auto taken = SnapshotFolder::Take(Options(state, is_private));
+    if (taken.ok()) RemoveForsakenFolders(Options(state, is_private), (*taken)->path());
+    return taken;
+  }
+  SnapshotFolderOptions Options(const std::string& state, bool is_private = false) const {
+    return {.root = temporary_.path(), .state = state, .is_private = is_private, .may_be_on_disk = true};
+  }
+  std::string MakeState(const std::string& name) {
+    const std::string path = JoinPath(states_.path(), name);
+    std::filesystem::create_directory(path);
+    return path;
+  }
+  static void Put(const SnapshotFolder& folder, const std::string& name) {
+    std::ofstream(JoinPath(folder.path(), name)) << "snapshot";
+  }
+  static std::vector<std::string> SnapshotsIn(const std::string& path) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find('.') != std::string::npos) names.push_back(name);
+    }
+    return names;
+  }
+
+  const TemporaryFolder temporary_, states_;
+};
+
+TEST_F(SnapshotFolderTest, Folder_IsForItsOwnerAlone_AndKeepsWhatIsOfJobsThatGoOn) {
+  auto folder = Take(MakeState("w1"));
+  ASSERT_EQ(folder.status(), absl::OkStatus());
+  for (const char* name : {"aaaa.g1.r0.a", "aaaa.g2.r0.b", "bbbb.g1.r3.a"}) Put(**folder, name);
+
+  EXPECT_TRUE((*folder)->Want({"bbbb"}));
+  EXPECT_FALSE((*folder)->Want({"aaaa", "cccc"})) << "one sweep is enough";
+  (*folder)->Sweep();
+
+  EXPECT_THAT(SnapshotsIn((*folder)->path()), UnorderedElementsAre("aaaa.g1.r0.a", "aaaa.g2.r0.b"));
+  EXPECT_TRUE((*folder)->Want({}));
+  struct stat info;
+  ASSERT_EQ(stat((*folder)->path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(SnapshotFolderTest, NextLifeOfTheDaemon_FindsWhatItsTrainersHave) {
+  const std::string state = MakeState("w1");
+  auto first = Take(state);
+  ASSERT_EQ(first.status(), absl::OkStatus());
+  Put(**first, "aaaa.g1.r0.a");
+  *first = nullptr;
+
+  auto second = Take(state);
+
+  ASSERT_EQ(second.status(), absl::OkStatus());
+  EXPECT_THAT(SnapshotsIn((*second)->path()), UnorderedElementsAre("aaaa.g1.r0.a"));
+}
+
+TEST_F(SnapshotFolderTest, FoldersOfDaemonsThatAreGoneForGood_AreRemoved) {
+  std::string stays, of_private, of_lost_state, lives;
+  const std::string lost = MakeState("lost");
+  {
+    auto one = Take(MakeState("stays")), two = Take(MakeState("private"), /*is_private=*/true), three = Take(lost);
+    stays = one.value()->path(), of_private = two.value()->path(), of_lost_state = three.value()->path();
+  }
+  auto living = Take(MakeState("lives"), /*is_private=*/true);
+  lives = living.value()->path();
+  std::filesystem::remove_all(lost);
+
+  auto taken = Take(MakeState("w1"));
+
+  ASSERT_EQ(taken.status(), absl::OkStatus());
+  EXPECT_TRUE(FileExists(stays)) << "its daemon may be starting again";
+  EXPECT_TRUE(FileExists(lives));
+  EXPECT_FALSE(FileExists(of_private));
+  EXPECT_FALSE(FileExists(of_lost_state));
+}
+
+TEST_F(SnapshotFolderTest, DaemonThatHasAnotherFolderNow_RemovesTheOneBefore) {
+  const std::string state = MakeState("w1");
+  const std::string before = Take(state).value()->path();
+  EXPECT_TRUE(FileExists(before));
+
+  SnapshotFolderOptions none = Options(state);
+  none.root = "";
+  RemoveForsakenFolders(none, "");
+
+  EXPECT_FALSE(FileExists(before));
+}
+
+TEST_F(SnapshotFolderTest, FolderThatIsHeld_StaysWhateverIsKnownOfIt) {
+  auto folder = Take(MakeState("w1"), /*is_private=*/true);
+  std::filesystem::remove(JoinPath(folder.value()->path(), "daemon"));
+
+  RemoveForsakenFolders(Options(MakeState("w2")), "");
+
+  EXPECT_TRUE(FileExists((*folder)->path()));
+}
+
+TEST_F(SnapshotFolderTest, Remove_LeavesNothing) {
+  auto folder = Take(MakeState("w1"));
+  Put(*folder.value(), "aaaa.g1.r0.a");
+
+  (*folder)->Remove();
+
+  EXPECT_TRUE(std::filesystem::is_empty(temporary_.path()));
+}
+
+TEST_F(SnapshotFolderTest, WhatIsNotOurs_IsNotUsed) {
+  const std::string state = MakeState("w1");
+  const std::string path = Take(state).value()->path();
+  ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  EXPECT_THAT(std::string(Take(state).status().message()), HasSubstr("closed to others; remove it"));
+
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directory_symlink(states_.path(), path);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Take(state).status()));
+  EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "nobody goes through the link";
+}
+
+TEST_F(SnapshotFolderTest, RootOnADisk_IsRefused) {
+  auto taken = SnapshotFolder::Take({.root = "/proc", .state = MakeState("w1")});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(taken.status()));
+  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("/proc is not on a file system in memory"));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

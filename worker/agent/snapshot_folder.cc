@@ -1,0 +1,181 @@
+#include "worker/agent/snapshot_folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/hash.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr char kLock[] = "lock";
+constexpr char kRecord[] = "daemon";
+constexpr char kPrivate[] = "private";
+constexpr char kGone[] = ".gone";          // ends the name of one that is being removed
+constexpr char kNoteInState[] = "memory";  // the path of the folder
+constexpr uint64_t kRecordBytes = 64 << 10;
+// Whoever removes what is left of others may remove a folder that is just being made.
+constexpr int kAttempts = 3;
+
+// State folders of two containers may have the same path.
+std::string ThisHost() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+std::string ThisMountNamespace() {
+  char name[256] = {};
+  return readlink("/proc/self/ns/mnt", name, sizeof name - 1) > 0 ? name : "unknown";
+}
+
+std::string Prefix() { return absl::StrCat("trainyard-", getuid(), "-"); }
+
+absl::Status CheckInMemory(const std::string& root) {
+  struct statfs info;
+  if (statfs(root.c_str(), &info) != 0) return ErrnoStatus(errno, root);
+  if (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(root, " is not on a file system in memory"));
+}
+
+// A folder, no symbolic link, of this user and closed to all others.
+absl::Status CheckOurs(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (S_ISDIR(info.st_mode) && info.st_uid == getuid() && (info.st_mode & 077) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is not a folder of this user that is closed to others; remove it"));
+}
+
+std::vector<std::filesystem::path> EntriesOf(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    paths.push_back(at->path());
+  }
+  return paths;
+}
+
+void RemoveFolder(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+std::string RecordOf(const SnapshotFolderOptions& options) {
+  return absl::StrCat(ThisHost(), "\n", options.state, "\n", options.is_private ? kPrivate : "comes back", "\n",
+                      ThisMountNamespace(), "\n");
+}
+
+// The same is not written again, so that a full file system keeps nobody from clearing it.
+absl::Status Write(const std::string& path, const std::string& text) {
+  absl::StatusOr<std::string> there = ReadFile(path, kRecordBytes);
+  return there.ok() && *there == text ? absl::OkStatus() : WriteFileAtomically(path, text);
+}
+
+// Whether its daemon will not come back, if it does not live. One that has no record yet was left while it was made.
+bool IsForsaken(const std::string& path) {
+  absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
+  if (!record.ok()) return absl::IsNotFound(record.status());
+  const std::vector<std::string> lines = absl::StrSplit(*record, '\n');
+  if (lines.size() < 4) return false;
+  if (lines[2] == kPrivate) return true;
+  struct stat info;
+  return lines[0] == ThisHost() && lines[3] == ThisMountNamespace() && stat(lines[1].c_str(), &info) != 0 &&
+         errno == ENOENT;
+}
+
+// Under its lock it gets another name first: who makes one of that name meanwhile has one of his own.
+void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may) {
+  if (!CheckOurs(path).ok()) return;
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(path, kLock), absl::ZeroDuration());
+  if (!lock.ok() || !may()) return;
+  const std::string gone = absl::StrCat(path, kGone);
+  RemoveFolder(gone);
+  if (rename(path.c_str(), gone.c_str()) == 0) RemoveFolder(gone);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> MakeAndLock(const std::string& path, const std::string& record) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
+  }
+  RETURN_IF_ERROR(CheckOurs(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, FileLock::Acquire(JoinPath(path, kLock), limits::kTakeOverWait));
+  RETURN_IF_ERROR(Write(JoinPath(path, kRecord), record));
+  return lock;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SnapshotFolder>> SnapshotFolder::Take(const SnapshotFolderOptions& options) {
+  if (!options.may_be_on_disk) {
+    RETURN_IF_ERROR(CheckInMemory(options.root));
+  }
+  const std::string key = HashHex(absl::StrCat(ThisHost(), "\n", options.state)).substr(0, 16);
+  const std::string path = JoinPath(options.root, absl::StrCat(Prefix(), key));
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = MakeAndLock(path, RecordOf(options));
+  for (int attempt = 1; attempt < kAttempts && absl::IsNotFound(lock.status()); ++attempt) {
+    lock = MakeAndLock(path, RecordOf(options));
+  }
+  RETURN_IF_ERROR(lock.status());
+  return std::unique_ptr<SnapshotFolder>(new SnapshotFolder(path, *std::move(lock)));
+}
+
+bool SnapshotFolder::Want(std::set<std::string> jobs) {
+  absl::MutexLock lock(&mu_);
+  jobs_ = std::move(jobs);
+  return !std::exchange(sweep_waits_, true);
+}
+
+void SnapshotFolder::Sweep() {
+  {
+    absl::MutexLock lock(&mu_);
+    sweep_waits_ = false;
+  }
+  for (const std::filesystem::path& entry : EntriesOf(path_)) {
+    const std::string name = entry.filename().string();
+    if (name == kLock || name == kRecord) continue;
+    // The name goes at once, and the memory, which may take longer, outside the lock with the descriptor.
+    const int fd = open(entry.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    {
+      absl::MutexLock lock(&mu_);
+      if (!jobs_.contains(name.substr(0, name.find('.')))) unlink(entry.c_str());
+    }
+    if (fd >= 0) close(fd);
+  }
+}
+
+void SnapshotFolder::Remove() const { RemoveFolder(path_); }
+
+void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::string& path) {
+  const std::string note = JoinPath(options.state, kNoteInState);
+  const std::string before = ReadFile(note, kRecordBytes).value_or("");
+  if (before != path && absl::StartsWith(std::filesystem::path(before).filename().string(), Prefix())) {
+    RemoveUnlessHeld(before, [] { return true; });
+  }
+  if (before != path) Write(note, path).IgnoreError();  // tried again by the next life
+  if (options.root.empty()) return;
+  for (const std::filesystem::path& entry : EntriesOf(options.root)) {
+    const std::string other = entry.string();
+    if (other == path || !absl::StartsWith(entry.filename().string(), Prefix())) continue;
+    if (absl::EndsWith(other, kGone)) {
+      RemoveFolder(other);
+    } else {
+      RemoveUnlessHeld(other, [&] { return IsForsaken(other); });
+    }
+  }
+}
+
+}  // namespace trainyard::agent

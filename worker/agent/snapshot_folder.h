@@ -1,0 +1,60 @@
+// The folder in memory where this daemon's trainers keep what they copied for saves (worker/checkpoint/snapshot.h),
+// which outlives them: `<root>/trainyard-<uid>-<key of host and state folder>`, for its owner alone. Beside the
+// snapshots lie a lock, held while the daemon lives, and a record of whose it is, by which other daemons find what
+// nobody will come back for. docs/decisions/0006-saves.md tells who removes what.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/files.h"
+
+namespace trainyard::agent {
+
+struct SnapshotFolderOptions {
+  std::string root;             // where folders of daemons lie; empty: nowhere
+  std::string state;            // state folder of the daemon
+  bool is_private = false;      // the daemon does not come back: it was started for one run
+  bool may_be_on_disk = false;  // for tests where no file system is in memory
+};
+
+// Thread-safe.
+class SnapshotFolder {
+ public:
+  // Makes the folder, or takes up what an earlier life of the daemon has left. Possible errors: FailedPrecondition: the
+  // root is not in memory, or what lies at the path is not ours; Unavailable: another daemon holds it; others of the
+  // system.
+  static absl::StatusOr<std::unique_ptr<SnapshotFolder>> Take(const SnapshotFolderOptions& options);
+  SnapshotFolder(const SnapshotFolder&) = delete;
+  SnapshotFolder& operator=(const SnapshotFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // What is kept from here on. True: Sweep is to be called, which nobody has been told yet.
+  bool Want(std::set<std::string> jobs);
+  // Removes what is of other jobs, as they stand at that moment. May take a while.
+  void Sweep();
+  // Removes all, and the folder.
+  void Remove() const;
+
+ private:
+  SnapshotFolder(std::string path, std::unique_ptr<FileLock> lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  const std::string path_;
+  const std::unique_ptr<FileLock> lock_;
+  absl::Mutex mu_;
+  std::set<std::string> jobs_ ABSL_GUARDED_BY(mu_);
+  bool sweep_waits_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Removes the folders that nobody holds and nobody will come back for: below the root those of this user's private
+// daemons, and of daemons of this host whose state folder is no more; and the one that the daemon of this state folder
+// had before `path` (empty: it has none now), which it notes there. May hang where a state folder does.
+void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::string& path);
+
+}  // namespace trainyard::agent
