@@ -181,7 +181,7 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
                                                                : StateRoles::kOptimizer;
-  RETURN_IF_ERROR(AddOwnState(parts_.strategy, roles, task));
+  RETURN_IF_ERROR(AddOwnState(parts_.strategy, roles, device_copies_, task));
   begun->commit.stalled = parts_.clock.TimeNow() - begun->commit.began;
   under_way_ = std::move(begun);
   policy_.Began(step, waited && copies_);

@@ -37,6 +37,7 @@
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/commit_thread.h"
 #include "worker/trainer/config.h"
+#include "worker/trainer/device_copies.h"
 #include "worker/trainer/gathered_state.h"
 #include "worker/trainer/link.h"
 #include "worker/trainer/save_head.h"
@@ -136,6 +137,7 @@ class Saver {
   bool told_unsealed_ = false;  // that one does not
   bool written_ = false;        // the last save that was settled
   GatheredState gathered_;
+  DeviceCopies device_copies_;
   HeldMemory held_;         // for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
   at::Tensor terms_;        // of a wait

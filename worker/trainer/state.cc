@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
@@ -60,7 +61,7 @@ std::vector<TensorHeader> StateHeaders(const DataParallel& strategy) {
   return headers;
 }
 
-absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& task) {
+absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task) {
   if (roles == StateRoles::kNone) return absl::OkStatus();
   absl::flat_hash_map<std::string, TensorHeader> headers;
   for (TensorHeader& header : StateHeaders(strategy)) {
@@ -74,24 +75,32 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& tas
   };
   auto owner = std::make_shared<Owner>();
   owner->before = std::move(task.owner);
+  // Ranges whose bytes come with the copies.
+  std::vector<at::Tensor> on_device;
+  std::vector<std::pair<std::vector<SaveRange>*, size_t>> awaited;
+  SaveTask::File shard{.name = ShardName(task.rank)};
   auto add_to = [&](std::vector<SaveRange>& ranges) {
     return
         [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
           if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
           const bool stays = !values.is_cpu();
-          at::Tensor host = stays ? values.cpu() : values;
+          if (stays) awaited.emplace_back(into, into->size());
           into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
                                      .first = static_cast<uint64_t>(first),
                                      .count = static_cast<uint64_t>(values.numel())},
-                           .bytes = static_cast<const char*>(host.const_data_ptr()),
+                           .bytes = stays ? nullptr : static_cast<const char*>(values.const_data_ptr()),
                            .stays = stays});
-          owner->tensors.push_back(std::move(host));
+          (stays ? on_device : owner->tensors).push_back(values);
           return absl::OkStatus();
         };
   };
-  SaveTask::File shard{.name = ShardName(task.rank)};
   RETURN_IF_ERROR(strategy.VisitLocalState(add_to(shard.ranges)));
   RETURN_IF_ERROR(strategy.VisitWitnessedState(add_to(task.witnessed)));
+  const std::vector<at::Tensor> copied = copies.Copy(on_device);
+  for (size_t i = 0; i < awaited.size(); ++i) {
+    (*awaited[i].first)[awaited[i].second].bytes = static_cast<const char*>(copied[i].const_data_ptr());
+    owner->tensors.push_back(copied[i]);
+  }
   if (!shard.ranges.empty()) task.files.push_back(std::move(shard));
   task.owner = std::move(owner);
   return absl::OkStatus();

@@ -12,6 +12,7 @@
 #include "worker/checkpoint/shard_writer.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
+#include "worker/trainer/device_copies.h"
 #include "worker/trainer/save_task.h"
 
 namespace trainyard {
@@ -21,8 +22,8 @@ std::vector<TensorHeader> StateHeaders(const DataParallel& strategy);
 
 enum class StateRoles { kAll, kOptimizer, kNone };
 // Local: adds a file with what this rank is to write of the state, if there is any, and what it is to witness. On a CPU
-// the ranges are the state's own memory; of a GPU's they are copies. Keeps what is in `task`.
-absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, SaveTask& task);
+// the ranges are the state's own memory; of a GPU's they are `copies`. Keeps what is in `task`.
+absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task);
 
 // Local: overwrites all tensors of the state, reading only what this rank holds. Possible errors: NotFound,
 // FailedPrecondition when the checkpoint is of another model; DataLoss.
