@@ -302,7 +302,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
                 .rank = static_cast<uint64_t>(rank.rank),
                 .folder = PartialPath(folder, save.step, save.generation),
                 .copies = step % 2 == 0};
-  DeviceCopies copies;
+  DeviceCopies copies(nullptr);
   RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, copies, task));
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   thread.Begin(std::move(task));

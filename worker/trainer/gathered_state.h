@@ -4,10 +4,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "worker/diagnostics/ledger.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/trainer/save_task.h"
 
@@ -25,18 +27,25 @@ struct WholeFiles {
 // What the tensors of such a copy are; none where it is of no type.
 std::vector<TensorHeader> CopyHeaders(const DataParallel& strategy, const std::string& copy_dtype);
 
+// Bytes that all of it takes on the rank that writes.
+int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted);
+
 class GatheredState {
  public:
+  // `ledger` may be null; it is not owned.
+  explicit GatheredState(Ledger* ledger) : ledger_(ledger) {}
+
+  // Takes memory for so much and touches it, unless it is there.
+  void Reserve(int64_t bytes);
+
   // Adds files of whole tensors to the task of the rank that `writes`. Collective. Possible errors: those of a
   // Collective.
   absl::Status AddTo(DataParallel& strategy, const WholeFiles& wanted, bool writes, SaveTask& task);
 
-  // A parameter that is beyond the range of the copy's type, and has become infinite in the newest one; empty: none.
-  const std::string& beyond_range() const { return beyond_range_; }
-
  private:
+  Ledger* const ledger_;
+  HeldMemory held_;
   at::Tensor bytes_;
-  std::string beyond_range_;
 };
 
 }  // namespace trainyard

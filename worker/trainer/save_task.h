@@ -43,7 +43,8 @@ struct SaveEnd {
   absl::Duration copying = {};
   absl::Duration writing = {};
   uint64_t bytes = 0;
-  absl::Status snapshot = {};  // why it has no whole one, where it should have
+  absl::Status snapshot = {};     // why it has no whole one, where it should have
+  std::string beyond_range = {};  // a derived tensor with values that are not finite; empty: none
 };
 
 }  // namespace trainyard

@@ -211,7 +211,8 @@ void SaveThread::WriteOne(State& state, SaveWork& work) {
                        .copying = copied - work.began,
                        .writing = state.clock.TimeNow() - copied,
                        .bytes = bytes,
-                       .snapshot = std::move(sealed)};
+                       .snapshot = std::move(sealed),
+                       .beyond_range = work.beyond_range};
   }
   work.task.owner.reset();
   state.changed.SignalAll();

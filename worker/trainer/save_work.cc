@@ -52,8 +52,12 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   ASSIGN_OR_RETURN(WrittenShard written, shard->Finish());
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
-  // What is beyond the range of a copy's type is whole all the same where it was copied from.
-  if (!file.derived) std::move(written.nonfinite.begin(), written.nonfinite.end(), std::back_inserter(part.nonfinite));
+  if (file.derived) {
+    // What is beyond the range of a copy's type is whole all the same where it was copied from.
+    if (!written.nonfinite.empty()) work.beyond_range = written.nonfinite.front();
+    return absl::OkStatus();
+  }
+  std::move(written.nonfinite.begin(), written.nonfinite.end(), std::back_inserter(part.nonfinite));
   return absl::OkStatus();
 }
 

@@ -46,6 +46,7 @@ struct SaveWork {
 
   // The writer's. By file and range; empty: not known yet.
   std::vector<std::vector<EntryProof>> proofs;
+  std::string beyond_range;
 };
 
 // Room that copies of all that does not stay take.

@@ -59,6 +59,8 @@ Saver::Saver(Parts parts)
       config_(parts_.order.config),
       policy_(config_.checkpoint_every, parts_.order.world_size),
       thread_(parts_.file_system, parts_.clock, config_.checkpoint_write_bytes_per_s),
+      gathered_(parts_.ledger),
+      device_copies_(parts_.ledger),
       terms_(at::zeros({kNumWaitTerms}, at::kDouble)) {
   if (parts_.order.rank != 0) return;
   commits_ = std::make_unique<CommitThread>(
@@ -111,6 +113,11 @@ void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
   if (own.has_value() && !own->snapshot.ok() && !std::exchange(told_unsealed_, true)) {
     parts_.log << "warning: the copy of step " << save.step
                << " does not outlive this trainer: " << own->snapshot.message() << std::endl;
+  }
+  if (own.has_value() && !own->beyond_range.empty() && !std::exchange(told_beyond_range_, true)) {
+    parts_.log << "warning: " << own->beyond_range << " of step " << save.step
+               << " has values that are infinite or not a number; fp16 ends at 65,504, bf16 has the range of fp32"
+               << std::endl;
   }
   if (outcome == SavePolicy::Outcome::kWritten) {
     // Every rank has this one, and it is on disk.
@@ -177,7 +184,10 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
   if (shares) task.more = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
-  RETURN_IF_ERROR(Gather(task)) << "while saving step " << step;
+  if (const WholeFiles wanted = Wanted(); wanted.any()) {
+    RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, wanted, parts_.order.rank == 0, task))
+        << "while saving step " << step;
+  }
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
                                                                : StateRoles::kOptimizer;
@@ -196,19 +206,10 @@ std::vector<TensorHeader> Saver::TensorsOfSave() const {
   return tensors;
 }
 
-absl::Status Saver::Gather(SaveTask& task) {
-  const WholeFiles wanted{.parameters = config_.checkpoint_full,
-                          .optimizer = config_.checkpoint_full && config_.checkpoint_full_optimizer,
-                          .copy_dtype = config_.checkpoint_copy};
-  if (!wanted.any()) return absl::OkStatus();
-  const bool told = !gathered_.beyond_range().empty();
-  RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, wanted, parts_.order.rank == 0, task));
-  if (!told && !gathered_.beyond_range().empty()) {
-    parts_.log << "warning: a value of " << gathered_.beyond_range()
-               << " is beyond the range of checkpoint.weights_copy and infinite there; bf16 has the range of fp32"
-               << std::endl;
-  }
-  return absl::OkStatus();
+WholeFiles Saver::Wanted() const {
+  return {.parameters = config_.checkpoint_full,
+          .optimizer = config_.checkpoint_full && config_.checkpoint_full_optimizer,
+          .copy_dtype = config_.checkpoint_copy};
 }
 
 absl::Status Saver::AddUp() { return parts_.world.AllReduceSum(terms_)->Wait(); }

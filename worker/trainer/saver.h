@@ -114,7 +114,7 @@ class Saver {
   SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
-  absl::Status Gather(SaveTask& task);
+  WholeFiles Wanted() const;
   void Settle(uint64_t step, const SavePolicy::Heard& heard);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
@@ -135,7 +135,8 @@ class Saver {
   bool copies_ = true;
   bool shares_ = false;         // copies outlive this process
   bool told_unsealed_ = false;  // that one does not
-  bool written_ = false;        // the last save that was settled
+  bool told_beyond_range_ = false;
+  bool written_ = false;  // the last save that was settled
   GatheredState gathered_;
   DeviceCopies device_copies_;
   HeldMemory held_;         // for copies

@@ -12,7 +12,8 @@ namespace trainyard {
 
 // What a copy of this rank's own state takes.
 struct Saver::StateBytes {
-  uint64_t all = 0;
+  uint64_t all = 0;  // with what is gathered
+  uint64_t own = 0;
   uint64_t copied = 0;  // what lies on a device comes to the host when a save begins
 };
 
@@ -20,10 +21,12 @@ absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
   StateBytes bytes;
   RETURN_IF_ERROR(parts_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
     const uint64_t of_these = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
-    bytes.all += of_these;
+    bytes.own += of_these;
     if (values.is_cpu()) bytes.copied += of_these;
     return absl::OkStatus();
   }));
+  bytes.all = bytes.own;
+  if (parts_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(parts_.strategy, Wanted()));
   return bytes;
 }
 
@@ -67,13 +70,14 @@ absl::Status Saver::Prepare() {
                  << " bytes here), so training waits for every save" << std::endl;
     }
   }
+  if (parts_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(parts_.strategy, Wanted()));
   held_ = HoldMemory(parts_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
   return absl::OkStatus();
 }
 
 // All ranks or none: half a set is of no use to anybody.
 absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom& room) {
-  const bool wants = !parts_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.all;
+  const bool wants = !parts_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
   std::string why = room.why_not_shared;
   ASSIGN_OR_RETURN(int lacking, CountLacking(!wants || !room.shared));
   if (lacking == 0) {

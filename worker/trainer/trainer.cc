@@ -95,7 +95,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     RETURN_IF_ERROR(CheckFence());
     saver_.Tend();
   }
-  // What could not be saved is nowhere else.
+  // What was copied since the last good save is nowhere else.
   if (!unsaved_) saver_.DropSnapshots();
   return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
 }

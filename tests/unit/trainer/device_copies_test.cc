@@ -11,7 +11,7 @@ using ::testing::IsEmpty;
 
 // On a CPU: memory and order are the same, only pinning and the stream are a GPU's.
 TEST(DeviceCopiesTest, MemoryIsKept_AndWhatIsStillReadIsLeftAlone) {
-  DeviceCopies copies;
+  DeviceCopies copies(nullptr);
   EXPECT_THAT(copies.Copy({}), IsEmpty());
   std::vector<at::Tensor> first = copies.Copy({at::full({3}, 1.0), at::full({2, 2}, 2.0)});
   EXPECT_EQ(first[1][1][1].item<float>(), 2);

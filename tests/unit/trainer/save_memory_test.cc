@@ -260,7 +260,7 @@ TEST(SaveRoomTest, HalfOfWhatThereIs_IsForTwoCopiesOfAllRanks_OrForOne) {
        {.bytes = kGiB, .local_ranks = 1, .available_bytes = 64 * kGiB, .folder_bytes = 64 << 20},
        false,
        true,
-       "in shared memory (/dev/shm) 67.1 MB are free"},
+       "where the daemon keeps snapshots 67.1 MB are free"},
       {"no folder",
        {.bytes = 1, .local_ranks = 1, .available_bytes = 64 * kGiB, .folder_bytes = -1},
        false,

@@ -104,6 +104,29 @@ class SaveTest : public testing::Test {
   absl::Status fence_;
 };
 
+// A copy of weights in a narrow type; the state that it was made of is whole.
+TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsToldOf_AndTheStateIsNotMarked) {
+  SmallState state(1);
+  SaveTask task = TaskOf(state, 5, 0);
+  const std::string infinite = std::string("\x00\x7c", 2) + std::string("\x00\x00", 2);
+  const TensorHeader header{.name = "wte.weight", .role = kCopyRole, .dtype = "F16", .shape = {2}};
+  task.files.push_back({.name = "weights-fp16.safetensors",
+                        .ranges = {{.entry = {.tensor = header, .count = 2}, .bytes = infinite.data(), .stays = true}},
+                        .derived = true});
+  const std::string folder = task.folder;
+  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+
+  thread.Begin(std::move(task));
+  thread.AwaitEnd(absl::InfiniteDuration());
+
+  ASSERT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
+  EXPECT_EQ(thread.ended()->beyond_range, "copy 'wte.weight'");
+  auto part = ReadCheckpointPart(folder, 0, Key(5));
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_THAT(part->nonfinite, IsEmpty());
+  EXPECT_THAT(part->files, SizeIs(2));
+}
+
 TEST_F(SaveTest, WhatIsWritten_IsTheStateAtTheFence_WhateverBecomesOfItLater) {
   for (bool copies : {true, false}) {
     SmallState state(1), same(1);

@@ -17,10 +17,9 @@
 #include "tests/unit/checkpoint/testing.h"
 #include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
+#include "tests/unit/trainer/strategies_fixture.h"
 #include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/dtype_convert.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/reshard.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
@@ -31,61 +30,6 @@ namespace trainyard {
 namespace {
 
 using ::testing::SizeIs;
-
-struct Layout {
-  const char* strategy;
-  int ranks;
-  int shard = 0;
-};
-
-struct Ranks {
-  FakeStore store;
-  std::vector<std::unique_ptr<FakeLink>> links;
-  std::vector<std::ostringstream> logs;
-  std::vector<ExitCode> codes;
-};
-
-class StrategiesTest : public SmallJobTest {
- protected:
-  StartOrder Order(const std::string& run, const Layout& layout, uint64_t steps) {
-    StartOrder order = SmallOrder(run, steps);
-    order.world_size = order.local_world_size = layout.ranks;
-    TrainConfig& config = order.config;
-    config.batch_global = 6;
-    config.batch_micro = 1;
-    config.evaluate_every = 2;
-    config.evaluate_batches = 3;
-    config.schedule.kind = TrainConfig::ScheduleKind::kConstant;
-    config.parallel.strategy = layout.strategy;
-    config.parallel.shard = layout.shard;
-    return order;
-  }
-
-  // `disk` is rank 0's.
-  static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real(),
-                                    ExitCode expected = kExitDone) {
-    auto all = std::make_unique<Ranks>();
-    all->logs.resize(order.world_size);
-    all->codes.resize(order.world_size);
-    for (int r = 0; r < order.world_size; ++r) all->links.push_back(std::make_unique<FakeLink>(&all->store));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < order.world_size; ++r) {
-      threads.emplace_back([&, r] {
-        StartOrder own = order;
-        own.rank = r;
-        all->codes[r] = RunRank(own, {.link = *all->links[r],
-                                      .file_system = r == 0 ? disk : FileSystem::Real(),
-                                      .log = all->logs[r],
-                                      .told_to_leave = [] { return false; }});
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (int r = 0; r < order.world_size; ++r) EXPECT_EQ(all->codes[r], expected) << all->logs[r].str();
-    return all;
-  }
-
-  static void ExpectNear(double a, double b) { EXPECT_NEAR(a, b, 1e-5 * std::abs(b)); }
-};
 
 TEST_F(StrategiesTest, EachGoesOnFromTheCheckpointOfAnother) {
   const Layout layouts[] = {{"fsdp", 2},  {"ddp", 2},   {"hsdp", 4, 2}, {"zero2", 3},
@@ -165,55 +109,6 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
       order.world_size = order.local_world_size = 2;
       order.config.parallel.strategy = "zero2";
       order.config.parallel.shard = 0;
-      const std::vector<StepRecord> found = Run(order)->links[0]->steps();
-      ASSERT_THAT(found, SizeIs(2));
-      for (size_t i = 0; i < 2; ++i) ExpectNear(found[i].loss, alone->links[0]->steps()[2 + i].loss);
-    }
-  }
-}
-
-// Beside whatever the format is; nothing goes on from it.
-TEST_F(StrategiesTest, WeightsCopy_IsEveryParameterWhole_RoundedToItsType) {
-  const auto alone = Run(Order("alone", {"ddp", 1}, 4));
-  for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"ddp", 2}, Layout{"zero1", 3}}) {
-    for (const bool full : {false, true}) {
-      StartOrder order = Order(absl::StrCat(layout.strategy, full), layout, 2);
-      order.config.checkpoint_every = 1;
-      order.config.checkpoint_full = full;
-      order.config.checkpoint_copy = full ? "F16" : "BF16";
-      Run(order);
-
-      const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(2));
-      auto checkpoint = Checkpoint::Open(path);
-      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-      auto copy = SafetensorsFile::Open(JoinPath(path, full ? "weights-fp16.safetensors" : "weights-bf16.safetensors"));
-      ASSERT_TRUE(copy.ok()) << copy.status();
-      size_t parameters = 0;
-      for (const ManifestTensor& tensor : (*checkpoint)->manifest().tensors) {
-        if (tensor.role != kParameterRole) continue;
-        ++parameters;
-        const TensorInfo* found = (*copy)->Find(tensor.name);
-        ASSERT_TRUE(found != nullptr && found->shape == tensor.shape) << tensor.name;
-        EXPECT_EQ(found->dtype, order.config.checkpoint_copy);
-        auto read = [&](const char* role, const std::string& dtype) {
-          std::string bytes(CountElements(tensor.shape).value() * DtypeBytes(dtype), '\0');
-          EXPECT_EQ((*checkpoint)->ReadTensor(role, tensor.name, dtype, tensor.shape, {bytes.data(), bytes.size()}),
-                    absl::OkStatus());
-          return bytes;
-        };
-        EXPECT_EQ(read(kCopyRole, found->dtype),
-                  ConvertValues(read(kParameterRole, tensor.dtype), tensor.dtype, found->dtype));
-      }
-      EXPECT_THAT((*copy)->tensors(), SizeIs(parameters));
-      auto resharded =
-          ReshardCheckpoint(**checkpoint, {}, JoinPath(order.config.checkpoint_dir, "resharded"), FileSystem::Real());
-      ASSERT_TRUE(resharded.ok()) << resharded.status();
-      for (const ManifestTensor& tensor : Checkpoint::Open(resharded->path).value()->manifest().tensors) {
-        EXPECT_NE(tensor.role, kCopyRole) << "a copy is no state";
-      }
-
-      order.resume = true;
-      order.config.steps = 4;
       const std::vector<StepRecord> found = Run(order)->links[0]->steps();
       ASSERT_THAT(found, SizeIs(2));
       for (size_t i = 0; i < 2; ++i) ExpectNear(found[i].loss, alone->links[0]->steps()[2 + i].loss);
