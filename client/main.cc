@@ -38,8 +38,11 @@ std::string VerbHint(const CLI::App& app, const CLI::ParseError& error, int argc
 int RefuseCommandLine(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   std::string text = VerbHint(app, error, argc, argv);
   if (text.empty()) {
-    auto parsed = app.get_subcommands();
-    const std::string verb = parsed.empty() ? "" : absl::StrCat(" ", parsed.front()->get_name());
+    std::string verb;
+    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      absl::StrAppend(&verb, " ", at->get_name());
+    }
     text = absl::StrCat(error.what(), " (trainctl", verb, " --help tells what there is)");
   }
   const bool json = std::any_of(argv, argv + argc, [](const char* word) { return strcmp(word, "--json") == 0; });

@@ -155,7 +155,7 @@ class Validator {
       NoEffect("checkpoint.keep_every", "checkpoint.keep is 0, so all stay");
     }
     if (spec_.checkpoint().full_optimizer() && spec_.checkpoint().format() != v1::CHECKPOINT_FORMAT_FULL) {
-      NoEffect("checkpoint.full_optimizer", "only checkpoint.format full gathers anything");
+      NoEffect("checkpoint.full_optimizer", "only checkpoint.format full writes the optimizer whole");
     }
   }
 

@@ -95,7 +95,7 @@ def test_killed_at_every_place_of_a_save_the_job_goes_on_from_the_newest_checkpo
     losses = harness.metrics_steps(run)
     assert sorted(losses) == list(range(1, len(losses) + 1))
     again = cluster.submit(run_folder=tmp_path / "undisturbed", train__steps=len(losses), train__schedule=schedule)
-    assert cluster.wait_for_end(again).state_name == "SUCCEEDED"
+    assert cluster.wait_for_end(again, 120 + len(losses) / 100).state_name == "SUCCEEDED"
     undisturbed = harness.metrics_steps(tmp_path / "undisturbed")
     assert {step: losses[step] for step in undisturbed} == undisturbed
 

@@ -265,8 +265,7 @@ class Cluster:
             program.popen.wait(10)
         processes.kill_descendants()
         wait_until(lambda: not processes.descendants(), "every process of the test is gone", 10)
-        for folder in memory_folders(self.folder):
-            shutil.rmtree(folder)
+        remove_memory_folders(self.folder)
 
 
 class JobView:
@@ -292,6 +291,12 @@ def memory_folders(below):
     """Folders in shared memory of daemons whose state folder lies below this."""
     return [folder for folder in pathlib.Path("/dev/shm").glob(f"trainyard-{os.getuid()}-*")
             if state_of(folder).startswith(f"{below}/")]
+
+
+def remove_memory_folders(below):
+    """REQUIRES: their daemons are gone."""
+    for folder in memory_folders(below):
+        shutil.rmtree(folder)
 
 
 def trainers():

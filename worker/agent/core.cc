@@ -118,7 +118,8 @@ void Core::LeaveWhenDue() {
     return;
   }
   left_ = true;
-  Emit(Leave{.exit_code = 0, .with_trainers = *leaving_ != Leaving::kStayingTrainers});
+  const bool none_stay = !AnyAlive() && snapshot_jobs_.has_value() && snapshot_jobs_->empty();
+  Emit(Leave{.exit_code = 0, .with_trainers = *leaving_ != Leaving::kStayingTrainers || none_stay});
 }
 
 CoreStats Core::stats() const {

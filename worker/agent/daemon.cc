@@ -77,8 +77,10 @@ void Daemon::TakeSnapshotFolder() {
   if (!config_.snapshots.empty()) {
     absl::StatusOr<std::unique_ptr<SnapshotFolder>> folder = SnapshotFolder::Take(options);
     if (folder.ok()) snapshots_ = *std::move(folder);
+    if (snapshots_ != nullptr) spdlog::info("snapshots in {}", snapshots_->path());
     if (!folder.ok()) {
-      spdlog::warn("what trainers copy for saves does not outlive them: {}", std::string(folder.status().message()));
+      spdlog::warn("snapshots: what trainers copy for saves does not outlive them: {}",
+                   std::string(folder.status().message()));
     }
   }
   memory_->Post([options, path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {

@@ -212,7 +212,7 @@ struct Say {
 };
 struct Leave {
   int exit_code;
-  bool with_trainers = false;  // nothing of them stays
+  bool with_trainers = false;  // nothing of them stays, nor is of use to the next daemon
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,

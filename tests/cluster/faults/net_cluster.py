@@ -262,3 +262,4 @@ class NetCluster:
             program.popen.wait(10)
         for mount in self._mounts:
             subprocess.run(["umount", "--lazy", str(mount)], capture_output=True)
+        harness.remove_memory_folders(self.folder)

@@ -133,6 +133,16 @@ TEST_F(RunningTrainerTest, Leaving_TouchesNoTrainer) {
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
+TEST(AgentCore, LeavingWithNothingToDo_LeavesNothing) {
+  CoreDriver driver;
+  driver.Attach();
+  driver.Handle(driver.State(1, {}));
+
+  driver.Handle(LeaveRequested{Leaving::kStayingTrainers});
+
+  EXPECT_TRUE(driver.Last<Leave>().at(0).with_trainers);
+}
+
 TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGTERM);

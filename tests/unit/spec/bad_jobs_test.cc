@@ -228,8 +228,8 @@ TEST(Warnings, KeysWithoutEffectAndIntervalsBeyondTheSteps) {
       {"keep of all", "  ranks: 2", "  ranks: 2\ncheckpoint: {keep: 0, keep_every: 5}",
        "job.yaml:16:35: warning: checkpoint.keep_every: has no effect: checkpoint.keep is 0, so all stay"},
       {"a whole optimizer in shards", "  ranks: 2", "  ranks: 2\ncheckpoint: {full_optimizer: true}",
-       "job.yaml:16:30: warning: checkpoint.full_optimizer: has no effect: only checkpoint.format full gathers "
-       "anything"},
+       "job.yaml:16:30: warning: checkpoint.full_optimizer: has no effect: only checkpoint.format full writes "
+       "the optimizer whole"},
       {"ratio", "  steps: 10", "  steps: 10\n  schedule: {kind: constant, min_ratio: 0.5}",
        "job.yaml:14:41: warning: train.schedule.min_ratio: has no effect: the schedule is constant"},
       {"no validation", "text: [corpus]", "text: [corpus]\n    validation: 0\n  evaluate: {every_steps: 5}",
