@@ -47,7 +47,7 @@ run_pytest() {
 }
 
 verb_test() {
-  local preset=release filter='' kind=all code=0
+  local preset=release filter='' kind=cover code=0
   while (($#)); do
     case $1 in
       -h | --help)
