@@ -18,6 +18,7 @@
 #include "common/strict_yaml.h"
 #include "common/version.h"
 #include "trainyard/v1/config.pb.h"
+#include "worker/agent/inventory.h"
 
 namespace trainyard::agent {
 namespace {
@@ -93,11 +94,6 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
   set("slots", "--slots", flags.slots);
   set("log.format", "--log-format", flags.log_format);
   set("log.level", "--log-level", flags.log_level);
-}
-
-std::string ThisHost() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
 void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* problems) {

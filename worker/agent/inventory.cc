@@ -107,6 +107,11 @@ uint64_t UsableMemoryBytes() {
   return static_cast<uint64_t>(bytes);
 }
 
+std::string ThisHost() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
 uint64_t DiskFreeBytes(const std::string& path) {
   struct statvfs disk;
   if (statvfs(path.c_str(), &disk) != 0) return 0;

@@ -12,6 +12,9 @@ namespace trainyard::agent {
 // `coordinator` is host:port; the data address is that of the interface that reaches it.
 v1::Inventory TakeInventory(const std::string& coordinator);
 
+// The machine's own name; "localhost" where it has none.
+std::string ThisHost();
+
 // Free for this user where `path` lies; 0 when that cannot be told.
 uint64_t DiskFreeBytes(const std::string& path);
 // The cores this process may use: those of its affinity mask, less what a cgroup takes away.

@@ -19,6 +19,7 @@
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
+#include "worker/agent/inventory.h"
 
 namespace trainyard::agent {
 namespace {
@@ -32,11 +33,7 @@ constexpr uint64_t kRecordBytes = 64 << 10;
 // Whoever removes what is left of others may remove a folder that is just being made.
 constexpr int kAttempts = 3;
 
-// State folders of two containers may have the same path.
-std::string ThisHost() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
+// Paths of state folders count within it.
 std::string ThisMountNamespace() {
   char name[256] = {};
   return readlink("/proc/self/ns/mnt", name, sizeof name - 1) > 0 ? name : "unknown";
