@@ -21,7 +21,7 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   train.mutable_schedule()->set_warmup_steps(std::min(train.schedule().warmup_steps(), steps));
   if (!train.batch().has_micro()) {
     train.mutable_batch()->set_micro(
-        static_cast<uint32_t>(AutoMicro(train.batch().global(), kHybridSide * kHybridSide)));
+        static_cast<uint32_t>(AutoMicro(train.batch().global_size(), kHybridSide * kHybridSide)));
   }
   spec.mutable_checkpoint()->clear_every_steps();
   spec.mutable_recovery()->set_max_restarts(0);

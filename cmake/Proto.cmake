@@ -1,4 +1,4 @@
-# Generated code of proto/trainyard/v1:
+# Generated code of proto/trainyard/v1 and proto/google/rpc:
 #   trainyard::proto   messages (core tier)
 #   trainyard::grpc    services (control tier); brings gRPC
 find_package(Protobuf REQUIRED)
@@ -8,7 +8,8 @@ find_package(Threads REQUIRED)
 set(TRAINYARD_PROTO_DIR ${CMAKE_SOURCE_DIR}/proto)
 set(TRAINYARD_GENERATED_DIR ${CMAKE_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${TRAINYARD_GENERATED_DIR})
-file(GLOB protos CONFIGURE_DEPENDS RELATIVE ${TRAINYARD_PROTO_DIR} ${TRAINYARD_PROTO_DIR}/trainyard/v1/*.proto)
+file(GLOB protos CONFIGURE_DEPENDS RELATIVE ${TRAINYARD_PROTO_DIR} ${TRAINYARD_PROTO_DIR}/trainyard/v1/*.proto
+  ${TRAINYARD_PROTO_DIR}/google/rpc/*.proto)
 get_target_property(grpc_plugin gRPC::grpc_cpp_plugin LOCATION)
 
 set(proto_sources)

@@ -51,7 +51,7 @@ class Reader {
         Error(entry.first, at, "is given twice; remove one");
         continue;
       }
-      const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key);
+      const FieldDescriptor* field = yaml::FieldOfKey(*message->GetDescriptor(), key);
       if (field == nullptr) {
         Error(entry.first, path, UnknownKey(key, *message->GetDescriptor()));
         continue;
@@ -107,7 +107,7 @@ class Reader {
   // A word that stands for a map: sets the one key of it that the field's rule names.
   void ReadWord(const YAML::Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
     const std::string& key = yaml::RuleOf(field).word_key();
-    const FieldDescriptor* word = field.message_type()->FindFieldByName(key);
+    const FieldDescriptor* word = yaml::FieldOfKey(*field.message_type(), key);
     Remember(yaml::JoinKeys(path, key), node);
     std::string wrong =
         yaml::SetScalar(ToScalar(node), *word, message->GetReflection()->MutableMessage(message, &field));
@@ -273,7 +273,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
   std::vector<std::string> keys = absl::StrSplit(path, '.');
   std::string at;
   for (size_t i = 0; i < keys.size(); ++i) {
-    const FieldDescriptor* field = out->GetDescriptor()->FindFieldByName(keys[i]);
+    const FieldDescriptor* field = yaml::FieldOfKey(*out->GetDescriptor(), keys[i]);
     if (field == nullptr) {
       return error(at, absl::StrCat("unknown key '", keys[i].substr(0, 60), "'",
                                     yaml::UnknownKeyHelp(keys[i], *out->GetDescriptor(), root)));

@@ -47,7 +47,7 @@ class RuleChecker {
     const auto& descriptor = *message.GetDescriptor();
     for (int i = 0; i < descriptor.field_count(); ++i) {
       const FieldDescriptor& field = *descriptor.field(i);
-      std::string at = yaml::JoinKeys(path, field.name());
+      std::string at = yaml::JoinKeys(path, yaml::KeyOf(field));
       if (field.is_repeated()) {
         CheckList(message, field, at);
       } else if (!message.GetReflection()->HasField(message, &field)) {
@@ -134,7 +134,7 @@ void ApplyDefaults(Message* message) {
     if (text.empty() || set) continue;
     // Defaults are part of the schema and a test reads them all, so a problem here cannot be.
     Problems problems;
-    SetYamlKey(field.name(), {.text = text, .file_name = "", .working_directory = ""}, message, &problems);
+    SetYamlKey(yaml::KeyOf(field), {.text = text, .file_name = "", .working_directory = ""}, message, &problems);
   }
 }
 

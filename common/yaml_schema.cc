@@ -65,8 +65,8 @@ void FindKey(const Descriptor& message, absl::string_view key, const std::string
              std::vector<std::string>* found) {
   for (int i = 0; i < message.field_count(); ++i) {
     const FieldDescriptor& field = *message.field(i);
-    std::string at = JoinKeys(path, field.name());
-    if (field.name() == key) found->push_back(at);
+    std::string at = JoinKeys(path, KeyOf(field));
+    if (KeyOf(field) == key) found->push_back(at);
     if (field.message_type() != nullptr) FindKey(*field.message_type(), key, at, found);
   }
 }
@@ -90,13 +90,25 @@ std::string Range(const v1::FieldRule& rule) {
 
 const v1::FieldRule& RuleOf(const FieldDescriptor& field) { return field.options().GetExtension(v1::rule); }
 
+const std::string& KeyOf(const FieldDescriptor& field) {
+  const std::string& key = RuleOf(field).key();
+  return key.empty() ? field.name() : key;
+}
+
+const FieldDescriptor* FieldOfKey(const Descriptor& message, absl::string_view key) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    if (KeyOf(*message.field(i)) == key) return message.field(i);
+  }
+  return nullptr;
+}
+
 std::string JoinKeys(absl::string_view parent, absl::string_view key) {
   return parent.empty() ? std::string(key) : absl::StrCat(parent, ".", key);
 }
 
 std::vector<std::string> KeysOf(const Descriptor& message) {
   std::vector<std::string> keys;
-  for (int i = 0; i < message.field_count(); ++i) keys.push_back(message.field(i)->name());
+  for (int i = 0; i < message.field_count(); ++i) keys.push_back(KeyOf(*message.field(i)));
   return keys;
 }
 
@@ -129,7 +141,7 @@ std::string Expectation(const FieldDescriptor& field) {
       const std::string& word_key = RuleOf(field).word_key();
       std::string map = MapText(*field.message_type());
       if (word_key.empty()) return map;
-      return absl::StrCat(Expectation(*field.message_type()->FindFieldByName(word_key)), ", or ", map);
+      return absl::StrCat(Expectation(*FieldOfKey(*field.message_type(), word_key)), ", or ", map);
     }
     case FieldDescriptor::CPPTYPE_ENUM:
       one = absl::StrJoin(WordsOf(*field.enum_type()), ", ");

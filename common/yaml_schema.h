@@ -14,6 +14,11 @@ namespace trainyard::yaml {
 
 const v1::FieldRule& RuleOf(const google::protobuf::FieldDescriptor& field);
 
+// The key that a field has in YAML: its rule's, else its name.
+const std::string& KeyOf(const google::protobuf::FieldDescriptor& field);
+// The field with this key; null where there is none.
+const google::protobuf::FieldDescriptor* FieldOfKey(const google::protobuf::Descriptor& message, absl::string_view key);
+
 std::string JoinKeys(absl::string_view parent, absl::string_view key);
 std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
 // Words of an enum, the unspecified one left out.

@@ -90,12 +90,12 @@ void WriteMap(const Message& message, int indent, std::string* out) {
         field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
     if (!set) continue;
     if (field.message_type() == nullptr) {
-      absl::StrAppend(out, margin, field.name(), ": ", FieldYaml(message, field), "\n");
+      absl::StrAppend(out, margin, yaml::KeyOf(field), ": ", FieldYaml(message, field), "\n");
       continue;
     }
     std::string inner;
     WriteMap(reflection.GetMessage(message, &field), indent + 2, &inner);
-    if (!inner.empty()) absl::StrAppend(out, margin, field.name(), ":\n", inner);
+    if (!inner.empty()) absl::StrAppend(out, margin, yaml::KeyOf(field), ":\n", inner);
   }
 }
 

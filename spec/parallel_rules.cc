@@ -131,9 +131,9 @@ class ParallelRules {
   // Micro-batches of a step on the rank that gets most; 0: the sizes are wrong.
   uint64_t Rounds() const {
     const v1::Batch& batch = spec_.train().batch();
-    if (batch.global() == 0) return 0;
-    const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global(), ranks_);
-    return micro == 0 || batch.global() % micro != 0 ? 0 : DealShapeOf(batch.global(), micro, ranks_).rounds;
+    if (batch.global_size() == 0) return 0;
+    const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global_size(), ranks_);
+    return micro == 0 || batch.global_size() % micro != 0 ? 0 : DealShapeOf(batch.global_size(), micro, ranks_).rounds;
   }
 
   bool Divides(const char* key, uint64_t size) {
@@ -167,16 +167,16 @@ class ParallelRules {
 // 24 sequences in micro-batches of 3, 3 ranks: 8 micro-batches take 3 rounds, one place of 9 stays empty.
 void WarnOfIdleRanks(const v1::Batch& batch, uint64_t micro, uint64_t ranks, const Positions& positions,
                      Problems* problems) {
-  const DealShape deal = DealShapeOf(batch.global(), micro, ranks);
+  const DealShape deal = DealShapeOf(batch.global_size(), micro, ranks);
   if (deal.idle == 0) return;
   const double share = 100.0 * static_cast<double>(deal.idle) / static_cast<double>(deal.rounds * ranks);
   problems->AddWarning(
       positions, batch.has_micro() ? "train.batch.micro" : "train.batch.global",
       absl::StrFormat("global %d / micro %d = %d micro-batches leave %d ranks idle for %.0f %% of a step's computing; "
                       "ranks %s or global %s would not",
-                      batch.global(), micro, deal.micro_batches, ranks, share,
+                      batch.global_size(), micro, deal.micro_batches, ranks, share,
                       Choices(DivisorsNear(deal.micro_batches, ranks)),
-                      MultiplesAround(batch.global(), micro * ranks)));
+                      MultiplesAround(batch.global_size(), micro * ranks)));
 }
 
 }  // namespace
@@ -226,7 +226,7 @@ void CheckParallel(const v1::JobSpec& spec, uint64_t ranks, const Positions& pos
 }
 
 void CheckBatch(const v1::Batch& batch, uint64_t ranks, const Positions& positions, Problems* problems) {
-  const uint64_t global = batch.global();
+  const uint64_t global = batch.global_size();
   if (global == 0 || ranks == 0) return;
   const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(global, ranks);
   if (micro == 0) return;

@@ -19,12 +19,12 @@ class Resolver {
     v1::Batch& batch = *spec_.mutable_train()->mutable_batch();
     if (batch.has_micro()) return;
     const uint32_t ranks = spec_.resources().ranks();
-    batch.set_micro(static_cast<uint32_t>(AutoMicro(batch.global(), ranks)));
-    const DealShape deal = DealShapeOf(batch.global(), batch.micro(), ranks);
+    batch.set_micro(static_cast<uint32_t>(AutoMicro(batch.global_size(), ranks)));
+    const DealShape deal = DealShapeOf(batch.global_size(), batch.micro(), ranks);
     const std::string whom = absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks");
     Told("train.batch.micro", absl::StrCat(batch.micro()),
          deal.idle == 0 ? absl::StrCat("the largest that gives each of ", whom, " the same count: global ",
-                                       batch.global(), " = ", batch.micro(), " x ", ranks)
+                                       batch.global_size(), " = ", batch.micro(), " x ", ranks)
                         : absl::StrCat("the largest that leaves the fewest of ", whom, " idle: ", deal.micro_batches,
                                        " micro-batches in ", deal.rounds, " rounds, ", deal.idle, " places of ",
                                        deal.rounds * ranks, " empty"));

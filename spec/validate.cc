@@ -90,7 +90,7 @@ class Validator {
       Error("train.model", absl::StrCat("has ", parameters, " parameters, more than the ", kParametersMax,
                                         " this program works with; choose fewer layers or a smaller width"));
     }
-    const uint64_t global = train_.batch().global(), ranks = std::max(Ranks(), uint64_t{1});
+    const uint64_t global = train_.batch().global_size(), ranks = std::max(Ranks(), uint64_t{1});
     if (global == 0) return;
     const uint64_t micro = train_.batch().has_micro() ? train_.batch().micro() : AutoMicro(global, ranks);
     Tensor("logits", {{"micro", micro}, {"context", model.context()}, {"vocabulary", vocabulary}});

@@ -27,7 +27,7 @@ v1::JobSpec MakeSpec(uint32_t ranks) {
   train.mutable_model()->set_width(8);
   train.mutable_model()->set_context(8);
   train.mutable_data()->add_text("/bench/data");
-  train.mutable_batch()->set_global(ranks);
+  train.mutable_batch()->set_global_size(ranks);
   train.set_steps(1);
   spec.mutable_resources()->set_ranks(ranks);
   spec.mutable_resources()->set_device(v1::DEVICE_CPU);

@@ -170,7 +170,7 @@ def test_a_job_id_of_ones_own_submits_nothing_twice(one_host):
     spec.train.model.width = 8
     spec.train.model.context = 8
     spec.train.data.text.append(str(one_host.text))
-    setattr(spec.train.batch, "global", 2)
+    spec.train.batch.global_size = 2
     spec.train.steps = 2
 
     answers = [one_host.jobs.Submit(request, timeout=10) for _ in range(2)]

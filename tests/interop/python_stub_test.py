@@ -11,7 +11,7 @@ def test_a_python_stub_submits_a_job_and_watches_it(one_host, stubs, tmp_path):
         train=job.Train(
             model=job.Model(layers=1, heads=2, width=16, context=16),
             data=job.Data(text=[str(one_host.text)], validation=0.1),
-            batch=job.Batch(**{"global": 4, "micro": 2}),
+            batch=job.Batch(global_size=4, micro=2),
             optimizer=job.Optimizer(lr=1e-2),
             steps=15,
         ),

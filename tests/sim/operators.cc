@@ -28,7 +28,7 @@ v1::SubmitRequest MakeRequest(const JobPlan& plan, bool resume) {
   train.mutable_model()->set_width(8);
   train.mutable_model()->set_context(8);
   train.mutable_data()->add_text("/data");
-  train.mutable_batch()->set_global(plan.ranks * 2);
+  train.mutable_batch()->set_global_size(plan.ranks * 2);
   train.set_steps(plan.steps);
   spec.mutable_resources()->set_ranks(plan.ranks);
   spec.mutable_resources()->set_device(v1::DEVICE_CPU);

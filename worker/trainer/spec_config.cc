@@ -107,9 +107,9 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   out.data.joins_uneven = train.data().uneven() == v1::UNEVEN_DATA_JOIN;
   out.freeze.assign(train.freeze().begin(), train.freeze().end());
   if (train.data().has_validation()) out.data.validation = train.data().validation();
-  if (!train.batch().has_global()) return Missing("train.batch.global");
+  if (!train.batch().has_global_size()) return Missing("train.batch.global");
   if (!train.batch().has_micro()) return Missing("train.batch.micro");
-  out.batch_global = train.batch().global();
+  out.batch_global = train.batch().global_size();
   out.batch_micro = train.batch().micro();
   if (!train.has_steps()) return Missing("train.steps");
   out.steps = train.steps();

@@ -23,7 +23,7 @@ v1::JobSpec Job() {
   model.set_width(8);
   model.set_context(8);
   job.mutable_train()->mutable_data()->add_text("/data");
-  job.mutable_train()->mutable_batch()->set_global(16);
+  job.mutable_train()->mutable_batch()->set_global_size(16);
   job.mutable_train()->set_steps(1000);
   job.mutable_train()->mutable_evaluate()->set_every_steps(10);
   job.mutable_train()->mutable_schedule()->set_warmup_steps(50);

@@ -29,7 +29,7 @@ inline v1::JobSpec MakeSpec(uint32_t ranks, uint32_t max_restarts = 10) {
   train.mutable_model()->set_width(8);
   train.mutable_model()->set_context(8);
   train.mutable_data()->add_text("/data");
-  train.mutable_batch()->set_global(ranks * 2);
+  train.mutable_batch()->set_global_size(ranks * 2);
   train.set_steps(10);
   spec.mutable_resources()->set_ranks(ranks);
   spec.mutable_resources()->set_device(v1::DEVICE_CPU);

@@ -61,7 +61,7 @@ TEST(Overrides, WinOverTheFileAndTheLaterOverTheEarlier) {
 TEST(Overrides, OfAMapGiveTheKeysTheyName) {
   ReadJob read = Read(kGoodJob, {"train.batch={global: 16}"});
 
-  EXPECT_EQ(read.spec.train().batch().global(), 16u);
+  EXPECT_EQ(read.spec.train().batch().global_size(), 16u);
   EXPECT_EQ(read.spec.train().batch().micro(), 2u);
 }
 

@@ -14,7 +14,7 @@ inline v1::JobSpec SmallSpec() {
   train.mutable_model()->set_width(64);
   train.mutable_model()->set_context(32);
   train.mutable_data()->add_text("/data");
-  train.mutable_batch()->set_global(8);
+  train.mutable_batch()->set_global_size(8);
   train.mutable_batch()->set_micro(2);
   train.set_steps(100);
   spec.mutable_checkpoint()->set_dir("/run");
