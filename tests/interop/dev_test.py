@@ -166,3 +166,18 @@ def test_pins_are_exact_and_the_small_set_is_part_of_the_whole():
 
     assert all("==" in line for line in pins("full.txt"))
     assert pins("build.txt") <= pins("full.txt")
+
+
+def test_installed_programs_run_from_another_folder(tmp_path):
+    build = pathlib.Path(harness.BIN).parent
+    done = subprocess.run(["cmake", "--install", build, "--prefix", tmp_path / "to"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    installed = sorted(path.name for path in (tmp_path / "to" / "bin").iterdir())
+
+    version = subprocess.run([tmp_path / "to/bin/trainctl", "version"], capture_output=True, text=True)
+    trainer = subprocess.run([tmp_path / "to/bin/trainyard-trainer", "--help"], capture_output=True, text=True)
+
+    assert {"trainctl", "trainyard-coordinator", "trainyard-worker", "trainyard-shim", "trainyard-trainer"} <= set(installed)
+    assert (version.returncode, trainer.returncode) == (0, 0), version.stderr + trainer.stderr
+    assert (tmp_path / "to/share/trainyard/configs/worker.yaml").is_file()
+    assert "Apache License" in (tmp_path / "to/share/doc/trainyard/LICENSE").read_text()
