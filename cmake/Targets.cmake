@@ -89,4 +89,7 @@ function(trainyard_test name)
     COMMAND ${name} --gtest_output=xml:${CMAKE_BINARY_DIR}/test-results/${name}.xml
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_TIER} TIMEOUT 300)
+  if(ARG_TIER MATCHES "engine|meeting")
+    set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_WITH_KERNELS ${name})
+  endif()
 endfunction()

@@ -7,7 +7,6 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/matmul.h>
 
 #include <cmath>
 #include <mutex>
@@ -135,7 +134,7 @@ class Gpt2 final : public Model {
         return Forward(blocks_[i], in, StartDropout(drop, unit), sink, tape);
       });
     }
-    at::Tensor scores = at::matmul(Norm(ln_f_, x, sink).y.view({-1, config_.width}), wte_.t());
+    at::Tensor scores = TransposedLinear(Norm(ln_f_, x, sink).y.view({-1, config_.width}), wte_);
     return output_type_.has_value() ? scores.to(*output_type_) : scores;
   }
 

@@ -146,11 +146,7 @@ void RunAny(const AdamWPass& pass, int64_t first, int64_t last) { RunEither(pass
 }  // namespace
 
 void RunAdamW(const AdamWPass& pass, VectorCode most) {
-  const bool avx512 = most == VectorCode::kAvx512 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl");
-  const bool avx2 = most != VectorCode::kAny && __builtin_cpu_supports("avx2");
-  auto* run = avx512 ? RunAvx512 : avx2 ? RunAvx2 : RunAny;
+  auto* run = ForCpu(RunAvx512, RunAvx2, RunAny, most);
   at::parallel_for(0, pass.size, kGrain, [&](int64_t first, int64_t last) { run(pass, first, last); });
 }
 

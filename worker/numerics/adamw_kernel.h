@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "worker/numerics/cpu.h"
+
 namespace trainyard {
 
 // fp64 goes with fp64 alone; else masters and moments are fp32 or bf16, gradients and weights fp32, bf16 or fp16.
@@ -36,7 +38,6 @@ struct AdamWPass {
 };
 
 // `most`: the best instructions that may be used; those that the CPU has not are not.
-enum class VectorCode { kAny, kAvx2, kAvx512 };
 void RunAdamW(const AdamWPass& pass, VectorCode most = VectorCode::kAvx512);
 
 // Of a step's update of a parameter, for all layouts alike.

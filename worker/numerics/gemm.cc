@@ -1,5 +1,12 @@
 #include "worker/numerics/gemm.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "worker/numerics/cpu.h"
+#include "worker/numerics/sixteen_bit.h"
+
 // Weak: a LibTorch built on another library has no such symbols. Fortran's interface, which reads matrices by columns:
 // what is row-major here is transposed there, so the factors change places.
 extern "C" {
@@ -16,9 +23,19 @@ __attribute__((weak)) int mkl_serv_intel_cpu_true();
 namespace trainyard {
 namespace {
 
-bool HasBfloat16Gemm() {
-  return gemm_bf16bf16f32_ != nullptr && __builtin_cpu_supports("avx512bf16") && mkl_serv_intel_cpu_true != nullptr &&
-         mkl_serv_intel_cpu_true() != 0;
+enum class Bfloat16Products { kLibTorchs, kMkls, kWidened };
+
+Bfloat16Products HowBfloat16IsMultiplied() {
+  const bool lever = mkl_serv_intel_cpu_true != nullptr && mkl_serv_intel_cpu_true() != 0;
+  if (gemm_bf16bf16f32_ != nullptr && CpuMultipliesBfloat16() && lever) return Bfloat16Products::kMkls;
+  // oneDNN has kernels from AVX-512 on.
+  if (BestVectorCode() == VectorCode::kAvx512 || sgemm_ == nullptr) return Bfloat16Products::kLibTorchs;
+  return Bfloat16Products::kWidened;
+}
+
+Bfloat16Products OfBfloat16() {
+  static const Bfloat16Products products = HowBfloat16IsMultiplied();
+  return products;
 }
 
 template <typename T, typename Function>
@@ -30,11 +47,66 @@ void Call(Function* function, int64_t m, int64_t n, int64_t k, float alpha, cons
            &row_a, &beta, c, &row_c);
 }
 
+// [Note: widened products] Without instructions for 16 bits a bf16 product is an fp32 product of the same numbers, each
+// of which fp32 holds exactly. The factors are widened a tile at a time, into memory that each thread keeps: a tile of
+// `b` stays in the second cache while all of `a` goes by. Widening costs one pass over a tile for kRows or kColumns
+// multiplications of each of its numbers, a few percent.
+constexpr int64_t kRows = 512, kDepth = 256, kColumns = 1024;
+
+struct Tiles {
+  // Of the calling thread; made once.
+  static Tiles& OfThread() {
+    static thread_local Tiles tiles;
+    return tiles;
+  }
+  const std::unique_ptr<float[]> a = std::make_unique_for_overwrite<float[]>(kRows * kDepth);
+  const std::unique_ptr<float[]> b = std::make_unique_for_overwrite<float[]>(kDepth * kColumns);
+};
+
+// Rows and columns of a matrix as it is read.
+struct Part {
+  int64_t first_row, rows, first_column, columns;
+};
+
+// A part in fp32, in `tile`, as it lies in memory.
+MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float* tile) {
+  if (matrix.transposed) part = {part.first_column, part.columns, part.first_row, part.rows};
+  const uint16_t* from =
+      reinterpret_cast<const uint16_t*>(matrix.data) + part.first_row * matrix.row + part.first_column;
+  for (int64_t i = 0; i < part.rows; ++i) {
+    for (int64_t j = 0; j < part.columns; ++j) {
+      tile[i * part.columns + j] = FloatOfBfloat16(from[i * matrix.row + j]);
+    }
+  }
+  return {tile, part.columns, matrix.transposed};
+}
+
+void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
+                 const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
+  const Tiles& tiles = Tiles::OfThread();
+  for (int64_t deep = 0; deep < k; deep += kDepth) {
+    const int64_t depth = std::min(kDepth, k - deep);
+    for (int64_t right = 0; right < n; right += kColumns) {
+      const int64_t columns = std::min(kColumns, n - right);
+      const MatrixRef<float> wide_b = Widen(b, {deep, depth, right, columns}, tiles.b.get());
+      for (int64_t down = 0; down < m; down += kRows) {
+        const int64_t rows = std::min(kRows, m - down);
+        const MatrixRef<float> wide_a = Widen(a, {down, rows, deep, depth}, tiles.a.get());
+        Call(sgemm_, rows, columns, depth, alpha, wide_a, wide_b, deep == 0 ? beta : 1, c + down * ldc + right, ldc);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 bool HasGemm(at::ScalarType type) {
-  static const bool has_bfloat16 = HasBfloat16Gemm();
-  return type == at::kFloat ? sgemm_ != nullptr : type == at::kBFloat16 && has_bfloat16;
+  if (type == at::kFloat) return sgemm_ != nullptr;
+  return type == at::kBFloat16 && OfBfloat16() != Bfloat16Products::kLibTorchs;
+}
+
+bool IsSlowInLibTorch(at::ScalarType type) {
+  return type == at::kBFloat16 && OfBfloat16() == Bfloat16Products::kWidened;
 }
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& a, const MatrixRef<float>& b,
@@ -44,6 +116,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<float>& 
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
           const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
+  if (OfBfloat16() == Bfloat16Products::kWidened) return WidenedGemm(m, n, k, alpha, a, b, beta, c, ldc);
   Call(gemm_bf16bf16f32_, m, n, k, alpha, a, b, beta, c, ldc);
 }
 

@@ -14,10 +14,15 @@
 
 namespace trainyard {
 
-// Whether Gemm may be called with matrices of `type`, and is fast: fp32 wherever LibTorch carries MKL; bf16 where the
-// CPU has instructions for it and MKL takes them (numerics/mkl_lever.h). Always the same in a process; decided by what
-// the CPU has, not by a timing, so that two runs have the same numbers.
+// Whether Gemm may be called with matrices of `type`, and is fast. fp32: wherever LibTorch carries MKL. bf16: by MKL's
+// own product where the CPU has instructions for it and MKL takes them (numerics/mkl_lever.h); by [Note: widened
+// products] where the CPU has no AVX-512; not on the CPUs in between, for which LibTorch has oneDNN's. Always the same
+// in a process; decided by what the CPU has, not by a timing, so that two runs have the same numbers.
 bool HasGemm(at::ScalarType type);
+
+// Whether LibTorch's own products of this type are no choice where HasGemm: without oneDNN they add up one number after
+// another, and take memory from the system for every product.
+bool IsSlowInLibTorch(at::ScalarType type);
 
 // A matrix and how it is read.
 template <typename T>

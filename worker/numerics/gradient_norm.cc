@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "worker/numerics/cpu.h"
 #include "worker/numerics/sixteen_bit.h"
 
 namespace trainyard {
@@ -103,9 +104,7 @@ double SumOfSquares(const std::vector<at::Tensor>& flats) {
 
 double SumOfSquares(const at::Tensor& flat) {
   if (!flat.is_cpu()) return SumOfSquares(std::vector<at::Tensor>{flat});
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  auto* sum = avx512 ? SumAvx512 : __builtin_cpu_supports("avx2") ? SumAvx2 : SumAny;
+  static const auto sum = ForCpu(SumAvx512, SumAvx2, SumAny);
   const int64_t size = flat.numel(), num_blocks = (size + kBlock - 1) / kBlock;
   std::vector<double> blocks(static_cast<size_t>(num_blocks));
   at::parallel_for(0, num_blocks, 1, [&](int64_t first, int64_t last) {

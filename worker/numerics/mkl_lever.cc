@@ -11,18 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/numerics/cpu.h"
 
 namespace trainyard {
 namespace {
 
 std::atomic<bool> g_answer_yes{false};
-
-bool CpuHasAvx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
-
-bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 // Best of a few, GFLOP/s. 384 is large enough for the kernels to show themselves and takes about a millisecond.
 double TimeProduct() {
@@ -42,7 +36,7 @@ double TimeProduct() {
 }  // namespace
 
 std::string SetMklLever(MklLever choice) {
-  bool avx512 = CpuHasAvx512(), avx2 = CpuHasAvx2();
+  const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
   std::string path;
   if (__builtin_cpu_is("intel")) {
     path = "MKL's own choice (the CPU is Intel's, which needs no lever)";

@@ -1,7 +1,7 @@
 // What loops over fp32 memory are made of, 16 numbers at a time whatever registers the CPU has: the compiler cuts such
 // a vector into as many as it takes. For files that are compiled with -O3 -fno-trapping-math -fno-math-errno
 // -Wno-psabi; everything is inlined, so that it is made of the instructions of the function that uses it
-// (TRAINYARD_AVX512, TRAINYARD_AVX2, none).
+// (TRAINYARD_AVX512, TRAINYARD_AVX2, none), among which ForCpu chooses.
 #pragma once
 
 #include <bit>
@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "worker/numerics/cpu.h"
 #include "worker/numerics/sixteen_bit.h"
 
 #define TRAINYARD_INLINE inline __attribute__((always_inline))
@@ -22,12 +23,6 @@ typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
-
-inline bool CpuHasAvx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-}
-inline bool CpuHasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 TRAINYARD_INLINE Floats LoadLanes(const float* from) {
   Floats lanes;

@@ -170,6 +170,33 @@ TEST_F(OpsTest, LinearHasNoUseForASinkWhereNothingIsTrained) {
   EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
 }
 
+TEST_F(OpsTest, TheHeadAgreesWithLibTorchs) {
+  at::Tensor x = at::randn({300, 17}), w = at::randn({33, 17}), weights = at::randn({300, 33});
+  auto run = [&](at::ScalarType type) {
+    at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
+    return WithGradients(TransposedLinear(lx, lw), weights, {lx, lw});
+  };
+  const auto exact = run(at::kDouble), single = run(at::kFloat), half = run(at::kBFloat16);
+
+  for (size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_LT(RelativeDifference(single[i], exact[i]), 3e-6) << "tensor " << i;
+    EXPECT_LT(RelativeDifference(half[i], exact[i]), 3e-2) << "tensor " << i;
+  }
+}
+
+TEST_F(OpsTest, GradientsOfWeightsInBfloat16AreAddedWhereTheSinkHasThem) {
+  at::Tensor x = at::randn({300, 17}), w = at::randn({17, 33}), weights = at::randn({300, 33});
+  auto run = [&](at::ScalarType type, GradientSink* sink) {
+    at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
+    return WithGradients(Linear(lx, {.weight = {lw, 0}, .sink = sink}), weights, {lw});
+  };
+  Taker taker({at::full({17, 33}, 5.0, at::kBFloat16)});
+  run(at::kBFloat16, &taker);
+  run(at::kBFloat16, &taker);
+
+  EXPECT_LT(RelativeDifference(taker.Claim(0).tensor, run(at::kDouble, nullptr)[1] * 2), 3e-2);
+}
+
 TEST_F(OpsTest, GeluOfASumWithABiasAgreesWithLibTorchs) {
   for (int columns : {1, 15, 16, 100}) {
     at::Tensor x = at::randn({2, 9, columns}) * 2, b = at::randn({columns}), weights = at::randn({2, 9, columns});

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "worker/numerics/cpu.h"
+
 extern "C" int mkl_serv_intel_cpu_true();
 
 namespace trainyard {
@@ -18,7 +20,7 @@ TEST(MklLever, TheExecutablesFunctionIsTheOneFoundByName) {
 }
 
 TEST(MklLever, AnswersAsItIsSetAndTheCpuAllows) {
-  bool intel = __builtin_cpu_is("intel"), avx512 = __builtin_cpu_supports("avx512f");
+  bool intel = __builtin_cpu_is("intel"), avx512 = BestVectorCode() == VectorCode::kAvx512;
 
   std::string off = SetMklLever(MklLever::kOff);
   EXPECT_EQ(mkl_serv_intel_cpu_true() != 0, intel);

@@ -1,6 +1,6 @@
 // Causal self-attention with the softmax of scores x 1 / sqrt(width of a head).
 //
-// On a CPU, in fp32, and in bf16 where the CPU multiplies it: own kernels. They go through 64 rows of scores at a time,
+// On a CPU, in fp32, and in bf16 on most of them (HasGemm): own kernels. They go through 64 rows of scores at a time,
 // which stay in the nearest cache, leave out what lies right of the diagonal, and read queries, keys and values where
 // the projection has put them; backward computes the scores again and writes all three gradients where the projection's
 // backward reads them. Everything else, and what drops, is LibTorch's.

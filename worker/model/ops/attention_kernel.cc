@@ -207,7 +207,7 @@ void RunAny(const AttentionShape& shape, const Head& head, void* scratch) {
 
 template <typename Head>
 void RunBest(const AttentionShape& shape, const Head& head, void* scratch) {
-  static const auto run = CpuHasAvx512() ? RunAvx512<Head> : CpuHasAvx2() ? RunAvx2<Head> : RunAny<Head>;
+  static const auto run = ForCpu(RunAvx512<Head>, RunAvx2<Head>, RunAny<Head>);
   run(shape, head, scratch);
 }
 

@@ -76,7 +76,7 @@ void RunAny(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, fi
 // `slope` undefined: not wanted.
 at::Tensor Run(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& slope) {
   at::Tensor y = at::empty_like(x);
-  static const auto run = CpuHasAvx512() ? RunAvx512 : CpuHasAvx2() ? RunAvx2 : RunAny;
+  static const auto run = ForCpu(RunAvx512, RunAvx2, RunAny);
   const GeluPass pass{.type = x.scalar_type(),
                       .x = x.const_data_ptr(),
                       .bias = bias.defined() ? bias.const_data_ptr() : nullptr,

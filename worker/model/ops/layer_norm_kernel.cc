@@ -123,7 +123,7 @@ void RunAny(const Pass& pass, int64_t first, int64_t last) {
 }
 template <typename Pass>
 void Run(const Pass& pass, int64_t first, int64_t last) {
-  static const auto run = CpuHasAvx512() ? RunAvx512<Pass> : CpuHasAvx2() ? RunAvx2<Pass> : RunAny<Pass>;
+  static const auto run = ForCpu(RunAvx512<Pass>, RunAvx2<Pass>, RunAny<Pass>);
   run(pass, first, last);
 }
 

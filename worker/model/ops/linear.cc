@@ -4,6 +4,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -26,23 +27,31 @@ MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
   return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
 }
 
-// x w (or x w^T), with what is to be added, in 16 bits.
-void RoundedProduct(const at::Tensor& x, const at::Tensor& w, bool transposed, const at::Tensor& bias,
-                    const at::Tensor& residual, const at::Tensor& y) {
+// A product in 16 bits, [rows, columns], with what is to be added to it.
+struct Rounded {
   using T = c10::BFloat16;
-  const int64_t in = x.size(1), out = y.size(1), blocks = (x.size(0) + kRows - 1) / kRows;
+  MatrixRef<T> a, b;
+  int64_t rows, depth, columns;
+  const T* bias = nullptr;      // [columns]; null: none
+  const T* residual = nullptr;  // [rows, columns]; null: none
+  T* to = nullptr;              // [rows, columns]; may be the residual
+};
+
+void Multiply(const Rounded& product) {
+  const int64_t blocks = (product.rows + kRows - 1) / kRows;
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    at::Tensor sums = at::empty({std::min(kRows, x.size(0)), out}, at::kFloat);
+    at::Tensor sums = at::empty({std::min(kRows, product.rows), product.columns}, at::kFloat);
     for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kRows, rows = std::min(kRows, x.size(0) - first);
-      Gemm(rows, out, in, 1, {x.const_data_ptr<T>() + first * in, in}, Ref<T>(w, transposed), 0,
-           sums.mutable_data_ptr<float>(), out);
+      const int64_t first = block * kRows, rows = std::min(kRows, product.rows - first);
+      MatrixRef<Rounded::T> a = product.a;
+      a.data += a.transposed ? first : first * a.row;
+      Gemm(rows, product.columns, product.depth, 1, a, product.b, 0, sums.mutable_data_ptr<float>(), product.columns);
       RoundRows({.sums = sums.const_data_ptr<float>(),
-                 .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
-                 .residual = residual.defined() ? residual.const_data_ptr<T>() + first * out : nullptr,
-                 .to = y.mutable_data_ptr<T>() + first * out,
+                 .bias = product.bias,
+                 .residual = product.residual == nullptr ? nullptr : product.residual + first * product.columns,
+                 .to = product.to + first * product.columns,
                  .rows = rows,
-                 .columns = out});
+                 .columns = product.columns});
     }
   });
 }
@@ -55,7 +64,15 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b
   }
   at::Tensor y = at::empty({x.size(0), w.size(1)}, x.options());
   if (x.scalar_type() == at::kBFloat16) {
-    RoundedProduct(x, w, /*transposed=*/false, bias, residual, y);
+    using T = Rounded::T;
+    Multiply({.a = Ref<T>(x),
+              .b = Ref<T>(w),
+              .rows = x.size(0),
+              .depth = x.size(1),
+              .columns = y.size(1),
+              .bias = bias.defined() ? bias.const_data_ptr<T>() : nullptr,
+              .residual = residual.defined() ? residual.const_data_ptr<T>() : nullptr,
+              .to = y.mutable_data_ptr<T>()});
     return y;
   }
   if (residual.defined() && bias.defined()) {
@@ -68,11 +85,18 @@ at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b
   return y;
 }
 
-at::Tensor GradientOfInput(const at::Tensor& grad, const at::Tensor& w) {
+// x w^T, for the gradient of a product's input and for the head.
+at::Tensor ByTransposed(const at::Tensor& grad, const at::Tensor& w) {
   if (!IsOurs(grad)) return at::mm(grad, w.t());
   at::Tensor x = at::empty({grad.size(0), w.size(0)}, grad.options());
   if (grad.scalar_type() == at::kBFloat16) {
-    RoundedProduct(grad, w, /*transposed=*/true, {}, {}, x);
+    using T = Rounded::T;
+    Multiply({.a = Ref<T>(grad),
+              .b = Ref<T>(w, /*transposed=*/true),
+              .rows = grad.size(0),
+              .depth = grad.size(1),
+              .columns = w.size(0),
+              .to = x.mutable_data_ptr<T>()});
   } else {
     Gemm(x.size(0), x.size(1), grad.size(1), 1, Ref<float>(grad), Ref<float>(w, true), 0, x.mutable_data_ptr<float>(),
          x.size(1));
@@ -87,13 +111,24 @@ void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at
     first ? at::mm_out(to, x.t(), grad) : to.addmm_(x.t(), grad);
     return;
   }
+  const int64_t in = x.size(1), out = grad.size(1);
+  if (IsOurs(x) && IsSlowInLibTorch(x.scalar_type()) && place.scalar_type() == x.scalar_type()) {
+    using T = Rounded::T;
+    T* to = place.mutable_data_ptr<T>();
+    return Multiply({.a = Ref<T>(x, /*transposed=*/true),
+                     .b = Ref<T>(grad),
+                     .rows = in,
+                     .depth = x.size(0),
+                     .columns = out,
+                     .residual = first ? nullptr : to,
+                     .to = to});
+  }
   if (!IsOurs(x) || place.scalar_type() != at::kFloat) {
     at::Tensor gradient = at::mm(x.t(), grad);
     first ? place.copy_(gradient) : place.add_(gradient);
     return;
   }
   float* to = place.mutable_data_ptr<float>();
-  const int64_t in = x.size(1), out = grad.size(1);
   if (x.scalar_type() == at::kFloat) {
     Gemm(in, out, x.size(0), 1, Ref<float>(x, true), Ref<float>(grad), first ? 0 : 1, to, out);
   } else {
@@ -144,13 +179,39 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     if (has_bias && context->needs_input_grad(2)) {
       result[kBias] = GiveRowSum(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
-    if (context->needs_input_grad(kX)) result[kX] = GradientOfInput(grad, weight);
+    if (context->needs_input_grad(kX)) result[kX] = ByTransposed(grad, weight);
     if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
     return result;
   }
 };
 
+// x w^T for a type that LibTorch is slow in. Gradients go through autograd.
+struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return ByTransposed(x, weight);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const at::Tensor grad = gradients[0].contiguous();
+    torch::autograd::tensor_list result(2);
+    if (context->needs_input_grad(0)) result[0] = Forward(grad, weight, {}, {});
+    if (context->needs_input_grad(1)) {
+      result[1] = at::empty(weight.sizes(), weight.options());
+      WriteGradientOfWeight(grad, x, result[1], /*first=*/true);
+    }
+    return result;
+  }
+};
+
 }  // namespace
+
+at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight) {
+  if (!IsOurs(x) || !IsSlowInLibTorch(x.scalar_type())) return at::matmul(x, weight.t());
+  return TransposedFunction::apply(x.contiguous(), weight);
+}
 
 at::Tensor GiveRowSum(const at::Tensor& rows, GradientSink* sink, int number) {
   const at::Tensor matrix = rows.view({-1, rows.size(-1)});

@@ -38,7 +38,7 @@ void RowsAny(const RoundingPass& pass) { Rows(pass); }
 }  // namespace
 
 void RoundRows(const RoundingPass& pass) {
-  static const auto run = CpuHasAvx512() ? RowsAvx512 : CpuHasAvx2() ? RowsAvx2 : RowsAny;
+  static const auto run = ForCpu(RowsAvx512, RowsAvx2, RowsAny);
   run(pass);
 }
 
