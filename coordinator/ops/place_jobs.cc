@@ -12,6 +12,7 @@
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
+#include "coordinator/policy/recovery.h"
 #include "coordinator/policy/rendezvous.h"
 #include "coordinator/policy/saves.h"
 #include "spec/device_rules.h"
@@ -130,8 +131,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
 
   ForgetGeneration(turn, job);
   job.head().set_generation(job.head().generation() + 1);
-  // That a checkpoint is not on a host is nothing that the job could have done better.
-  if (failed && job.record.failure().kind() == v1::FailureRecord::KIND_CHECKPOINT) failed = false;
+  if (failed && !IsPaidByTheJob(job.record.failure().kind())) failed = false;
   if (failed) job.head().set_restarts(job.head().restarts() + 1);
   if (again && !failed) job.head().set_planned_restarts(job.head().planned_restarts() + 1);
   job.record.clear_failure();

@@ -100,6 +100,8 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
   }
 }
 
+bool IsPaidByTheJob(Failure::Kind kind) { return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM; }
+
 bool IsForGood(Failure::Kind kind) { return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST; }
 
 bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && kind != Failure::KIND_COLLECTIVE; }
@@ -159,7 +161,8 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; no other host could take the job")};
   }
-  if (facts.restarts >= facts.max_restarts) {
+  const bool is_paid = IsPaidByTheJob(failure.kind());
+  if (is_paid && facts.restarts >= facts.max_restarts) {
     return {.restart = false,
             .delay = absl::ZeroDuration(),
             .reason = absl::StrCat(failure.text(), "; all ", facts.max_restarts,
@@ -170,12 +173,13 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
     uint32_t doublings = std::min(facts.failures_without_progress - 1, 10u);
     delay = std::min(absl::Milliseconds(250) * (1 << doublings), absl::Seconds(10));
   }
-  std::string where =
+  const std::string where =
       facts.checkpoint_step.has_value() ? absl::StrCat("step ", *facts.checkpoint_step) : std::string("the beginning");
+  const std::string count = is_paid ? absl::StrCat("restart ", facts.restarts + 1, " of ", facts.max_restarts)
+                                    : std::string("not counted as a restart");
   return {.restart = true,
           .delay = delay,
-          .reason = absl::StrCat(failure.text(), "; restarting from ", where, " (restart ", facts.restarts + 1, " of ",
-                                 facts.max_restarts, ")")};
+          .reason = absl::StrCat(failure.text(), "; restarting from ", where, " (", count, ")")};
 }
 
 }  // namespace trainyard

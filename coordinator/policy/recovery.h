@@ -43,6 +43,9 @@ std::optional<v1::FailureRecord> JudgeExit(const EndedRank& ended);
 // the peers of a failed rank report is no cause of its own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
+// Whether restarting after such a failure takes one of the job's restarts. That a host lacks the checkpoint, or has no
+// room for now (its disk is full, its state folder is gone), is nothing that the job could have done better.
+bool IsPaidByTheJob(v1::FailureRecord::Kind kind);
 // Starting again is no use, wherever: the job cannot work as it is written.
 bool IsForGood(v1::FailureRecord::Kind kind);
 // "signal": a label of metrics and reports.

@@ -162,7 +162,9 @@ TEST(Recovery, WhatOneHostCannotDo_IsDoneElsewhere) {
 
   failure.set_kind(v1::FailureRecord::KIND_NO_ROOM);
   facts.elsewhere = false;
-  EXPECT_TRUE(DecideRecovery(facts).restart) << "it may pass";
+  facts.restarts = facts.max_restarts;
+  EXPECT_TRUE(DecideRecovery(facts).restart) << "it may pass, and the job does not pay for it";
+  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("not counted as a restart"));
   failure.set_kind(v1::FailureRecord::KIND_CHECKPOINT);
   facts.max_restarts = 0;
   EXPECT_TRUE(DecideRecovery(facts).restart) << "it is not for the job to pay for";
