@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/own_folder.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -207,21 +208,6 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
 
 FileLock::~FileLock() { close(fd_); }
 
-absl::StatusOr<std::string> SocketFolder() {
-  const char* runtime = getenv("XDG_RUNTIME_DIR");
-  std::string folder = runtime != nullptr && *runtime == '/' && strlen(runtime) < 40
-                           ? JoinPath(runtime, "trainyard")
-                           : absl::StrCat("/tmp/trainyard-", getuid());
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return ErrnoStatus(errno, absl::StrCat("cannot make socket folder ", folder));
-  }
-  struct stat st;
-  if (lstat(folder.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", folder));
-  if (!S_ISDIR(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(folder, " must be a folder of user ", getuid(),
-                                                      " with mode 0700; remove it or set XDG_RUNTIME_DIR"));
-  }
-  return folder;
-}
+absl::StatusOr<std::string> SocketFolder() { return MakeSocketFolder(SocketPlacesOfThisUser()); }
 
 }  // namespace trainyard

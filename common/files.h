@@ -56,8 +56,8 @@ class FileLock {
   int fd_;
 };
 
-// A folder for Unix sockets whose path is short whatever the state folder is: $XDG_RUNTIME_DIR/trainyard, else
-// /tmp/trainyard-<uid>; mode 0700, ours, or FailedPrecondition.
+// A folder for Unix sockets whose path is short whatever the state folder is, which logout does not remove and other
+// users cannot enter; MakeSocketFolder in common/own_folder.h says which.
 absl::StatusOr<std::string> SocketFolder();
 
 }  // namespace trainyard

@@ -280,10 +280,10 @@ class JobView:
 
 
 def state_of(memory_folder):
-    """The state folder of the daemon whose folder in shared memory this is."""
+    """The state folder of the daemon whose folder in shared memory this is; what others have left there may be anything."""
     try:
-        return (memory_folder / "daemon").read_text().splitlines()[1]
-    except (FileNotFoundError, IndexError):  # it is being made or removed
+        return os.fsdecode((memory_folder / "daemon").read_bytes().split(b"\n")[1])
+    except (OSError, IndexError):  # it is being made or removed, or it is none of a daemon
         return ""
 
 

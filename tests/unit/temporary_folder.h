@@ -11,7 +11,8 @@ namespace trainyard {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "trainyard-test-XXXXXX").string()) {
+  explicit TemporaryFolder(const std::filesystem::path& root = std::filesystem::temp_directory_path())
+      : path_((root / "trainyard-test-XXXXXX").string()) {
     if (mkdtemp(path_.data()) == nullptr) abort();
   }
   ~TemporaryFolder() {

@@ -168,16 +168,22 @@ absl::Status Problem(const std::vector<std::string>& problems) {
 
 }  // namespace
 
-std::string DefaultState(const std::string& coordinator, const std::string& name) {
+StatePlace DefaultState(const std::string& coordinator, const std::string& name) {
   const char* given = getenv("XDG_STATE_HOME");
   const char* home = getenv("HOME");
-  std::string base = given != nullptr && *given == '/' ? given
-                     : home != nullptr && *home == '/' ? JoinPath(home, ".local/state")
-                                                       : absl::StrCat("/var/tmp/trainyard-state-", getuid());
+  std::string own_root;
+  std::string base;
+  if (given != nullptr && *given == '/') {
+    base = given;
+  } else if (home != nullptr && *home == '/') {
+    base = JoinPath(home, ".local/state");
+  } else {
+    base = own_root = absl::StrCat("/var/tmp/trainyard-state-", geteuid());
+  }
   std::string key = absl::StrCat(coordinator, "-", name);
   std::replace_if(
       key.begin(), key.end(), [](char c) { return !absl::ascii_isalnum(c) && c != '-' && c != '.'; }, '_');
-  return JoinPath(JoinPath(base, "trainyard"), key);
+  return {.path = JoinPath(JoinPath(base, "trainyard"), key), .own_root = std::move(own_root)};
 }
 
 absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
@@ -215,7 +221,10 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   config.coordinator = file.coordinator();
   config.slots = file.slots();
   config.name = file.has_name() ? file.name() : ThisHost();
-  config.state = file.has_state() ? file.state() : DefaultState(config.coordinator, config.name);
+  const StatePlace place =
+      file.has_state() ? StatePlace{.path = file.state()} : DefaultState(config.coordinator, config.name);
+  config.state = place.path;
+  config.own_root = place.own_root;
   config.log_bytes_per_rank = file.log_bytes_per_rank();
   config.logging = {.program = "worker",
                     .json = file.log().format() == v1::LOG_FORMAT_JSON,

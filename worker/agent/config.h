@@ -16,6 +16,8 @@ struct Config {
   uint32_t slots = 0;       // 0: as many as there are GPUs, else 1
   std::string name;
   std::string state;  // absolute
+  // A folder above `state` in one that all users share: it must be this user's alone. Empty: there is none.
+  std::string own_root;
   uint64_t log_bytes_per_rank = 64 << 20;
   std::string metrics;    // host:port; empty: none
   std::string health;     // host:port; empty: none
@@ -37,8 +39,12 @@ struct Config {
 // Possible errors: InvalidArgument: every problem, one a line.
 absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv);
 
-// `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`: keyed by user, coordinator and name, so that
-// daemons do not meet in one folder by chance.
-std::string DefaultState(const std::string& coordinator, const std::string& name);
+// `${XDG_STATE_HOME:-~/.local/state}/trainyard/<coordinator>-<name>`, without a home below /var/tmp: keyed by user,
+// coordinator and name, so that daemons do not meet in one folder by chance.
+struct StatePlace {
+  std::string path;
+  std::string own_root = {};  // as in Config
+};
+StatePlace DefaultState(const std::string& coordinator, const std::string& name);
 
 }  // namespace trainyard::agent

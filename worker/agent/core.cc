@@ -128,6 +128,7 @@ CoreStats Core::stats() const {
   stats.outbox_bytes = outbox_.bytes();
   stats.outbox_on_disk = outbox_.on_disk();
   stats.outbox_hangs = disk_hangs_;
+  stats.trouble = !trouble_.empty();
   stats.attached = stream_ == Stream::kUp;
   stats.trainers = static_cast<size_t>(std::count_if(
       trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.process == Process::kRunning; }));

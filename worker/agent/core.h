@@ -70,7 +70,8 @@ struct CoreStats {
   bool outbox_on_disk = true;
   bool outbox_hangs = false;  // the disk has not answered for long
   bool attached = false;
-  size_t trainers = 0;  // that run
+  bool trouble = false;  // nothing can be started here
+  size_t trainers = 0;   // that run
 };
 
 class Core {
@@ -173,6 +174,7 @@ class Core {
   void On(ProcessExamined event);
   void WantPaths(const v1::DesiredState& desired);
   void On(PathLooked event);
+  void On(HomeLooked event);
   void SendPaths();
 
   // core.cc
@@ -202,6 +204,7 @@ class Core {
   absl::Time try_disk_at_ = absl::InfiniteFuture();
   absl::Time storing_since_ = absl::InfiniteFuture();  // a write of the outbox is under way
   bool disk_hangs_ = false;                            // it takes too long, and that was told
+  std::string trouble_;                                // why nothing can be started on this host
   CoreStats counts_;                                   // the totals
 
   // The session.

@@ -77,7 +77,8 @@ void Core::On(Welcomed event) {
   name_taken_since_ = absl::InfiniteFuture();
   desired_since_welcome_ = false;
   heartbeat_interval_ = welcome.heartbeat_ms() > 0 ? absl::Milliseconds(welcome.heartbeat_ms()) : kHeartbeatDefault;
-  heartbeat_at_ = now_ + heartbeat_interval_;
+  // What keeps this host from running anything is known before anything is placed here.
+  heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
   SayInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
   TellEndsAgain(welcome.acked_fact());
@@ -160,6 +161,27 @@ void Core::On(FactsStored event) {
                           "; trainers keep what they told until the coordinator has it"));
   // A hello tells the id under which they are sent from here on.
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
+}
+
+void Core::On(HomeLooked event) {
+  if (event.socket_is_new) SayWarning("the trainers' socket was gone and has been made again");
+  if (event.state_is_new) {
+    SayWarning("the state folder was gone and has been made again; what earlier trainers printed is lost");
+    // Whatever was written there is gone, and what waits is in memory: all of it is written again.
+    try_disk_at_ = now_;
+    if (!cluster_id_.empty()) Emit(RememberCluster{cluster_id_});
+  }
+  if (event.trouble == trouble_) return;
+  if (event.trouble.empty()) {
+    SayInfo("trainers can be started on this host again");
+  } else {
+    Emit(Say{Say::Level::kError, absl::StrCat("nothing can be started on this host: ", event.trouble,
+                                              ". Trainers that run go on, ", outbox_.size(),
+                                              " facts wait for the coordinator in memory, and this daemon tries every "
+                                              "second to mend it")});
+  }
+  trouble_ = std::move(event.trouble);
+  if (stream_ == Stream::kUp) heartbeat_at_ = now_;
 }
 
 // An end that the coordinator had, though we were never told so, was still named in our hello as a trainer that runs:
@@ -287,6 +309,7 @@ void Core::BeatWhenDue() {
     v1::AgentMessage message;
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
     message.mutable_heartbeat()->set_draining(draining_);
+    message.mutable_heartbeat()->set_trouble(trouble_);
     Emit(SendUp{std::move(message)});
     heartbeat_at_ = now_ + heartbeat_interval_;
     SendPaths();

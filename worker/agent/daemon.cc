@@ -24,6 +24,25 @@ namespace {
 constexpr char kClusterFile[] = "cluster";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
+// A look at the state folder takes microseconds.
+constexpr absl::Duration kLookPatience = absl::Seconds(10);
+
+SnapshotFolderOptions MemoryOptions(const Config& config) {
+  return {.root = config.snapshots, .state = config.state, .is_private = config.lifeline_fd >= 0};
+}
+
+void WarnOfSnapshots(const absl::Status& why) {
+  spdlog::warn("snapshots: what trainers copy for saves does not outlive them: {}", std::string(why.message()));
+}
+
+// The path of the folder, which is made when the first trainer is to be started; empty: there is none.
+std::string MadeFolder(const std::shared_ptr<SnapshotFolder>& folder) {
+  if (folder == nullptr) return "";
+  absl::Status made = folder->Make();
+  if (!made.ok()) WarnOfSnapshots(made);
+  return made.ok() ? folder->path() : "";
+}
 
 }  // namespace
 
@@ -32,6 +51,7 @@ Daemon::Daemon(Config config, Clock& clock)
 
 Daemon::~Daemon() {
   // Whoever may still post or call is stopped first; waits for the coordinator end before the links they came by.
+  looks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
   paths_.reset();
@@ -45,45 +65,22 @@ Daemon::~Daemon() {
   writer_.reset();
 }
 
-absl::Status Daemon::PrepareFolders() {
-  ranks_ = JoinPath(config_.state, "ranks");
-  RETURN_IF_ERROR(MakeFolders(ranks_));
-  // Tokens and output lie below.
-  if (chmod(config_.state.c_str(), 0700) != 0)
-    return ErrnoStatus(errno, absl::StrCat("cannot protect ", config_.state));
-  absl::StatusOr<std::unique_ptr<FileLock>> lock =
-      FileLock::Acquire(JoinPath(config_.state, "lock"), limits::kTakeOverWait);
-  if (!lock.ok()) {
-    return absl::Status(
-        lock.status().code(),
-        absl::StrCat(lock.status().message(), ": the state folder ", config_.state,
-                     " belongs to another worker daemon; stop that one, or give this one another --state"));
-  }
-  lock_ = *std::move(lock);
-  ASSIGN_OR_RETURN(std::string sockets, SocketFolder());
-  // A new life of the daemon has the same path, where its trainers look for it.
-  socket_ = JoinPath(sockets, absl::StrCat("worker-", HashHex(config_.state).substr(0, 16), ".sock"));
-  if (socket_.size() > limits::kSocketPathBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("socket path ", socket_, " is longer than ", limits::kSocketPathBytes));
-  }
-  return absl::OkStatus();
-}
-
 void Daemon::TakeSnapshotFolder() {
   memory_ = std::make_unique<TaskThread>();
-  const SnapshotFolderOptions options = {
-      .root = config_.snapshots, .state = config_.state, .is_private = config_.lifeline_fd >= 0};
   if (!config_.snapshots.empty()) {
-    absl::StatusOr<std::unique_ptr<SnapshotFolder>> folder = SnapshotFolder::Take(options);
+    const SnapshotFolderOptions options = MemoryOptions(config_);
+    absl::StatusOr<std::shared_ptr<SnapshotFolder>> folder = SnapshotFolder::Find(options);
     if (folder.ok()) snapshots_ = *std::move(folder);
     if (snapshots_ != nullptr) spdlog::info("snapshots in {}", snapshots_->path());
-    if (!folder.ok()) {
-      spdlog::warn("snapshots: what trainers copy for saves does not outlive them: {}",
-                   std::string(folder.status().message()));
-    }
+    if (!folder.ok()) WarnOfSnapshots(folder.status());
   }
-  memory_->Post([options, path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
+  ClearMemory();
+}
+
+// What other daemons have left in memory for good.
+void Daemon::ClearMemory() {
+  memory_->Post([options = MemoryOptions(config_),
+                 path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
     RemoveForsakenFolders(options, path);
     return nullptr;
   });
@@ -143,7 +140,8 @@ absl::Status Daemon::StartEndpoints() {
 }
 
 absl::Status Daemon::Start() {
-  RETURN_IF_ERROR(PrepareFolders());
+  ASSIGN_OR_RETURN(home_, Home::Take({.state = config_.state, .own_root = config_.own_root}));
+  socket_ = home_->listener()->path();
   TakeSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());
   RETURN_IF_ERROR(StartEndpoints());
@@ -155,11 +153,12 @@ absl::Status Daemon::Start() {
                                         [this](v1::AgentMessage message) { session_->Send(std::move(message)); });
   core_ = std::make_unique<Core>(std::move(options));
   processes_ = std::make_unique<ProcessTable>(
-      ProcessTableOptions{.ranks = ranks_,
+      ProcessTableOptions{.ranks = home_->ranks(),
                           .shim = JoinPath(config_.programs, "trainyard-shim"),
                           .trainer = JoinPath(config_.programs, "trainyard-trainer"),
                           .link = socket_,
-                          .snapshots = snapshots_ == nullptr ? "" : snapshots_->path(),
+                          .check = [home = home_] { return home->Check(); },
+                          .snapshots = [folder = snapshots_] { return MadeFolder(folder); },
                           .lifeline_fd = config_.lifeline_fd,
                           .log_bytes_per_rank = config_.log_bytes_per_rank,
                           .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
@@ -170,10 +169,14 @@ absl::Status Daemon::Start() {
   paths_ = std::make_unique<TaskThread>();
   // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
   processes_->FindAll();
-  ASSIGN_OR_RETURN(
-      links_, LinkServer::Start(
-                  {.socket = socket_, .clock = clock_, .cache = cache_, .relay = *relay_, .post = post, .wake = wake}));
-  logs_ = std::make_unique<LogPusher>(ranks_, post);
+  ASSIGN_OR_RETURN(links_, LinkServer::Start({.listener = home_->listener(),
+                                              .clock = clock_,
+                                              .cache = cache_,
+                                              .relay = *relay_,
+                                              .post = post,
+                                              .wake = wake}));
+  looks_ = std::make_unique<TaskThread>();
+  logs_ = std::make_unique<LogPusher>(home_->ranks(), post);
   session_ = std::make_unique<Session>(config_.coordinator, post,
                                        [this](const v1::StoreValues& values) { relay_->Take(values); });
   thread_ = std::thread([this] { Run(); });
@@ -189,7 +192,8 @@ int Daemon::AwaitEnd() {
 // The event thread.
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
-    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline()});
+    LookAtHome();
+    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), look_at_});
     Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
     // Whoever sent this may send on once it is handled: at most one event of each waits here.
     LinkId link;
@@ -201,6 +205,7 @@ void Daemon::Run() {
     bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
                             std::holds_alternative<FactsAcknowledged>(event);
     if (ended) relay_->Detach();
+    if (auto* looked = std::get_if<HomeLooked>(&event)) NoteHome(*looked);
 
     absl::Time now = clock_.TimeNow();
     for (Effect& effect : core_->Handle(std::move(event), now)) {
@@ -244,6 +249,27 @@ void Daemon::LookAtDisk() {
   if (!taken) disk_look_->under_way = false;
 }
 
+// Once a second, on a thread that may hang where the disk does: a look that does not come back is trouble, too.
+void Daemon::LookAtHome() {
+  const absl::Time now = clock_.TimeNow();
+  if (now < look_at_) return;
+  look_at_ = now + kLookInterval;
+  if (looking_since_ == absl::InfiniteFuture()) {
+    looking_since_ = now;
+    looks_->Post([home = home_] { return home->Look(); }, [this](const HomeLooked& looked) { Post(looked); });
+  } else if (now - looking_since_ >= kLookPatience) {
+    Post(HomeLooked{.trouble = absl::StrCat("the disk of its state folder ", config_.state, " has not answered for ",
+                                            absl::FormatDuration(kLookPatience)),
+                    .hangs = true});
+  }
+}
+
+void Daemon::NoteHome(const HomeLooked& looked) {
+  if (!looked.hangs) looking_since_ = absl::InfiniteFuture();
+  if (looked.state_is_new) ClearMemory();
+  if (health_ != nullptr) health_->SetTrouble(!looked.trouble.empty());
+}
+
 void Daemon::Do(LookForPath& effect) {
   v1::PathAnswer answer;
   answer.set_request_id(effect.request_id);
@@ -261,7 +287,7 @@ void Daemon::Do(LookForPath& effect) {
 // The trainer of that number, and no other process that has it by now.
 StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
   constexpr absl::Duration kLimit = absl::Seconds(3);
-  const std::string folder = JoinPath(ranks_, FolderName(request.id));
+  const std::string folder = JoinPath(home_->ranks(), FolderName(request.id));
   const pid_t pid = static_cast<pid_t>(request.pid);
   absl::StatusOr<PidRecord> pids = ReadPids(folder);
   if (!pids.ok()) return {.frames = {}, .note = std::string(pids.status().message())};

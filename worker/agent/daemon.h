@@ -16,11 +16,11 @@
 
 #include "absl/status/status.h"
 #include "common/clock.h"
-#include "common/files.h"
 #include "worker/agent/config.h"
 #include "worker/agent/core.h"
 #include "worker/agent/event_queue.h"
 #include "worker/agent/health_server.h"
+#include "worker/agent/home.h"
 #include "worker/agent/link_server.h"
 #include "worker/agent/log_pusher.h"
 #include "worker/agent/metrics.h"
@@ -45,8 +45,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Takes the state folder, finds the trainers of an earlier life, listens for trainers and begins to dial. Possible
-  // errors: Unavailable: another daemon holds the state folder, or the socket cannot be made. Others: the folder cannot
-  // be written.
+  // errors: those of Home::Take.
   absl::Status Start();
 
   // Thread-safe.
@@ -61,13 +60,15 @@ class Daemon {
   std::string health_address() const { return health_ == nullptr ? "" : health_->address(); }
 
  private:
-  absl::Status PrepareFolders();
   std::string ReadCluster() const;
   absl::StatusOr<CoreOptions> MakeCoreOptions();
   absl::Status StartEndpoints();
   StackAnswer AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
   void LookAtDisk();
+  void LookAtHome();
+  void NoteHome(const HomeLooked& looked);
   void TakeSnapshotFolder();
+  void ClearMemory();
   void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
@@ -97,9 +98,8 @@ class Daemon {
 
   const Config config_;
   Clock& clock_;
-  std::string ranks_;   // folder of rank folders
-  std::string socket_;  // the trainers' way in
-  std::unique_ptr<FileLock> lock_;
+  std::shared_ptr<Home> home_;                 // state folder and socket
+  std::string socket_;                         // the trainers' way in
   std::shared_ptr<SnapshotFolder> snapshots_;  // null: none
 
   EventQueue events_;
@@ -128,6 +128,10 @@ class Daemon {
     std::atomic<bool> under_way = false;
   };
   const std::shared_ptr<DiskLook> disk_look_ = std::make_shared<DiskLook>();
+  // The event thread's: when the next look at `home_` is due, and since when one is under way.
+  absl::Time look_at_ = absl::InfinitePast();
+  absl::Time looking_since_ = absl::InfiniteFuture();
+  std::unique_ptr<TaskThread> looks_;
   std::unique_ptr<TaskThread> disk_;
   std::unique_ptr<TaskThread> paths_;
   std::unique_ptr<TaskThread> memory_;  // a large file there takes a while to go

@@ -96,6 +96,14 @@ struct PathLooked {
   v1::PathAnswer answer;
 };
 
+// What a look at the state folder and the sockets (home.h) found.
+struct HomeLooked {
+  std::string trouble = {};    // why nothing can be started on this host; empty: it can
+  bool state_is_new = false;   // the state folder was gone and has been made again
+  bool socket_is_new = false;  // a socket was
+  bool hangs = false;          // the look has not come back yet, which is the trouble
+};
+
 struct LogsEnded {
   std::string request_id;
 };
@@ -112,7 +120,7 @@ struct Tick {};
 
 using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened,
                            LinkFact, LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded,
-                           ProcessesSampled, ProcessExamined, PathLooked, LogsEnded, LeaveRequested, Tick>;
+                           ProcessesSampled, ProcessExamined, PathLooked, HomeLooked, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 

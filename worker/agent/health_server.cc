@@ -3,6 +3,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -51,7 +52,19 @@ HealthServer::~HealthServer() {
 }
 
 void HealthServer::SetAttached(bool attached) {
-  server_->GetHealthCheckService()->SetServingStatus(kSession, attached);
+  absl::MutexLock lock(&mu_);
+  attached_ = attached;
+  Tell();
+}
+
+void HealthServer::SetTrouble(bool trouble) {
+  absl::MutexLock lock(&mu_);
+  if (std::exchange(trouble_, trouble) != trouble) Tell();
+}
+
+void HealthServer::Tell() {
+  server_->GetHealthCheckService()->SetServingStatus("", !trouble_);
+  server_->GetHealthCheckService()->SetServingStatus(kSession, attached_ && !trouble_);
 }
 
 }  // namespace trainyard::agent

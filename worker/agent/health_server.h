@@ -1,5 +1,6 @@
 // The gRPC health service of the daemon (grpc.health.v1), for whoever watches over hosts. Two services are told of: ""
-// serves while the daemon works, "trainyard.v1.AgentService" while it is attached to its coordinator. Thread-safe.
+// serves while the daemon can start trainers, "trainyard.v1.AgentService" while it is also attached to its coordinator.
+// Thread-safe.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -8,8 +9,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 namespace trainyard::agent {
 
@@ -23,6 +26,8 @@ class HealthServer {
   HealthServer& operator=(const HealthServer&) = delete;
 
   void SetAttached(bool attached);
+  // Nothing can be started on this host: neither service serves meanwhile.
+  void SetTrouble(bool trouble);
 
   const std::string& address() const { return address_; }
   // Empty, or the sentence to log.
@@ -31,6 +36,7 @@ class HealthServer {
  private:
   HealthServer() = default;
 
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
   // Refuses all other calls: gRPC starts no server that has no service of its own. Of one server, so made with it.
@@ -38,6 +44,9 @@ class HealthServer {
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::string warning_;
+  absl::Mutex mu_;
+  bool attached_ ABSL_GUARDED_BY(mu_) = false;
+  bool trouble_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace trainyard::agent

@@ -1,7 +1,5 @@
 #include "worker/agent/link_server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -142,22 +140,28 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
 
   ~Server() override {
     if (server_ == nullptr) return;
+    options_.listener->Stop();
     // Cancels whatever is under way, and waits for it.
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
-    unlink(options_.socket.c_str());
   }
 
   absl::Status Listen() {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
     builder.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
-    builder.AddListeningPort(absl::StrCat("unix:", options_.socket), grpc::InsecureServerCredentials());
+    accepted_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
-    unlink(options_.socket.c_str());
     server_ = builder.BuildAndStart();
-    if (server_ != nullptr) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.socket));
+    if (server_ == nullptr) return absl::InternalError("gRPC did not start the trainers' server, and has logged why");
+    options_.listener->Start([this](int listener_fd, int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.listener_fd = listener_fd;
+      connection.fd = fd;
+      accepted_->HandleNewConnection(&connection);
+    });
+    return absl::OkStatus();
   }
 
   // LinkServer.
@@ -225,6 +229,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
   absl::Mutex mu_;
   std::map<LinkId, Connection*> connections_ ABSL_GUARDED_BY(mu_);
   uint64_t last_link_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> accepted_;
   std::unique_ptr<grpc::Server> server_;
 };
 

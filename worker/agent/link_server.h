@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/clock.h"
 #include "worker/agent/events.h"
+#include "worker/agent/link_listener.h"
 #include "worker/agent/value_cache.h"
 #include "worker/agent/value_relay.h"
 
@@ -27,14 +28,14 @@ class LinkServer {
   using Post = std::function<void(Event)>;
 
   struct Options {
-    std::string socket;  // its folder is the owner's alone; a socket that lies there is replaced
+    std::shared_ptr<LinkListener> listener;  // accepts for this server from here on
     Clock& clock;
     ValueCache& cache;
     ValueRelay& relay;
     Post post;
     std::function<void()> wake;  // the event thread is to look at the cache's deadlines anew
   };
-  // Possible errors: Unavailable: the socket cannot be made; the message names it.
+  // Possible errors: Internal: gRPC starts no server.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
 
   // Ends all connections.

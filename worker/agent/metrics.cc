@@ -12,6 +12,8 @@ constexpr MetricSpec kBuild = {"trainyard_worker_build_info", kGauge, "Always 1;
                                "version"};
 constexpr MetricSpec kAttached = {"trainyard_worker_attached", kGauge,
                                   "1 while the stream to the coordinator is open."};
+constexpr MetricSpec kTrouble = {"trainyard_worker_trouble", kGauge,
+                                 "1 while nothing can be started on this host: its state folder or socket is gone."};
 constexpr MetricSpec kDials = {"trainyard_worker_dials_total", kCounter, "Attempts to reach the coordinator."};
 constexpr MetricSpec kTrainers = {"trainyard_worker_trainers", kGauge, "Trainers that run on this host."};
 constexpr MetricSpec kStarts = {"trainyard_worker_starts_total", kCounter, "Trainers started."};
@@ -44,9 +46,9 @@ constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limi
 
 const std::vector<MetricSpec>& WorkerMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild,        kAttached,     kDials,        kTrainers,     kStarts,           kExits,        kFacts,
-      kFactsWaiting, kFactsDropped, kOutboxBytes,  kOutboxOnDisk, kOutboxHangs,      kOutboxErrors, kQueue,
-      kDiskFree,     kFolders,      kFoldersLimit, kFolderBytes,  kFolderBytesLimit, kLogBytesLimit};
+      kBuild, kAttached,     kTrouble,      kDials,        kTrainers,     kStarts,           kExits,
+      kFacts, kFactsWaiting, kFactsDropped, kOutboxBytes,  kOutboxOnDisk, kOutboxHangs,      kOutboxErrors,
+      kQueue, kDiskFree,     kFolders,      kFoldersLimit, kFolderBytes,  kFolderBytesLimit, kLogBytesLimit};
   return *specs;
 }
 
@@ -74,6 +76,7 @@ void WorkerMetrics::Set(const MetricSpec& spec, double value) { gauges_.at(spec.
 
 void WorkerMetrics::Observe(const CoreStats& stats, size_t queue_length) {
   Set(kAttached, stats.attached ? 1 : 0);
+  Set(kTrouble, stats.trouble ? 1 : 0);
   Set(kTrainers, static_cast<double>(stats.trainers));
   Set(kFactsWaiting, static_cast<double>(stats.facts_waiting));
   Set(kOutboxBytes, static_cast<double>(stats.outbox_bytes));

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "common/own_folder.h"
 #include "common/status_macros.h"
 
 namespace trainyard::agent {
@@ -34,7 +36,12 @@ class OutboxFile final : public OutboxStorage {
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     if (fdatasync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("cannot sync ", path_));
-    return absl::OkStatus();
+    struct stat open_file;
+    if (fstat(fd_, &open_file) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path_));
+    // A file that was removed takes what is written to it all the same, and nobody will find it.
+    if (IdOf(path_) == FileId{.device = open_file.st_dev, .inode = open_file.st_ino}) return absl::OkStatus();
+    Close();
+    return absl::NotFoundError(absl::StrCat(path_, " was removed while this daemon wrote to it"));
   }
 
   absl::Status Replace(absl::string_view bytes) override {

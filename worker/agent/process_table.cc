@@ -23,6 +23,7 @@
 #include "common/files.h"
 #include "worker/agent/environment.h"
 #include "worker/agent/stack_question.h"
+#include "worker/agent/text.h"
 #include "worker/shim/process.h"
 
 namespace trainyard::agent {
@@ -35,6 +36,7 @@ constexpr int kLatePidPollMs = 100;
 // A shim that cannot write them (a full disk) can still be ended, and its trainer with it.
 constexpr absl::Duration kPidWait = absl::Seconds(1);
 constexpr absl::Duration kLostTrainerWait = absl::Milliseconds(500);
+constexpr size_t kMessageBytesMax = 4096;
 // Where the lifeline is in a shim.
 constexpr int kLifelineInShim = 3;
 
@@ -157,14 +159,15 @@ void ProcessTable::RunCommands() {
 void ProcessTable::StartNow(const StartProcess& start) {
   const v1::DesiredTrainer& desired = start.desired;
   TrainerId id = FromProto(desired.key());
+  if (absl::Status ready = options_.check(); !ready.ok()) return TellStartFailed(id, ready, /*may_pass=*/true);
   std::string folder = FolderOf(id);
   LaunchRecord launch = {
       .program = options_.trainer,
-      .arguments = {options_.trainer, "--link", options_.link, "--job", id.job.value(), "--generation",
+      .arguments = {options_.trainer, kLinkFlag, options_.link, "--job", id.job.value(), "--generation",
                     absl::StrCat(id.generation.value()), "--rank", absl::StrCat(id.rank)},
       .variables = TrainerEnvironment(
           desired,
-          {.threads = start.threads, .token = start.token, .snapshots = options_.snapshots, .lookup = &getenv}),
+          {.threads = start.threads, .token = start.token, .snapshots = options_.snapshots(), .lookup = &getenv}),
       .log_bytes = options_.log_bytes_per_rank,
   };
   launch.variables.push_back(absl::StrCat("TRAINYARD_STACK_FILE=", JoinPath(folder, kStackFile)));
@@ -174,10 +177,14 @@ void ProcessTable::StartNow(const StartProcess& start) {
   if (status.ok()) status = Spawn(folder, &shim);
   if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
   if (is_ours) WriteStartFailure(folder, status).IgnoreError();
+  TellStartFailed(id, status, absl::IsResourceExhausted(status));
+}
+
+void ProcessTable::TellStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass) {
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
-  exited.set_message(std::string(status.message()));
-  exited.set_may_pass(absl::IsResourceExhausted(status));
+  exited.set_message(ValidUtf8(why.message(), kMessageBytesMax));
+  exited.set_may_pass(may_pass);
   post_(ProcessEnded{id, std::move(exited)});
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/agent/events.h"
@@ -31,11 +32,14 @@
 namespace trainyard::agent {
 
 struct ProcessTableOptions {
-  std::string ranks;           // the folder of rank folders
-  std::string shim;            // absolute path of trainyard-shim
-  std::string trainer;         // absolute path of the trainer
-  std::string link;            // path of the daemon's socket
-  std::string snapshots = {};  // folder in memory for what trainers copy for saves; empty: none
+  std::string ranks;    // the folder of rank folders
+  std::string shim;     // absolute path of trainyard-shim
+  std::string trainer;  // absolute path of the trainer
+  std::string link;     // path of the daemon's socket
+  // Asked on the table's thread before each start. Why none can be started now, which may pass.
+  std::function<absl::Status()> check = [] { return absl::OkStatus(); };
+  // The folder in memory for what trainers copy for saves; empty: none.
+  std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
   // Told of what is kept, on the table's thread, whenever something was added to it for good.
@@ -78,6 +82,7 @@ class ProcessTable {
   void Enqueue(Command command);
   void RunCommands();
   void StartNow(const StartProcess& start);
+  void TellStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass);
   void SignalNow(const TrainerId& id, int signal);
   absl::Status Spawn(const std::string& folder, pid_t* pid) const;
   void Follow(Followed followed);

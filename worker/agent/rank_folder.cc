@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -86,6 +87,12 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
   Fields fields = {{shim::kProgram, launch.program}, {shim::kLogBytes, absl::StrCat(launch.log_bytes)}};
   for (const std::string& argument : launch.arguments) fields.emplace_back(shim::kArgument, argument);
   for (const std::string& variable : launch.variables) fields.emplace_back(shim::kVariable, variable);
+  for (const auto& [name, value] : fields) {
+    // It would end the field, and begin another one of somebody else's choice.
+    if (value.find('\0') == std::string::npos) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the trainer cannot be started: its ", name, " '",
+                                                   absl::CHexEscape(value), "' holds a zero byte"));
+  }
   std::string data = Write(fields);
 
   if (mkdir(folder.c_str(), 0755) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make rank folder ", folder));
@@ -206,6 +213,19 @@ std::vector<TrainerId> ListRankFolders(const std::string& ranks) {
   std::vector<TrainerId> ids;
   for (auto& [changed, id] : found) ids.push_back(std::move(id));
   return ids;
+}
+
+std::set<std::string> LinksOfTrainers(const std::string& ranks) {
+  std::set<std::string> links;
+  for (const TrainerId& id : ListRankFolders(ranks)) {
+    const std::string folder = JoinPath(ranks, FolderName(id));
+    absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
+    if (!launch.ok() || IsFolderTold(folder)) continue;
+    for (size_t i = 0; i + 1 < launch->arguments.size(); ++i) {
+      if (launch->arguments[i] == kLinkFlag) links.insert(launch->arguments[i + 1]);
+    }
+  }
+  return links;
 }
 
 RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits) {

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "worker/agent/trainer_id.h"
 
 namespace trainyard::agent {
+
+// What a trainer finds behind it is the path of the daemon's socket.
+inline constexpr char kLinkFlag[] = "--link";
 
 struct LaunchRecord {
   std::string program;                 // absolute path
@@ -35,7 +39,8 @@ struct PidRecord {
 };
 
 // Makes the folder and writes the launch into it, readable by its owner alone, for it holds the trainer's token.
-// Possible errors: AlreadyExists: this rank was started before. Others: the disk says no.
+// Possible errors: AlreadyExists: this rank was started before. InvalidArgument: a field holds a zero byte. Others: the
+// disk says no.
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch);
 
 // Possible errors of these: NotFound: not written (yet). DataLoss: not a record.
@@ -59,6 +64,10 @@ bool HasLiveShim(const std::string& folder);
 
 // All rank folders below `ranks`, oldest first by their last change.
 std::vector<TrainerId> ListRankFolders(const std::string& ranks);
+
+// The daemons' sockets by which the trainers of these rank folders were started, those that have ended and are told
+// left out.
+std::set<std::string> LinksOfTrainers(const std::string& ranks);
 
 struct FolderLimits {
   size_t folders = 200;

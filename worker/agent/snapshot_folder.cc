@@ -48,15 +48,6 @@ absl::Status CheckInMemory(const std::string& root) {
   return absl::FailedPreconditionError(absl::StrCat(root, " is not on a file system in memory"));
 }
 
-// A folder, no symbolic link, of this user and closed to all others.
-absl::Status CheckOurs(const std::string& path) {
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
-  if (S_ISDIR(info.st_mode) && info.st_uid == getuid() && (info.st_mode & 077) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, " is not a folder of this user that is closed to others; remove it"));
-}
-
 std::vector<std::filesystem::path> EntriesOf(const std::string& folder) {
   std::vector<std::filesystem::path> paths;
   std::error_code error;
@@ -96,7 +87,7 @@ bool IsForsaken(const std::string& path) {
 
 // Under its lock it gets another name first: who makes one of that name meanwhile has one of his own.
 void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may) {
-  if (!CheckOurs(path).ok()) return;
+  if (!CheckOwnFolder(path).ok()) return;
   absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(path, kLock), absl::ZeroDuration());
   if (!lock.ok() || !may()) return;
   const std::string gone = absl::StrCat(path, kGone);
@@ -105,10 +96,7 @@ void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may)
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> MakeAndLock(const std::string& path, const std::string& record) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
-  }
-  RETURN_IF_ERROR(CheckOurs(path));
+  RETURN_IF_ERROR(MakeOwnFolder(path));
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, FileLock::Acquire(JoinPath(path, kLock), limits::kTakeOverWait));
   RETURN_IF_ERROR(Write(JoinPath(path, kRecord), record));
   return lock;
@@ -116,18 +104,31 @@ absl::StatusOr<std::unique_ptr<FileLock>> MakeAndLock(const std::string& path, c
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SnapshotFolder>> SnapshotFolder::Take(const SnapshotFolderOptions& options) {
+absl::StatusOr<std::shared_ptr<SnapshotFolder>> SnapshotFolder::Find(const SnapshotFolderOptions& options) {
   if (!options.may_be_on_disk) {
     RETURN_IF_ERROR(CheckInMemory(options.root));
   }
   const std::string key = HashHex(absl::StrCat(ThisHost(), "\n", options.state)).substr(0, 16);
   const std::string path = JoinPath(options.root, absl::StrCat(Prefix(), key));
-  absl::StatusOr<std::unique_ptr<FileLock>> lock = MakeAndLock(path, RecordOf(options));
-  for (int attempt = 1; attempt < kAttempts && absl::IsNotFound(lock.status()); ++attempt) {
-    lock = MakeAndLock(path, RecordOf(options));
+  auto folder = std::shared_ptr<SnapshotFolder>(new SnapshotFolder(path, RecordOf(options)));
+  struct stat info;
+  if (lstat(path.c_str(), &info) == 0) {
+    RETURN_IF_ERROR(folder->Make());
   }
-  RETURN_IF_ERROR(lock.status());
-  return std::unique_ptr<SnapshotFolder>(new SnapshotFolder(path, *std::move(lock)));
+  return folder;
+}
+
+absl::Status SnapshotFolder::Make() {
+  absl::MutexLock lock(&make_mu_);
+  if (lock_ != nullptr && IdOf(path_) == id_) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<FileLock>> made = MakeAndLock(path_, record_);
+  for (int attempt = 1; attempt < kAttempts && absl::IsNotFound(made.status()); ++attempt) {
+    made = MakeAndLock(path_, record_);
+  }
+  RETURN_IF_ERROR(made.status());
+  lock_ = *std::move(made);
+  id_ = IdOf(path_);
+  return absl::OkStatus();
 }
 
 bool SnapshotFolder::Want(std::set<std::string> jobs) {
@@ -145,7 +146,7 @@ void SnapshotFolder::Sweep() {
     const std::string name = entry.filename().string();
     if (name == kLock || name == kRecord) continue;
     // The name goes at once, and the memory, which may take longer, outside the lock with the descriptor.
-    const int fd = open(entry.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = open(entry.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     {
       absl::MutexLock lock(&mu_);
       if (!jobs_.contains(name.substr(0, name.find('.')))) unlink(entry.c_str());
@@ -154,7 +155,11 @@ void SnapshotFolder::Sweep() {
   }
 }
 
-void SnapshotFolder::Remove() const { RemoveFolder(path_); }
+void SnapshotFolder::Remove() {
+  absl::MutexLock lock(&make_mu_);
+  if (lock_ != nullptr) RemoveFolder(path_);
+  lock_ = nullptr;
+}
 
 void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::string& path) {
   const std::string note = JoinPath(options.state, kNoteInState);
@@ -168,7 +173,7 @@ void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::stri
     const std::string other = entry.string();
     if (other == path || !absl::StartsWith(entry.filename().string(), Prefix())) continue;
     if (absl::EndsWith(other, kGone)) {
-      RemoveFolder(other);
+      if (CheckOwnFolder(other).ok()) RemoveFolder(other);
     } else {
       RemoveUnlessHeld(other, [&] { return IsForsaken(other); });
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/files.h"
+#include "common/own_folder.h"
 
 namespace trainyard::agent {
 
@@ -26,27 +28,32 @@ struct SnapshotFolderOptions {
 // Thread-safe.
 class SnapshotFolder {
  public:
-  // Makes the folder, or takes up what an earlier life of the daemon has left. Possible errors: FailedPrecondition: the
-  // root is not in memory, or what lies at the path is not ours; Unavailable: another daemon holds it; others of the
-  // system.
-  static absl::StatusOr<std::unique_ptr<SnapshotFolder>> Take(const SnapshotFolderOptions& options);
+  // Takes up what an earlier life of the daemon has left, if it has left anything; a daemon that starts no trainer
+  // leaves nothing. Possible errors: FailedPrecondition: the root is not in memory, or what lies at the path is not
+  // ours; Unavailable: another daemon holds it; others of the system.
+  static absl::StatusOr<std::shared_ptr<SnapshotFolder>> Find(const SnapshotFolderOptions& options);
   SnapshotFolder(const SnapshotFolder&) = delete;
   SnapshotFolder& operator=(const SnapshotFolder&) = delete;
 
   const std::string& path() const { return path_; }
+  // Makes the folder unless it is there; logout and cleaners may have taken it since. Errors as of Find.
+  absl::Status Make();
 
   // What is kept from here on. True: Sweep is to be called, which nobody has been told yet.
   bool Want(std::set<std::string> jobs);
   // Removes what is of other jobs, as they stand at that moment. May take a while.
   void Sweep();
   // Removes all, and the folder.
-  void Remove() const;
+  void Remove();
 
  private:
-  SnapshotFolder(std::string path, std::unique_ptr<FileLock> lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  SnapshotFolder(std::string path, std::string record) : path_(std::move(path)), record_(std::move(record)) {}
 
   const std::string path_;
-  const std::unique_ptr<FileLock> lock_;
+  const std::string record_;
+  absl::Mutex make_mu_;                                       // held while the folder is made, which may take seconds
+  std::unique_ptr<FileLock> lock_ ABSL_GUARDED_BY(make_mu_);  // null: there is no folder
+  std::optional<FileId> id_ ABSL_GUARDED_BY(make_mu_);
   absl::Mutex mu_;
   std::set<std::string> jobs_ ABSL_GUARDED_BY(mu_);
   bool sweep_waits_ ABSL_GUARDED_BY(mu_) = false;

@@ -150,7 +150,22 @@ struct End {
   uint64_t dropped_bytes = 0;
 };
 
-void WriteExit(int fd, const End& end, LastLines* lines) {
+// Puts the record in place; false: it is not where the daemon will look for it.
+bool PlaceExit(int fd, const FieldWriter& record) {
+  bool written = lseek(fd, 0, SEEK_SET) == 0 && WriteAll(fd, record.data(), record.size()) &&
+                 ftruncate(fd, static_cast<off_t>(record.size())) == 0;
+  fsync(fd);
+  return written && rename(kExitTemporary, kExitFile) == 0;
+}
+
+// The rank folder was removed while the trainer ran: the record gets a new one, below what the daemon has made again.
+void PlaceExitAnew(const char* folder, const FieldWriter& record) {
+  if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
+  int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd >= 0) PlaceExit(fd, record);
+}
+
+void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
   static char buffer[kExitRecordBytes];
   FieldWriter writer(buffer, sizeof buffer);
   if (end.start_failure != nullptr) {
@@ -179,10 +194,7 @@ void WriteExit(int fd, const End& end, LastLines* lines) {
     const char* text = lines->line(i, &size);
     writer.Text(kLastLine, text, size);
   }
-  bool written = lseek(fd, 0, SEEK_SET) == 0 && WriteAll(fd, writer.data(), writer.size()) &&
-                 ftruncate(fd, static_cast<off_t>(writer.size())) == 0;
-  fsync(fd);
-  if (written) rename(kExitTemporary, kExitFile);
+  if (!PlaceExit(fd, writer)) PlaceExitAnew(folder, writer);
 }
 
 // The file for the exit record, its space taken while there is some.
@@ -283,7 +295,7 @@ int Run(const Options& options) {
     end.start_error = errno;
     snprintf(message, sizeof message, "cannot start %s: %s: %s", launch.program, failed, strerror(end.start_error));
     end.start_failure = message;
-    WriteExit(exit_file, end, &lines);
+    WriteExit(exit_file, options.folder, end, &lines);
     return 1;
   }
   close(out_pipe[1]);
@@ -297,7 +309,7 @@ int Run(const Options& options) {
   EndDescendants(trainer, &end.status, &end.usage, &reaped, kEndWaitMs);
   Drain(&out, &err);
   end.dropped_bytes = out.dropped_bytes() + err.dropped_bytes();
-  WriteExit(exit_file, end, &lines);
+  WriteExit(exit_file, options.folder, end, &lines);
   return 0;
 }
 

@@ -100,6 +100,46 @@ TEST(AgentCore, Heartbeats_ComeAsOftenAsTheWelcomeSays) {
   EXPECT_THAT(driver.All<SendUp>(), SizeIs(10));
 }
 
+TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
+  CoreDriver driver;
+  auto last_trouble = [&] {
+    std::string trouble = "none told";
+    for (const SendUp& up : driver.Last<SendUp>()) {
+      if (up.message.has_heartbeat()) trouble = up.message.heartbeat().trouble();
+    }
+    return trouble;
+  };
+  driver.Attach();
+
+  driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
+  EXPECT_EQ(last_trouble(), "its state folder /state is gone");
+  EXPECT_TRUE(driver.core().stats().trouble);
+  EXPECT_THAT(driver.Last<Say>(), SizeIs(1));
+  driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
+  EXPECT_THAT(driver.Last<Say>(), IsEmpty()) << "once a reason";
+
+  driver.Handle(SessionEnded{absl::UnavailableError("cut")});
+  driver.Run(absl::Seconds(1));
+  driver.Handle(driver.Welcome());
+  EXPECT_EQ(last_trouble(), "its state folder /state is gone") << "before anything is placed here";
+
+  driver.Handle(HomeLooked{});
+  EXPECT_EQ(last_trouble(), "");
+  EXPECT_FALSE(driver.core().stats().trouble);
+}
+
+TEST_F(RunningTrainerTest, StateFolderThatWasMadeAgain_GetsTheFactsThatWaitAndTheCluster) {
+  driver_.Handle(driver_.Saved(LinkId(1), 1, 10));
+  const std::string whole = driver_.disk();
+
+  driver_.Handle(HomeLooked{.state_is_new = true});
+
+  ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(whole).value().facts.size());
+  EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still right";
+  ASSERT_THAT(driver_.Last<RememberCluster>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<RememberCluster>()[0].cluster_id, "c1");
+}
+
 TEST(AgentCore, NewerLifeOfThisDaemon_MakesItLeave) {
   CoreDriver driver;
   driver.Attach();

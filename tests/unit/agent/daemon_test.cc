@@ -46,9 +46,9 @@ int CountOf(const Seen& seen, v1::Fact::KindCase kind) {
                                         [&](const v1::Fact& fact) { return fact.kind_case() == kind; }));
 }
 
-v1::TrainerExited ExitOf(const Seen& seen, uint32_t rank) {
+v1::TrainerExited ExitOf(const Seen& seen, uint32_t rank, uint64_t generation = 1) {
   for (const v1::Fact& fact : seen.facts) {
-    if (fact.has_exited() && fact.key().rank() == rank) return fact.exited();
+    if (fact.has_exited() && fact.key().rank() == rank && fact.key().generation() == generation) return fact.exited();
   }
   return {};
 }
@@ -107,6 +107,7 @@ class DaemonTest : public ::testing::Test {
     config.metrics = "127.0.0.1:0";
     config.health = "127.0.0.1:0";
     config.labels = {{"rack", "r1"}};
+    config.snapshots = memory_.path();
     daemon_ = std::make_unique<Daemon>(config, Clock::GetRealClock());
     ASSERT_EQ(daemon_->Start(), absl::OkStatus());
   }
@@ -136,6 +137,7 @@ class DaemonTest : public ::testing::Test {
   }
 
   const TemporaryFolder temporary_;
+  const TemporaryFolder memory_{"/dev/shm"};
   const std::string root_ = temporary_.path();
   std::string programs_;
   std::unique_ptr<FakeCoordinator> coordinator_ = std::make_unique<FakeCoordinator>();
@@ -342,6 +344,72 @@ TEST_F(DaemonTest, Heartbeat_TellsTimeAndDisk_AndTheHelloTheLabels) {
   EXPECT_GT(seen.hellos[0].inventory().disk_free_bytes(), 0);
   EXPECT_GT(seen.last_heartbeat.disk_free_bytes(), 0);
   EXPECT_GT(seen.last_heartbeat.time_unix_ms(), 1'600'000'000'000);
+}
+
+TEST_F(DaemonTest, SocketThatIsRemoved_IsMadeAgainBeforeAnybodyMissesIt) {
+  StartDaemon();
+  StartTwo("endless");
+  std::filesystem::remove(daemon_->socket());
+
+  coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
+
+  ASSERT_TRUE(AwaitExits(3));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0, 2).code(), 5);
+  EXPECT_TRUE(FileExists(daemon_->socket()));
+}
+
+TEST_F(DaemonTest, StateFolderThatIsRemoved_IsMadeAgain_AndWhatRunsGoesOnAndIsToldToItsEnd) {
+  StartDaemon();
+  StartTwo("endless");
+  std::filesystem::remove_all(JoinPath(root_, "state"));
+
+  ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return FileExists(ranks()); }));
+  Go("endless", /*stop=*/true);
+  ASSERT_TRUE(AwaitExits(2));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT) << "its shim made a folder again";
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
+  coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
+  ASSERT_TRUE(AwaitExits(3));
+
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0, 2).code(), 5);
+  EXPECT_EQ(coordinator_->seen().last_heartbeat.trouble(), "");
+  EXPECT_TRUE(FileExists(JoinPath(root_, "state/cluster")));
+  EXPECT_TRUE(FileExists(JoinPath(root_, "state/outbox")));
+}
+
+TEST_F(DaemonTest, StateFolderThatCannotBeMadeAgain_IsToldUntilItCan_AndCostsNoRestart) {
+  StartDaemon();
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
+  const std::string state = JoinPath(root_, "state");
+  std::filesystem::remove_all(state);
+  ASSERT_TRUE(WriteFileAtomically(state, "a file in its place").ok());
+
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return !seen.last_heartbeat.trouble().empty(); }));
+  EXPECT_THAT(coordinator_->seen().last_heartbeat.trouble(), HasSubstr(state));
+  EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kNotServing);
+  EXPECT_EQ(HealthOf(daemon_->health_address(), "trainyard.v1.AgentService"), kNotServing);
+  coordinator_->Desire({Desired("exit-5", 0, 1)});
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_START_FAILED);
+  EXPECT_TRUE(ExitOf(coordinator_->seen(), 0).may_pass());
+  EXPECT_THAT(ExitOf(coordinator_->seen(), 0).message(), HasSubstr(state));
+
+  std::filesystem::remove(state);
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.last_heartbeat.trouble().empty(); }));
+  coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
+  ASSERT_TRUE(AwaitExits(2));
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0, 2).code(), 5);
+  EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
+}
+
+TEST_F(DaemonTest, DaemonThatStartsNoTrainer_LeavesNoFolderInMemory) {
+  StartDaemon();
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
+
+  EXPECT_TRUE(std::filesystem::is_empty(memory_.path()));
+  coordinator_->Desire({Desired("exit-5", 0, 1)});
+  ASSERT_TRUE(AwaitExits(1));
+  EXPECT_FALSE(std::filesystem::is_empty(memory_.path()));
 }
 
 TEST_F(DaemonTest, ValuesOnTheirWayWhenTheCoordinatorDies_ArePutAgain) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
+
 #include "absl/synchronization/notification.h"
 #include "common/files.h"
 #include "tests/unit/temporary_folder.h"
@@ -41,6 +43,18 @@ TEST_F(OutboxFileTest, FullDisk_IsSaidWithThePath) {
 
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_NE(status.message().find("/dev/full"), absl::string_view::npos);
+}
+
+TEST_F(OutboxFileTest, FileThatIsRemoved_TakesNothingMore) {
+  ASSERT_EQ(file_->Replace("head"), absl::OkStatus());
+  ASSERT_EQ(file_->Append("-a"), absl::OkStatus());
+  std::filesystem::remove(JoinPath(folder_, "outbox"));
+
+  EXPECT_TRUE(absl::IsNotFound(file_->Append("-b")));
+
+  ASSERT_EQ(file_->Replace("head-a-b"), absl::OkStatus());
+  EXPECT_EQ(file_->Append("-c"), absl::OkStatus());
+  EXPECT_EQ(*file_->Read(), "head-a-b-c");
 }
 
 class RefusingStorage final : public OutboxStorage {

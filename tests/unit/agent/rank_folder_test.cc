@@ -53,6 +53,16 @@ TEST_F(RankFolderTest, Launch_ReadsBackAsWritten) {
   EXPECT_EQ(launch->log_bytes, 7);
 }
 
+TEST_F(RankFolderTest, LaunchWithAZeroByteInAField_IsRefusedAndLeavesNothing) {
+  LaunchRecord launch = {
+      .program = "/t", .arguments = {"/t"}, .variables = {std::string("A=b\0C=d", 7)}, .log_bytes = 1};
+
+  absl::Status made = MakeRankFolder(JoinPath(ranks_, "job23456.g1.r7"), launch);
+
+  EXPECT_TRUE(absl::IsInvalidArgument(made)) << made;
+  EXPECT_FALSE(FileExists(JoinPath(ranks_, "job23456.g1.r7")));
+}
+
 TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
   std::string folder = Make(Rank(1), 0, false);
   EXPECT_TRUE(absl::IsNotFound(ReadExit(folder).status()));

@@ -21,10 +21,14 @@ using ::testing::UnorderedElementsAre;
 
 class SnapshotFolderTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
-    auto taken = SnapshotFolder::Take(Options(state, is_private));
-    if (taken.ok()) RemoveForsakenFolders(Options(state, is_private), (*taken)->path());
-    return taken;
+  // As a daemon that starts a trainer.
+  absl::StatusOr<std::shared_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
+    auto found = SnapshotFolder::Find(Options(state, is_private));
+    if (!found.ok()) return found;
+    RemoveForsakenFolders(Options(state, is_private), (*found)->path());
+    absl::Status made = (*found)->Make();
+    if (!made.ok()) return made;
+    return found;
   }
   SnapshotFolderOptions Options(const std::string& state, bool is_private = false) const {
     return {.root = temporary_.path(), .state = state, .is_private = is_private, .may_be_on_disk = true};
@@ -132,7 +136,7 @@ TEST_F(SnapshotFolderTest, WhatIsNotOurs_IsNotUsed) {
   const std::string state = MakeState("w1");
   const std::string path = Take(state).value()->path();
   ASSERT_EQ(chmod(path.c_str(), 0755), 0);
-  EXPECT_THAT(std::string(Take(state).status().message()), HasSubstr("closed to others; remove it"));
+  EXPECT_THAT(std::string(Take(state).status().message()), HasSubstr("closed to all others"));
 
   std::filesystem::remove_all(path);
   std::filesystem::create_directory_symlink(states_.path(), path);
@@ -140,8 +144,25 @@ TEST_F(SnapshotFolderTest, WhatIsNotOurs_IsNotUsed) {
   EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "nobody goes through the link";
 }
 
+TEST_F(SnapshotFolderTest, DaemonThatStartsNothing_MakesNothing) {
+  auto found = SnapshotFolder::Find(Options(MakeState("w1")));
+
+  ASSERT_EQ(found.status(), absl::OkStatus());
+  EXPECT_FALSE(FileExists((*found)->path()));
+}
+
+TEST_F(SnapshotFolderTest, FolderThatSomebodyTook_IsMadeAgainForTheNextTrainer) {
+  auto folder = Take(MakeState("w1"));
+  ASSERT_EQ(folder.status(), absl::OkStatus());
+  std::filesystem::remove_all((*folder)->path());
+
+  ASSERT_EQ((*folder)->Make(), absl::OkStatus());
+
+  EXPECT_TRUE(FileExists(JoinPath((*folder)->path(), "daemon")));
+}
+
 TEST_F(SnapshotFolderTest, RootOnADisk_IsRefused) {
-  auto taken = SnapshotFolder::Take({.root = "/proc", .state = MakeState("w1")});
+  auto taken = SnapshotFolder::Find({.root = "/proc", .state = MakeState("w1")});
 
   EXPECT_TRUE(absl::IsFailedPrecondition(taken.status()));
   EXPECT_THAT(std::string(taken.status().message()), HasSubstr("/proc is not on a file system in memory"));

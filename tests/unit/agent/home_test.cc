@@ -1,0 +1,143 @@
+// State folder and sockets that vanish under a daemon.
+#include "worker/agent/home.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "common/files.h"
+#include "tests/unit/temporary_folder.h"
+#include "worker/agent/rank_folder.h"
+
+namespace trainyard::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+bool CanDial(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(fd);
+  return connected;
+}
+
+class HomeTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::shared_ptr<Home>> Take(const std::string& name) {
+    return Home::Take({.state = temporary_ / name, .sockets = {.runtime = "", .shared = temporary_.path()}});
+  }
+  std::shared_ptr<Home> home_;
+  const TemporaryFolder temporary_;
+};
+
+TEST_F(HomeTest, SocketLiesInTheStateFolder_WhereNoLogoutTakesIt) {
+  home_ = Take("state").value();
+
+  EXPECT_EQ(home_->listener()->path(), temporary_ / "state/worker.sock");
+  EXPECT_TRUE(CanDial(home_->listener()->path()));
+}
+
+TEST_F(HomeTest, SocketOfALongStateFolder_LiesWhereItsPathIsShort) {
+  home_ = Take(std::string(120, 's')).value();
+
+  EXPECT_THAT(home_->listener()->path(), StartsWith(temporary_ / "trainyard-"));
+  EXPECT_TRUE(CanDial(home_->listener()->path()));
+  std::filesystem::remove_all(std::filesystem::path(home_->listener()->path()).parent_path());
+
+  const HomeLooked looked = home_->Look();
+
+  EXPECT_TRUE(looked.socket_is_new);
+  EXPECT_EQ(looked.trouble, "");
+  EXPECT_TRUE(CanDial(home_->listener()->path()));
+  EXPECT_FALSE(home_->Look().socket_is_new) << "told once";
+}
+
+TEST_F(HomeTest, TrainersOfAnEarlierLife_FindTheDaemonWhereTheyWereToldToLook) {
+  const std::string earlier = temporary_ / "run/worker-1.sock";
+  ASSERT_TRUE(MakeFolders(temporary_ / "state/ranks").ok());
+  LaunchRecord launch = {.program = "/t", .arguments = {"/t", kLinkFlag, earlier}, .variables = {}, .log_bytes = 1};
+  ASSERT_EQ(MakeRankFolder(temporary_ / "state/ranks/job23456.g1.r0", launch), absl::OkStatus());
+
+  home_ = Take("state").value();
+  EXPECT_TRUE(CanDial(earlier));
+  std::filesystem::remove_all(temporary_ / "run");
+
+  EXPECT_TRUE(home_->Look().socket_is_new);
+  EXPECT_TRUE(CanDial(earlier));
+}
+
+TEST_F(HomeTest, StateFolderThatIsRemoved_IsMadeLockedAndListenedAtAgain) {
+  home_ = Take("state").value();
+  std::filesystem::remove_all(temporary_ / "state");
+
+  EXPECT_EQ(home_->Check(), absl::OkStatus()) << "a trainer can be started at once";
+
+  const HomeLooked looked = home_->Look();
+  EXPECT_TRUE(looked.state_is_new && looked.socket_is_new) << "who started a trainer did not take the news away";
+  EXPECT_TRUE(CanDial(home_->listener()->path()));
+  EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
+  EXPECT_FALSE(home_->Look().state_is_new);
+}
+
+TEST_F(HomeTest, WhatIsInTheStateFolder_MayVanishByItself) {
+  home_ = Take("state").value();
+  std::filesystem::remove_all(temporary_ / "state/ranks");
+  EXPECT_TRUE(home_->Look().state_is_new);
+  EXPECT_TRUE(FileExists(home_->ranks()));
+
+  std::filesystem::remove(temporary_ / "state/lock");
+  EXPECT_EQ(home_->Look().trouble, "");
+  EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
+}
+
+TEST_F(HomeTest, FolderThatAnotherDaemonTook_IsTrouble) {
+  home_ = Take("state").value();
+  std::filesystem::rename(temporary_ / "state", temporary_ / "moved");
+  ASSERT_TRUE(MakeFolders(temporary_ / "state").ok());
+  auto other = FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration());
+  ASSERT_TRUE(other.ok());
+
+  EXPECT_THAT(home_->Look().trouble, HasSubstr("belongs to another worker daemon"));
+  other->reset();
+  EXPECT_EQ(home_->Look().trouble, "");
+}
+
+TEST_F(HomeTest, DiskThatIsUnmounted_IsNotHiddenByAFolderInItsPlace) {
+  const TemporaryFolder disk("/dev/shm");
+  std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
+  home_ = Take("disk/state").value();
+  ASSERT_NE(IdOf(disk.path())->device, IdOf(temporary_.path())->device);
+  std::filesystem::remove(temporary_ / "disk");
+  std::filesystem::create_directory(temporary_ / "disk");
+
+  EXPECT_THAT(home_->Look().trouble, HasSubstr("mount it again"));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary_ / "disk"));
+
+  std::filesystem::remove(temporary_ / "disk");
+  std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
+  EXPECT_EQ(home_->Look().trouble, "");
+}
+
+TEST_F(HomeTest, RootThatAnotherUserMayChange_IsRefused) {
+  const std::string root = temporary_ / "root";
+  std::filesystem::create_directory(root);
+  ASSERT_EQ(chmod(root.c_str(), 0777), 0);
+
+  auto taken = Home::Take({.state = JoinPath(root, "trainyard/a"), .own_root = root});
+
+  EXPECT_TRUE(absl::IsFailedPrecondition(taken.status())) << taken.status();
+  EXPECT_FALSE(FileExists(JoinPath(root, "trainyard")));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,125 @@
+#include "worker/agent/home.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+#include "worker/agent/rank_folder.h"
+
+namespace trainyard::agent {
+namespace {
+
+constexpr char kRanks[] = "ranks";
+constexpr char kLock[] = "lock";
+constexpr char kSocket[] = "worker.sock";
+
+// Of the path, or of the nearest folder above it that is there.
+dev_t DeviceBelow(std::filesystem::path path) {
+  while (path.has_relative_path()) {
+    if (std::optional<FileId> id = IdOf(path.string()); id.has_value()) return id->device;
+    path = path.parent_path();
+  }
+  return IdOf("/").value_or(FileId{}).device;
+}
+
+}  // namespace
+
+Home::Home(const Options& options)
+    : options_(options), ranks_(JoinPath(options.state, kRanks)), lock_path_(JoinPath(options.state, kLock)) {}
+
+absl::StatusOr<std::shared_ptr<Home>> Home::Take(const Options& options) {
+  auto home = std::shared_ptr<Home>(new Home(options));
+  {
+    absl::MutexLock lock(&home->mu_);
+    RETURN_IF_ERROR(home->TakeState(limits::kTakeOverWait));
+  }
+  RETURN_IF_ERROR(home->Listen());
+  return home;
+}
+
+absl::Status Home::TakeState(absl::Duration patience) {
+  if (!options_.own_root.empty()) {
+    RETURN_IF_ERROR(MakeOwnFolder(options_.own_root));
+  }
+  RETURN_IF_ERROR(MakeFolders(ranks_));
+  // Tokens and output lie below.
+  if (chmod(options_.state.c_str(), 0700) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot protect ", options_.state));
+  }
+  if (lock_ == nullptr || IdOf(lock_path_) != lock_id_) {
+    absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(lock_path_, patience);
+    if (!lock.ok()) {
+      return absl::Status(
+          lock.status().code(),
+          absl::StrCat(lock.status().message(), ": the state folder ", options_.state,
+                       " belongs to another worker daemon; stop that one, or give this one another --state"));
+    }
+    lock_ = *std::move(lock);
+  }
+  state_id_ = IdOf(options_.state);
+  ranks_id_ = IdOf(ranks_);
+  lock_id_ = IdOf(lock_path_);
+  return absl::OkStatus();
+}
+
+absl::Status Home::Listen() {
+  LinkListenerOptions listening = {.candidates = {JoinPath(options_.state, kSocket)},
+                                   .earlier = LinksOfTrainers(ranks_)};
+  const std::string name = absl::StrCat("worker-", HashHex(options_.state).substr(0, 16), ".sock");
+  if (absl::StatusOr<std::shared_ptr<LinkListener>> listener = LinkListener::Listen(listening); listener.ok()) {
+    listener_ = *std::move(listener);
+    return absl::OkStatus();
+  }
+  // The path is too long, or that file system holds no sockets.
+  ASSIGN_OR_RETURN(std::string folder, MakeSocketFolder(options_.sockets));
+  listening.candidates.push_back(JoinPath(folder, name));
+  ASSIGN_OR_RETURN(listener_, LinkListener::Listen(listening));
+  return absl::OkStatus();
+}
+
+bool Home::HasState() const {
+  return IdOf(options_.state) == state_id_ && IdOf(ranks_) == ranks_id_ && IdOf(lock_path_) == lock_id_;
+}
+
+absl::Status Home::TakeStateAgain() {
+  const bool same_disk = state_id_.has_value() && DeviceBelow(options_.state) == state_id_->device;
+  if (!same_disk && !FileExists(lock_path_)) {
+    return absl::FailedPreconditionError("the file system on which it lay is gone, too; mount it again");
+  }
+  return TakeState(absl::ZeroDuration());
+}
+
+// Returns the trouble.
+std::string Home::MakeAgain() {
+  if (!HasState()) {
+    if (absl::Status taken = TakeStateAgain(); !taken.ok()) {
+      return absl::StrCat("its state folder ", options_.state, " is gone: ", taken.message());
+    }
+    state_is_new_ = true;
+  }
+  absl::StatusOr<bool> made = listener_->MakeAgain();
+  if (!made.ok()) return std::string(made.status().message());
+  socket_is_new_ = socket_is_new_ || *made;
+  return "";
+}
+
+HomeLooked Home::Look() {
+  absl::MutexLock lock(&mu_);
+  std::string trouble = MakeAgain();
+  return {.trouble = std::move(trouble),
+          .state_is_new = std::exchange(state_is_new_, false),
+          .socket_is_new = std::exchange(socket_is_new_, false)};
+}
+
+absl::Status Home::Check() {
+  absl::MutexLock lock(&mu_);
+  std::string trouble = MakeAgain();
+  return trouble.empty() ? absl::OkStatus() : absl::UnavailableError(trouble);
+}
+
+}  // namespace trainyard::agent
