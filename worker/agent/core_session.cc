@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "worker/agent/core.h"
+#include "worker/agent/text.h"
 
 namespace trainyard::agent {
 namespace {
@@ -19,6 +20,7 @@ constexpr absl::Duration kDiskRetry = absl::Seconds(10);
 // Facts that nobody waits for go with the next one that somebody does, or after this time: while a group forms each
 // rank is started, registers and is ready in turn, and a message costs the coordinator more than what is in it.
 constexpr absl::Duration kUnhurriedWait = absl::Milliseconds(200);
+constexpr size_t kTroubleBytesMax = 4096;
 // A write that takes longer hangs.
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
@@ -264,6 +266,7 @@ void Core::On(SessionEnded event) {
 
 void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin) {
   *fact.mutable_key() = ToProto(trainer.id);
+  MakeValidUtf8(&fact);
   if (fact.time_unix_ms() == 0) fact.set_time_unix_ms(absl::ToUnixMillis(now_));
   ++counts_.facts;
   outbox_.Add(std::move(fact), origin);
@@ -309,7 +312,7 @@ void Core::BeatWhenDue() {
     v1::AgentMessage message;
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
     message.mutable_heartbeat()->set_draining(draining_);
-    message.mutable_heartbeat()->set_trouble(trouble_);
+    message.mutable_heartbeat()->set_trouble(ValidUtf8(trouble_, kTroubleBytesMax));
     Emit(SendUp{std::move(message)});
     heartbeat_at_ = now_ + heartbeat_interval_;
     SendPaths();

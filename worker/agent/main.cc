@@ -41,7 +41,7 @@ void TellReady(int fd, const Daemon& daemon) {
                                      {"pid", getpid()},
                                      {"metrics", daemon.metrics_address()},
                                      {"health", daemon.health_address()}})
-                         .dump() +
+                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                      "\n";
   if (write(fd, line.data(), line.size()) < 0) spdlog::warn("--ready-fd {}: cannot be written", fd);
   close(fd);

@@ -414,6 +414,20 @@ TEST_F(RunningTrainerTest, Exit_IsToldAfterAllTheTrainerSaid) {
   EXPECT_TRUE(driver_.LastFacts()[0].has_exited());
 }
 
+TEST_F(RunningTrainerTest, FactWithBytesThatAreNotUtf8_IsSentWithoutThem) {
+  ProcessEnded ended = driver_.Ended(Rank(0), 1);
+  ended.exited.set_message("cannot open /data/\xff\xfe");
+  ended.exited.add_last_lines("caf\xe9");
+
+  driver_.Handle(LinkClosed{LinkId(1)});
+  driver_.Handle(ended);
+  driver_.Run(absl::Seconds(1));
+
+  const v1::TrainerExited told = driver_.AllFacts().back().exited();
+  EXPECT_EQ(told.message(), "cannot open /data/\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(told.last_lines(0), "caf\xef\xbf\xbd");
+}
+
 TEST_F(RunningTrainerTest, Exit_IsToldAlsoWhenTheLinkDoesNotEnd) {
   driver_.Handle(driver_.Ended(Rank(0), 1));
 
