@@ -100,7 +100,12 @@ void JobSession::Cancel(const std::string& reason) {
                     absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); once more ends it at once"));
   canceller_ = std::thread([this, reason] {
     auto job = CancelJob(connection_, job_.job_id(), reason);
-    if (!job.ok()) Notice("error", absl::StrCat("could not cancel: ", job.status().message()));
+    if (job.ok()) return;
+    if (options_.own_daemons && absl::IsUnavailable(job.status())) {
+      return Abort(
+          absl::StrCat(reason, "; the job is ended without the coordinator, because ", job.status().message()));
+    }
+    Notice("error", absl::StrCat("could not cancel: ", job.status().message()));
   });
 }
 

@@ -39,7 +39,8 @@ class JobSession {
   // Tells the end. Returns the exit code.
   int Finish(const v1::Job& job);
 
-  // Asks the coordinator, once, to cancel the job, and says so. Does not wait.
+  // Asks the coordinator to cancel the job, once, and says so. Does not wait. Where the daemons are our own and the
+  // coordinator cannot record the wish (its disk is full), Follow ends as by Abort, and the daemons are to be stopped.
   void Cancel(const std::string& reason);
   // Ends Follow with `why`.
   void Abort(const std::string& why);

@@ -78,7 +78,9 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   v1::Event event;
   while (reader->Read(&event)) {
     *answered = true;
-    if (!filter_.IsNew(event)) continue;
+    // A notice without a number is of this moment: the coordinator cannot write to its store, or can again.
+    const bool is_of_now = event.sequence() == 0 && event.has_notice();
+    if (!is_of_now && !filter_.IsNew(event)) continue;
     on_event(event);
     if (event.has_state() && IsFinal(event.state().state())) *final_state = event.state().state();
   }

@@ -211,6 +211,7 @@ void CoreLoop::Stall(Unwritten unwritten, const absl::Status& status) {
   retry_at_ = now + retry_wait_;
   stalled_ = std::move(unwritten);
   time_.HoldUp();
+  if (first && options_.stalled) options_.stalled(std::string(status.message()));
   if (first || now - logged_at_ >= kStallLogInterval) {
     logged_at_ = now;
     options_.sink->Release(WriteLog{WriteLog::Level::kError,
@@ -243,6 +244,7 @@ absl::StatusOr<size_t> CoreLoop::RunStalled(absl::Time until) {
   RETURN_IF_ERROR(Write(std::move(unwritten)));
   if (stalled_.has_value()) return taken;
   retry_wait_ = absl::ZeroDuration();
+  if (options_.stalled) options_.stalled("");
   options_.sink->Release(
       WriteLog{WriteLog::Level::kInfo, absl::StrCat("the store takes records again, after ",
                                                     absl::FormatDuration(options_.clock->TimeNow() - stalled_since_))});

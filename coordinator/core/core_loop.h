@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -62,6 +63,8 @@ class CoreLoop {
     EffectSink* sink = nullptr;
     std::function<std::vector<Tick::Heard>()> heard;             // sessions heard of since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
+    // Why the store takes nothing, when that begins, and again as an empty text when it is over. May be empty.
+    std::function<void(const std::string& why)> stalled = nullptr;
     // The store is not ours any more, or damaged. The loop has ended; nothing was released that is not durable.
     std::function<void(absl::Status)> failed;
   };

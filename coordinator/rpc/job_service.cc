@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/ids.h"
 #include "coordinator/rpc/stream_writer.h"
 
@@ -34,13 +36,19 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   }
 
   void Deliver(WatchBatch batch) {
-    // One for the batch itself, so that a write that is done at once does not ask again before all are queued.
-    unwritten_.fetch_add(batch.events.size() + 1);
+    // The one that Ask has added stays until all are queued: a write that is done at once does not ask before.
+    unwritten_.fetch_add(batch.events.size());
     last_ = batch.last;
     position_ = batch.position;  // read once the last of the batch is written, which is after this
     for (EventPtr& event : batch.events) writer_.Push(std::move(event));
     if (batch.last) writer_.End(grpc::Status::OK);
     Written();
+  }
+
+  // Besides what the core has for it.
+  void Tell(EventPtr event) {
+    unwritten_.fetch_add(1);
+    writer_.Push(std::move(event));
   }
 
   void End(const absl::Status& status) {
@@ -64,7 +72,9 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   }
 
  private:
+  // Counts as unwritten until the core has answered.
   void Ask(bool first) {
+    unwritten_.fetch_add(1);
     if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first})) End(OverloadedStatus());
   }
   void Written() {
@@ -223,7 +233,9 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
                                                            const v1::WatchRequest* request) {
   auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
   WatchStream* reactor = stream.get();
-  reactor->Start(std::move(stream));
+  absl::MutexLock lock(&stalled_mu_);
+  reactor->Start(stream);
+  if (stalled_ != nullptr) stream->Tell(stalled_);
   return reactor;
 }
 
@@ -241,6 +253,21 @@ void JobServiceImpl::Release(WatchBatch batch) {
 
 void JobServiceImpl::Release(EndWatch end) {
   if (auto stream = watches_.Find(end.watch)) stream->End(end.status);
+}
+
+void JobServiceImpl::SetStalled(const std::string& why) {
+  auto event = std::make_shared<v1::Event>();
+  event->set_time_unix_ms(absl::ToUnixMillis(absl::Now()));
+  event->mutable_notice()->set_level(why.empty() ? "info" : "warning");
+  event->mutable_notice()->set_text(
+      why.empty()
+          ? "the coordinator can write to its store again"
+          : absl::StrCat("the coordinator cannot write to its store (", why,
+                         "): make room on its disk. Training goes on meanwhile, but its steps are shown and its "
+                         "end is recorded only when there is room"));
+  absl::MutexLock lock(&stalled_mu_);
+  for (auto& [id, stream] : watches_.All()) stream->Tell(event);
+  stalled_ = why.empty() ? nullptr : std::move(event);
 }
 
 void JobServiceImpl::Release(LogsOpened opened) {

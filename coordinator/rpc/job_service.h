@@ -5,7 +5,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/rpc/call_table.h"
 #include "coordinator/rpc/log_bridge.h"
@@ -54,6 +57,9 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Effects, on the loop's thread.
   void Release(WatchBatch batch);
   void Release(EndWatch end);
+  // Tells all who watch why nothing can be written to the store, and when that is over (an empty text): no event of
+  // their job reaches them meanwhile. Their event has the sequence 0, for it is of this moment alone.
+  void SetStalled(const std::string& why);
   void Release(LogsOpened opened);
   void Release(EndLogs end);
   // Every stream ends with `status`; new ones are refused by the closed queue.
@@ -65,6 +71,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   LogBridge& bridge_;
   Registry<WatchId, WatchStream> watches_;
   Registry<ReaderId, LogsStream> readers_;
+  absl::Mutex stalled_mu_;
+  EventPtr stalled_ ABSL_GUARDED_BY(stalled_mu_);  // what a new watcher is told first; null: nothing
 };
 
 }  // namespace trainyard

@@ -56,6 +56,8 @@ class RpcServer final : public EffectSink {
   void Stop();
 
   void Release(Effect effect) override;
+  // See JobServiceImpl.
+  void SetStalled(const std::string& why) { jobs_.SetStalled(why); }
   absl::Duration Flush() override { return agents_.Flush(); }
   std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
 

@@ -236,6 +236,40 @@ def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason
     assert [event.step.step for event in cluster.watch(job) if event.HasField("step")] == list(range(1, 401))
 
 
+def start_run_on_a_small_disk(cluster, tmp_path):
+    """An endless `trainctl run` whose store, output and run folder share a disk that is full by now."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    job = cluster.write_job(train__steps=1_000_000, resources__ranks=1, checkpoint__dir=str(disk / "run"))
+    run = cluster.start("trainctl", [*mount_prefix(tmpfs(disk, "8m")), harness.BIN / "trainctl", "run", job, "--json"])
+    harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "it trains")
+    filler = fill(pathlib.Path(f"/proc/{run.pid}/root{disk}"))
+    harness.wait_until(lambda: "cannot write to its store" in run.output(), "the view says why it stands still", 30)
+    return run, filler
+
+
+def test_a_run_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(cluster, tmp_path):
+    run, filler = start_run_on_a_small_disk(cluster, tmp_path)
+
+    filler.unlink()
+
+    harness.wait_until(lambda: "can write to its store again" in run.output(), "it goes on by itself", 30)
+    steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
+    harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps, "steps are shown")
+    run.signal(signal.SIGINT)
+    assert run.wait(30) == 130, run.output()
+
+
+def test_a_run_whose_disk_is_full_ends_at_once_by_ctrl_c(cluster, tmp_path):
+    run, _ = start_run_on_a_small_disk(cluster, tmp_path)
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait(30) == 130, run.output()
+    assert "ended without the coordinator" in run.output()
+    harness.assert_nothing_runs()
+
+
 def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_host(cluster, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

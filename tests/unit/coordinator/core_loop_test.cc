@@ -11,6 +11,7 @@ namespace trainyard {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -62,6 +63,7 @@ class CoreLoopTest : public testing::Test {
         .sink = &sink_,
         .heard = nullptr,
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
+        .stalled = [this](const std::string& why) { stalls_.push_back(why); },
         .failed = nullptr,
     });
     EXPECT_TRUE(Round().ok());
@@ -89,6 +91,7 @@ class CoreLoopTest : public testing::Test {
   Sink sink_;
   EventQueue queue_{100};
   std::vector<LoopRound> rounds_;
+  std::vector<std::string> stalls_;  // as they are told to watchers
   std::unique_ptr<CoreLoop> loop_;
 };
 
@@ -121,12 +124,14 @@ TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_A
   }
   EXPECT_GT(store_.tried, tried + 10);
   EXPECT_EQ(sink_.log.size(), lines);
+  EXPECT_THAT(stalls_, ElementsAre("database or disk is full")) << "told once, at once";
 
   store_.refusal = absl::OkStatus();
   clock_.AdvanceTime(absl::Seconds(2));
   ASSERT_TRUE(Round().ok());
   EXPECT_TRUE(sink_.replies.at(CallId(1)).status.ok());
   EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes records again")));
+  EXPECT_THAT(stalls_, ElementsAre("database or disk is full", ""));
   ASSERT_TRUE(Round().ok());
   EXPECT_EQ(sink_.sent, 1) << "what came meanwhile is handled now";
   EXPECT_FALSE(rounds_.back().stalled);
