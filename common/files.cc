@@ -33,6 +33,8 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
     case EEXIST:
     case ENOTEMPTY:
       return absl::AlreadyExistsError(message);
+    case ENAMETOOLONG:
+      return absl::InvalidArgumentError(message);
     case ENOSPC:
     case EDQUOT:
     case EMFILE:

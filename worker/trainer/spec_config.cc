@@ -1,5 +1,9 @@
 #include "worker/trainer/spec_config.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "trainyard/v1/job.pb.h"
@@ -12,8 +16,33 @@ absl::Status Missing(absl::string_view key) {
       absl::StrCat("the resolved spec has no ", key, ": it must be decided before trainers are started"));
 }
 
+absl::Status CheckTexts(const google::protobuf::Message& message, const std::string& path) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    const std::string at = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->message_type() != nullptr) {
+        RETURN_IF_ERROR(CheckTexts(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                        : reflection.GetMessage(message, field),
+                                   at));
+      } else if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
+        const std::string text = field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
+                                                      : reflection.GetString(message, field);
+        if (text.find('\0') == std::string::npos) continue;
+        return absl::InvalidArgumentError(absl::StrCat(at, " '", absl::CHexEscape(text), "' holds a zero byte"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A text with a zero byte in it ends there for the system: a path would lead to another file than the one that was
+// checked.
 absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
-  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return absl::OkStatus();
+  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckTexts(spec, "");
   return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are no JobSpec"));
 }
 

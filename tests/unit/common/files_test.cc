@@ -34,6 +34,7 @@ TEST_F(FilesTest, ErrorsNameThePathAndTheirKind) {
   ASSERT_TRUE(WriteFileAtomically(JoinPath(folder_, "big"), std::string(100, 'x')).ok());
   EXPECT_EQ(ReadFile(JoinPath(folder_, "big"), 99).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(MakeFolders(JoinPath(folder_, "big/below")).ok(), false);
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeFolders(JoinPath(folder_, std::string(300, 'n'))))) << "no disk will take it";
 }
 
 TEST_F(FilesTest, LockIsHeldByOneAtATime) {

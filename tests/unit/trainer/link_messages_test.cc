@@ -86,6 +86,18 @@ TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
   EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("no JobSpec"));
 }
 
+TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey_BeforeAFileOfAnotherNameIsOpened) {
+  v1::JobSpec spec = SmallSpec();
+  spec.mutable_checkpoint()->set_dir(std::string("/run\0/x", 7));
+  EXPECT_TRUE(absl::IsInvalidArgument(ConfigFromSpec(spec.SerializeAsString()).status()));
+  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()),
+              HasSubstr("checkpoint.dir '/run\\x00/x' holds a zero byte"));
+
+  spec = SmallSpec();
+  spec.mutable_train()->mutable_data()->add_text(std::string("/data\0", 6));
+  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.data.text"));
+}
+
 TEST(LinkMessagesTest, ReadySave_IsCarriedOver) {
   v1::Fact fact = ToMessage(SaveReadyFact{.step = 5, .path = "/run/step-5", .manifest_hash = "h", .size_bytes = 70});
 
