@@ -5,7 +5,8 @@
 // Keys are field names, enum values their words, a list of scalars a list; a nested message is a map, or where its rule
 // has a word_key, a word too; a whole number may be true or false where its rule says what these are. All problems are
 // collected: unknown keys (with the nearest valid one), duplicate keys, wrong types, values out of range, words no enum
-// has. Anchors and aliases may be used; merge keys (`<<`), several documents in a file and files above 1 MiB may not.
+// has. Anchors and aliases may be used; merge keys (`<<`), values over several lines, several documents in a file and
+// files above 1 MiB may not (see yaml_parser.h).
 //
 //   WorkerConfig config;
 //   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags win: set them on `config` here
@@ -45,9 +46,14 @@ void ReadYaml(const YamlSource& source, google::protobuf::Message* out, Problems
 void SetYamlKey(absl::string_view path, const YamlSource& source, google::protobuf::Message* out, Problems* problems,
                 Positions* positions = nullptr);
 
-// Required fields, ranges and list lengths of a message, wherever it came from. A field that is unset although
-// `positions` knows its key was refused before and is not told twice.
+// Required fields, ranges, finite numbers, known enum values, list lengths, texts (UTF-8, no control characters) and
+// absolute paths of a message, wherever it came from. A field that is unset although `positions` knows its key was
+// refused before and is not told twice.
 void CheckRules(const google::protobuf::Message& message, const Positions& positions, Problems* problems);
+
+// The same, and unsets every field that it refuses, with its key added to `positions`: rules that follow meet no value
+// out of range, and can tell a refused key from one that was not given.
+void DropRefused(google::protobuf::Message* message, Positions* positions, Problems* problems);
 
 // Gives every field that is not set the default of its rule, in nested messages too (which are created). Fields with
 // the rule `auto` and no default stay unset.

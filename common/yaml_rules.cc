@@ -1,10 +1,10 @@
-// CheckRules and ApplyDefaults of strict_yaml.h: rules of the schema on a message, wherever it came from.
-#include <yaml-cpp/yaml.h>
-
+// CheckRules, DropRefused and ApplyDefaults of strict_yaml.h: rules of the schema on a message, wherever it came from.
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "common/plain_text.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
+#include "google/protobuf/unknown_field_set.h"
 
 namespace trainyard {
 namespace {
@@ -34,89 +34,138 @@ double NumberOf(const Message& message, const FieldDescriptor& field, int i) {
   }
 }
 
-bool HasRange(const FieldDescriptor& field) {
-  const v1::FieldRule& rule = yaml::RuleOf(field);
-  return rule.has_min() || rule.has_max();
+// What is wrong with one element; empty: nothing.
+std::string WrongWith(const Message& message, const FieldDescriptor& field, int i) {
+  const auto& r = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return "";
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      const int number =
+          field.is_repeated() ? r.GetRepeatedEnumValue(message, &field, i) : r.GetEnumValue(message, &field);
+      if (number != 0 && field.enum_type()->FindValueByNumber(number) != nullptr) return "";
+      return absl::StrCat("expected ", yaml::Expectation(field), ", found the unknown value ", number);
+    }
+    case FieldDescriptor::CPPTYPE_STRING: {
+      std::string scratch;
+      return yaml::WrongWithText(field, field.is_repeated() ? r.GetRepeatedStringReference(message, &field, i, &scratch)
+                                                            : r.GetStringReference(message, &field, &scratch));
+    }
+    default: {
+      const double value = NumberOf(message, field, i);
+      if (yaml::InRange(field, value)) return "";
+      const std::string range = yaml::RangeSentence(field);
+      return absl::StrCat(range.empty() ? "must be a finite number" : range, ", found ", yaml::NumberText(value));
+    }
+  }
 }
 
+// One pass over a message and those in it. With `drop`, which is then the same message, what is refused is unset.
 class RuleChecker {
  public:
-  RuleChecker(const Positions& positions, Problems* problems) : positions_(positions), problems_(*problems) {}
+  RuleChecker(const Positions& positions, Problems* problems, std::vector<std::string>* refused)
+      : positions_(positions), problems_(*problems), refused_(refused) {}
 
-  void Check(const Message& message, const std::string& path) {
+  void Check(const Message& message, Message* drop, const std::string& path) {
     const auto& descriptor = *message.GetDescriptor();
+    const auto& r = *message.GetReflection();
     for (int i = 0; i < descriptor.field_count(); ++i) {
       const FieldDescriptor& field = *descriptor.field(i);
       std::string at = yaml::JoinKeys(path, yaml::KeyOf(field));
+      bool good = true;
       if (field.is_repeated()) {
-        CheckList(message, field, at);
-      } else if (!message.GetReflection()->HasField(message, &field)) {
+        good = CheckList(message, field, at);
+      } else if (!r.HasField(message, &field)) {
         if (yaml::RuleOf(field).required()) Missing(field, at);
       } else if (field.message_type() != nullptr) {
-        Check(message.GetReflection()->GetMessage(message, &field), at);
-      } else {
-        CheckOne(message, field, at, 0);
+        Check(r.GetMessage(message, &field), drop == nullptr ? nullptr : r.MutableMessage(drop, &field), at);
+      } else if (std::string wrong = WrongWith(message, field, 0); !wrong.empty()) {
+        good = false;
+        problems_.AddError(positions_, at, wrong);
       }
+      if (good) continue;
+      if (drop != nullptr) r.ClearField(drop, &field);
+      if (refused_ != nullptr) refused_->push_back(std::move(at));
     }
+    CheckUnknown(message, path);
   }
 
  private:
+  // A newer client asks for something; to do the job without it would be another job.
+  void CheckUnknown(const Message& message, const std::string& path) {
+    const auto& unknown = message.GetReflection()->GetUnknownFields(message);
+    if (unknown.empty()) return;
+    problems_.AddError(positions_, path,
+                       absl::StrCat("holds field number ", unknown.field(0).number(),
+                                    ", which this version does not know; use a client of this version, or a newer "
+                                    "coordinator"));
+  }
+
   void Missing(const FieldDescriptor& field, const std::string& at) {
     // A key that was given and refused has had its problem; a map without a single key has not.
     if (field.message_type() == nullptr && positions_.count(at) > 0) return;
     problems_.AddError(positions_, at, absl::StrCat("is required: ", yaml::Expectation(field)));
   }
 
-  void CheckList(const Message& message, const FieldDescriptor& field, const std::string& at) {
+  bool CheckList(const Message& message, const FieldDescriptor& field, const std::string& at) {
     const v1::FieldRule& rule = yaml::RuleOf(field);
     const int size = message.GetReflection()->FieldSize(message, &field);
     if (size == 0) {
       if (rule.required()) Missing(field, at);
-      return;
+      return true;
     }
     const auto count = static_cast<uint32_t>(size);
     const bool few = rule.has_min_items() && count < rule.min_items() && positions_.count(at) == 0;
     if (few || (rule.has_max_items() && count > rule.max_items())) {
       problems_.AddError(positions_, at,
-                         absl::StrCat("expected ", yaml::Expectation(field), ", found a list of ", size));
+                         absl::StrCat("expected ", yaml::Expectation(field), ", found a list of ", size,
+                                      few ? "" : absl::StrCat("; at most ", rule.max_items(), " are accepted")));
+      return false;
     }
-    for (int i = 0; i < size; ++i) CheckOne(message, field, at, i);
-  }
-
-  void CheckOne(const Message& message, const FieldDescriptor& field, const std::string& at, int i) {
-    const auto& r = *message.GetReflection();
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
-      int number = field.is_repeated() ? r.GetRepeatedEnumValue(message, &field, i) : r.GetEnumValue(message, &field);
-      if (number == 0 || field.enum_type()->FindValueByNumber(number) == nullptr) {
-        problems_.AddError(positions_, at,
-                           absl::StrCat("expected ", yaml::Expectation(field), ", found the unknown value ", number));
-      }
-    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-      std::string scratch;
-      const std::string& text = field.is_repeated() ? r.GetRepeatedStringReference(message, &field, i, &scratch)
-                                                    : r.GetStringReference(message, &field, &scratch);
-      if (text.size() > limits::kPathBytes) {
-        problems_.AddError(
-            positions_, at,
-            absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted"));
-      }
-    } else if (HasRange(field)) {
-      double value = NumberOf(message, field, i);
-      if (!yaml::InRange(field, value)) {
-        problems_.AddError(positions_, at,
-                           absl::StrCat(yaml::RangeSentence(field), ", found ", yaml::NumberText(value)));
-      }
+    if (field.message_type() != nullptr) return true;
+    bool good = true;
+    for (int i = 0; i < size; ++i) {
+      std::string wrong = WrongWith(message, field, i);
+      if (wrong.empty()) continue;
+      good = false;
+      problems_.AddError(positions_, at, wrong);
     }
+    return good;
   }
 
   const Positions& positions_;
   Problems& problems_;
+  std::vector<std::string>* refused_;
 };
 
 }  // namespace
 
+namespace yaml {
+
+std::string WrongWithText(const FieldDescriptor& field, absl::string_view text) {
+  if (text.size() > limits::kPathBytes) {
+    return absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
+  }
+  if (std::string wrong = WhyNotPlainText(text); !wrong.empty()) {
+    return absl::StrCat(wrong, ", and a text here is one line of UTF-8 without control characters");
+  }
+  if (RuleOf(field).path() && (text.empty() || text[0] != '/')) {
+    return absl::StrCat("must be an absolute path, found '", text.substr(0, 200), "'");
+  }
+  return "";
+}
+
+}  // namespace yaml
+
 void CheckRules(const Message& message, const Positions& positions, Problems* problems) {
-  RuleChecker(positions, problems).Check(message, "");
+  RuleChecker(positions, problems, nullptr).Check(message, nullptr, "");
+}
+
+void DropRefused(Message* message, Positions* positions, Problems* problems) {
+  std::vector<std::string> refused;
+  RuleChecker(*positions, problems, &refused).Check(*message, message, "");
+  // As for keys that the reader refused, later rules must know that they were given.
+  for (std::string& key : refused) positions->emplace(std::move(key), Position{});
 }
 
 void ApplyDefaults(Message* message) {

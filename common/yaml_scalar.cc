@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "common/files.h"
-#include "common/limits.h"
+#include "common/plain_text.h"
 #include "common/strict_yaml.h"
+#include "common/user_path.h"
 #include "common/yaml_schema.h"
 
 namespace trainyard::yaml {
@@ -138,18 +138,28 @@ std::string SetReal(const Scalar& scalar, const FieldDescriptor& field, Message*
   return "";
 }
 
+std::string NoPlainFolder(const Scalar& scalar) {
+  const bool home = scalar.text[0] == '~';
+  return absl::StrCat("is a path within the ", home ? "home" : "working", " folder, whose name ",
+                      WhyNotPlainText(home ? HomeFolder() : scalar.working_directory), "; write an absolute path",
+                      home ? "" : ", or start the program in another folder");
+}
+
 std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   if (!scalar.quoted && (IsNumber(scalar.text) || scalar.text == "true" || scalar.text == "false")) {
     return absl::StrCat("expected ", Expectation(field), ", found ", scalar.text,
                         "; put it in quotes if it is meant as a text");
   }
-  if (scalar.text.size() > limits::kPathBytes) {
-    return absl::StrCat("is ", scalar.text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
-  }
   std::string text = scalar.text;
   if (RuleOf(field).path()) {
-    if (text.empty()) return "expected a path, found an empty text";
-    if (!scalar.working_directory.empty()) text = AbsolutePath(text, scalar.working_directory);
+    auto path = PathOfUser(text, scalar.working_directory);
+    if (!path.ok()) return std::string(path.status().message());
+    // Else CheckRules would blame the text for what the folder's name holds.
+    if (WhyNotPlainText(text).empty() && !WhyNotPlainText(*path).empty()) return NoPlainFolder(scalar);
+    text = *std::move(path);
+  }
+  if (text[0] == '/' || !RuleOf(field).path()) {
+    if (std::string wrong = WrongWithText(field, text); !wrong.empty()) return wrong;
   }
   const auto* reflection = message->GetReflection();
   field.is_repeated() ? reflection->AddString(message, &field, text) : reflection->SetString(message, &field, text);

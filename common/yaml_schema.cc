@@ -4,10 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/strict_yaml.h"
 
@@ -175,11 +177,31 @@ std::string RangeSentence(const FieldDescriptor& field) {
 
 bool InRange(const FieldDescriptor& field, double value) {
   const v1::FieldRule& rule = RuleOf(field);
-  if (std::isnan(value)) return false;
+  if (!std::isfinite(value)) return false;
   if (rule.has_true_value() && value == static_cast<double>(rule.true_value())) return true;
   if (rule.has_false_value() && value == static_cast<double>(rule.false_value())) return true;
   if (rule.has_min() && (rule.above_min() ? !(value > rule.min()) : !(value >= rule.min()))) return false;
   return !rule.has_max() || value <= rule.max();
+}
+
+std::string FieldPathOf(const Descriptor& message, absl::string_view keys) {
+  std::string path;
+  const Descriptor* type = &message;
+  for (absl::string_view key : absl::StrSplit(keys, '.', absl::SkipEmpty())) {
+    const FieldDescriptor* field = type == nullptr ? nullptr : FieldOfKey(*type, key);
+    path = JoinKeys(path, field == nullptr ? key : absl::string_view(field->name()));
+    type = field == nullptr ? nullptr : field->message_type();
+  }
+  return path;
+}
+
+bool HasDefaultValue(const google::protobuf::Message& message, const FieldDescriptor& field) {
+  const std::string& text = RuleOf(field).default_value();
+  if (text.empty()) return false;
+  std::unique_ptr<google::protobuf::Message> other(message.New());
+  Problems problems;
+  SetYamlKey(KeyOf(field), {.text = text, .file_name = "", .working_directory = ""}, other.get(), &problems);
+  return FieldYaml(message, field) == FieldYaml(*other, field);
 }
 
 std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, const Descriptor& root) {

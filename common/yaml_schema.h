@@ -30,8 +30,14 @@ std::string MapText(const google::protobuf::Descriptor& type);
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
 // "must be from 1 to 1024"; empty when the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
-// Also of values that are written true or false.
+// Also of values that are written true or false. False for what is not finite.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
+// Why a text field cannot have this value, whichever way it came; empty: it can.
+std::string WrongWithText(const google::protobuf::FieldDescriptor& field, absl::string_view text);
+// The dotted names of the fields at a dotted path of keys: "train.batch.global_size" for "train.batch.global".
+std::string FieldPathOf(const google::protobuf::Descriptor& message, absl::string_view keys);
+// Whether the field has the value that ApplyDefaults would give it.
+bool HasDefaultValue(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
 // "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Looks further down and up the
 // schema for the very same key as well.
 std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <limits>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -67,15 +69,14 @@ TEST(Config, MapWhoseKeysAreCommentedOutIsEmpty) {
 
 TEST(Config, ListAtTheTopIsRefused) {
   v1::CoordinatorConfig config;
-  EXPECT_EQ(
-      ErrorsOf("- a\n", &config),
-      "f:1:1: expected a map with keys of listen, state, metrics, lease_ms, finished_jobs, allow_plaintext, log; found "
-      "a list");
+  EXPECT_EQ(ErrorsOf("- a\n", &config),
+            "f:1:1: expected a map with keys of listen, state, metrics, lease_ms, finished_jobs, allow_plaintext, log, "
+            "allow_local_users, token_file; found a list");
 }
 
 TEST(Config, KeyThatIsNoWordIsRefused) {
   v1::CoordinatorConfig config;
-  EXPECT_EQ(ErrorsOf("[a, b]: 1\n", &config), "f:1:1: expected a key, found a list");
+  EXPECT_EQ(ErrorsOf("[a, b]: 1\n", &config), "f:1:1: expected a key, found a list or map in its place");
 }
 
 TEST(Config, ShippedCoordinatorFileIsValid) {
@@ -111,8 +112,8 @@ TEST(Defaults, EveryDefaultOfTheSchemaIsValid) {
 }
 
 TEST(WriteYaml, QuotesWhatWouldReadBackAsSomethingElse) {
-  for (const char* text : {"", "auto", "true", "5", "1e3", "a: b", "a#b", "\"q\"", "back\\slash", "- x", "new\nline",
-                           "ü", "*a", "&a", "!t", "null", "~", " blank "}) {
+  for (const char* text : {"", "auto", "true", "5", "1e3", "a: b", "a#b", "\"q\"", "back\\slash", "- x", "ü", "*a",
+                           "&a", "!t", "null", "~", " blank "}) {
     v1::WorkerConfig config;
     config.set_name(text);
     v1::WorkerConfig again;
@@ -132,6 +133,135 @@ TEST(WriteYaml, NumbersReadBackToTheBit) {
     ASSERT_EQ(ErrorsOf(WriteYaml(schedule), &again), "");
     ASSERT_EQ(again.min_ratio(), schedule.min_ratio()) << WriteYaml(schedule);
   }
+}
+
+TEST(Texts, AreOneLineWithoutControlCharacters) {
+  v1::WorkerConfig config;
+  constexpr char kRule[] = ", and a text here is one line of UTF-8 without control characters";
+
+  EXPECT_EQ(ErrorsOf("name: \"a\\nb\"\n", &config), absl::StrCat("f:1:7: name: holds the control character 10", kRule));
+  EXPECT_EQ(ErrorsOf("name: \"\\e[2J\"\n", &config),
+            absl::StrCat("f:1:7: name: holds the control character 27", kRule));
+  EXPECT_EQ(ErrorsOf("state: \"/a\\0b\"\n", &config),
+            absl::StrCat("f:1:8: state: holds the control character 0", kRule));
+  EXPECT_EQ(ErrorsOf("labels: [\"\\x9b1m\"]\n", &config),
+            absl::StrCat("f:1:10: labels: holds the control character 155", kRule));
+}
+
+// Sets $HOME for one test.
+class Home {
+ public:
+  explicit Home(const char* value) {
+    if (const char* old = getenv("HOME"); old != nullptr) old_ = old;
+    value == nullptr ? unsetenv("HOME") : setenv("HOME", value, 1);
+  }
+  ~Home() { setenv("HOME", old_.c_str(), 1); }
+
+ private:
+  std::string old_;
+};
+
+std::string StateOf(const std::string& text) {
+  v1::WorkerConfig config;
+  std::string errors = ErrorsOf("state: " + text + "\n", &config);
+  return errors.empty() ? config.state() : errors;
+}
+
+TEST(Paths, TildeIsTheHomeFolder) {
+  Home home("/home/ada");
+
+  EXPECT_EQ(StateOf("~/runs"), "/home/ada/runs");
+  EXPECT_EQ(StateOf("'~'"), "/home/ada");
+  EXPECT_EQ(StateOf("./~/runs"), "/w/~/runs");
+  EXPECT_EQ(StateOf("~bob/runs"),
+            "f:1:8: state: begins with '~bob', and only ~/ (your own home folder) is expanded; write the path out, or "
+            "./~... for a file of that name");
+}
+
+TEST(Paths, HomeFolderComesFromThePasswordDatabaseWhereTheEnvironmentHasNone) {
+  Home home(nullptr);
+
+  EXPECT_EQ(StateOf("~/runs").find("/"), 0u) << StateOf("~/runs");
+  EXPECT_EQ(StateOf("~/runs").find('~'), std::string::npos);
+}
+
+TEST(Paths, VariablesOfTheShellAreRefused) {
+  for (const char* text : {"$HOME/runs", "/data/${USER}", "a$b"}) {
+    EXPECT_EQ(StateOf(text),
+              absl::StrCat("f:1:8: state: holds a '$', and variables of the shell are not expanded here; "
+                           "write the path out, or begin it with ~/ for your home folder: '",
+                           text, "'"));
+  }
+}
+
+TEST(Paths, AWorkingFolderThatIsNoTextIsNamedAsTheReason) {
+  v1::WorkerConfig config;
+  Problems problems;
+
+  ReadYaml({.text = "state: runs\n", .file_name = "f", .working_directory = "/tmp/\xff"}, &config, &problems);
+
+  EXPECT_EQ(problems.ToStatus().message(),
+            "f:1:8: state: is a path within the working folder, whose name is not UTF-8 text; write an absolute path, "
+            "or start the program in another folder");
+}
+
+std::string RulesOn(const google::protobuf::Message& message) {
+  Problems problems;
+  CheckRules(message, {}, &problems);
+  return std::string(problems.ToStatus().message());
+}
+
+TEST(Rules, HoldForMessagesThatNoFileBrought) {
+  v1::WorkerConfig config;
+  config.set_name("a\x1b[2Jb");
+  EXPECT_EQ(RulesOn(config),
+            "name: holds the control character 27, and a text here is one line of UTF-8 without "
+            "control characters");
+  config.set_name("caf\xe9");
+  EXPECT_EQ(RulesOn(config),
+            "name: is not UTF-8 text, and a text here is one line of UTF-8 without control characters");
+  config.set_name("w1");
+  config.set_state("runs");
+  EXPECT_EQ(RulesOn(config), "state: must be an absolute path, found 'runs'");
+  config.set_state("/runs");
+  config.mutable_log()->set_level(static_cast<v1::LogLevel>(77));
+  EXPECT_EQ(RulesOn(config), "log.level: expected one of debug, info, warning, error, found the unknown value 77");
+  config.clear_log();
+  for (int i = 0; i < 65; ++i) config.add_labels("a=b");
+  EXPECT_EQ(RulesOn(config), "labels: expected a list, each a text, found a list of 65; at most 64 are accepted");
+}
+
+TEST(Rules, NumbersAreFinite) {
+  v1::Optimizer optimizer;
+  for (double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+                       -std::numeric_limits<double>::infinity()}) {
+    optimizer.set_lr(value);
+    EXPECT_NE(RulesOn(optimizer).find("lr: must be from 0 to 1000, found "), std::string::npos) << RulesOn(optimizer);
+  }
+}
+
+TEST(Rules, WhatIsRefusedIsUnset_AndKnownAsGiven) {
+  v1::Optimizer optimizer;
+  optimizer.set_lr(-1);
+  optimizer.set_eps(1e-6);
+  optimizer.add_betas(7);
+  Positions positions;
+  Problems problems;
+
+  DropRefused(&optimizer, &positions, &problems);
+
+  EXPECT_EQ(problems.error_count(), 2) << problems.ToStatus();
+  EXPECT_FALSE(optimizer.has_lr());
+  EXPECT_EQ(optimizer.betas_size(), 0);
+  EXPECT_EQ(optimizer.eps(), 1e-6);
+  EXPECT_EQ(positions.count("lr") + positions.count("betas"), 2u);
+}
+
+TEST(Rules, AFieldOfANewerVersionIsRefusedRatherThanIgnored) {
+  v1::Optimizer optimizer;
+  optimizer.GetReflection()->MutableUnknownFields(&optimizer)->AddVarint(90, 1);
+
+  EXPECT_NE(RulesOn(optimizer).find("holds field number 90, which this version does not know"), std::string::npos);
 }
 
 TEST(NearestWord, FindsWhatWasMeant) {

@@ -91,8 +91,8 @@ TEST(Overrides, ProblemsNameTheOverride) {
       "--set train.steps.x=1: train.steps: is a whole number from 1 to 1000000000000 and has no key 'x'\n"
       "--set nonsense: expected key=value, for example train.steps=100\n"
       "--set train.seed=: train.seed: has no value; expected a whole number from 0 to 9007199254740991\n"
-      "--set name={a: is not valid YAML: end of map flow not found\n"
-      "--set train.data.text=[1: is not valid YAML: end of sequence flow not found\n"
+      "--set name={a: expected ': ' after the key 'a'\n"
+      "--set train.data.text=[1: the list that opens here is not closed by ']'\n"
       "--set train.model.heads=5: train.model.heads: width 16 is not a multiple of heads 5; choose heads 1, 2, 4, 8 "
       "or width 15 or 20");
 }

@@ -1,0 +1,49 @@
+#include "common/bad_request.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "common/yaml_schema.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace trainyard {
+namespace {
+
+// Metadata is limited to 8 KiB on the other side, travels as base64, and holds the message twice (see rpc_status.h).
+constexpr size_t kViolationBytes = 1'600;
+constexpr size_t kDescriptionBytes = 400;
+
+// Without the end of a character that the cut went through.
+std::string Cut(absl::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return absl::StrCat(text.substr(0, most), "...");
+}
+
+}  // namespace
+
+absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::Descriptor& message,
+                              absl::string_view prefix) {
+  absl::Status status = problems.ToStatus();
+  google::rpc::BadRequest details;
+  size_t bytes = 0;
+  for (const Problem& problem : problems.Errors()) {
+    const std::string field = yaml::JoinKeys(prefix, yaml::FieldPathOf(message, problem.path));
+    const std::string description = Cut(problem.text, kDescriptionBytes);
+    bytes += field.size() + description.size() + 8;
+    if (bytes > kViolationBytes && details.field_violations_size() > 0) break;
+    google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
+    violation.set_field(problem.path.empty() ? std::string(prefix) : field);
+    violation.set_description(description);
+  }
+  if (const int more = problems.error_count() - details.field_violations_size(); more > 0) {
+    google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
+    violation.set_field(std::string(prefix));
+    violation.set_description(absl::StrCat("and ", more, more == 1 ? " more problem" : " more problems"));
+  }
+  status.SetPayload(kBadRequestUrl, absl::Cord(details.SerializeAsString()));
+  return status;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,86 @@
+// The characters and single values of a YAML text: a position that moves forward, what stands there, and the first
+// problem. The parser of yaml_parser.h builds maps and lists from it; nothing else uses it. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/yaml_parser.h"
+
+namespace trainyard::yaml {
+
+struct Place {
+  int line = 0;
+  int column = 0;
+};
+
+// Methods that find a problem note it (the first one counts) and return false or null.
+class Scanner {
+ public:
+  Scanner(absl::string_view text, ParseError* error) : text_(text), error_(*error) {}
+
+  // Whether all of the text is UTF-8 and holds nothing that a YAML file may not hold. Steps over a byte order mark.
+  bool CheckCharacters();
+
+  // What stands `ahead` characters further on; the end of the text counts as the end of a line.
+  char Peek(size_t ahead = 0) const { return pos_ + ahead < text_.size() ? text_[pos_ + ahead] : '\n'; }
+  bool AtEnd() const { return pos_ >= text_.size(); }
+  static bool IsBreak(char c) { return c == '\n' || c == '\r'; }
+  static bool IsBlank(char c) { return IsBreak(c) || c == ' ' || c == '\t'; }
+  static bool IsFlow(char c) { return c == ',' || c == '[' || c == ']' || c == '{' || c == '}'; }
+  bool AtComment() const { return Peek() == '#' && (pos_ == line_start_ || text_[pos_ - 1] == ' '); }
+  bool AtDash() const { return Peek() == '-' && IsBlank(Peek(1)); }
+  bool AtColon() const { return Peek() == ':' && IsBlank(Peek(1)); }  // one that ends a key
+  // `---` or `...`, which begin and end documents.
+  bool AtMarker(absl::string_view marker) const;
+  bool AtMarker() const { return !AtEnd() && (AtMarker("---") || AtMarker("...")); }
+  // Whether a value without quotes may begin here.
+  bool BeginsPlain() const;
+
+  size_t Indent() const { return pos_ - line_start_; }
+  Place Here() const;
+  // What stands here, for a sentence: "'ranks: 2'", "the end of the line".
+  std::string Found() const;
+
+  void Skip(size_t count = 1) { pos_ += count; }
+  void SkipSpaces();
+  // To the next character that means something: past spaces, comments and ends of lines.
+  bool SkipBlanks();
+  // Nothing but a comment follows on this line. `what` has just been read.
+  bool EndOfLine(absl::string_view what);
+  size_t position() const { return pos_; }
+  // Back to a position of the same line.
+  void Return(size_t position) { pos_ = position; }
+
+  // A value with or without quotes. `in_flow`: in brackets, where commas and brackets end it.
+  std::shared_ptr<Node> Scalar(bool in_flow);
+  // The name after `&` or `*`.
+  std::string Name();
+
+  std::nullptr_t RefuseAt(Place place, absl::string_view text);
+  std::nullptr_t Refuse(absl::string_view text);
+  bool failed() const { return !error_.text.empty(); }
+
+  // An empty node that begins here.
+  std::shared_ptr<Node> NewNode(Node::Kind kind) const;
+
+ private:
+  void SkipLine();
+  std::shared_ptr<Node> SingleQuoted();
+  std::shared_ptr<Node> DoubleQuoted();
+  bool Escape(std::string* text);
+  std::nullptr_t RefuseQuote(Place open);
+
+  const absl::string_view text_;
+  ParseError& error_;
+  size_t pos_ = 0;
+  size_t line_start_ = 0;
+  int line_ = 1;
+  // How far columns of this line are counted: a long line must not be counted anew for each of its values.
+  mutable size_t counted_ = 0;
+  mutable int column_ = 1;
+};
+
+}  // namespace trainyard::yaml
