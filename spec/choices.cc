@@ -7,13 +7,25 @@
 
 namespace trainyard {
 
-std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near) {
+namespace {
+
+constexpr uint64_t kSmallDivisorMax = 1 << 16;  // the root of 2^32: what a loop costs, whatever the number
+
+}  // namespace
+
+std::vector<uint64_t> DivisorsOf(uint64_t n) {
   std::vector<uint64_t> divisors;
-  for (uint64_t d = 1; d * d <= n; ++d) {
+  for (uint64_t d = 1; d <= kSmallDivisorMax && d * d <= n; ++d) {
     if (n % d != 0) continue;
     divisors.push_back(d);
     if (d != n / d) divisors.push_back(n / d);
   }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near) {
+  std::vector<uint64_t> divisors = DivisorsOf(n);
   std::sort(divisors.begin(), divisors.end(), [near](uint64_t a, uint64_t b) {
     auto distance = [near](uint64_t d) { return d > near ? d - near : near - d; };
     return distance(a) != distance(b) ? distance(a) < distance(b) : a < b;

@@ -7,6 +7,10 @@
 
 namespace trainyard {
 
+// All divisors of n, ascending; of an n above 2^32 those that are at most 2^16 or n over one of these, so that it takes
+// 2^16 divisions at most. 0 has none.
+std::vector<uint64_t> DivisorsOf(uint64_t n);
+
 // Divisors of n near `near`, at most four, ascending.
 std::vector<uint64_t> DivisorsNear(uint64_t n, uint64_t near);
 

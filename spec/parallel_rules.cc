@@ -6,10 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
 #include "spec/choices.h"
 
 namespace trainyard {
 namespace {
+
+std::string WordOf(v1::DataParallel strategy) {
+  const auto* value = v1::DataParallel_descriptor()->FindValueByNumber(std::max<int>(strategy, v1::DATA_PARALLEL_DDP));
+  return value == nullptr ? absl::StrCat(static_cast<int>(strategy)) : EnumWord(*value);
+}
 
 class ParallelRules {
  public:
@@ -17,8 +23,7 @@ class ParallelRules {
       : spec_(spec),
         parallel_(spec.parallel()),
         ranks_(ranks),
-        word_(EnumWord(
-            *v1::DataParallel_descriptor()->FindValueByNumber(std::max<int>(parallel_.data(), v1::DATA_PARALLEL_DDP)))),
+        word_(WordOf(parallel_.data())),
         positions_(positions),
         problems_(*problems) {}
 
@@ -128,10 +133,10 @@ class ParallelRules {
   }
 
  private:
-  // Micro-batches of a step on the rank that gets most; 0: the sizes are wrong.
+  // Micro-batches of a step on the rank that gets most; 0: the sizes are wrong or not known.
   uint64_t Rounds() const {
     const v1::Batch& batch = spec_.train().batch();
-    if (batch.global_size() == 0) return 0;
+    if (batch.global_size() == 0 || ranks_ == 0) return 0;
     const uint64_t micro = batch.has_micro() ? batch.micro() : AutoMicro(batch.global_size(), ranks_);
     return micro == 0 || batch.global_size() % micro != 0 ? 0 : DealShapeOf(batch.global_size(), micro, ranks_).rounds;
   }
@@ -149,10 +154,11 @@ class ParallelRules {
     problems_.AddError(positions_, absl::StrCat("parallel.", key), text);
     return false;
   }
-  // A warning, if the key was given.
+  // A warning, if the key was given and says something.
   void NoEffect(const char* key, absl::string_view why) {
     const auto* field = v1::Parallel::descriptor()->FindFieldByName(key);
     if (!parallel_.GetReflection()->HasField(parallel_, field)) return;
+    if (yaml::HasDefaultValue(parallel_, *field)) return;  // given or not, it says what holds anyway
     problems_.AddWarning(positions_, absl::StrCat("parallel.", key), absl::StrCat("has no effect: ", why));
   }
 
@@ -208,8 +214,7 @@ DealShape DealShapeOf(uint64_t global, uint64_t micro, uint64_t ranks) {
 
 uint64_t AutoMicro(uint64_t global, uint64_t ranks) {
   uint64_t best = 1;
-  for (uint64_t d = 1; d <= global; ++d) {
-    if (global % d != 0) continue;
+  for (uint64_t d : DivisorsOf(global)) {
     const DealShape ours = DealShapeOf(global, d, ranks), other = DealShapeOf(global, best, ranks);
     // Shares of idle places, compared without division; at equal ones the larger micro-batch.
     if (ours.idle * other.rounds <= other.idle * ours.rounds) best = d;

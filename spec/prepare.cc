@@ -1,7 +1,8 @@
 #include "spec/prepare.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/bad_request.h"
 #include "common/problems.h"
-#include "common/status_macros.h"
 #include "common/strict_yaml.h"
 #include "spec/digest.h"
 #include "spec/presets.h"
@@ -12,15 +13,21 @@ namespace trainyard {
 
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options) {
   PreparedJob job;
-  job.spec = spec;
   Problems problems;
+  Positions positions;  // of no file: the keys that were refused
+  if (const size_t bytes = spec.ByteSizeLong(); bytes > kSpecBytesMax) {
+    problems.AddError({}, "", absl::StrCat("has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
+    return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
+  }
+  job.spec = spec;
   ApplyPreset({}, &job.spec, &problems);
-  CheckRules(job.spec, {}, &problems);
-  ValidateJob(job.spec, {}, &problems);
-  if (job.spec.has_train() && !job.spec.checkpoint().has_dir() && options.default_run_root.empty()) {
+  DropRefused(&job.spec, &positions, &problems);
+  ValidateJob(job.spec, positions, &problems);
+  const bool has_folder = job.spec.checkpoint().has_dir() || positions.count("checkpoint.dir") > 0;
+  if (job.spec.has_train() && !has_folder && options.default_run_root.empty()) {
     problems.AddError({}, "checkpoint.dir", "is required: a folder that all hosts of the job share");
   }
-  RETURN_IF_ERROR(problems.ToStatus());
+  if (!problems.ok()) return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
   for (const Problem& warning : problems.Warnings()) job.warnings.push_back(warning.Message());
   job.decisions = ResolveJob(options.job_id, options.default_run_root, &job.spec);
   job.bytes = SpecBytes(job.spec);

@@ -3,6 +3,7 @@
 // and by `trainctl validate`. Pure.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct PrepareOptions {
   std::string default_run_root;  // absolute; empty: the spec must name checkpoint.dir
 };
 
+// As much as a job file may have: every rule reads the whole spec, and every rank receives it.
+inline constexpr size_t kSpecBytesMax = 1 << 20;
+
 struct PreparedJob {
   v1::JobSpec spec;    // nothing left open but what each host decides
   std::string bytes;   // `spec`, serialised deterministically: what ranks receive
@@ -25,7 +29,8 @@ struct PreparedJob {
   std::vector<std::string> warnings;
 };
 
-// Possible errors: InvalidArgument: every problem of the spec, one a line. Fix the spec.
+// Possible errors: InvalidArgument: every problem of the spec, one a line, also as google.rpc.BadRequest (see
+// bad_request.h) with fields below `spec`. Fix the spec.
 absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOptions& options);
 
 }  // namespace trainyard

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plain_text.h"
 #include "common/strict_yaml.h"
 
 namespace trainyard {
@@ -30,6 +31,7 @@ std::vector<std::string> PresetNames() {
 
 void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* problems) {
   if (!spec->train().model().has_preset()) return;
+  if (!WhyNotPlainText(spec->train().model().preset()).empty()) return;  // the rules of the schema refuse it
   v1::Model& model = *spec->mutable_train()->mutable_model();
   for (const Preset& preset : kPresets) {
     if (model.preset() != preset.name) continue;

@@ -8,7 +8,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
 #include "spec/choices.h"
 #include "spec/freeze_rules.h"
 #include "spec/parallel_rules.h"
@@ -21,6 +23,7 @@ namespace {
 // all products of sizes below these stay far from the end of 64 bits.
 constexpr uint64_t kTensorElementsMax = uint64_t{1} << 38;
 constexpr uint64_t kParametersMax = uint64_t{1} << 42;
+constexpr size_t kInterfaceBytesMax = 15;  // the kernel's IFNAMSIZ, less the ending zero
 
 std::string WordOf(const google::protobuf::EnumDescriptor* type, int number) {
   const auto* value = type->FindValueByNumber(number);
@@ -108,9 +111,6 @@ class Validator {
 
   void Data() {
     if (Ranks() == 1 && train_.data().has_uneven()) NoEffect("train.data.uneven", "one rank sees one set of files");
-    for (const std::string& path : train_.data().text()) {
-      if (path.empty()) Error("train.data.text", "holds an empty path");
-    }
     const bool evaluates = train_.evaluate().every_steps() > 0;
     if (evaluates && train_.data().has_validation() && train_.data().validation() == 0) {
       NoEffect("train.evaluate.every_steps", "train.data.validation is 0, so there is no text to evaluate on");
@@ -162,10 +162,18 @@ class Validator {
   void Resources() {
     Hosts("resources.hosts", spec_.resources().hosts());
     Hosts("resources.exclude_hosts", spec_.resources().exclude_hosts());
-    const auto& excluded = spec_.resources().exclude_hosts();
+    const auto& names = spec_.resources().exclude_hosts();
+    const std::set<absl::string_view> excluded(names.begin(), names.end());
     for (const std::string& host : spec_.resources().hosts()) {
-      if (std::find(excluded.begin(), excluded.end(), host) == excluded.end()) continue;
+      if (excluded.count(host) == 0) continue;
       Error("resources.exclude_hosts", absl::StrCat("excludes '", host, "', which resources.hosts asks for"));
+    }
+    const std::string& interface = spec_.network().interface();
+    if (spec_.network().has_interface() && (interface.empty() || interface.size() > kInterfaceBytesMax ||
+                                            interface.find_first_of("/ ") != std::string::npos)) {
+      Error("network.interface", absl::StrCat("expected the name of a network interface, 1 to ", kInterfaceBytesMax,
+                                              " characters without '/' and blanks, as `ip link` shows them; found '",
+                                              interface.substr(0, 80), "'"));
     }
     if (Ranks() != 1) return;
     if (spec_.network().has_interface()) NoEffect("network.interface", "one rank talks to no other");
@@ -214,7 +222,17 @@ class Validator {
 
   void Error(absl::string_view path, absl::string_view text) { problems_.AddError(positions_, path, text); }
   void Warning(absl::string_view path, absl::string_view text) { problems_.AddWarning(positions_, path, text); }
-  void NoEffect(absl::string_view path, absl::string_view why) { Warning(path, absl::StrCat("has no effect: ", why)); }
+  // Nothing is said of a key that has its default: given or not, it says what holds anyway.
+  void NoEffect(absl::string_view path, absl::string_view why) {
+    const google::protobuf::Message* message = &spec_;
+    const google::protobuf::FieldDescriptor* field = nullptr;
+    for (absl::string_view key : absl::StrSplit(path, '.')) {
+      if (field != nullptr) message = &message->GetReflection()->GetMessage(*message, field);
+      field = yaml::FieldOfKey(*message->GetDescriptor(), key);
+    }
+    if (field->message_type() == nullptr && yaml::HasDefaultValue(*message, *field)) return;
+    Warning(path, absl::StrCat("has no effect: ", why));
+  }
 
   const v1::JobSpec& spec_;
   const v1::Train& train_;

@@ -63,7 +63,7 @@ class Search {
     size_t shown = std::min(problems_.size(), kProblemsShown);
     std::string text = absl::StrJoin(problems_.begin(), problems_.begin() + shown, "; ");
     if (problems_.size() > shown) absl::StrAppend(&text, "; and ", problems_.size() - shown, " more");
-    return absl::InvalidArgumentError(absl::StrCat("data.text: ", text));
+    return absl::InvalidArgumentError(absl::StrCat("train.data.text: ", text));
   }
 
  private:

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <functional>
 #include <map>
 #include <ostream>
 #include <tuple>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/strict_yaml.h"
+#include "spec/choices.h"
 #include "spec/precision_rules.h"
 #include "spec/prepare.h"
 #include "tests/unit/spec/sample_job.h"
@@ -83,7 +86,7 @@ const Row kWithout[] = {
     {"resharding_of_blocks", 4, "data: fsdp, reshard_after_forward: false", ""},
     {"sizes_of_ddp", 2, "data: ddp, shard: 2",
      "job.yaml:16:30: warning: parallel.shard: has no effect: ddp shards nothing: every rank holds all"},
-    {"resharding_of_whole_parameters", 2, "data: zero1, reshard_after_forward: true",
+    {"resharding_of_whole_parameters", 2, "data: zero1, reshard_after_forward: false",
      "job.yaml:16:48: warning: parallel.reshard_after_forward: has no effect: zero1 holds the parameters whole on "
      "every "
      "rank"},
@@ -276,6 +279,50 @@ TEST(AutoMicro, IsTheLargestThatLeavesTheSmallestShareIdle) {
   EXPECT_EQ(AutoMicro(8, 3), 1u);   // 8 micro-batches in 3 rounds: 1 of 9 empty; in twos 2 of 6
   EXPECT_EQ(AutoMicro(24, 5), 1u);  // 24 in 5 rounds: 1 of 25; in twos 3 of 15
   EXPECT_EQ(AutoMicro(2, 3), 1u);
+}
+
+TEST(Divisors, AreAllThereAre) {
+  for (uint64_t n = 0; n <= 300; ++n) {
+    std::vector<uint64_t> all;
+    for (uint64_t d = 1; d <= n; ++d) {
+      if (n % d == 0) all.push_back(d);
+    }
+    EXPECT_EQ(DivisorsOf(n), all) << n;
+  }
+}
+
+// The bounds below are thousands of times what is needed; loops over the numbers themselves took minutes.
+double CpuSeconds(const std::function<void()>& work) {
+  const clock_t begin = clock();
+  work();
+  return static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST(Costs, NoLoopRunsOverANumberThatAUserChose) {
+  for (uint64_t n : {uint64_t{16777216}, uint64_t{16777213}, uint64_t{UINT32_MAX}, uint64_t{UINT64_MAX}}) {
+    EXPECT_LT(CpuSeconds([n] { AutoMicro(n, 65536); }), 1) << n;
+    EXPECT_LT(CpuSeconds([n] { DivisorsNear(n, n / 2); }), 1) << n;
+  }
+}
+
+TEST(Costs, TheLongestListsThatAreAcceptedAreCheckedAtOnce) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  spec.mutable_train()->mutable_model()->set_layers(1024);
+  spec.mutable_train()->mutable_batch()->set_global_size(16777213);
+  spec.mutable_train()->mutable_batch()->clear_micro();
+  spec.mutable_resources()->set_ranks(65521);
+  spec.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);
+  for (int i = 0; i < 4096; ++i) {
+    spec.mutable_resources()->add_hosts(absl::StrCat("a-host-of-a-large-cluster-", i));
+    spec.mutable_resources()->add_exclude_hosts(absl::StrCat("another-host-of-a-large-cluster-", i));
+    spec.mutable_train()->add_freeze(absl::StrCat("*?*?*?*?*?", i));
+  }
+
+  EXPECT_LT(CpuSeconds([&] {
+              absl::Status status = PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/r"}).status();
+              EXPECT_TRUE(status.ok()) << status;
+            }),
+            1);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/bad_request.h"
 #include "common/files.h"
 #include "common/strict_yaml.h"
+#include "google/rpc/error_details.pb.h"
 #include "spec/digest.h"
 #include "spec/validate.h"
 #include "tests/unit/spec/sample_job.h"
@@ -115,6 +117,85 @@ TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
             "checkpoint.dir: is required: a folder that all hosts of the job share");
 }
 
+absl::Status PrepareStatus(const v1::JobSpec& spec) {
+  return PrepareJob(spec, {.job_id = "abcdefgh", .default_run_root = "/runs"}).status();
+}
+
+// Each of these once ended the coordinator, or held it up for a minute.
+TEST(Prepare, NumbersOutOfRangeReachNoRule) {
+  const v1::JobSpec good = Read(kGoodJob).spec;
+  v1::JobSpec spec = good;
+  spec.mutable_parallel()->set_data(static_cast<v1::DataParallel>(99));
+  EXPECT_EQ(PrepareStatus(spec).message(),
+            "parallel.data: expected one of ddp, zero1, zero2, zero3, fsdp, hsdp, found the unknown value 99");
+  for (v1::DataParallel strategy : {v1::DATA_PARALLEL_ZERO2, v1::DATA_PARALLEL_FSDP, v1::DATA_PARALLEL_HSDP}) {
+    spec = good;
+    spec.mutable_parallel()->set_data(strategy);
+    spec.mutable_parallel()->set_replicate(1);
+    spec.mutable_resources()->set_ranks(0);
+    EXPECT_EQ(PrepareStatus(spec).message(), "resources.ranks: must be from 1 to 65536, found 0");
+  }
+  spec = good;
+  spec.mutable_train()->mutable_batch()->set_global_size(4294967295);
+  spec.mutable_train()->mutable_batch()->clear_micro();
+  EXPECT_EQ(PrepareStatus(spec).message(), "train.batch.global: must be from 1 to 16777216, found 4294967295");
+}
+
+TEST(Prepare, PathsThatAreRelativeOrHoldControlCharactersAreRefused) {
+  const v1::JobSpec good = Read(kGoodJob).spec;
+  v1::JobSpec spec = good;
+  spec.mutable_checkpoint()->set_dir("runs/a");
+  spec.mutable_train()->mutable_data()->set_text(0, "corpus");
+  spec.mutable_train()->mutable_model()->set_init_from("~/weights.safetensors");
+  EXPECT_EQ(PrepareStatus(spec).message(),
+            "train.model.init_from: must be an absolute path, found '~/weights.safetensors'\n"
+            "train.data.text: must be an absolute path, found 'corpus'\n"
+            "checkpoint.dir: must be an absolute path, found 'runs/a'");
+  spec = good;
+  spec.mutable_checkpoint()->set_dir(std::string("/runs/a\0b", 9));
+  EXPECT_EQ(PrepareStatus(spec).message(),
+            "checkpoint.dir: holds the control character 0, and a text here is one line of UTF-8 without control "
+            "characters");
+}
+
+TEST(Prepare, ASpecAboveTheLimitIsNotLookedAt) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  for (int i = 0; i < 4000; ++i)
+    spec.mutable_train()->mutable_data()->add_text(absl::StrCat("/", std::string(300, 'x')));
+
+  EXPECT_NE(std::string(PrepareStatus(spec).message()).find("bytes; at most 1048576 are accepted"), std::string::npos);
+}
+
+TEST(Prepare, ARefusalNamesTheFieldsOfTheApi) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  spec.mutable_train()->mutable_batch()->set_global_size(0);
+  spec.mutable_resources()->add_hosts("a b");
+
+  absl::Status status = PrepareStatus(spec);
+
+  google::rpc::BadRequest details;
+  ASSERT_TRUE(details.ParseFromString(std::string(*status.GetPayload(kBadRequestUrl))));
+  ASSERT_EQ(details.field_violations_size(), 2);
+  EXPECT_EQ(details.field_violations(0).field(), "spec.train.batch.global_size");
+  EXPECT_EQ(details.field_violations(0).description(), "must be from 1 to 16777216, found 0");
+  EXPECT_EQ(details.field_violations(1).field(), "spec.resources.hosts");
+}
+
+TEST(Prepare, ViolationsStaySmall_AndTheLastCountsTheRest) {
+  v1::JobSpec spec = Read(kGoodJob).spec;
+  for (int i = 0; i < 90; ++i) spec.mutable_resources()->add_hosts(absl::StrCat("a b", i));
+
+  absl::Status status = PrepareStatus(spec);
+
+  google::rpc::BadRequest details;
+  const std::string bytes(*status.GetPayload(kBadRequestUrl));
+  ASSERT_TRUE(details.ParseFromString(bytes));
+  EXPECT_LT(bytes.size(), 2'000u);
+  const auto& last = *details.field_violations().rbegin();
+  EXPECT_EQ(last.field(), "spec");
+  EXPECT_EQ(last.description(), absl::StrCat("and ", 91 - details.field_violations_size(), " more problems"));
+}
+
 TEST(Prepare, WarningsTravelWithoutAPlace) {
   PreparedJob job = Prepared(absl::StrReplaceAll(kGoodJob, {{"  steps: 10", "  steps: 10\n  optimizer: {lr: 0}"}}));
 
@@ -139,7 +220,7 @@ TEST(Digest, IsOfTheBytesAndStaysTheSame) {
   ASSERT_TRUE(parsed.ParseFromString(job.bytes));
   EXPECT_EQ(SpecBytes(parsed), job.bytes);
   // A change of this value means that coordinators and trainers of different builds refuse each other.
-  EXPECT_EQ(job.digest, "6cce2212cd8b72b65b6d9d7c1d35a710");
+  EXPECT_EQ(job.digest, "192a991da7ff97ab8e22b4a31d1983ca");
 }
 
 TEST(Digest, DiffersWhereSpecsDiffer) {
@@ -190,6 +271,13 @@ TEST(PrepareProbe, KeepsNothingOfTraining_AndNeedsNoFolder) {
   auto again = PrepareJob(job->spec, {.job_id = "zzzzzzzz", .default_run_root = "/runs"});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->digest, job->digest);
+}
+
+TEST(Prepare, LabTinyWithOneRankHasNoWarning) {
+  ReadJob read = Read(*ReadFile("configs/jobs/lab-tiny.yaml"), {"resources.ranks=1"});
+
+  EXPECT_EQ(read.Errors(), "");
+  EXPECT_EQ(read.Warnings(), "") << "the file gives these keys their defaults";
 }
 
 TEST(PrepareProbe, ShippedOneIsValidWithoutAWarning) {
