@@ -12,7 +12,8 @@ namespace trainyard::client {
 absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl::Duration wait) {
   if (globals.coordinator.empty()) {
     return absl::InvalidArgumentError(
-        "no coordinator is named: give --coordinator host:port or set TRAINYARD_COORDINATOR. (Only `trainctl run` "
+        "no coordinator is named: give --coordinator host:port (or unix:PATH) or set TRAINYARD_COORDINATOR. (Only "
+        "`trainctl run` "
         "works "
         "without one: it starts its own.)");
   }

@@ -15,8 +15,11 @@ namespace trainyard::client {
 struct Globals {
   std::string coordinator;  // empty: none configured
   bool allow_plaintext = false;
+  std::string token_file;  // empty: found by itself
 
-  Target target() const { return {.address = coordinator, .allow_plaintext = allow_plaintext}; }
+  Target target() const {
+    return {.address = coordinator, .allow_plaintext = allow_plaintext, .token_file = token_file};
+  }
 };
 
 // Connects to the coordinator that is configured. Possible errors: InvalidArgument: none is. Else as Connection::Open.

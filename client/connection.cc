@@ -11,18 +11,33 @@
 
 namespace trainyard::client {
 
-bool IsLoopback(absl::string_view address) {
-  absl::optional<HostPort> split = SplitHostPort(address);
-  return split.has_value() && IsLoopbackHost(split->host);
+namespace {
+
+// Between two tries to connect to this machine, where a refusal comes at once.
+constexpr absl::Duration kPause = absl::Milliseconds(20);
+
+grpc::ChannelArguments Arguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A coordinator whose machine is gone without a word is noticed by the pings of a long Watch.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
+  return arguments;
 }
 
+}  // namespace
+
 absl::Status CheckTarget(const Target& target) {
-  if (!SplitHostPort(target.address).has_value()) {
+  if (!SplitHostPort(target.address).has_value() && !SplitUnixAddress(target.address).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("'", target.address,
                                                    "' is not the address of a coordinator: expected ",
-                                                   "host:port, for example 127.0.0.1:7070"));
+                                                   "host:port, for example 127.0.0.1:7070, or unix:PATH"));
   }
-  if (!IsLoopback(target.address) && !target.allow_plaintext) {
+  if (!IsLocalAddress(target.address) && !target.allow_plaintext) {
     return absl::FailedPreconditionError(
         absl::StrCat("the coordinator at ", target.address,
                      " is not on this machine, and this version speaks plain text "
@@ -36,45 +51,71 @@ bool IsAway(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
 }
 
-absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& target, absl::Duration wait) {
-  RETURN_IF_ERROR(CheckTarget(target));
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A coordinator whose machine is gone without a word is noticed by the pings of a long Watch.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
-  auto connection = std::unique_ptr<Connection>(new Connection());
-  connection->address_ = target.address;
-  connection->channel_ = grpc::CreateCustomChannel(target.address, grpc::InsecureChannelCredentials(), arguments);
-  connection->stub_ = v1::JobService::NewStub(connection->channel_);
-  if (!connection->channel_->WaitForConnected(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(wait))) {
-    return absl::UnavailableError(
-        absl::StrCat("no coordinator answers at ", target.address, "; tried to connect for ",
-                     absl::FormatDuration(wait), ". Start one (trainyard-coordinator --listen ", target.address,
-                     " --state DIR), name another by --coordinator or ",
-                     "TRAINYARD_COORDINATOR, or use `trainctl run` without either, which starts its own"));
-  }
-  return connection;
+absl::Status Connection::Dial() {
+  absl::StatusOr<CoordinatorChannel> dialed = DialCoordinator(options_, Arguments());
+  RETURN_IF_ERROR(dialed.status());
+  dialed_ = *std::move(dialed);
+  stub_ = v1::JobService::NewStub(dialed_.channel);
+  return absl::OkStatus();
 }
 
-absl::Status Connection::ToStatus(const grpc::Status& status) const {
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& target, absl::Duration wait) {
+  RETURN_IF_ERROR(CheckTarget(target));
+  auto connection = std::unique_ptr<Connection>(new Connection(
+      DialOptions{.address = target.address, .token_file = target.token_file, .greeting_wait = kConnectWait}));
+  const absl::Time deadline = absl::Now() + wait;
+  absl::MutexLock lock(&connection->mu_);
+  absl::Status dialed = connection->Dial();
+  for (; absl::IsUnavailable(dialed) && absl::Now() < deadline; dialed = connection->Dial()) absl::SleepFor(kPause);
+  if (absl::IsPermissionDenied(dialed)) return absl::UnavailableError(dialed.message());
+  if (!dialed.ok() && !absl::IsUnavailable(dialed)) return dialed;
+  if (dialed.ok() &&
+      (IsLocalAddress(target.address) || connection->dialed_.channel->WaitForConnected(absl::ToChronoTime(deadline)))) {
+    return connection;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no coordinator answers at ", target.address, "; tried to connect for ", absl::FormatDuration(wait),
+                   ". Start one (trainyard-coordinator --listen ", target.address,
+                   " --state DIR), name another by --coordinator or ",
+                   "TRAINYARD_COORDINATOR, or use `trainctl run` without either, which starts its own"));
+}
+
+absl::StatusOr<Connection::Stub> Connection::Begin(grpc::ClientContext& context) {
+  absl::MutexLock lock(&mu_);
+  if (stub_ == nullptr) {
+    absl::Status dialed = Dial();
+    if (absl::IsUnavailable(dialed) || absl::IsPermissionDenied(dialed)) {
+      return absl::UnavailableError(
+          absl::StrCat("the coordinator at ", options_.address, " does not answer: ", dialed.message()));
+    }
+    RETURN_IF_ERROR(dialed);
+  }
+  dialed_.Authorize(context);
+  return stub_;
+}
+
+absl::Status Connection::ToStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  const std::string& address = options_.address;
   auto code = static_cast<absl::StatusCode>(status.error_code());
+  absl::MutexLock lock(&mu_);
+  if (code == absl::StatusCode::kUnauthenticated && TokenHasChanged(options_, dialed_)) {
+    stub_ = nullptr;
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator at ", address, " does not answer: it has been started anew, with another token"));
+  }
+  if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) stub_ = nullptr;
   if (code == absl::StatusCode::kUnavailable) {
     return absl::UnavailableError(
-        absl::StrCat("the coordinator at ", address_, " does not answer: ", status.error_message()));
+        absl::StrCat("the coordinator at ", address, " does not answer: ", status.error_message()));
   }
   if (code == absl::StatusCode::kDeadlineExceeded) {
     return absl::DeadlineExceededError(
-        absl::StrCat("the coordinator at ", address_, " did not answer within ", absl::FormatDuration(kCallTimeout)));
+        absl::StrCat("the coordinator at ", address, " did not answer within ", absl::FormatDuration(kCallTimeout)));
   }
   if (code == absl::StatusCode::kUnimplemented) {
     return absl::UnimplementedError(absl::StrCat(
-        "the server at ", address_, " is no Trainyard coordinator of this version: ", status.error_message()));
+        "the server at ", address, " is no Trainyard coordinator of this version: ", status.error_message()));
   }
   return absl::Status(code, status.error_message());
 }

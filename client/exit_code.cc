@@ -17,6 +17,7 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnauthenticated:  // another token must be given
       return kExitBadInput;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

@@ -25,9 +25,11 @@ absl::StatusOr<Response> Call(Connection& connection, const Request& request, Me
     grpc::ClientContext context;
     SetDeadline(context);
     Response response;
-    grpc::Status status = (connection.stub().*method)(&context, request, &response);
+    absl::StatusOr<Connection::Stub> stub = connection.Begin(context);
+    absl::Status status = stub.status();
+    if (stub.ok()) status = connection.ToStatus(((**stub).*method)(&context, request, &response));
     if (status.ok()) return response;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || i == kTries) return connection.ToStatus(status);
+    if (!absl::IsUnavailable(status) || i == kTries) return status;
     absl::SleepFor(pause);
     pause = std::min(pause * 2, limits::kReconnectMax);
   }
@@ -126,8 +128,10 @@ std::vector<std::string> LastLogLines(Connection& connection, const std::string&
   request.set_job_id(job_id);
   request.add_ranks(rank);
   request.set_tail_lines(lines);
-  auto reader = connection.stub().Logs(&context, request);
   std::vector<std::string> texts;
+  absl::StatusOr<Connection::Stub> stub = connection.Begin(context);
+  if (!stub.ok()) return texts;
+  auto reader = (*stub)->Logs(&context, request);
   v1::LogLine line;
   // Read to the end even where the coordinator sends more than was asked for: the last ones are wanted.
   while (reader->Read(&line)) {

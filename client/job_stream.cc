@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
+#include "common/status_macros.h"
 
 namespace trainyard::client {
 namespace {
@@ -64,6 +65,7 @@ bool JobStream::Pause(absl::Duration duration) {
 
 absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state) {
   grpc::ClientContext context;
+  ASSIGN_OR_RETURN(Connection::Stub stub, connection_.Begin(context));
   {
     absl::MutexLock lock(&mu_);
     if (stopped_) return absl::CancelledError("stopped");
@@ -74,7 +76,7 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   request.set_after_sequence(filter_.after_sequence());
   request.set_after_step(filter_.after_step());
   request.set_after_eval_step(filter_.after_eval_step());
-  auto reader = connection_.stub().Watch(&context, request);
+  auto reader = stub->Watch(&context, request);
   v1::Event event;
   while (reader->Read(&event)) {
     *answered = true;

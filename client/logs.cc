@@ -55,7 +55,8 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
   request.set_tail_lines(tail);
   for (uint32_t rank : options.ranks) request.add_ranks(rank);
   grpc::ClientContext context;
-  auto reader = connection.stub().Logs(&context, request);
+  ASSIGN_OR_RETURN(Connection::Stub stub, connection.Begin(context));
+  auto reader = stub->Logs(&context, request);
   v1::LogLine line;
   while (reader->Read(&line)) on_line(line);
   return connection.ToStatus(reader->Finish());

@@ -22,7 +22,7 @@ std::string VerbHint(const CLI::App& app, const CLI::ParseError& error, int argc
   for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
-    if (word == "--coordinator") ++i;
+    if (word == "--coordinator" || word == "--token-file") ++i;
     if (word.empty() || word[0] == '-') continue;
     if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return "";
     std::string nearest = NearestWord(word, verbs);
@@ -64,6 +64,10 @@ int Main(int argc, char** argv) {
       ->type_name("HOST:PORT");
   app.add_flag("--allow-plaintext", globals.allow_plaintext,
                "Talk plain text to a coordinator that is not on this machine");
+  app.add_option("--token-file", globals.token_file,
+                 "File with the token that the coordinator asks for; a coordinator of yours on this machine needs none")
+      ->envname("TRAINYARD_TOKEN_FILE")
+      ->type_name("FILE");
   app.require_subcommand(1);
   app.fallthrough();
   Chosen chosen;

@@ -26,7 +26,9 @@ int Version(const Globals& globals, bool json) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
   v1::ServerInfo info;
-  absl::Status status = (*connection)->ToStatus((*connection)->stub().GetServerInfo(&context, {}, &info));
+  absl::StatusOr<Connection::Stub> stub = (*connection)->Begin(context);
+  absl::Status status = stub.status();
+  if (stub.ok()) status = (*connection)->ToStatus((*stub)->GetServerInfo(&context, {}, &info));
   if (!status.ok()) return ExitOf(status, json);
   out["coordinator"] = {{"address", globals.coordinator},  {"version", info.version()},
                         {"protocol", info.protocol()},     {"cluster_id", info.cluster_id()},

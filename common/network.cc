@@ -24,4 +24,15 @@ absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_
   return split;
 }
 
+absl::optional<absl::string_view> SplitUnixAddress(absl::string_view address) {
+  if (!absl::ConsumePrefix(&address, "unix:")) return absl::nullopt;
+  return address;
+}
+
+bool IsLocalAddress(absl::string_view address) {
+  if (SplitUnixAddress(address).has_value()) return true;
+  absl::optional<HostPort> split = SplitHostPort(address);
+  return split.has_value() && IsLoopbackHost(split->host);
+}
+
 }  // namespace trainyard

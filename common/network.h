@@ -21,4 +21,10 @@ struct HostPort {
 // on may have port 0, a free one.
 absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_min = 1);
 
+// PATH of "unix:PATH", the address of a Unix socket; none: it is no such address.
+absl::optional<absl::string_view> SplitUnixAddress(absl::string_view address);
+
+// Whether what is sent to `address` (host:port or unix:PATH) can only go to this machine.
+bool IsLocalAddress(absl::string_view address);
+
 }  // namespace trainyard

@@ -82,6 +82,10 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
   server_ = std::make_unique<RpcServer>(
       RpcServerOptions{.listen = options.listen,
                        .allow_plaintext = options.allow_plaintext,
+                       .allow_local_users = options.allow_local_users,
+                       .token_file = options.token_file,
+                       .tokens = options.tokens,
+                       .state_token = JoinPath(options.state, "token"),
                        .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
       queue_.get(), &clock, [this](const char* method, absl::StatusCode code) { metrics_->CountRpc(method, code); });
   loop_ = std::make_unique<CoreLoop>(CoreLoop::Options{
@@ -118,6 +122,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
   }
   RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));
   spdlog::info("serving on {}, state in {}", server_->address(), options.state);
+  spdlog::info("calls are answered for {}", server_->callers());
   return absl::OkStatus();
 }
 

@@ -20,9 +20,10 @@ namespace trainyard {
 namespace {
 
 struct Flags {
-  std::optional<std::string> listen, state, metrics, config, log_format, log_level;
+  std::optional<std::string> listen, state, metrics, config, token_file, log_format, log_level;
   std::optional<uint32_t> lease_ms;
   bool allow_plaintext = false;
+  bool allow_local_users = false;
   bool version = false;
   bool print_lifecycle = false;
   int lifeline_fd = -1;
@@ -30,11 +31,16 @@ struct Flags {
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--listen", flags.listen, "host:port of the gRPC API; port 0: a free one (default 127.0.0.1:7070)");
+  app.add_option("--listen", flags.listen,
+                 "host:port of the gRPC API, port 0: a free one; or unix:PATH (default 127.0.0.1:7070)");
   app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7071); empty: none");
   app.add_option("--config", flags.config, "configuration file in YAML; flags win over it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
+  app.add_flag("--allow-local-users", flags.allow_local_users, "let every user of this host call the API on loopback");
+  app.add_option("--token-file", flags.token_file,
+                 "file with the token that calls must carry; made if it is missing (default on loopback: a new token "
+                 "at each start, which programs of this user find)");
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
   app.add_option("--lease-ms", flags.lease_ms, "a host not heard of for so long is unreachable (default 3000)");
@@ -54,6 +60,8 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
   if (flags.state) config.set_state(AbsolutePath(*flags.state, WorkingDirectory()));
   if (flags.metrics) config.set_metrics(*flags.metrics);
   if (flags.allow_plaintext) config.set_allow_plaintext(true);
+  if (flags.allow_local_users) config.set_allow_local_users(true);
+  if (flags.token_file) config.set_token_file(AbsolutePath(*flags.token_file, WorkingDirectory()));
   if (flags.lease_ms) set("lease_ms", "--lease-ms", absl::StrCat(*flags.lease_ms));
   if (flags.log_format) set("log.format", "--log-format", *flags.log_format);
   if (flags.log_level) set("log.level", "--log-level", *flags.log_level);
@@ -65,6 +73,9 @@ void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   }
   absl::Status listen = CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
   if (!listen.ok()) problems.AddError({}, "", std::string(listen.message()));
+  if (config.allow_local_users() && config.has_token_file()) {
+    problems.AddError({}, "", "allow_local_users lets in every user without a token, token_file asks for one: set one");
+  }
 }
 
 CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags) {
@@ -73,6 +84,8 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.state = config.state();
   options.metrics = config.metrics();
   options.allow_plaintext = config.allow_plaintext();
+  options.allow_local_users = config.allow_local_users();
+  options.token_file = config.token_file();
   options.lease_ms = config.lease_ms();
   options.finished_jobs = config.finished_jobs();
   options.log_json = config.log().format() == v1::LOG_FORMAT_JSON;

@@ -9,10 +9,13 @@
 namespace trainyard {
 
 struct CoordinatorOptions {
-  std::string listen;
+  std::string listen;  // host:port or unix:PATH
   std::string state;
   std::string metrics;  // empty: none
   bool allow_plaintext = false;
+  bool allow_local_users = false;
+  std::string token_file = {};  // empty: a new token at each start
+  std::string tokens = {};      // folder for it; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
   bool log_json = false;

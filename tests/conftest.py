@@ -3,10 +3,14 @@
 import os
 import pathlib
 import sys
+import tempfile
 
 # A fork of the test process is followed by exec at once: gRPC need not prepare for more.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "cluster"))
+# Coordinators write their tokens below it, and everything that a test starts looks there: not in the home of whoever tests.
+_STATE_HOME = tempfile.TemporaryDirectory(prefix="trainyard-state-home-")
+os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
 import pytest
 

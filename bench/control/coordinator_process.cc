@@ -29,7 +29,8 @@ absl::Status CoordinatorProcess::Start() {
   if (pipe2(ready, O_CLOEXEC) != 0) return absl::UnavailableError("no pipe");
   std::string ready_fd = absl::StrCat(ready[1]);
   const char* arguments[] = {program_.c_str(), "--listen", listen.c_str(), "--state",        state.c_str(),
-                             "--metrics",      "",         "--ready-fd",   ready_fd.c_str(), nullptr};
+                             "--metrics",      "",         "--ready-fd",   ready_fd.c_str(), "--allow-local-users",
+                             nullptr};
   pid_ = fork();
   if (pid_ == 0) {
     // Nothing of the bench outlives it.

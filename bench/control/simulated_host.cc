@@ -50,7 +50,8 @@ SimulatedHost::SimulatedHost(Options options)
     : options_(std::move(options)),
       core_(MakeCoreOptions(options_)),
       session_(
-          options_.coordinator, [post = options_.post](agent::Event event) { post(std::move(event)); },
+          DialOptions{.address = options_.coordinator},
+          [post = options_.post](agent::Event event) { post(std::move(event)); },
           [post = options_.post](const v1::StoreValues& values) {
             post(ValuesCame{{JobId(values.job_id()), Generation(values.generation())}, values.count()});
           }) {}

@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +18,16 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/listeners.h"
 #include "common/status_macros.h"
+#include "common/user.h"
 
 namespace trainyard {
 namespace {
+
+constexpr char kMoreDescriptors[] = "; raise the hard limit (ulimit -Hn, LimitNOFILE=)";
 
 constexpr int kOutOfDescriptorsWaitMs = 50;
 constexpr absl::Duration kWarnInterval = absl::Minutes(1);
@@ -92,6 +100,48 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const HostPort& addre
   return acceptor;
 }
 
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string& path, Options options) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() > limits::kSocketPathBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("socket path '", path, "' must have 1 to ", limits::kSocketPathBytes, " bytes"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const auto* at = reinterpret_cast<const sockaddr*>(&address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot listen on unix:", path));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  // Nobody answers at a socket whose process is gone.
+  if (connect(fd, at, sizeof address) == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program does"));
+  }
+  struct stat info;
+  if (errno == ECONNREFUSED && lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
+  // Whoever connects before the mode is set is turned away by Admit.
+  if (bind(fd, at, sizeof address) != 0 || chmod(path.c_str(), options.any_user ? 0666 : 0600) != 0 ||
+      listen(fd, SOMAXCONN) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot listen on unix:", path, ": ", strerror(errno)));
+  }
+  std::move(close_fd).Cancel();
+  auto acceptor = std::unique_ptr<Acceptor>(new Acceptor(std::move(options)));
+  acceptor->listeners_ = {fd};
+  acceptor->path_ = path;
+  acceptor->stop_fd_ = eventfd(0, EFD_CLOEXEC);
+  return acceptor;
+}
+
+std::vector<std::string> Acceptor::addresses() const {
+  std::vector<std::string> texts;
+  for (int fd : listeners_) {
+    sockaddr_storage storage{};
+    socklen_t length = sizeof storage;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) continue;
+    if (std::string text = NumericAddress(storage); !text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 Acceptor::~Acceptor() {
   Stop();
   if (stop_fd_ >= 0) close(stop_fd_);
@@ -107,6 +157,7 @@ void Acceptor::Stop() {
     eventfd_write(stop_fd_, 1);
     thread_.join();
   }
+  if (!listeners_.empty() && !path_.empty()) unlink(path_.c_str());
   for (int fd : std::exchange(listeners_, {})) close(fd);
 }
 
@@ -130,21 +181,20 @@ bool Acceptor::AcceptFrom(int listener) {
     int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        TurnAway(absl::StrCat("a connection cannot be accepted now: ", strerror(errno)));
+        TurnAway(absl::StrCat("a connection cannot be accepted now: ", strerror(errno), kMoreDescriptors));
         return false;
       }
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == EINVAL) return true;
       continue;  // this one is gone again
     }
-    rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= DescriptorsForConnections(limit.rlim_cur)) {
+    if (!Admit(fd)) {
       close(fd);
-      TurnAway(absl::StrCat("a connection was turned away: of the ", limit.rlim_cur, " descriptors that may be open, ",
-                            DescriptorsForConnections(limit.rlim_cur), " are for connections, and taken"));
       continue;
     }
-    Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(options_.user_timeout)));
+    if (path_.empty()) {
+      Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+      Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(absl::ToInt64Milliseconds(options_.user_timeout)));
+    }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters accepted;
     accepted.listener_fd = listener;
     accepted.fd = fd;
@@ -152,13 +202,30 @@ bool Acceptor::AcceptFrom(int listener) {
   }
 }
 
+bool Acceptor::Admit(int fd) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= DescriptorsForConnections(limit.rlim_cur)) {
+    TurnAway(absl::StrCat("a connection was turned away: of the ", limit.rlim_cur, " descriptors that may be open, ",
+                          DescriptorsForConnections(limit.rlim_cur), " are for connections, and taken",
+                          kMoreDescriptors));
+    return false;
+  }
+  if (path_.empty() || options_.any_user) return true;
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  const bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  if (known && (peer.uid == geteuid() || peer.uid == 0)) return true;
+  TurnAway(
+      absl::StrCat("a connection to ", path_, " by user ", known ? UserText(peer.uid) : "unknown", " was turned away"));
+  return false;
+}
+
 void Acceptor::TurnAway(const std::string& why) {
   ++turned_away_;
   absl::Time now = absl::Now();
   if (options_.warn == nullptr || now - warned_at_ < kWarnInterval) return;
   warned_at_ = now;
-  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0),
-                             " since this was last said); raise the hard limit (ulimit -Hn, LimitNOFILE=)"));
+  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0), " since this was last said)"));
 }
 
 }  // namespace trainyard

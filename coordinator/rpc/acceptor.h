@@ -36,18 +36,24 @@ class Acceptor {
  public:
   struct Options {
     absl::Duration user_timeout;                   // data unacknowledged for so long ends a connection
+    bool any_user = false;                         // over a Unix socket; else this one and root alone
     std::function<void(const std::string&)> warn;  // who was turned away, at most once a minute; may be empty
   };
 
   // On every address of the host's name. Nobody else may listen there meanwhile; port 0 takes a free one.
   // Possible errors: InvalidArgument: no such address. Unavailable: the port is taken.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const HostPort& address, Options options);
+  // On a Unix socket; one that was left there by a process that is gone is replaced. Possible errors: InvalidArgument:
+  // the path cannot take one. Unavailable: somebody listens there.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> ListenUnix(const std::string& path, Options options);
   // Stops.
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
   uint16_t port() const { return port_; }
+  // Where it listens, numeric: "127.0.0.1:7070"; none for a Unix socket.
+  std::vector<std::string> addresses() const;
 
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to);
   // The port is free afterwards; what was accepted stays.
@@ -58,11 +64,14 @@ class Acceptor {
   void Run();
   // False: there is no descriptor left now.
   bool AcceptFrom(int listener);
+  // Whether a connection that was accepted is wanted; says so where it is not.
+  bool Admit(int fd);
   void TurnAway(const std::string& why);
 
   const Options options_;
   std::vector<int> listeners_;
   uint16_t port_ = 0;
+  std::string path_;  // of a Unix socket, which goes with this; empty: none
   int stop_fd_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_;
   uint64_t turned_away_ = 0;  // the thread's

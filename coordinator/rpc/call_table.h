@@ -24,11 +24,16 @@ class CallTable {
  public:
   explicit CallTable(const RpcContext& context) : context_(context) {}
 
-  // Posts the event that `make_event(call)` gives and answers the call once its reply comes.
+  // Posts the event that `make_event(call)` gives and answers the call once its reply comes; refuses who may not call.
   template <typename Response, typename MakeEvent>
   grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context, Response* response,
                                   MakeEvent make_event) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (absl::Status allowed = context_.access->Check(*context); !allowed.ok()) {
+      context_.Count(method, allowed.code());
+      reactor->Finish(ToGrpcStatus(allowed));
+      return reactor;
+    }
     CallId id(next_.fetch_add(1, std::memory_order_relaxed));
     {
       absl::MutexLock lock(&mu_);

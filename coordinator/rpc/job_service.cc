@@ -229,8 +229,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListEvents(grpc::CallbackServerContext
   });
 }
 
-grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerContext* context,
                                                            const v1::WatchRequest* request) {
+  if (auto* refused = context_.Refuse<grpc::ServerWriteReactor<v1::Event>>("Watch", *context)) return refused;
   auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
@@ -239,8 +240,9 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
   return reactor;
 }
 
-grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<v1::LogLine>* JobServiceImpl::Logs(grpc::CallbackServerContext* context,
                                                             const v1::LogsRequest* request) {
+  if (auto* refused = context_.Refuse<grpc::ServerWriteReactor<v1::LogLine>>("Logs", *context)) return refused;
   auto stream = std::make_shared<LogsStream>(context_, readers_, bridge_);
   LogsStream* reactor = stream.get();
   reactor->Start(std::move(stream), *request);

@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <unistd.h>
 
 #include <utility>
 #include <variant>
@@ -12,6 +13,8 @@
 #include "common/limits.h"
 #include "common/network.h"
 #include "common/status_macros.h"
+#include "common/tokens.h"
+#include "common/user.h"
 
 namespace trainyard {
 namespace {
@@ -28,6 +31,12 @@ constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(5);
 }  // namespace
 
 absl::Status CheckListenAddress(const RpcServerOptions& options) {
+  if (auto path = SplitUnixAddress(options.listen); path.has_value()) {
+    if (!path->empty() && path->front() == '/' && path->size() <= limits::kSocketPathBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("listen address '", options.listen,
+                                                   "' must be unix: and an absolute path of at most ",
+                                                   limits::kSocketPathBytes, " bytes"));
+  }
   ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options.listen));
   if (IsLoopbackHost(address.host) || options.allow_plaintext) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -40,7 +49,7 @@ absl::Status CheckListenAddress(const RpcServerOptions& options) {
 RpcServer::RpcServer(RpcServerOptions options, EventQueue* queue, Clock* clock,
                      std::function<void(const char*, absl::StatusCode)> count)
     : options_(std::move(options)),
-      context_{.queue = queue, .clock = clock, .count = std::move(count)},
+      context_{.queue = queue, .clock = clock, .access = &access_, .count = std::move(count)},
       calls_(context_),
       jobs_(context_, calls_, bridge_),
       agents_(context_, bridge_) {}
@@ -49,18 +58,93 @@ RpcServer::~RpcServer() { Stop(); }
 
 absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(CheckListenAddress(options_));
-  ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options_.listen));
+  RETURN_IF_ERROR(Listen());
+  // Connections wait until they are accepted: who has one reads the token after it was written.
+  RETURN_IF_ERROR(SetAccess());
+  return Serve();
+}
+
+absl::Status RpcServer::Listen() {
+  const absl::optional<absl::string_view> path = SplitUnixAddress(options_.listen);
+  const Acceptor::Options accepting{
+      .user_timeout = kKeepaliveTimeout, .any_user = options_.allow_local_users, .warn = options_.warn};
+  auto listen = [&]() -> absl::StatusOr<std::unique_ptr<Acceptor>> {
+    if (path.has_value()) return Acceptor::ListenUnix(std::string(*path), accepting);
+    ASSIGN_OR_RETURN(HostPort address, SplitListenAddress(options_.listen));
+    return Acceptor::Listen(address, accepting);
+  };
   absl::Time deadline = absl::Now() + limits::kTakeOverWait;
-  const Acceptor::Options accepting{.user_timeout = kKeepaliveTimeout, .warn = options_.warn};
-  auto acceptor = Acceptor::Listen(address, accepting);
+  auto acceptor = listen();
   while (absl::IsUnavailable(acceptor.status()) && absl::Now() < deadline &&
          !context_.queue->AwaitClosed(absl::Milliseconds(20))) {
-    acceptor = Acceptor::Listen(address, accepting);
+    acceptor = listen();
   }
   RETURN_IF_ERROR(acceptor.status()) << "tried for " << absl::FormatDuration(limits::kTakeOverWait)
-                                     << "; choose another --listen, or stop what uses the port";
+                                     << "; choose another --listen, or stop what listens there";
   acceptor_ = *std::move(acceptor);
-  return Serve();
+  address_ = path.has_value()
+                 ? options_.listen
+                 : absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", acceptor_->port());
+  return absl::OkStatus();
+}
+
+absl::Status RpcServer::SetAccess() {
+  if (!options_.token_file.empty()) {
+    ASSIGN_OR_RETURN(NamedToken named, ReadOrMakeNamedToken(options_.token_file));
+    callers_ = absl::StrCat("who has the token of ", options_.token_file);
+    access_ = Access(named.token,
+                     "this coordinator answers whoever has its token; give the file that holds it: --token-file or "
+                     "TRAINYARD_TOKEN_FILE of trainctl, token_file of a worker daemon");
+    return absl::OkStatus();
+  }
+  if (!IsLocalAddress(address_)) {
+    callers_ = "everybody who reaches the port; a token_file would change that";
+    return absl::OkStatus();
+  }
+  if (options_.allow_local_users) {
+    callers_ = "every user of this host";
+    return absl::OkStatus();
+  }
+  const std::string user = UserText(geteuid());
+  callers_ = absl::StrCat("user ", user);
+  if (SplitUnixAddress(address_).has_value()) return absl::OkStatus();  // the socket's mode says so
+  const std::string token = DrawToken();
+  std::string path;
+  RETURN_IF_ERROR(WriteOwnToken(token, &path));
+  absl::StrAppend(&callers_, ", by the token in ", path);
+  access_ = Access(token, absl::StrCat("this coordinator answers programs of user ", user, ", who find its token in ",
+                                       path, " by themselves. Others need a copy of that file, named by --token-file ",
+                                       "(TRAINYARD_TOKEN_FILE), or a coordinator started with --allow-local-users"));
+  return absl::OkStatus();
+}
+
+absl::Status RpcServer::WriteOwnToken(const std::string& token, std::string* path) {
+  absl::StatusOr<std::string> folder = options_.tokens;
+  if (options_.tokens.empty()) folder = UserTokenFolder();
+  absl::Status written = folder.status();
+  for (const std::string& address : acceptor_->addresses()) {
+    if (!written.ok()) break;
+    written = WriteToken(*folder, address, token);
+    *path = TokenPath(*folder, address);
+  }
+  own_token_ = token;
+  if (written.ok()) {
+    own_folder_ = *folder;
+    return written;
+  }
+  if (options_.state_token.empty()) return written;
+  *path = options_.state_token;
+  if (options_.warn) {
+    options_.warn(absl::StrCat(written.message(), ": the token is in ", *path,
+                               " instead, where programs find it by --token-file alone"));
+  }
+  return WriteTokenFile(*path, token);
+}
+
+// Before the port is free: what lies there afterwards is of the next coordinator.
+void RpcServer::RemoveOwnToken() {
+  if (own_folder_.empty()) return;
+  for (const std::string& address : acceptor_->addresses()) RemoveToken(own_folder_, address, own_token_);
 }
 
 absl::Status RpcServer::Serve() {
@@ -92,13 +176,13 @@ absl::Status RpcServer::Serve() {
   auto* health = server_->GetHealthCheckService();
   health->SetServingStatus("trainyard.v1.JobService", true);
   health->SetServingStatus("trainyard.v1.AgentService", true);
-  address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", acceptor_->port());
   acceptor_->Start(std::move(accepted));
   return absl::OkStatus();
 }
 
 void RpcServer::Stop() {
   if (server_ == nullptr) return;
+  RemoveOwnToken();
   acceptor_->Stop();
   server_->GetHealthCheckService()->SetServingStatus(false);
   absl::Status status = GoingDownStatus();

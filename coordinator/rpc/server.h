@@ -30,12 +30,18 @@
 namespace trainyard {
 
 struct RpcServerOptions {
-  std::string listen;                                      // host:port; port 0: a free one
-  bool allow_plaintext = false;                            // on an address other than loopback
+  std::string listen;            // host:port, port 0: a free one; or unix:PATH
+  bool allow_plaintext = false;  // on an address other than loopback
+  // On this machine: let every user call. Else callers show a token (common/tokens.h), or reach a Unix socket.
+  bool allow_local_users = false;
+  std::string token_file = {};   // that callers show, whatever the address; made if it is missing; empty: our own
+  std::string tokens = {};       // folder that our own goes into; empty: the user's
+  std::string state_token = {};  // where our own goes if that folder cannot be had; empty: that is an error
   std::function<void(const std::string&)> warn = nullptr;  // of connections turned away
 };
 
-// OK, or InvalidArgument: not host:port, or an address other than loopback without `allow_plaintext`.
+// OK, or InvalidArgument: neither host:port nor unix: with an absolute path, or an address other than loopback without
+// `allow_plaintext`.
 absl::Status CheckListenAddress(const RpcServerOptions& options);
 
 class RpcServer final : public EffectSink {
@@ -48,8 +54,10 @@ class RpcServer final : public EffectSink {
   // A port that is taken is tried again for limits::kTakeOverWait: the predecessor may be on its way out.
   // Possible errors: InvalidArgument: the address. Unavailable: the port is taken.
   absl::Status Start();
-  // host:port as it is. REQUIRES: started.
+  // host:port as it is, or unix:PATH. REQUIRES: started.
   const std::string& address() const { return address_; }
+  // Who may call, in words. REQUIRES: started.
+  const std::string& callers() const { return callers_; }
 
   // Every stream ends with UNAVAILABLE, then the server. The queue is to be closed before, so that nothing new comes
   // in.
@@ -62,15 +70,22 @@ class RpcServer final : public EffectSink {
   std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
 
  private:
+  absl::Status Listen();
+  absl::Status SetAccess();
+  absl::Status WriteOwnToken(const std::string& token, std::string* path);
+  void RemoveOwnToken();
   absl::Status Serve();
 
   const RpcServerOptions options_;
+  Access access_;
   RpcContext context_;
   CallTable calls_;
   LogBridge bridge_;
   JobServiceImpl jobs_;
   AgentServiceImpl agents_;
   std::string address_;
+  std::string callers_;
+  std::string own_token_, own_folder_;  // what was written, and where; empty: nothing
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;  // last: its threads use all of the above
 };

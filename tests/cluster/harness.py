@@ -25,6 +25,7 @@ import grpc
 import yaml
 
 import processes
+import tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
@@ -152,7 +153,7 @@ class Cluster:
                                              state or self.folder / "coordinator", *metrics, *flags])
         program.address = f"127.0.0.1:{port}"
         self.coordinator = program
-        self._channel = grpc.insecure_channel(program.address)
+        self._channel = tokens.dial(program.address)
         self.jobs = self.stubs.service_grpc.JobServiceStub(self._channel)
         self._wait_for(program, lambda: self._server_info() is not None, "the coordinator answers")
         return program
@@ -266,6 +267,8 @@ class Cluster:
         processes.kill_descendants()
         wait_until(lambda: not processes.descendants(), "every process of the test is gone", 10)
         remove_memory_folders(self.folder)
+        if self.coordinator:
+            tokens.path_of(self.coordinator.address).unlink(missing_ok=True)
 
 
 class JobView:

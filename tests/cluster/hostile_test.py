@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 import harness
+import tokens
 
 PROTOCOL = 2
 
@@ -21,7 +22,7 @@ class StubDaemon:
 
     def __init__(self, cluster, host, slots=1, trainers=(), incarnation=None):
         self._agent = cluster.stubs.agent
-        self._channel = grpc.insecure_channel(cluster.coordinator.address)
+        self._channel = tokens.dial(cluster.coordinator.address)
         self._outgoing = queue.Queue()
         self.answers = []
         self.error = None
@@ -160,7 +161,7 @@ def test_watchers_that_never_read_cost_little_and_hold_up_nobody(one_host):
     job = one_host.submit(train__steps=3000)
     one_host.wait_for_step(job, 1)
     before = memory_bytes(one_host.coordinator)
-    channels = [grpc.insecure_channel(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)])
+    channels = [tokens.dial(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)])
                 for _ in range(30)]
     deaf = [one_host.stubs.service_grpc.JobServiceStub(channel).Watch(service.WatchRequest(job_id=job))
             for channel in channels]

@@ -31,6 +31,7 @@ constexpr size_t kLabelBytesMax = 63;
 struct Flags {
   std::string file;
   std::string coordinator;
+  std::string token_file;
   std::string slots;
   std::string name;
   std::string state;
@@ -47,7 +48,11 @@ struct Flags {
 };
 
 void Declare(CLI::App& app, Flags& flags, Config& config) {
-  app.add_option("--coordinator", flags.coordinator, "host:port of the coordinator (required, here or in the file)");
+  app.add_option("--coordinator", flags.coordinator,
+                 "host:port of the coordinator, or unix:PATH (required, here or in the file)");
+  app.add_option("--token-file", flags.token_file,
+                 "file with the token that the coordinator asks for; its owner is trusted to be the coordinator's user "
+                 "(default: what a coordinator of this user has written)");
   app.add_option("--slots", flags.slots, "trainers this host runs at once (default auto: its GPUs, else 1)");
   app.add_option("--name", flags.name, "name of this host in the cluster (default auto: the host name)");
   app.add_option("--state", flags.state,
@@ -83,6 +88,9 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
   };
   // Text is taken as it is, whatever YAML would make of it.
   if (!flags.coordinator.empty()) config->set_coordinator(flags.coordinator);
+  if (!flags.token_file.empty() && flags.token_file != "auto") {
+    config->set_token_file(AbsolutePath(flags.token_file, WorkingDirectory()));
+  }
   if (!flags.name.empty() && flags.name != "auto") config->set_name(flags.name);
   if (!flags.state.empty() && flags.state != "auto") config->set_state(AbsolutePath(flags.state, WorkingDirectory()));
   if (flags.allow_plaintext) config->set_allow_plaintext(true);
@@ -102,6 +110,7 @@ void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* 
     problems->push_back("coordinator: is required: --coordinator host:port, or the key in the file");
     return;
   }
+  if (SplitUnixAddress(address).has_value()) return;
   absl::optional<HostPort> split = SplitHostPort(address);
   if (!split.has_value()) {
     problems->push_back(
@@ -219,6 +228,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   ApplyDefaults(&file);
 
   config.coordinator = file.coordinator();
+  config.token_file = file.token_file();
   config.slots = file.slots();
   config.name = file.has_name() ? file.name() : ThisHost();
   const StatePlace place =

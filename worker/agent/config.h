@@ -12,8 +12,9 @@
 namespace trainyard::agent {
 
 struct Config {
-  std::string coordinator;  // host:port
-  uint32_t slots = 0;       // 0: as many as there are GPUs, else 1
+  std::string coordinator;      // host:port, or unix:PATH
+  std::string token_file = {};  // empty: found by itself (common/dial.h)
+  uint32_t slots = 0;           // 0: as many as there are GPUs, else 1
   std::string name;
   std::string state;  // absolute
   // A folder above `state` in one that all users share: it must be this user's alone. Empty: there is none.

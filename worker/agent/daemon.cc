@@ -177,8 +177,8 @@ absl::Status Daemon::Start() {
                                               .wake = wake}));
   looks_ = std::make_unique<TaskThread>();
   logs_ = std::make_unique<LogPusher>(home_->ranks(), post);
-  session_ = std::make_unique<Session>(config_.coordinator, post,
-                                       [this](const v1::StoreValues& values) { relay_->Take(values); });
+  session_ = std::make_unique<Session>(DialOptions{.address = config_.coordinator, .token_file = config_.token_file},
+                                       post, [this](const v1::StoreValues& values) { relay_->Take(values); });
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }

@@ -24,6 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/network.h"
 #include "common/version.h"
 #include "worker/agent/text.h"
 
@@ -119,6 +120,7 @@ uint64_t DiskFreeBytes(const std::string& path) {
 }
 
 std::string DataAddress(const std::string& coordinator) {
+  if (SplitUnixAddress(coordinator).has_value()) return kLoopback;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;

@@ -38,8 +38,9 @@ struct Source {
 
 class LogPusher::Push {
  public:
-  Push(const LogPusher& owner, v1::LogRequest request, std::shared_ptr<grpc::Channel> channel)
-      : owner_(owner), request_(std::move(request)), stub_(v1::AgentService::NewStub(channel)) {
+  Push(const LogPusher& owner, v1::LogRequest request, const CoordinatorChannel& coordinator)
+      : owner_(owner), request_(std::move(request)), stub_(v1::AgentService::NewStub(coordinator.channel)) {
+    coordinator.Authorize(context_);
     thread_ = std::thread([this] { Run(); });
   }
   ~Push() { thread_.join(); }
@@ -94,10 +95,10 @@ LogPusher::~LogPusher() {
   pushes_.clear();
 }
 
-void LogPusher::Start(const v1::LogRequest& request, std::shared_ptr<grpc::Channel> channel) {
+void LogPusher::Start(const v1::LogRequest& request, const CoordinatorChannel& coordinator) {
   absl::MutexLock lock(&mu_);
-  if (pushes_.size() >= kRequestsMax || channel == nullptr) return post_(LogsEnded{request.request_id()});
-  pushes_[request.request_id()] = std::make_unique<Push>(*this, request, std::move(channel));
+  if (pushes_.size() >= kRequestsMax || coordinator.channel == nullptr) return post_(LogsEnded{request.request_id()});
+  pushes_[request.request_id()] = std::make_unique<Push>(*this, request, coordinator);
 }
 
 void LogPusher::Stop(const std::string& request_id) {

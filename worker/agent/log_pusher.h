@@ -17,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/dial.h"
 #include "worker/agent/events.h"
 
 namespace trainyard::agent {
@@ -31,7 +32,7 @@ class LogPusher {
   LogPusher(const LogPusher&) = delete;
   LogPusher& operator=(const LogPusher&) = delete;
 
-  void Start(const v1::LogRequest& request, std::shared_ptr<grpc::Channel> channel);
+  void Start(const v1::LogRequest& request, const CoordinatorChannel& coordinator);
   // Sends what is there, then ends.
   void Stop(const std::string& request_id);
   // Lets go of a request. REQUIRES: its LogsEnded has been posted.

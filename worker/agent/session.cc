@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kOutgoingMessages = 16'384;
 constexpr int kReadAheadBytes = 1 << 20;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   // A link that drops every packet is noticed within three seconds: the timeout is TCP's too, and a heartbeat a second
   // gives it something to miss. Pings are for a coordinator whose kernel answers and which does not; they are few,
@@ -39,7 +39,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& coordinator) {
   arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
   arguments.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
-  return grpc::CreateCustomChannel(coordinator, grpc::InsecureChannelCredentials(), arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -49,8 +49,9 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
  public:
   explicit Stream(Session& session) : session_(session) {}
 
-  void Start(std::shared_ptr<grpc::Channel> channel, v1::AgentMessage hello) {
-    stub_ = v1::AgentService::NewStub(channel);
+  void Start(const CoordinatorChannel& dialed, v1::AgentMessage hello) {
+    stub_ = v1::AgentService::NewStub(dialed.channel);
+    dialed.Authorize(context_);
     stub_->async()->Attach(&context_, this);
     // Held while others may still start an operation, so that OnDone cannot come in between.
     AddHold();
@@ -165,8 +166,10 @@ Session::~Session() {
 }
 
 void Session::Dial(const v1::Hello& hello) {
+  absl::StatusOr<CoordinatorChannel> dialed = DialCoordinator(coordinator_, Arguments());
+  if (!dialed.ok()) return post_(SessionEnded{dialed.status()});
   absl::MutexLock lock(&mu_);
-  channel_ = MakeChannel(coordinator_);
+  channel_ = *std::move(dialed);
   stream_ = new Stream(*this);  // until its OnDone
   ++undeleted_streams_;
   v1::AgentMessage message;
@@ -189,7 +192,7 @@ void Session::ReadMore() {
   if (stream_ != nullptr) stream_->ReadMore();
 }
 
-std::shared_ptr<grpc::Channel> Session::channel() {
+CoordinatorChannel Session::channel() {
   absl::MutexLock lock(&mu_);
   return channel_;
 }

@@ -1,7 +1,8 @@
 // The daemon's stream to the coordinator: opens one when the core says so, turns what comes into events, sends what the
 // core emits. It decides nothing: when to dial and when to give up is the core's (core_session.cc).
 //
-// Each attempt has a channel of its own, so that it dials at once, whatever back-off the one before was in.
+// Each attempt has a channel of its own, so that it dials at once, whatever back-off the one before was in, looks anew
+// at who listens there, and shows the newest token.
 //
 // [Note: last reference] gRPC 1.51 breaks when the last channel of a process is released on one of its own threads,
 // where callbacks run. So a stream (or call), whose context holds the channel, is deleted before its end is told, and
@@ -19,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/dial.h"
 #include "worker/agent/events.h"
 
 namespace trainyard::agent {
@@ -29,8 +31,11 @@ class Session {
 
   using TakeValues = std::function<void(v1::StoreValues)>;
 
-  Session(std::string coordinator, Post post, TakeValues take_values)
-      : coordinator_(std::move(coordinator)), post_(std::move(post)), take_values_(std::move(take_values)) {}
+  // `coordinator.obey` is taken as true.
+  Session(DialOptions coordinator, Post post, TakeValues take_values)
+      : coordinator_(std::move(coordinator)), post_(std::move(post)), take_values_(std::move(take_values)) {
+    coordinator_.obey = true;
+  }
   // Ends the stream and waits for its last callback.
   ~Session();
   Session(const Session&) = delete;
@@ -44,7 +49,7 @@ class Session {
   void ReadMore();
 
   // Of the stream that is up, or was last; for other calls to the same coordinator. Null before the first Dial.
-  std::shared_ptr<grpc::Channel> channel();
+  CoordinatorChannel channel();
 
  private:
   class Stream;
@@ -53,12 +58,12 @@ class Session {
   void ForgetStream();
   void StreamDeleted(absl::Status status);
 
-  const std::string coordinator_;
+  DialOptions coordinator_;  // not changed after construction
   const Post post_;
   const TakeValues take_values_;
 
   absl::Mutex mu_;
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
+  CoordinatorChannel channel_ ABSL_GUARDED_BY(mu_);
   Stream* stream_ ABSL_GUARDED_BY(mu_) = nullptr;
   int undeleted_streams_ ABSL_GUARDED_BY(mu_) = 0;
 };

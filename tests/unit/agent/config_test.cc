@@ -70,6 +70,14 @@ TEST(WorkerConfig, Labels_AreTheFilesOrThoseOfTheFlags) {
   EXPECT_EQ(from_flags->health, "");
 }
 
+TEST(WorkerConfig, TokenFile_IsTheFilesOrTheFlags_AndNoneByDefault) {
+  ConfigFile file("coordinator: 127.0.0.1:1\ntoken_file: /etc/trainyard/token\n");
+
+  EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1"})->token_file, "");
+  EXPECT_EQ(Read({"--config", file.path()})->token_file, "/etc/trainyard/token");
+  EXPECT_EQ(Read({"--config", file.path(), "--token-file", "/other"})->token_file, "/other");
+}
+
 TEST(WorkerConfig, Flags_WinOverTheFile) {
   ConfigFile file("coordinator: 127.0.0.1:1\nslots: 2\nname: file\nstate: /tmp/a\nlog: {format: json, level: error}\n");
 
@@ -147,6 +155,7 @@ TEST(WorkerConfig, UnknownKeyInTheFile_IsRefusedWithItsPlaceAndTheNearestName) {
 TEST(WorkerConfig, AllowPlaintext_AllowsEveryAddress) {
   EXPECT_EQ(Read({"--coordinator", "10.0.0.1:7070", "--allow-plaintext"}).status(), absl::OkStatus());
   EXPECT_EQ(Read({"--coordinator", "[::1]:7070"}).status(), absl::OkStatus());
+  EXPECT_EQ(Read({"--coordinator", "unix:/run/trainyard/socket"}).status(), absl::OkStatus());
 }
 
 TEST(WorkerConfig, Snapshots_GoIntoMemoryUnlessTheyAreTakenOut) {

@@ -4,12 +4,15 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <deque>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "client/job_calls.h"
+#include "common/tokens.h"
 #include "tests/unit/client/events.h"
+#include "tests/unit/temporary_folder.h"
 
 namespace trainyard::client {
 namespace {
@@ -36,6 +39,17 @@ class FakeCoordinator final : public v1::JobService::Service {
     return asked_after_;
   }
 
+  // What the calls had for authorization.
+  std::vector<std::string> shown() {
+    absl::MutexLock lock(&mu_);
+    return shown_;
+  }
+  // Before the next call is refused for its token, there is a new one.
+  void WriteTokenOnRefusal(const std::string& folder) {
+    absl::MutexLock lock(&mu_);
+    token_folder_ = folder;
+  }
+
   std::vector<uint64_t> asked_after_step() {
     absl::MutexLock lock(&mu_);
     return asked_after_step_;
@@ -51,11 +65,17 @@ class FakeCoordinator final : public v1::JobService::Service {
     {
       absl::MutexLock lock(&mu_);
       asked_after_.push_back(request->after_sequence());
+      const auto& metadata = context->client_metadata();
+      const auto token = metadata.find("authorization");
+      shown_.push_back(token == metadata.end() ? "" : std::string(token->second.data(), token->second.size()));
       asked_after_step_.push_back(request->after_step());
       asked_after_eval_.push_back(request->after_eval_step());
       if (acts_.empty()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "the script has ended");
       act = acts_.front();
       acts_.pop_front();
+      if (act.status.error_code() == grpc::StatusCode::UNAUTHENTICATED && !token_folder_.empty()) {
+        EXPECT_EQ(WriteToken(token_folder_, address(), "0123456789abcdef"), absl::OkStatus());
+      }
     }
     for (const v1::Event& event : act.events) writer->Write(event);
     // The wait ends with the call, which the test cancels.
@@ -81,6 +101,8 @@ class FakeCoordinator final : public v1::JobService::Service {
   int port_ = 0;
   absl::Mutex mu_;
   std::deque<Act> acts_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> shown_ ABSL_GUARDED_BY(mu_);
+  std::string token_folder_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_step_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> asked_after_eval_ ABSL_GUARDED_BY(mu_);
@@ -112,6 +134,33 @@ Followed Follow(FakeCoordinator& coordinator, const RetryOptions& options = kFas
       },
       [&](absl::string_view text) { followed.notices.emplace_back(text); });
   return followed;
+}
+
+const grpc::Status kNoToken(grpc::StatusCode::UNAUTHENTICATED, "another token");
+
+TEST(JobStream, ACoordinatorThatWasStartedAnew_IsShownItsNewToken) {
+  const TemporaryFolder home;
+  setenv("XDG_STATE_HOME", home.path().c_str(), 1);
+  FakeCoordinator coordinator({{.events = {StateEvent(1, v1::JOB_STATE_RUNNING)}, .status = kGoingDown},
+                               {.events = {}, .status = kNoToken},
+                               {.events = {StateEvent(2, v1::JOB_STATE_SUCCEEDED)}, .status = grpc::Status::OK}});
+  auto connection = Connection::Open({.address = coordinator.address()}, absl::Seconds(10));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  JobStream stream(**connection, "k3x7q2ab", kFast);
+
+  auto end = stream.Follow([&](const v1::Event&) { coordinator.WriteTokenOnRefusal(*UserTokenFolder()); },
+                           [](absl::string_view) {});
+
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(coordinator.shown(), std::vector<std::string>({"", "", "Bearer 0123456789abcdef"}));
+}
+
+TEST(JobStream, ARefusalOfTheTokenThereIs_EndsIt) {
+  const TemporaryFolder home;
+  setenv("XDG_STATE_HOME", home.path().c_str(), 1);
+  FakeCoordinator coordinator({{.events = {}, .status = kNoToken}});
+
+  EXPECT_TRUE(absl::IsUnauthenticated(Follow(coordinator).end.status()));
 }
 
 TEST(JobStream, TellsEveryEventOnceUpToTheFinalState) {

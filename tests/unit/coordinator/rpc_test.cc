@@ -131,6 +131,7 @@ class RpcTest : public testing::Test {
     options.state = state_;
     options.lease_ms = 3'000;
     options.finished_jobs = 100;
+    options.allow_local_users = true;
     auto started = Coordinator::Start(options, Clock::GetRealClock(), [](const absl::Status&) { std::abort(); });
     ASSERT_TRUE(started.ok()) << started.status();
     coordinator_ = *std::move(started);
@@ -366,6 +367,7 @@ TEST_F(RpcTest, ASecondCoordinatorOnTheFolder_Refuses_AndTheFirstGoesOn) {
   CoordinatorOptions options;
   options.listen = "127.0.0.1:0";
   options.state = state_;
+  options.allow_local_users = true;
 
   auto second = Coordinator::Start(options, Clock::GetRealClock(), [](const absl::Status&) { std::abort(); });
 
@@ -425,6 +427,9 @@ TEST(ListenAddress, OtherThanLoopback_NeedsToBeAskedForInSoManyWords) {
   EXPECT_TRUE(CheckListenAddress({.listen = "0.0.0.0:7070", .allow_plaintext = true}).ok());
   EXPECT_FALSE(CheckListenAddress({.listen = "localhost", .allow_plaintext = false}).ok());
   EXPECT_FALSE(CheckListenAddress({.listen = "localhost:70000", .allow_plaintext = false}).ok());
+  EXPECT_TRUE(CheckListenAddress({.listen = "unix:/run/x", .allow_plaintext = false}).ok());
+  EXPECT_FALSE(CheckListenAddress({.listen = "unix:x", .allow_plaintext = false}).ok());
+  EXPECT_FALSE(CheckListenAddress({.listen = "unix:/" + std::string(107, 'x'), .allow_plaintext = false}).ok());
 }
 
 }  // namespace

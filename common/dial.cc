@@ -1,0 +1,237 @@
+#include "common/dial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "common/limits.h"
+#include "common/listeners.h"
+#include "common/network.h"
+#include "common/status_macros.h"
+#include "common/tokens.h"
+#include "common/user.h"
+
+namespace trainyard {
+namespace {
+
+// This machine's kernel answers at once, unless more connections wait than its listener has room for.
+constexpr int kConnectWaitMs = 100;
+// What the kernel shows for a user whom this namespace has no number for: it may be anybody.
+constexpr uid_t kUnmappedUser = 65534;
+
+struct Address {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  std::string text;  // numeric
+};
+
+struct Peer {
+  int fd = -1;
+  std::string address;       // the one of several that answered, numeric
+  std::vector<uid_t> users;  // of what listens there; empty: nobody can be told
+};
+
+absl::StatusOr<std::vector<Address>> Resolve(const std::string& text) {
+  const absl::optional<HostPort> split = SplitHostPort(text);
+  if (!split.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no host:port"));
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const std::string host(split->host);
+  if (const int code = getaddrinfo(host.c_str(), absl::StrCat(split->port).c_str(), &hints, &found); code != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot find the address of ", host, ": ", gai_strerror(code)));
+  }
+  absl::Cleanup free_found = [found] { freeaddrinfo(found); };
+  std::vector<Address> addresses;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    Address address{.storage = {}, .size = at->ai_addrlen, .text = ""};
+    std::memcpy(&address.storage, at->ai_addr, at->ai_addrlen);
+    address.text = NumericAddress(address.storage);
+    if (IsLocalAddress(address.text)) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+// A connected socket, or why there is none.
+absl::StatusOr<int> Connect(const sockaddr* address, socklen_t size, const std::string& text) {
+  const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot connect to ", text));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  int error = connect(fd, address, size) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd connected = {.fd = fd, .events = POLLOUT, .revents = 0};
+    socklen_t error_size = sizeof error;
+    if (poll(&connected, 1, kConnectWaitMs) != 1) {
+      error = ETIMEDOUT;
+    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) != 0) {
+      error = errno;
+    }
+  }
+  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot connect to ", text, ": ", strerror(error)));
+  std::move(close_fd).Cancel();
+  return fd;
+}
+
+absl::StatusOr<Peer> ConnectTcp(const Address& address) {
+  ASSIGN_OR_RETURN(const std::vector<uid_t> before, ListeningUsers(address.storage));
+  ASSIGN_OR_RETURN(const int fd,
+                   Connect(reinterpret_cast<const sockaddr*>(&address.storage), address.size, address.text));
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  absl::StatusOr<std::vector<uid_t>> after = ListeningUsers(address.storage);
+  if (!after.ok()) {
+    close(fd);
+    return after.status();
+  }
+  // Who left meanwhile, or came, may be the one who has the other end.
+  Peer peer{.fd = fd, .address = address.text, .users = {}};
+  if (!before.empty() && !after->empty()) {
+    peer.users = before;
+    peer.users.insert(peer.users.end(), after->begin(), after->end());
+  }
+  return peer;
+}
+
+absl::StatusOr<Peer> ConnectUnix(absl::string_view path, const std::string& text) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() > limits::kSocketPathBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "': expected unix: and a path of 1 to ", limits::kSocketPathBytes, " bytes"));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  ASSIGN_OR_RETURN(const int fd, Connect(reinterpret_cast<const sockaddr*>(&address), sizeof address, text));
+  Peer peer{.fd = fd, .address = text, .users = {}};
+  ucred credentials = {};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) peer.users = {credentials.uid};
+  return peer;
+}
+
+absl::StatusOr<Peer> ConnectLocally(const std::string& address) {
+  if (auto path = SplitUnixAddress(address); path.has_value()) return ConnectUnix(*path, address);
+  ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(address));
+  absl::Status failed = absl::UnavailableError(absl::StrCat(address, " is no address of this machine"));
+  for (const Address& at : addresses) {
+    absl::StatusOr<Peer> peer = ConnectTcp(at);
+    if (peer.ok()) return peer;
+    failed = peer.status();
+  }
+  return failed;
+}
+
+absl::Status AwaitGreeting(const Peer& peer, absl::Duration wait) {
+  pollfd greeting = {.fd = peer.fd, .events = POLLIN, .revents = 0};
+  if (poll(&greeting, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) == 1) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("whoever listens at ", peer.address, " has said nothing for ", absl::FormatDuration(wait)));
+}
+
+// `owner`: of the token file that was named.
+absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
+  if (peer.users.empty() && !owner.has_value()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the kernel does not tell which user listens at ", peer.address,
+                     ": nothing is sent there. If it is the coordinator, name the file with its token (token_file)"));
+  }
+  auto is_trusted = [&](uid_t user) {
+    if (user == geteuid() || user == 0) return true;
+    return owner == user && user != kUnmappedUser;
+  };
+  std::vector<std::string> strangers;
+  for (uid_t user : peer.users) {
+    std::string text = UserText(user);
+    if (!is_trusted(user) && std::count(strangers.begin(), strangers.end(), text) == 0) {
+      strangers.push_back(std::move(text));
+    }
+  }
+  if (strangers.empty()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("a program of user ", absl::StrJoin(strangers, ", "), " listens at ", peer.address,
+                   ", and this one runs as ", UserText(geteuid()),
+                   ": nothing is sent there. If that is the coordinator, name a token file of that user (token_file)"));
+}
+
+// PermissionDenied is said of who listens alone.
+absl::Status TokenProblem(const absl::Status& status) {
+  return absl::IsPermissionDenied(status) ? absl::InvalidArgumentError(status.message()) : status;
+}
+
+// Where no folder is to be found, nothing was written there either.
+absl::StatusOr<std::string> OwnToken(const std::string& address) {
+  if (SplitUnixAddress(address).has_value()) return std::string();  // its folder shows who may call
+  absl::StatusOr<std::string> folder = UserTokenFolder();
+  if (!folder.ok()) return std::string();
+  return ReadOwnToken(*folder, address);
+}
+
+}  // namespace
+
+void CoordinatorChannel::Authorize(grpc::ClientContext& context) const {
+  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+}
+
+absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
+                                                   const grpc::ChannelArguments& arguments) {
+  CoordinatorChannel dialed;
+  std::optional<uid_t> owner;
+  if (!options.token_file.empty()) {
+    absl::StatusOr<NamedToken> named = ReadNamedToken(options.token_file);
+    if (!named.ok()) return TokenProblem(named.status());
+    dialed.token = std::move(named->token);
+    owner = named->owner;
+  }
+  if (!IsLocalAddress(options.address)) {
+    dialed.channel = grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+    return dialed;
+  }
+  ASSIGN_OR_RETURN(const Peer peer, ConnectLocally(options.address));
+  absl::Cleanup close_fd = [fd = peer.fd] { close(fd); };
+  dialed.address = peer.address;
+  auto show_token = [&]() -> absl::Status {
+    if (!owner.has_value()) {
+      absl::StatusOr<std::string> own = OwnToken(peer.address);
+      if (!own.ok()) return TokenProblem(own.status());
+      dialed.token = *std::move(own);
+    }
+    return options.obey || !dialed.token.empty() ? CheckPeer(peer, owner) : absl::OkStatus();
+  };
+  RETURN_IF_ERROR(show_token());
+  if (options.greeting_wait > absl::ZeroDuration()) {
+    RETURN_IF_ERROR(AwaitGreeting(peer, options.greeting_wait));
+    // A coordinator writes its token before it accepts: if it has just been started, it is there now.
+    RETURN_IF_ERROR(show_token());
+  }
+  std::move(close_fd).Cancel();
+  dialed.channel = grpc::CreateCustomInsecureChannelFromFd(options.address, peer.fd, arguments);
+  return dialed;
+}
+
+bool TokenHasChanged(const DialOptions& options, const CoordinatorChannel& dialed) {
+  absl::StatusOr<std::string> token = std::string();
+  if (!options.token_file.empty()) {
+    absl::StatusOr<NamedToken> named = ReadNamedToken(options.token_file);
+    if (named.ok()) token = std::move(named->token);
+  } else if (!dialed.address.empty()) {
+    token = OwnToken(dialed.address);
+  }
+  return token.ok() && !token->empty() && *token != dialed.token;
+}
+
+}  // namespace trainyard

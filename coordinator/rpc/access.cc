@@ -1,0 +1,25 @@
+#include "coordinator/rpc/access.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/tokens.h"
+
+namespace trainyard {
+
+absl::string_view BearerToken(absl::string_view authorization) {
+  constexpr absl::string_view kScheme = "Bearer ";
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
+  return authorization.substr(kScheme.size());
+}
+
+absl::Status Access::Check(const grpc::CallbackServerContext& context) const {
+  if (token_.empty()) return absl::OkStatus();
+  const auto& metadata = context.client_metadata();
+  const auto at = metadata.find("authorization");
+  if (at == metadata.end()) return absl::UnauthenticatedError(absl::StrCat("the call shows no token: ", ways_in_));
+  const absl::string_view shown = BearerToken({at->second.data(), at->second.size()});
+  if (SameToken(shown, token_)) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat("the call shows another token: ", ways_in_));
+}
+
+}  // namespace trainyard

@@ -1,0 +1,174 @@
+"""Other users of the same host: what they may not call, read, take the place of, or find.
+
+As root, strangers are processes of another user; else the part of them that any user can play is a program that does not find
+the token, and what needs a second user is left out."""
+
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import harness
+import processes
+import tokens
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+
+# Listens on the port, says so, and prints whatever comes.
+SQUATTER = """
+import socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", int(sys.argv[1])))
+listener.listen()
+print("listening", flush=True)
+while True:
+    connection, _ = listener.accept()
+    print("connected", flush=True)
+    connection.settimeout(2)
+    try:
+        while data := connection.recv(65536):
+            print(repr(data), flush=True)
+    except OSError:
+        pass
+    print("ended", flush=True)
+"""
+
+
+class Stranger:
+    """Runs programs as another user, in a home of its own."""
+
+    def __init__(self, home):
+        self._home = pathlib.Path(home)
+        self._identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if IS_ROOT else {}
+        self._environment = {"HOME": home, "XDG_STATE_HOME": f"{home}/state", "PATH": os.environ["PATH"]}
+        if IS_ROOT:
+            os.chown(home, NOBODY, NOBODY)
+
+    def start(self, command, **options):
+        return processes.start([str(part) for part in command], env=self._environment, cwd=self._home, text=True,
+                               stdin=subprocess.DEVNULL, **self._identity, **options)
+
+    def run(self, *command):
+        popen = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = popen.communicate(timeout=60)
+        return subprocess.CompletedProcess(command, popen.returncode, out, err)
+
+    def trainctl(self, *arguments):
+        return self.run(harness.BIN / "trainctl", *arguments)
+
+    def give(self, path):
+        """A copy that is the stranger's."""
+        copy = self._home / path.name
+        copy.write_text(path.read_text())
+        copy.chmod(0o600)
+        if IS_ROOT:
+            os.chown(copy, NOBODY, NOBODY)
+        return copy
+
+
+@pytest.fixture
+def stranger():
+    with tempfile.TemporaryDirectory(prefix="trainyard-stranger-") as home:
+        yield Stranger(home)
+
+
+def test_a_stranger_may_not_submit_list_or_cancel(one_host, stranger):
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 2)
+    address = one_host.coordinator.address
+    file = stranger.give(one_host.write_job(train__data={"text": [str(stranger.give(one_host.text))]}))
+
+    for verb in (["list"], ["submit", file], ["cancel", job], ["watch", job], ["logs", job]):
+        done = stranger.trainctl("--coordinator", address, *verb)
+        assert done.returncode == 2, (verb, done.stdout, done.stderr)
+        assert "--token-file" in done.stderr and "--allow-local-users" in done.stderr, done.stderr
+        assert tokens.read(address) not in done.stdout + done.stderr
+    assert one_host.get(job).state_name == "RUNNING"
+
+
+def test_the_token_is_for_its_user_alone_and_is_new_at_each_start(cluster, stranger):
+    program = cluster.start_coordinator()
+    path = tokens.path_of(program.address)
+    first = tokens.read(program.address)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert first not in program.output()
+    if IS_ROOT:
+        read = stranger.run("cat", path)
+        assert read.returncode != 0 and first not in read.stdout, read.stderr
+    program.signal(signal.SIGTERM)
+    assert program.wait(10) == 0
+    assert not path.exists()
+    cluster.start_coordinator(port=int(program.address.rpartition(":")[2]))
+    assert tokens.read(program.address) not in (None, first)
+
+
+def test_a_copy_of_the_token_lets_a_stranger_in(one_host, stranger):
+    address = one_host.coordinator.address
+    copy = stranger.give(tokens.path_of(address))
+
+    done = stranger.trainctl("--coordinator", address, "--token-file", copy, "cluster")
+
+    assert done.returncode == 0, done.stderr
+    assert "h1" in done.stdout
+
+
+def test_allow_local_users_lets_every_user_in(cluster, stranger):
+    program = cluster.start_coordinator("--allow-local-users")
+
+    done = stranger.trainctl("--coordinator", program.address, "list")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_daemon_outlives_a_new_token(one_host):
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 2)
+    port = int(one_host.coordinator.address.rpartition(":")[2])
+    one_host.coordinator.signal(signal.SIGKILL)
+    one_host.coordinator.wait()
+    old = tokens.read(one_host.coordinator.address)
+
+    one_host.start_coordinator(port=port)
+
+    assert tokens.read(one_host.coordinator.address) != old
+    harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon attaches", 15)
+    one_host.wait_for_step(job, one_host.get(job).job.last_step + 5)
+
+
+def test_a_stranger_on_the_port_is_told_nothing_and_orders_nothing(one_host, stranger):
+    if not IS_ROOT:  # nobody else can play another user
+        return
+    address = one_host.coordinator.address
+    worker = next(program for program in one_host.programs if "worker" in program.log.name)
+    one_host.coordinator.signal(signal.SIGKILL)
+    one_host.coordinator.wait()
+    token = tokens.read(address)
+    log = one_host.folder / "squatter.log"
+    with log.open("w") as out:
+        squatter = stranger.start([sys.executable, "-c", SQUATTER, address.rpartition(":")[2]], stdout=out,
+                                  stderr=subprocess.STDOUT)
+    try:
+        harness.wait_until(lambda: "listening" in log.read_text(), "the stranger listens", 10)
+
+        done = one_host.trainctl("list", expect=3)
+        harness.wait_until(lambda: "PERMISSION_DENIED" in worker.output(), "the daemon says who listens there", 10)
+        harness.wait_until(lambda: log.read_text().count("ended") >= 2, "both have looked at the stranger", 10)
+    finally:
+        squatter.kill()
+        squatter.wait()
+
+    assert "nobody" in done.stderr or str(NOBODY) in done.stderr, done.stderr
+    heard = log.read_text()
+    assert token not in heard and "authorization" not in heard and "Attach" not in heard, heard
+    assert worker.alive()
+    one_host.start_coordinator(port=int(address.rpartition(":")[2]))
+    harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon is back", 15)

@@ -1,0 +1,180 @@
+// Dialing a coordinator: who is believed to be one, and who is shown the token. Listeners are bare sockets: nothing is
+// asked of them.
+#include "common/dial.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/tokens.h"
+#include "tests/unit/temporary_folder.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uid_t kStranger = 65533;
+
+// A process that listens as `user`, on loopback, or at `path` where one is given.
+class ListeningProcess {
+ public:
+  explicit ListeningProcess(uid_t user, const std::string& path = "") {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const bool is_user = user == geteuid() || setuid(user) == 0;
+      const uint16_t port = is_user ? Listen(path) : 0;
+      if (write(ready[1], &port, sizeof port) != sizeof port) _exit(1);
+      pause();
+      _exit(0);
+    }
+    EXPECT_EQ(read(ready[0], &port_, sizeof port_), static_cast<ssize_t>(sizeof port_));
+    EXPECT_NE(port_, 0);
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~ListeningProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  // Its port; 1 for a path; 0: it cannot.
+  static uint16_t Listen(const std::string& path) {
+    if (!path.empty()) {
+      sockaddr_un at = {};
+      at.sun_family = AF_UNIX;
+      std::memcpy(at.sun_path, path.data(), path.size());
+      const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+      const bool listens = bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0 && listen(fd, 8) == 0;
+      return listens && chmod(path.c_str(), 0777) == 0 ? 1 : 0;
+    }
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const bool listens = bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0 && listen(fd, 8) == 0;
+    return listens && getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0 ? ntohs(at.sin_port) : 0;
+  }
+
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+};
+
+class DialTest : public ::testing::Test {
+ protected:
+  DialTest() { setenv("XDG_STATE_HOME", folder_.path().c_str(), 1); }
+
+  absl::StatusOr<CoordinatorChannel> Dial(const DialOptions& options) {
+    return DialCoordinator(options, grpc::ChannelArguments());
+  }
+  std::string NamedToken(uid_t owner) {
+    const std::string path = folder_ / "named";
+    std::ofstream(path) << "0123456789abcdef";
+    chmod(path.c_str(), 0600);
+    EXPECT_TRUE(owner == geteuid() || chown(path.c_str(), owner, owner) == 0);
+    return path;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(DialTest, OwnListener_IsShownTheTokenOfItsAddress) {
+  ListeningProcess listener(geteuid());
+  ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
+
+  auto dialed = Dial({.address = listener.address(), .obey = true});
+
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->token, "0123456789abcdef");
+  EXPECT_FALSE(TokenHasChanged({.address = listener.address()}, *dialed));
+  ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "another-0123456789"), absl::OkStatus());
+  EXPECT_TRUE(TokenHasChanged({.address = listener.address()}, *dialed));
+}
+
+TEST_F(DialTest, Localhost_FindsTheTokenOfTheAddressThatAnswers) {
+  ListeningProcess listener(geteuid());
+  ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
+  const std::string port = listener.address().substr(listener.address().rfind(':'));
+
+  auto dialed = Dial({.address = absl::StrCat("localhost", port)});
+
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->token, "0123456789abcdef");
+}
+
+TEST_F(DialTest, NobodyThere_IsUnavailable) {
+  std::string address;
+  { address = ListeningProcess(geteuid()).address(); }
+
+  EXPECT_TRUE(absl::IsUnavailable(Dial({.address = address, .obey = true}).status()));
+  EXPECT_TRUE(absl::IsUnavailable(Dial({.address = "unix:" + folder_ / "none"}).status()));
+}
+
+TEST_F(DialTest, Stranger_IsShownNoToken_AndNotObeyed) {
+  if (geteuid() != 0) return;  // nobody else can make a process of another user
+  ListeningProcess listener(kStranger);
+
+  EXPECT_TRUE(Dial({.address = listener.address()}).ok()) << "without a token there is nothing to lose";
+  absl::Status obeyed = Dial({.address = listener.address(), .obey = true}).status();
+  ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
+  absl::Status shown = Dial({.address = listener.address()}).status();
+
+  for (const absl::Status& status : {obeyed, shown}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(kStranger)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(listener.address()));
+  }
+}
+
+TEST_F(DialTest, StrangerWhoseTokenFileIsNamed_IsTrusted) {
+  if (geteuid() != 0) return;
+  ListeningProcess listener(kStranger);
+
+  auto dialed = Dial({.address = listener.address(), .token_file = NamedToken(kStranger), .obey = true});
+
+  ASSERT_TRUE(dialed.ok()) << dialed.status();
+  EXPECT_EQ(dialed->token, "0123456789abcdef");
+  EXPECT_TRUE(absl::IsPermissionDenied(
+      Dial({.address = listener.address(), .token_file = NamedToken(kStranger - 1), .obey = true}).status()));
+}
+
+TEST_F(DialTest, UnixSocket_IsJudgedByWhoListens) {
+  chmod(folder_.path().c_str(), 0777);
+  const std::string own = folder_ / "own", strange = folder_ / "strange";
+  ListeningProcess listener(geteuid(), own);
+
+  EXPECT_TRUE(Dial({.address = "unix:" + own, .obey = true}).ok());
+  if (geteuid() != 0) return;
+  ListeningProcess stranger(kStranger, strange);
+
+  EXPECT_TRUE(absl::IsPermissionDenied(Dial({.address = "unix:" + strange, .obey = true}).status()));
+}
+
+TEST_F(DialTest, MissingTokenFile_IsNamed) {
+  absl::Status status = Dial({.address = "127.0.0.1:1", .token_file = folder_ / "missing"}).status();
+
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(folder_ / "missing"));
+}
+
+}  // namespace
+}  // namespace trainyard
