@@ -4,11 +4,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "client/process.h"
 #include "common/files.h"
+#include "common/hash.h"
 #include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
@@ -45,6 +50,17 @@ std::string EndOf(pid_t pid) {
   return absl::StrCat("was ", ExitText(info.si_status));
 }
 
+// Not where the path is too long, and on few file systems that are shared by hosts.
+bool CanHoldSocket(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() > limits::kSocketPathBytes) return false;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  return bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && unlink(path.c_str()) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrivateCluster>> PrivateCluster::Start(const PrivateClusterOptions& options) {
@@ -56,6 +72,9 @@ absl::StatusOr<std::unique_ptr<PrivateCluster>> PrivateCluster::Start(const Priv
   }
   auto cluster = std::unique_ptr<PrivateCluster>(new PrivateCluster(options));
   RETURN_IF_ERROR(MakeFolders(options.folder));
+  if (chmod(options.folder.c_str(), 0700) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot protect ", options.folder));
+  }
   RETURN_IF_ERROR(AdoptOrphans());
   int lifeline[2];
   if (pipe2(lifeline, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make the lifeline pipe");
@@ -79,14 +98,22 @@ std::string PrivateCluster::Log(absl::string_view daemon) const {
 
 std::string PrivateCluster::ranks_folder() const { return JoinPath(options_.folder, "worker/ranks"); }
 
+absl::StatusOr<std::string> PrivateCluster::ChooseSocket() const {
+  const std::string path = JoinPath(options_.folder, "socket");
+  if (CanHoldSocket(path)) return path;
+  ASSIGN_OR_RETURN(std::string folder, SocketFolder());
+  return JoinPath(folder, absl::StrCat("run-", HashHex(options_.folder).substr(0, 16), ".sock"));
+}
+
 absl::Status PrivateCluster::StartCoordinator() {
+  ASSIGN_OR_RETURN(const std::string socket, ChooseSocket());
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make a pipe");
   absl::Cleanup close_read = [fd = ready[0]] { close(fd); };
   auto pid = Spawn(
       {.program = JoinPath(options_.binary_folder, "trainyard-coordinator"),
-       .arguments = {"--listen", "127.0.0.1:0", "--state", JoinPath(options_.folder, "coordinator"), "--metrics",
-                     "127.0.0.1:0", "--lifeline-fd", absl::StrCat(kLifelineFd), "--ready-fd", absl::StrCat(kReadyFd)},
+       .arguments = {"--listen", absl::StrCat("unix:", socket), "--state", JoinPath(options_.folder, "coordinator"),
+                     "--metrics", "", "--lifeline-fd", absl::StrCat(kLifelineFd), "--ready-fd", absl::StrCat(kReadyFd)},
        .output_path = Log("coordinator"),
        .descriptors = {{lifeline_read_, kLifelineFd}, {ready[1], kReadyFd}}});
   close(ready[1]);

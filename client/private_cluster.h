@@ -1,6 +1,9 @@
 // The embedded default of `trainctl run`: a coordinator and a worker daemon of its own, for the life of one job, on
 // this machine. The same programs, protocol and job file as on a cluster; only who starts them differs.
 //
+// They are for the user who started them: the coordinator listens on a Unix socket in a folder of mode 0700, and
+// nothing of theirs has a port.
+//
 // Each daemon runs in a session of its own and holds the reading end of a pipe, the lifeline, whose writing end this
 // process alone holds. When the writing end closes, by Stop or by the death of this process, however it comes, daemons
 // and shims stop what they run and exit. All their descendants become children of this process, so Stop knows when the
@@ -47,7 +50,7 @@ class PrivateCluster {
   // As Stop.
   ~PrivateCluster();
 
-  // Of the coordinator: 127.0.0.1:port.
+  // Of the coordinator: unix:PATH.
   const std::string& address() const { return address_; }
   // Where the output of rank r of generation g lies: ranks/<job>.g<g>.r<r>/.
   std::string ranks_folder() const;
@@ -76,6 +79,7 @@ class PrivateCluster {
 
  private:
   explicit PrivateCluster(const PrivateClusterOptions& options) : options_(options) {}
+  absl::StatusOr<std::string> ChooseSocket() const;
   absl::Status StartCoordinator();
   absl::Status StartWorker();
   absl::Status ReadAddress(int fd);

@@ -19,6 +19,7 @@
 #include "client/job_session.h"
 #include "client/private_cluster.h"
 #include "client/run_folder.h"
+#include "client/text.h"
 #include "common/files.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
@@ -201,9 +202,10 @@ class RunCommand {
   // The terminal has gone, the job goes on: how to see it again is written down where its results are.
   absl::StatusOr<int> Leave(const v1::Job& job, JobSession& session) {
     const std::string address = cluster_ != nullptr ? cluster_->address() : globals_.coordinator;
-    const std::string command =
-        absl::StrCat(JoinPath(BinaryFolder(), "trainctl"), globals_.allow_plaintext ? " --allow-plaintext" : "",
-                     " --coordinator ", address, " watch ", job.job_id());
+    const std::string command = absl::StrCat(
+        ShellWord(JoinPath(BinaryFolder(), "trainctl")), globals_.allow_plaintext ? " --allow-plaintext" : "",
+        globals_.token_file.empty() ? "" : absl::StrCat(" --token-file ", ShellWord(TokenFile())), " --coordinator ",
+        ShellWord(address), " watch ", job.job_id());
     std::string text = absl::StrCat(command, "\n");
     if (cluster_ != nullptr) {
       absl::StrAppend(&text, "# The daemons of this run go on after it. Once it has ended: kill ",
@@ -225,6 +227,8 @@ class RunCommand {
     }
     return kExitDone;
   }
+
+  std::string TokenFile() const { return AbsolutePath(globals_.token_file, WorkingDirectory()); }
 
   // On the thread of `Interrupts`, while the main one is anywhere.
   void KillAtOnce() {

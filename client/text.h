@@ -24,4 +24,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows);
 // cut.
 std::string Printable(const std::string& text, size_t bytes_max);
 
+// As a shell takes it for one word: in quotes where it needs them.
+std::string ShellWord(const std::string& text);
+
 }  // namespace trainyard::client

@@ -172,3 +172,37 @@ def test_a_stranger_on_the_port_is_told_nothing_and_orders_nothing(one_host, str
     assert worker.alive()
     one_host.start_coordinator(port=int(address.rpartition(":")[2]))
     harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon is back", 15)
+
+
+def test_a_private_cluster_is_reached_by_no_port_and_by_its_user_alone(cluster, stranger):
+    run = cluster.start_trainctl("run", cluster.write_job(train__steps=1_000_000), "--json")
+    harness.wait_until(lambda: any(line.get("event") == "step" for line in harness.events(
+        "\n".join(line for line in run.output().splitlines() if line.startswith("{") and line.endswith("}")))), "a step")
+    daemons = {pid: line for pid, line in processes.descendants().items()
+               if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")}
+    assert len(daemons) == 2
+
+    inodes = set()
+    for pid in daemons:
+        for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(os.readlink(entry))
+            except FileNotFoundError:
+                pass
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            assert words[3] != "0A" or f"socket:[{words[9]}]" not in inodes, f"a private daemon listens on a port: {line}"
+    (socket,) = (part for line in daemons.values() for part in line.split() if part.startswith("unix:")
+                 and "--listen" in line)
+    path = pathlib.Path(socket.removeprefix("unix:"))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert cluster.run_trainctl("--coordinator", socket, "list").stdout
+    done = stranger.trainctl("--coordinator", socket, "list")
+    assert done.returncode != 0 or not IS_ROOT, done.stdout
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait() == 130
+    assert not path.exists()

@@ -128,7 +128,7 @@ def test_training_goes_on_when_the_terminal_of_run_goes_and_watch_shows_it(clust
     command = watch_command_of(folder)
     assert command in run.output()
     assert lines_of(run)[0][-1]["event"] == "done"
-    assert "trainctl --coordinator 127.0.0.1:" in command
+    assert "trainctl --coordinator unix:" in command
     watched = subprocess.run([*shlex.split(command), "--json"], capture_output=True, text=True, timeout=90, check=False)
     assert watched.returncode == 0, watched.stdout[-2000:] + watched.stderr
     lines = harness.events(watched.stdout)

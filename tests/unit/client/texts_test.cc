@@ -47,6 +47,13 @@ TEST(Tables, AlignColumnsByCharactersNotBytes) {
   EXPECT_EQ(Table({{"A", "NAME"}, {"1", "ü"}, {"22", "x"}}), "A   NAME\n1   ü\n22  x\n");
 }
 
+TEST(ShellWord, IsQuotedWhereAShellWouldTakeItApart) {
+  EXPECT_EQ(ShellWord("unix:/a/b-1.sock"), "unix:/a/b-1.sock");
+  EXPECT_EQ(ShellWord("/my runs/a"), "'/my runs/a'");
+  EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(ShellWord(""), "''");
+}
+
 TEST(Printable, KeepsEscapesFromTheTerminal) { EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a?[2J b?c"); }
 
 TEST(Plot, OfAStraightLine) {
