@@ -9,6 +9,7 @@
 #include "client/event_json.h"
 #include "client/exit_code.h"
 #include "client/text.h"
+#include "common/plural.h"
 
 namespace trainyard::client {
 namespace {
@@ -92,6 +93,10 @@ std::string EventText(const v1::Event& event, const EventTextOptions& options) {
   return absl::StrCat(line, Indented(words.text, line.size()));
 }
 
+std::string DroppedText(uint64_t dropped) {
+  return dropped == 0 ? "" : Plural(dropped, "older event is no longer kept", "older events are no longer kept");
+}
+
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options) {
   std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
                                   job.unconfirmed() ? ", unconfirmed" : "", job.unreachable() ? ", unreachable" : "",
@@ -106,7 +111,9 @@ std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, co
     }
     absl::StrAppend(&text, "  ", EventText(event, options), "\n");
   }
-  if (job.generation() > 0 && !WasDisturbed(job, events)) {
+  if (job.events_dropped() > 0) {
+    absl::StrAppend(&text, "  ", DroppedText(job.events_dropped()), ": what they told is not among the above\n");
+  } else if (job.generation() > 0 && !WasDisturbed(job, events)) {
     absl::StrAppend(&text,
                     "  nothing disturbed the job: no rank or host failed, fell silent or held others up, no network "
                     "was slow and no disk full\n");
@@ -127,8 +134,11 @@ std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events) {
                                  {"restarts", job.restarts()},
                                  {"unconfirmed", job.unconfirmed()},
                                  {"unreachable", job.unreachable()},
-                                 {"disturbed", WasDisturbed(job, events)},
+                                 {"events_dropped", job.events_dropped()},
+                                 {"disturbed", nullptr},
                                  {"chain", chain}};
+  const bool disturbed = WasDisturbed(job, events);
+  if (disturbed || job.events_dropped() == 0) json["disturbed"] = disturbed;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -2,6 +2,7 @@
 // Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,19 @@ struct EventTextOptions {
 };
 std::string EventText(const v1::Event& event, const EventTextOptions& options);
 
-// Whether anything went wrong with the job or its hosts so far, as far as was told.
+// Whether anything went wrong with the job or its hosts so far, as far as is still known: where events are no longer
+// kept (Job.events_dropped), false says nothing.
 bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events);
+
+// "12 events are no longer kept"; empty: all are.
+std::string DroppedText(uint64_t dropped);
 
 // How the job stands, then the decisions of each generation under a line of its own.
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options);
 
-// {"id":"...","state":"RUNNING",...,"chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}
+// {"id":"...","state":"RUNNING",...,"events_dropped":0,"disturbed":true,
+// "chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}. "disturbed" is null where nothing is known
+// that disturbed the job, and events are no longer kept.
 std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events);
 
 }  // namespace trainyard::client

@@ -37,6 +37,14 @@ void Show(const v1::Event& event, const EventsOptions& options) {
   puts(text.c_str());
 }
 
+// Before what is left, so that nobody takes that for all there was.
+void ShowDropped(uint64_t dropped, const EventsOptions& options) {
+  if (dropped == 0) return;
+  const std::string text =
+      options.json ? absl::StrCat("{\"event\":\"dropped\",\"count\":", dropped, "}") : DroppedText(dropped);
+  puts(text.c_str());
+}
+
 // Shows what is new. Returns whether the job, where one was named, has ended.
 bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options, v1::ListEventsRequest* request) {
   bool ended = false;
@@ -55,6 +63,7 @@ absl::Status Events(const Globals& globals, const EventsOptions& options) {
   request.set_job_id(options.job_id);
   request.set_limit(options.limit);
   ASSIGN_OR_RETURN(v1::ListEventsResponse first, ListEvents(*connection, request));
+  ShowDropped(first.dropped(), options);
   bool ended = ShowAll(first, options, &request);
   request.set_limit(kEventsMax);
   Retry retry(options.patience.retry);
@@ -89,7 +98,9 @@ void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_flag("--json", options->json, "One JSON object a line");
   AddPatience(*verb, &options->patience);
   verb->footer(
-      "Steps and evaluations are not among them: trainctl watch shows those.\n\n"
+      "Steps and evaluations are not among them: trainctl watch shows those. Where older ones are no longer kept, "
+      "their\n"
+      "number comes first; with --json {\"event\":\"dropped\",\"count\":N}.\n\n"
       "Examples:\n  trainctl events\n  trainctl events --job k3x7q2ab --json\n  trainctl events -f");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ExitOf(Events(globals, *options), options->json); };

@@ -86,6 +86,7 @@ absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::Li
     auto page = Call<v1::ListEventsRequest, v1::ListEventsResponse>(connection, request,
                                                                     &v1::JobService::StubInterface::ListEvents);
     if (!page.ok()) return page.status();
+    if (events.events().empty()) events.set_dropped(page->dropped());
     for (v1::Event& event : *page->mutable_events()) *events.add_events() = std::move(event);
     request.set_page_token(page->next_page_token());
     if (page->next_page_token().empty() || page->events().empty()) return events;

@@ -7,10 +7,15 @@
 #include "client/chain.h"
 #include "client/commands.h"
 #include "client/job_calls.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
 namespace {
+
+// More than are kept of a job.
+constexpr uint32_t kEventsAll = 10'000;
+static_assert(kEventsAll > limits::kDurableEvents);
 
 struct WhyOptions {
   std::string job_id;
@@ -22,6 +27,7 @@ absl::Status Why(const Globals& globals, const WhyOptions& options) {
   ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
   v1::ListEventsRequest request;
   request.set_job_id(options.job_id);
+  request.set_limit(kEventsAll);
   ASSIGN_OR_RETURN(v1::ListEventsResponse events, ListEvents(*connection, request));
   std::string text = options.json
                          ? absl::StrCat(WhyJson(job, events), "\n")

@@ -34,13 +34,15 @@ inline constexpr size_t kReportBytesQueued = 32 << 20;
 // Facts waiting for the core; beyond it daemons' streams are not read, and facts wait in their outboxes.
 inline constexpr size_t kFactBytesQueued = 32 << 20;
 
-// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; of a finished job that is
-// not among the newest; their text; and all jobs' together, of which finished jobs give theirs up first.
-inline constexpr size_t kDurableEvents = 1'000;
+// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; their text; and all jobs'
+// together. Beyond that what repeats itself goes first, then what finished jobs have beyond `kDurableEventsOfFinished`,
+// the oldest jobs first. A job has some dozens of them, so a thousand finished jobs stay far below the limit. What goes
+// is counted (JobRecord.events_dropped).
+inline constexpr size_t kDurableEvents = 2'000;
 inline constexpr size_t kDurableEventsFirst = 100;
-static_assert(kDurableEventsFirst < kDurableEvents);
-inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableEventsOfFinished = 16;
+static_assert(kDurableEventsOfFinished < kDurableEventsFirst && kDurableEventsFirst < kDurableEvents);
+inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 64 << 20;
 // Checkpoints that a restore passed over, newest first; the log of rank 0 has all.

@@ -1,6 +1,7 @@
 #include "coordinator/core/history.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,13 @@ bool IsSeen(const v1::Event& event, const WatchPosition& position) {
   return false;
 }
 
+// What people do not need to understand how a job came to its state: saves that were made (the newest are in the job),
+// and what was told without a decision.
+bool IsRepetitive(const v1::Event& event) {
+  if (event.has_notice()) return event.notice().level() == "info" && event.notice().rule().empty();
+  return event.has_checkpoint();
+}
+
 }  // namespace
 
 std::string CutText(absl::string_view text, size_t bytes) {
@@ -34,7 +42,7 @@ std::vector<uint64_t> History::AddDurable(EventPtr event) {
   durable_bytes_ += event->ByteSizeLong();
   durable_.push_back(std::move(event));
   std::vector<uint64_t> dropped;
-  while (durable_.size() > limits_.durable) dropped.push_back(DropOldest());
+  while (durable_.size() > limits_.durable) dropped.push_back(DropLeast());
   return dropped;
 }
 
@@ -45,13 +53,29 @@ size_t History::AddReport(EventPtr event) {
   return 1;
 }
 
-std::vector<uint64_t> History::KeepNewest(size_t most) {
+std::vector<uint64_t> History::Shrink(size_t bytes, size_t least, Dropped what) {
   std::vector<uint64_t> dropped;
-  while (durable_.size() > most) dropped.push_back(DropAt(0));
+  const size_t goal = durable_bytes_ - std::min(bytes, durable_bytes_);
+  for (size_t index = 0; what == Dropped::kRepetitive && index + 1 < durable_.size();) {
+    if (durable_bytes_ <= goal || durable_.size() <= least) return dropped;
+    if (IsRepetitive(*durable_[index])) {
+      dropped.push_back(DropAt(index));
+    } else {
+      ++index;
+    }
+  }
+  if (what == Dropped::kRepetitive) return dropped;
+  while (durable_bytes_ > goal && durable_.size() > std::max<size_t>(least, 1)) dropped.push_back(DropLeast());
   return dropped;
 }
 
-uint64_t History::DropOldest() { return DropAt(durable_.size() > limits_.first + 1 ? limits_.first : 0); }
+// The oldest that repeats itself, else the oldest beyond the first ones.
+uint64_t History::DropLeast() {
+  const auto newest = std::prev(durable_.end());
+  auto least = std::find_if(durable_.begin(), newest, [](const EventPtr& event) { return IsRepetitive(*event); });
+  if (least != newest) return DropAt(static_cast<size_t>(least - durable_.begin()));
+  return DropAt(durable_.size() > limits_.first + 1 ? limits_.first : 0);
+}
 
 uint64_t History::DropAt(size_t index) {
   auto at = durable_.begin() + static_cast<ptrdiff_t>(index);

@@ -1,6 +1,7 @@
 // What happened to one job (or to the cluster), in memory, for watchers and for `events`: two lists with one count of
 // sequences. Durable events (states, notices, checkpoints, decisions, probes) also lie in the store; step and
-// evaluation reports come again from daemons. Both are bounded. Core thread only.
+// evaluation reports come again from daemons. Both are bounded; decisions and failures are the last to go. Core thread
+// only.
 //
 //   for (uint64_t gone : history.AddDurable(event)) ... delete its record
 //   history.Next(position, 256, batch);   // moves `position`
@@ -37,10 +38,11 @@ class History {
   // Returns how many reports fell out. REQUIRES: as above.
   size_t AddReport(EventPtr event);
 
-  // Drops all but the newest `most` durable events; returns the sequences of those dropped.
-  std::vector<uint64_t> KeepNewest(size_t most);
-  // Drops the oldest durable event that may go (not among the first, if others are left). REQUIRES: there is one.
-  uint64_t DropOldest();
+  // What may go where there is too much: saves that were made and what is told without a decision; or everything.
+  enum class Dropped { kRepetitive, kAny };
+  // Drops durable events until `bytes` of them are gone or only `least` are left; returns their sequences. The newest
+  // one stays, and the first ones as long as others are left.
+  std::vector<uint64_t> Shrink(size_t bytes, size_t least, Dropped what);
   void DropReports() { reports_.clear(); }
 
   // Appends to `events` what a watcher at `position` is due, in order of sequence, until there are `most`; moves the
@@ -54,6 +56,7 @@ class History {
   uint64_t last_sequence() const;
 
  private:
+  uint64_t DropLeast();
   uint64_t DropAt(size_t index);
 
   Limits limits_;

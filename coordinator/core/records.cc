@@ -79,6 +79,12 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
   return absl::OkStatus();
 }
 
+// An earlier version dropped events without counting them: a job's first one was its acceptance, under number 1.
+void CountDroppedEvents(Job& job) {
+  const bool cut = !job.history.durable().empty() && job.history.durable().front()->sequence() > 1;
+  if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
+}
+
 // Reports keep their sequences, so that they stay before what was told after them.
 absl::Status LoadReports(const std::string& key, const std::string& value, State& state) {
   std::vector<absl::string_view> parts = absl::StrSplit(key, '/');
@@ -119,6 +125,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
     job.avoid_until[HostName(avoided.host())] = now + kAvoidLeast;
   }
   state.durable_bytes += job.history.durable_bytes();
+  CountDroppedEvents(job);
   job.longest_s = job.record.longest_s();
   job.head().set_unreachable(false);  // as far as this coordinator knows
   if (at == v1::JOB_STATE_QUEUED) state.queue.insert(job.record.submit_index());

@@ -18,8 +18,10 @@ namespace {
 constexpr size_t kWatchBatch = 256;
 // Sequences are reserved in blocks: one write for so many events, and none is ever told twice over a restart.
 constexpr uint64_t kSequenceBlock = 4'096;
-// Finished jobs keep their last events only, but the newest of them keep all: somebody may still be reading.
-constexpr size_t kFinishedWithHistory = 8;
+// Of finished jobs only the newest keep their steps and evaluations: somebody may still be reading.
+constexpr size_t kFinishedWithReports = 8;
+// Where all jobs' events are too many, some more than needed go, so that it is not done for each new one.
+constexpr size_t kEventBytesGoal = limits::kDurableEventBytes / 16 * 15;
 
 // A durable event is bounded: what daemons and people wrote is cut.
 void CutTexts(v1::Event& event) {
@@ -99,27 +101,29 @@ void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
     // One of this very turn was never written.
     if (changes.events.erase(sequence) == 0) changes.dropped_events.push_back(sequence);
   }
+  job.record.set_events_dropped(job.record.events_dropped() + sequences.size());
+  Save(job);
   Emit(EventsDropped{"durable", sequences.size()});
 }
 
-// All jobs' events together have a limit: the oldest finished jobs give up theirs first, then the job that tells.
+void Turn::ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what) {
+  if (state.durable_bytes <= goal) return;
+  const size_t before = job.history.durable_bytes();
+  std::vector<uint64_t> dropped = job.history.Shrink(state.durable_bytes - goal, least, what);
+  state.durable_bytes -= before - job.history.durable_bytes();
+  DropEvents(job, dropped);
+}
+
+// All jobs' events together have a limit. What repeats itself goes first, then what else the finished jobs have but
+// their newest, the oldest jobs first; where that is not enough, the job that tells gives up its own.
 void Turn::BoundEvents(Job& job) {
-  for (auto id = state.finished.begin(); state.durable_bytes > limits::kDurableEventBytes; ++id) {
-    Job& victim = id == state.finished.end() ? job : state.jobs.at(*id);
-    size_t bytes = victim.history.durable_bytes();
-    std::vector<uint64_t> dropped;
-    if (id != state.finished.end()) {
-      dropped = victim.history.KeepNewest(1);
-    } else {
-      size_t excess = state.durable_bytes - limits::kDurableEventBytes;
-      while (victim.history.durable().size() > 1 && bytes - victim.history.durable_bytes() < excess) {
-        dropped.push_back(victim.history.DropOldest());
-      }
+  if (state.durable_bytes <= limits::kDurableEventBytes) return;
+  for (auto what : {History::Dropped::kRepetitive, History::Dropped::kAny}) {
+    for (const JobId& id : state.finished) {
+      ShrinkEvents(state.jobs.at(id), kEventBytesGoal, limits::kDurableEventsOfFinished, what);
     }
-    state.durable_bytes -= bytes - victim.history.durable_bytes();
-    DropEvents(victim, dropped);
-    if (id == state.finished.end()) return;
   }
+  ShrinkEvents(job, limits::kDurableEventBytes, /*least=*/1, History::Dropped::kAny);
 }
 
 void Turn::KeepReports(Job& job) {
@@ -144,11 +148,7 @@ void Turn::KeepReports(Job& job) {
   }
 }
 
-void Turn::ForgetHistory(Job& job) {
-  size_t bytes = job.history.durable_bytes();
-  std::vector<uint64_t> dropped = job.history.KeepNewest(limits::kDurableEventsOfFinished);
-  state.durable_bytes -= bytes - job.history.durable_bytes();
-  DropEvents(job, dropped);
+void Turn::ForgetReports(Job& job) {
   job.history.DropReports();
   JobChanges& changes = changes_[job.id];
   changes.dropped_report_parts.insert(changes.dropped_report_parts.end(), job.kept_parts.begin(), job.kept_parts.end());
@@ -268,9 +268,8 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   StopLooking(*this, job);
   EndLogsOfJob(*this, job);
   state.finished.push_back(job.id);
-  if (state.finished.size() > kFinishedWithHistory) {
-    Job& older = state.jobs.at(state.finished[state.finished.size() - 1 - kFinishedWithHistory]);
-    ForgetHistory(older);
+  if (state.finished.size() > kFinishedWithReports) {
+    ForgetReports(state.jobs.at(state.finished[state.finished.size() - 1 - kFinishedWithReports]));
   }
   ScheduleAll();
 }

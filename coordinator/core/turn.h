@@ -42,6 +42,7 @@ class Turn {
   void SaveTold(const Job& job) { changes_[job.id].told = true; }
   void Save(const Host& host) { hosts_to_save_.insert(host.name); }
   void Delete(std::string key) { deletes_.push_back(std::move(key)); }
+  void Put(Record record) { cluster_records_.push_back(std::move(record)); }
 
   // This host's desired state has changed.
   void Push(const HostName& host) { hosts_to_push_.insert(host); }
@@ -58,7 +59,7 @@ class Turn {
   void Notice(Job& job, absl::string_view level, std::string text);
   // A decision that was made about the job, by which rule, and in words on what facts: a notice that `why` shows. Also
   // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, network, disk, adoption,
-  // operator.
+  // checkpoint, resume, operator.
   void Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text);
   // The same about a host (empty: the cluster as a whole), as a durable event of the cluster. `rule` may be empty.
   void DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text);
@@ -66,8 +67,8 @@ class Turn {
   void TellReport(Job& job, v1::Event event, bool is_new);
   // The newest step and evaluation reports go to the store: nobody will tell them again.
   void KeepReports(Job& job);
-  // Of a finished job that is not among the newest: keeps its last events, no reports.
-  void ForgetHistory(Job& job);
+  // Of a finished job that is not among the newest: nobody reads its steps and evaluations any more.
+  void ForgetReports(Job& job);
   // Makes sure that no coordinator after this one uses the job's sequences again.
   void ReserveSequences(Job& job);
   // Moves the job by the lifecycle's table, with the reason an operator should see.
@@ -86,6 +87,7 @@ class Turn {
   void TellState(Job& job, bool durable);
   void TellCluster(v1::Event event);
   void DropEvents(Job& job, const std::vector<uint64_t>& sequences);
+  void ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what);
   void BoundEvents(Job& job);
   void FeedWatchers();
   void SendDesired();

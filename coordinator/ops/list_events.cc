@@ -49,9 +49,12 @@ std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& even
                           [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
 }
 
-absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, const v1::ListEventsRequest& request) {
+absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64_t dropped,
+                                                  const v1::ListEventsRequest& request) {
   const auto& events = history.durable();
   v1::ListEventsResponse response;
+  // Who asks for what follows an event that it has seen was told of those before it.
+  if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
   if (events.empty()) return response;
   Span span{.after = request.after_sequence(), .last = events.back()->sequence()};
   if (!request.page_token().empty()) {
@@ -81,6 +84,8 @@ absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, const 
 void Run(Turn& turn, ListEvents& event) {
   const v1::ListEventsRequest& request = event.request;
   const History* history = &turn.state.cluster;
+  // The cluster's events are numbered without a gap.
+  uint64_t dropped = turn.state.cluster_sequence - std::min(turn.state.cluster_sequence, history->durable().size());
   if (!request.job_id().empty()) {
     auto it = turn.state.jobs.find(JobId(request.job_id()));
     if (it == turn.state.jobs.end()) {
@@ -88,8 +93,9 @@ void Run(Turn& turn, ListEvents& event) {
       return;
     }
     history = &it->second.history;
+    dropped = it->second.record.events_dropped();
   }
-  absl::StatusOr<v1::ListEventsResponse> response = TakeNewest(*history, request);
+  absl::StatusOr<v1::ListEventsResponse> response = TakeNewest(*history, dropped, request);
   if (!response.ok()) return turn.Emit(Reply{event.call, response.status(), {}});
   turn.Emit(Reply{event.call, absl::OkStatus(), *std::move(response)});
 }

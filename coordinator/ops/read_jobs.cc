@@ -55,6 +55,7 @@ v1::Job MakeHead(const Job& job) {
   head.set_last_step(std::max(head.last_step(), job.told.step()));
   head.set_last_loss(job.told.loss());
   head.set_unconfirmed(!job.unconfirmed.empty());
+  head.set_events_dropped(job.record.events_dropped());
   return head;
 }
 

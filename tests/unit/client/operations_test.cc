@@ -136,6 +136,23 @@ TEST(Why, SaysThatNothingDisturbedAJob_OnlyWhereNothingDid) {
   EXPECT_THAT(WhyText(SomeJob(), calm, options), Not(HasSubstr("nothing disturbed"))) << "it was restarted";
 }
 
+TEST(Why, NeverClaimsThatNothingHappened_WhereEventsAreNoLongerKept) {
+  v1::Job job = SomeJob();
+  job.set_restarts(0);
+  job.set_events_dropped(12);
+  v1::ListEventsResponse calm;
+  *calm.add_events() = StateEvent(1, v1::JOB_STATE_QUEUED, "accepted");
+  const EventTextOptions options{.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false};
+
+  EXPECT_THAT(WhyText(job, calm, options), Not(HasSubstr("nothing disturbed")));
+  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("12 older events are no longer kept"));
+  auto json = nlohmann::json::parse(WhyJson(job, calm));
+  EXPECT_EQ(json["events_dropped"], 12);
+  EXPECT_TRUE(json["disturbed"].is_null());
+  job.set_restarts(1);
+  EXPECT_EQ(nlohmann::json::parse(WhyJson(job, calm))["disturbed"], true);
+}
+
 TEST(Why, JsonIsOneObjectWithTheChain) {
   auto json = nlohmann::json::parse(WhyJson(SomeJob(), Chain()));
 

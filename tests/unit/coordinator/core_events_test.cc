@@ -142,8 +142,9 @@ TEST(CoreEvents, TheEndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMom
   one.host.remembers = true;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 8);
+  one.host.Save(Key(kJob, 1, 0), 10);
   uint64_t before = one.harness.acks[one.host.session];
-  one.host.Finish(Key(kJob, 1, 0), 10);
+  one.host.FinishOnly(Key(kJob, 1, 0), 10);
   EXPECT_EQ(one.harness.acks[one.host.session], before) << "steps 9 and 10 are nowhere but with the daemon";
 
   one.host.Report(Key(kJob, 1, 0), 9, 10);
@@ -198,56 +199,8 @@ TEST(CoreEvents, ClusterEvents_TellOfHostsAndStates_AndOutliveTheCoordinator) {
   one.harness.Restart();
   v1::ListEventsResponse after = ListEventsOf(one.harness, "");
   ASSERT_EQ(after.events_size(), before.events_size() + 1);
-  EXPECT_THAT(TextsOf(after).back(), HasSubstr("started with 1 jobs"));
+  EXPECT_THAT(TextsOf(after).back(), HasSubstr("started with 1 job,"));
   EXPECT_EQ(TextsOf(ListEventsOf(one.harness, "", before.events().rbegin()->sequence())).size(), 1u);
-}
-
-TEST(CoreEvents, AThousandAJob_TheFirstHundredStay_AndTheStoreDoesNotGrow) {
-  OneHost one;
-  BringToRunning(one.harness, one.host, kJob);
-  std::string first = one.harness.WatchFrom(kJob, 0).front()->SerializeAsString();
-  for (uint64_t i = 0; i < 1'500; ++i) {
-    v1::Fact fact;
-    fact.mutable_save_failed()->set_step(i);
-    fact.mutable_save_failed()->set_message(std::string(10'000, 'x'));
-    one.host.Tell(Key(kJob, 1, 0), fact);
-  }
-
-  size_t stored = 0;
-  for (const auto& [key, value] : one.harness.records) {
-    if (key.starts_with(absl::StrCat("event/", kJob, "/"))) {
-      ++stored;
-      EXPECT_LT(value.size(), limits::kDurableTextBytes + 200);
-    }
-  }
-  EXPECT_EQ(stored, limits::kDurableEvents);
-  EXPECT_GT(one.harness.events_dropped["durable"], 400u);
-  EXPECT_EQ(one.harness.WatchFrom(kJob, 0).front()->SerializeAsString(), first);
-}
-
-TEST(CoreEvents, AnOldFinishedJob_KeepsItsLastEvents_AndNoReports) {
-  OneHost one(1);
-  BringToRunning(one.harness, one.host, kJob);
-  one.host.Report(Key(kJob, 1, 0), 1, 10);
-  for (uint64_t i = 0; i < 30; ++i) {
-    v1::Fact fact;
-    fact.mutable_save_failed()->set_step(i);
-    one.host.Tell(Key(kJob, 1, 0), fact);
-  }
-  one.host.Finish(Key(kJob, 1, 0), 10);
-  for (int i = 0; i < 10; ++i) {
-    std::string id = absl::StrCat("job0000020", i);
-    one.harness.Submit(MakeSpec(4), id);
-    one.harness.Cancel(id);
-  }
-
-  size_t events = 0;
-  for (const auto& [key, value] : one.harness.records) {
-    events += key.starts_with(absl::StrCat("event/", kJob, "/")) ? 1 : 0;
-    EXPECT_FALSE(key.starts_with(absl::StrCat("reports/", kJob, "/"))) << key;
-  }
-  EXPECT_EQ(events, limits::kDurableEventsOfFinished);
-  EXPECT_EQ(one.harness.WatchFrom(kJob, 0).back()->state().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
 TEST(CoreEvents, AForgottenJob_LeavesNothingInTheStore) {

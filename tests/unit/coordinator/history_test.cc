@@ -24,6 +24,12 @@ EventPtr NoticeOf(uint64_t sequence) {
   return event;
 }
 
+EventPtr WarningOf(uint64_t sequence) {
+  auto event = std::make_shared<v1::Event>(*NoticeOf(sequence));
+  event->mutable_notice()->set_level("warning");
+  return event;
+}
+
 EventPtr StepOf(uint64_t sequence, uint64_t step) {
   auto event = std::make_shared<v1::Event>();
   event->set_sequence(sequence);
@@ -78,11 +84,26 @@ TEST(History, OverItsLimit_KeepsTheFirstAndTheNewest) {
   size_t bytes = 0;
   for (const EventPtr& event : history.durable()) bytes += event->ByteSizeLong();
   EXPECT_EQ(history.durable_bytes(), bytes);
-  EXPECT_THAT(history.KeepNewest(1), ElementsAre(1, 2, 6, 7));
+  EXPECT_THAT(history.Shrink(bytes, 1, History::Dropped::kAny), ElementsAre(6, 7, 1, 2)) << "the first ones last";
 
   size_t reports_gone = 0;
   for (uint64_t step = 1; step <= 5; ++step) reports_gone += history.AddReport(StepOf(10 + step, step));
   EXPECT_EQ(reports_gone, 2u);
+}
+
+TEST(History, WhatRepeatsItself_GoesBeforeDecisions) {
+  History history({.durable = 4, .first = 1, .reports = 3});
+  auto saved = std::make_shared<v1::Event>();
+  saved->set_sequence(4);
+  saved->mutable_checkpoint()->set_step(10);
+  history.AddDurable(WarningOf(1));
+  history.AddDurable(WarningOf(2));
+  history.AddDurable(WarningOf(3));
+  history.AddDurable(std::move(saved));
+
+  EXPECT_THAT(history.AddDurable(WarningOf(5)), ElementsAre(4));
+  EXPECT_THAT(history.Shrink(1, 0, History::Dropped::kRepetitive), IsEmpty());
+  EXPECT_THAT(history.AddDurable(WarningOf(6)), ElementsAre(2)) << "nothing repeats itself: the oldest but the first";
 }
 
 TEST(History, CutText_NeverSplitsACharacter) {

@@ -1,0 +1,125 @@
+// How many events are kept of a job and of the cluster, what goes first, and that what went is counted.
+#include <gmock/gmock.h>
+
+#include "coordinator/core/records.h"
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+
+struct OneHost {
+  explicit OneHost(uint32_t ranks = 2) : host(harness, "w1", ranks, 11) {
+    host.Attach();
+    harness.Submit(MakeSpec(ranks), kJob);
+  }
+  void RestartCoordinator() {
+    host.Vanish();
+    harness.Restart();
+  }
+
+  Harness harness;
+  FakeHost host;
+};
+
+v1::ListEventsResponse ListEventsOf(Harness& harness, const std::string& job, uint64_t after = 0, uint32_t limit = 0) {
+  static uint64_t calls = 50'000;
+  ListEvents list{CallId(++calls), {}};
+  list.request.set_job_id(job);
+  list.request.set_after_sequence(after);
+  list.request.set_limit(limit);
+  harness.Handle(list);
+  const Reply& reply = harness.replies[list.call];
+  return reply.status.ok() ? std::get<v1::ListEventsResponse>(reply.response) : v1::ListEventsResponse();
+}
+
+std::vector<std::string> TextsOf(const v1::ListEventsResponse& response) {
+  std::vector<std::string> texts;
+  for (const v1::Event& event : response.events()) {
+    texts.push_back(event.has_notice() ? event.notice().text() : event.ShortDebugString());
+  }
+  return texts;
+}
+
+TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndWhatGoesIsCounted) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  std::string first = one.harness.WatchFrom(kJob, 0).front()->SerializeAsString();
+  constexpr uint64_t kTold = limits::kDurableEvents + 500;
+  for (uint64_t i = 0; i < kTold; ++i) {
+    v1::Fact fact;
+    fact.mutable_save_failed()->set_step(1 + i % 9);
+    fact.mutable_save_failed()->set_message(std::string(10'000, 'x'));
+    one.host.Tell(Key(kJob, 1, 0), fact);
+  }
+
+  size_t stored = 0;
+  for (const auto& [key, value] : one.harness.records) {
+    if (key.starts_with(absl::StrCat("event/", kJob, "/"))) {
+      ++stored;
+      EXPECT_LT(value.size(), limits::kDurableTextBytes + 200);
+    }
+  }
+  EXPECT_EQ(stored, limits::kDurableEvents);
+  EXPECT_GT(one.harness.events_dropped["durable"], 400u);
+  EXPECT_EQ(one.harness.WatchFrom(kJob, 0).front()->SerializeAsString(), first);
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"]);
+  EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped["durable"]);
+  one.RestartCoordinator();
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"]) << "the next one knows";
+}
+
+// Eight later jobs once left 16 of its events: the kill and the restart were gone, and `why` said that nothing was.
+TEST(CoreKeptEvents, AnOldFinishedJob_KeepsAllOfItsEvents_ButNoReports) {
+  OneHost one(1);
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Kill(Key(kJob, 1, 0), 9);
+  one.host.Apply();
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 2, 0), 1, 10);
+  for (uint64_t i = 1; i < 30; ++i) one.host.SaveFails(Key(kJob, 2, 0), i % 9 + 1);
+  one.host.Finish(Key(kJob, 2, 0), 10);
+  const auto before = ListEventsOf(one.harness, kJob);
+  for (int i = 0; i < 12; ++i) {
+    std::string id = absl::StrCat("job0000020", i);
+    one.harness.Submit(MakeSpec(4), id);
+    one.harness.Cancel(id);
+  }
+
+  EXPECT_EQ(TextsOf(ListEventsOf(one.harness, kJob)), TextsOf(before));
+  EXPECT_THAT(TextsOf(before), Contains(HasSubstr("was killed by signal 9")));
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), 0u);
+  for (const auto& [key, value] : one.harness.records) {
+    EXPECT_FALSE(key.starts_with(absl::StrCat("reports/", kJob, "/"))) << key;
+  }
+}
+
+TEST(CoreKeptEvents, WhatAnEarlierVersionDropped_WithoutCounting_IsKnownToBeGone) {
+  OneHost one;
+  one.harness.Cancel(kJob);
+  one.host.Apply(false);
+  one.harness.records.erase(EventKey(JobId(kJob), 1));
+
+  one.RestartCoordinator();
+
+  EXPECT_GT(one.harness.Get(kJob).events_dropped(), 0u);
+}
+
+TEST(CoreKeptEvents, WhatIsDroppedOfTheCluster_IsCounted) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  EXPECT_EQ(ListEventsOf(harness, "").dropped(), 0u);
+  for (size_t i = 0; i < limits::kClusterEvents; ++i) {
+    harness.Handle(HostDraining{host.session, i % 2 == 0});
+  }
+  EXPECT_EQ(ListEventsOf(harness, "").dropped(), harness.events_dropped["cluster"]);
+  EXPECT_GT(harness.events_dropped["cluster"], 0u);
+}
+
+}  // namespace
+}  // namespace trainyard
