@@ -71,6 +71,9 @@ absl::Status CheckPromises(const Job& job) {
       return Broken(job, "succeeded with a rank that did not finish");
     }
   }
+  if (at == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), job.record.restored_step())) {
+    return Broken(job, "succeeded, and no checkpoint of its last step is recorded");
+  }
   if (at == v1::JOB_STATE_RUNNING && !job.store.sealed) return Broken(job, "runs with an open store");
   if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.store.sealed) {
     return Broken(job, "forms with a sealed store");

@@ -42,6 +42,11 @@ bool AllFinished(const Job& job) {
   });
 }
 
+// "all 2 ranks are ready", "the rank is ready".
+std::string AllOf(uint64_t count, absl::string_view one, absl::string_view many) {
+  return count == 1 ? absl::StrCat("the ", one) : absl::StrCat("all ", count, " ", many);
+}
+
 // Whether rank 0 made steps whose reports have not come yet.
 bool ReportsMissing(const Job& job) {
   const v1::RankRecord& first = job.ranks.front().record;
@@ -59,9 +64,9 @@ void AdvanceForming(Turn& turn, Job& job) {
   CloseStore(job);
   job.progress_at = turn.now;
   for (const auto& [host, ranks] : job.ranks_on) StopAvoiding(turn, job, host);
-  turn.Move(
-      job, LifecycleEvent::kAllReady,
-      absl::StrCat("all ", job.ranks.size(), " ranks are ready; first step ", job.ranks.front().record.first_step()));
+  turn.Move(job, LifecycleEvent::kAllReady,
+            absl::StrCat(AllOf(job.ranks.size(), "rank is ready", "ranks are ready"), "; first step ",
+                         job.ranks.front().record.first_step()));
   turn.PushAll(job);
 }
 
@@ -76,9 +81,28 @@ void TellUnnamed(Turn& turn, Job& job) {
                            "(--resume) gives it the name"));
 }
 
+// All ranks say that they have made all steps, and nothing recorded holds the last one: facts come in order, so the
+// save that was to come first was not made. It may lie there complete, without its name; the next group gives it that,
+// or makes the steps since the newest checkpoint again.
+void FailUnsaved(Turn& turn, Job& job) {
+  if (job.record.has_failure()) return;
+  const Rank& first = job.ranks.front();
+  const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
+  const bool unnamed = granted != nullptr && granted->step() >= job.head().spec().train().steps();
+  FailGeneration(turn, job,
+                 MakeRankFailure(v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
+                                 unnamed ? "left before its last checkpoint, which is complete, had its name"
+                                         : "left after the last step, and no checkpoint of that step is recorded"));
+}
+
 // Returns whether the job is done.
 bool AdvanceDone(Turn& turn, Job& job) {
-  if (job.ranks.empty() || !AllDone(job)) return false;
+  if (job.ranks.empty() || !AllDone(job) || job.record.failure().kind() == v1::FailureRecord::KIND_UNSAVED)
+    return false;
+  if (!LastStepIsSaved(job.head(), job.record.restored_step())) {
+    FailUnsaved(turn, job);
+    return false;
+  }
   if (ReportsMissing(job)) {
     if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
     if (turn.now < job.reports_until) return true;
@@ -89,7 +113,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
   TellUnnamed(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone,
             job.head().spec().has_probe() ? std::string("every rank has told what it measured")
-                                          : absl::StrCat("all ", job.head().spec().train().steps(), " steps are made"));
+                                          : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
   return true;
 }
 

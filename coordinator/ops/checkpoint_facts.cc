@@ -17,6 +17,8 @@ namespace {
 
 // With checkpoint.keep 0 every one is kept on disk; the record names the newest of them.
 constexpr int kCheckpointsRecorded = 1'000;
+// Keys that a resumed job changed; its trainers' log has all.
+constexpr int kChangesTold = 32;
 
 void EraseFrom(v1::Job& head, int first) {
   head.mutable_checkpoints()->DeleteSubrange(first, head.checkpoints_size() - first);
@@ -101,6 +103,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
                 absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
     return;
   }
+  const bool retried = LastSaveIsRetried(job);
   ForgetWords(head.generation(), saved.step(), words);
   AnswerWish(job, saved.step());
   // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
@@ -124,6 +127,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Event event;
   *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);
   turn.Tell(job, std::move(event));
+  if (retried) TellLastSaveMade(turn, job);
 }
 
 // Nothing of it is left: no generation is to look for it.
@@ -142,6 +146,8 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
     return;
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
+  if (failed.will_retry()) return TellLastSaveFailed(turn, job, rank, failed);
+  const bool last = failed.step() >= job.head().spec().train().steps();
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", CutText(failed.message(), 1024)));
   v1::Event event;
@@ -150,7 +156,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   event.mutable_notice()->set_failed_save_step(failed.step());
   event.mutable_notice()->set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(),
                                                 " could not save step ", failed.step(), ": ",
-                                                CutText(failed.message(), 4096), "; training goes on"));
+                                                CutText(failed.message(), 4096), last ? "" : "; training goes on"));
   turn.Tell(job, std::move(event));
   // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
   bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.stop &&
@@ -199,6 +205,32 @@ void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
                            " did not arrive: the group that made them was lost"));
 }
 
+// What in the job's file is not as it was when the checkpoint was made, and may differ.
+void TellChanges(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  for (int i = 0; i < std::min(restored.changes_size(), kChangesTold); ++i) {
+    const v1::ResolvedKey& change = restored.changes(i);
+    const std::string text =
+        CutText(absl::StrCat("goes on from step ", restored.step(), " with another ", change.key(), ": ",
+                             change.value(), change.reason().empty() ? "" : "; ", change.reason()),
+                limits::kDurableTextBytes);
+    if (!WasTold(job, "resume", text)) turn.Decide(job, "resume", "warning", text);
+  }
+}
+
+// What a group went on from is a checkpoint of this job from then on, whoever wrote it.
+void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  const v1::Job& head = job.head();
+  const int at = FirstAt(head, restored.step());
+  if (at < head.checkpoints_size() || restored.path().empty()) return;
+  if (restored.path().size() > limits::kPathBytes || restored.manifest_hash().size() > kManifestHashBytes) return;
+  v1::CheckpointInfo info;
+  info.set_step(restored.step());
+  info.set_path(restored.path());
+  info.set_manifest_hash(restored.manifest_hash());
+  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
+  Record(turn, job, info);
+}
+
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   TellUntold(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
@@ -217,7 +249,9 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   } else {
     turn.Notice(job, "info", absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }
+  TellChanges(turn, job, restored);
   SettleWords(turn, job, &restored);
+  RecordRestored(turn, job, restored);
 }
 
 }  // namespace

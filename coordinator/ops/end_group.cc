@@ -42,7 +42,11 @@ void KillAfterCause(Turn& turn, Job& job) {
 // A group that was being ended as asked has failed on its way.
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
-  if (IsForGood(failure.kind()) && !job.record.cancelled()) {
+  // One that is to go on later makes its last steps once more then.
+  const bool goes_on =
+      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
+  const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && goes_on;
+  if (IsForGood(failure.kind()) && !remakes && !job.record.cancelled()) {
     job.record.clear_ending();
     turn.Decide(job, "give_up", "error", failure.text());
     turn.SetReason(job, failure.text());

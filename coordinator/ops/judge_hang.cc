@@ -126,9 +126,14 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   FailGeneration(turn, job, failure);
 }
 
+// For how long nothing may move while the last save is tried again: the longest pause and a save.
+absl::Duration LastSavePatience(const Job& job) {
+  return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
+}
+
 void JudgeJobHang(Turn& turn, Job& job) {
   HangWatch& watch = job.hang;
-  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired) {
+  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired || job.held_at != 0) {
     watch.generation = 0;
     watch.stalled = false;
     watch.suspects.clear();
@@ -141,7 +146,10 @@ void JudgeJobHang(Turn& turn, Job& job) {
   }
   // What all have to say is not known before every host is back.
   if (!job.unconfirmed.empty()) return RestartStallTimer(turn, job);
-  if (turn.now - std::max(watch.progress_at, watch.since) < kHangExamineAfter) return EndStall(turn, job);
+  const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
+  if (still < kHangExamineAfter) return EndStall(turn, job);
+  // Between two tries the ranks wait, and a sick disk is slow; what they hold is nowhere else.
+  if (still < LastSavePatience(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
   CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
 }
 

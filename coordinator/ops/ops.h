@@ -146,6 +146,13 @@ v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word);
 // end_group.cc: a rank has ended; also for ends that nobody could tell.
 void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit);
 
+// last_save.cc: the save of the job's last step failed, and the ranks of this generation try it again.
+bool LastSaveIsRetried(const Job& job);
+void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed);
+void TellLastSaveMade(Turn& turn, Job& job);
+// Whether the job's history has this notice, of its present generation.
+bool WasTold(const Job& job, absl::string_view rule, absl::string_view text);
+
 // host_facts.cc: the end of a rank 0 is acknowledged once its newest reports are here, or too late.
 void ReleaseHeldAck(Turn& turn, Host& host, const Job& job);
 void ReleaseHeldAcks(Turn& turn);

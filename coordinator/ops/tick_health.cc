@@ -113,7 +113,10 @@ void EndLeavers(Turn& turn, Job& job) {
 
 // A stop waits for an evaluation or a save that is under way or is given its name, within drop_by.
 bool MayStillStop(const Turn& turn, const Job& job) {
-  if (!job.stop || turn.now >= job.drop_by) return false;
+  if (!job.stop) return false;
+  // A stop that is not to lose anything waits until the ranks give up saving, which they do by themselves.
+  if (!job.record.cancelled() && LastSaveIsRetried(job)) return true;
+  if (turn.now >= job.drop_by) return false;
   return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     bool busy = rank.phase == "save" || rank.phase == "evaluate" || rank.phase == "leaving";
     return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;

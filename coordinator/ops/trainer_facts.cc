@@ -2,6 +2,7 @@
 // Each may be told twice (a daemon that lost its stream, a trainer that lost its daemon); the second time changes
 // nothing.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/recovery.h"
+#include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
@@ -70,6 +72,22 @@ void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& r
           : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
 }
 
+// All steps are made, or it stopped as asked. Where the last step could not be saved the job has not succeeded.
+void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
+  rank.record.set_finished(true);
+  rank.record.set_stopped(finished.stopped());
+  rank.record.set_finished_step(finished.step());
+  rank.last_step = std::max(rank.last_step, finished.step());
+  if (finished.unsaved().empty()) return;
+  const std::optional<uint64_t> kept = NewestKeptStep(job.head(), job.record.grants());
+  FailGeneration(turn, job,
+                 FailureOf(rank, v1::FailureRecord::KIND_UNSAVED,
+                           absl::StrCat("could not save step ", finished.step(),
+                                        ", the last one: ", CutText(finished.unsaved(), 1024), "; ",
+                                        kept.has_value() ? absl::StrCat("the newest checkpoint is of step ", *kept)
+                                                         : std::string("there is no checkpoint"))));
+}
+
 // Once a rank: what it measured is told to watchers, and the doctor judges it.
 void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
   const bool told = std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
@@ -99,10 +117,7 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
       Ready(turn, job, rank, fact.ready());
       break;
     case v1::Fact::kFinished:
-      rank.record.set_finished(true);
-      rank.record.set_stopped(fact.finished().stopped());
-      rank.record.set_finished_step(fact.finished().step());
-      rank.last_step = std::max(rank.last_step, fact.finished().step());
+      Finished(turn, job, rank, fact.finished());
       break;
     case v1::Fact::kRefused:
       Refused(turn, job, rank, fact.refused());

@@ -102,7 +102,9 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
 
 bool IsPaidByTheJob(Failure::Kind kind) { return kind != Failure::KIND_CHECKPOINT && kind != Failure::KIND_NO_ROOM; }
 
-bool IsForGood(Failure::Kind kind) { return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST; }
+bool IsForGood(Failure::Kind kind) {
+  return kind == Failure::KIND_REFUSED || kind == Failure::KIND_DIGEST || kind == Failure::KIND_UNSAVED;
+}
 
 bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && kind != Failure::KIND_COLLECTIVE; }
 
@@ -138,6 +140,8 @@ absl::string_view FailureKindName(Failure::Kind kind) {
       return "hang";
     case Failure::KIND_CHECKPOINT:
       return "checkpoint";
+    case Failure::KIND_UNSAVED:
+      return "unsaved";
     case Failure::KIND_NO_ROOM:
       return "no_room";
     default:
@@ -163,10 +167,13 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
   }
   const bool is_paid = IsPaidByTheJob(failure.kind());
   if (is_paid && facts.restarts >= facts.max_restarts) {
+    const std::string used = facts.max_restarts == 0 ? "no restart is allowed"
+                             : facts.max_restarts == 1
+                                 ? "the one restart is used up"
+                                 : absl::StrCat("all ", facts.max_restarts, " restarts are used up");
     return {.restart = false,
             .delay = absl::ZeroDuration(),
-            .reason = absl::StrCat(failure.text(), "; all ", facts.max_restarts,
-                                   " restarts are used up (recovery.max_restarts)")};
+            .reason = absl::StrCat(failure.text(), "; ", used, " (recovery.max_restarts)")};
   }
   absl::Duration delay = absl::ZeroDuration();
   if (facts.failures_without_progress > 0) {

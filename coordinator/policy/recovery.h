@@ -46,7 +46,8 @@ bool HasOwnCause(v1::FailureRecord::Kind kind);
 // Whether restarting after such a failure takes one of the job's restarts. That a host lacks the checkpoint, or has no
 // room for now (its disk is full, its state folder is gone), is nothing that the job could have done better.
 bool IsPaidByTheJob(v1::FailureRecord::Kind kind);
-// Starting again is no use, wherever: the job cannot work as it is written.
+// Starting again is no use, wherever: the job cannot work as it is written, or it has made all steps and given up
+// saving the last one.
 bool IsForGood(v1::FailureRecord::Kind kind);
 // "signal": a label of metrics and reports.
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);

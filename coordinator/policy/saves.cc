@@ -105,4 +105,10 @@ std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointWord
   return step;
 }
 
+bool LastStepIsSaved(const v1::Job& head, uint64_t restored_step) {
+  if (head.spec().has_probe()) return true;
+  const uint64_t recorded = head.checkpoints().empty() ? 0 : head.checkpoints().rbegin()->step();
+  return std::max(recorded, restored_step) >= head.spec().train().steps();
+}
+
 }  // namespace trainyard

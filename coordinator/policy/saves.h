@@ -40,4 +40,8 @@ const v1::CheckpointGrant* NewestGranted(const CheckpointWords& words);
 // The newest step that a group would go on from, as far as is known: of what is recorded, or granted.
 std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointWords& words);
 
+// Whether what the job's last step made is held by a checkpoint that is recorded, or that the newest group went on
+// from. Always so for a probe, which saves nothing.
+bool LastStepIsSaved(const v1::Job& head, uint64_t restored_step);
+
 }  // namespace trainyard

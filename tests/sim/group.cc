@@ -14,6 +14,11 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtParts = absl::Milliseconds(50);
 // The rest of a step is communication.
 constexpr double kComputeShare = 0.8;
+// Between tries of the last save, doubling; and for how long there are tries.
+constexpr absl::Duration kLastPauseMin = absl::Seconds(1);
+constexpr absl::Duration kLastPauseMax = absl::Seconds(30);
+constexpr absl::Duration kLastSaveRetry = absl::Minutes(10);
+constexpr char kUnsaved[] = "No space left on device";
 // What TCP sends again comes through within this, or the hosts are cut from each other.
 constexpr absl::Duration kMostDataDelay = absl::Milliseconds(2'500);
 
@@ -120,7 +125,7 @@ void Group::AfterStep() {
   const bool last = step_ >= plan_.steps;
   const bool stopped = (First()->stop_asked() || leave_) && !last;
   const bool due = plan_.save_every > 0 && step_ % plan_.save_every == 0;
-  if ((last || stopped) && plan_.save_every > 0) {
+  if (last || (stopped && plan_.save_every > 0)) {
     for (auto& [rank, trainer] : trainers_) trainer->SetPhase("save");
     return SaveThen(stopped, /*begun=*/false);
   }
@@ -157,11 +162,17 @@ void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
 
 // All wait for the parts of the last save, behind those of one that is under way; rank 0 alone for its name.
 void Group::SaveThen(bool stopped, bool begun) {
-  if (over_ || world_.judge.violation().has_value()) return;
-  if (saving_ == 0 && !AnyFrozen()) {
-    // What could not be saved keeps nobody from the end, and all from a stop that is not to lose it.
+  if (over_ || world_.judge.violation().has_value() || First() == nullptr) return;
+  if (!stopped && world_.mutation == Mutation::kClaimSaved) {
+    First()->ClaimSaved(step_);
+    return EndAll(stopped);
+  }
+  const bool assembled = begun && (part_failed_ || stopped || First()->assembled(step_));
+  if (saving_ == 0 && !AnyFrozen() && (assembled || !begun)) {
+    // Nobody stops, or leaves for good, with a state that could not be saved.
     const bool goes_on = begun && stopped && part_failed_ && First()->TakeBackStop(step_);
     if (goes_on) return StepLater();
+    if (begun && !stopped && LastSaveFailed()) return SaveLastAgain();
     if (begun) return EndAll(stopped);
     BeginSave();
     begun = true;
@@ -169,15 +180,33 @@ void Group::SaveThen(bool stopped, bool begun) {
   world_.engine.After(kLookAtParts, [self = shared_from_this(), stopped, begun] { self->SaveThen(stopped, begun); });
 }
 
-void Group::EndAll(bool stopped) {
+bool Group::LastSaveFailed() { return part_failed_ || First()->abandoned(step_); }
+
+bool Group::WillRetry(uint64_t step) {
+  if (step < plan_.steps || leave_ || First() == nullptr || First()->gives_up()) return false;
+  return world_.engine.now() < last_save_until_;
+}
+
+void Group::SaveLastAgain() {
+  last_save_until_ = std::min(last_save_until_, world_.engine.now() + kLastSaveRetry);
+  if (!WillRetry(step_)) return EndAll(false, kUnsaved);
+  last_pause_ = std::min(kLastPauseMax, std::max(kLastPauseMin, 2 * last_pause_));
+  world_.engine.After(last_pause_, [self = shared_from_this()] {
+    if (self->over_ || self->First() == nullptr) return;
+    self->First()->BeginAgain(self->step_);
+    self->SaveThen(/*stopped=*/false, /*begun=*/false);
+  });
+}
+
+void Group::EndAll(bool stopped, const std::string& unsaved) {
   over_ = true;
   auto trainers = trainers_;
-  const bool saved = plan_.save_every > 0 && step_ >= first_step_;
+  const bool saved = (plan_.save_every > 0 || !stopped) && step_ >= first_step_;
   for (auto& [rank, trainer] : trainers) {
-    if (rank == 0 && saved) {
+    if (rank == 0 && saved && unsaved.empty() && world_.mutation != Mutation::kClaimSaved) {
       trainer->FinishNamed(step_, stopped);
     } else {
-      trainer->Finish(step_, stopped);
+      trainer->Finish(step_, stopped, rank == 0 ? unsaved : "");
     }
   }
 }

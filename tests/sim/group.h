@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 
 #include "tests/sim/judge.h"
 #include "tests/sim/scenario.h"
@@ -33,6 +34,8 @@ class Group : public std::enable_shared_from_this<Group> {
   }
   bool chosen() const { return chosen_; }
   void PartEnded(uint64_t step, uint32_t rank, bool written);
+  // The save of this step is the last one, and is tried again where it fails.
+  bool WillRetry(uint64_t step);
 
   bool Whole() const { return trainers_.size() == ranks_; }
   bool Connected() const;  // every rank reaches every other
@@ -48,7 +51,10 @@ class Group : public std::enable_shared_from_this<Group> {
   void AfterStep();
   void BeginSave();
   void SaveThen(bool stopped, bool begun);
-  void EndAll(bool stopped);
+  // The last save has failed: it is made again while the ranks hold the state.
+  void SaveLastAgain();
+  bool LastSaveFailed();
+  void EndAll(bool stopped, const std::string& unsaved = "");
   void BreakAll();
   bool AnyFrozen() const;
   absl::Duration LossDelay() const;
@@ -69,9 +75,11 @@ class Group : public std::enable_shared_from_this<Group> {
   bool save_noted_ = false;   // one more is to follow
   std::set<uint32_t> parts_;  // that have ended
   bool part_failed_ = false;
-  uint64_t retry_after_ = 0;  // steps between a save that failed and the next; 0: none has
-  uint64_t retry_at_ = 0;     // a step; 0: nothing to make again
-  absl::Duration computes_;   // this step, where no rank is slow
+  uint64_t retry_after_ = 0;   // steps between a save that failed and the next; 0: none has
+  uint64_t retry_at_ = 0;      // a step; 0: nothing to make again
+  absl::Duration last_pause_;  // before the last save is tried again; zero: it has not failed
+  absl::Time last_save_until_ = absl::InfiniteFuture();
+  absl::Duration computes_;  // this step, where no rank is slow
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };

@@ -158,7 +158,16 @@ void Judge::CheckFate(const Job& job) {
           absl::StrCat(job.id.value(), " FAILED after ", job.head().restarts(), " of ",
                        job.head().spec().recovery().max_restarts(), " restarts: ", job.head().reason()));
   }
+  if (now.state == v1::JOB_STATE_SUCCEEDED && before.state != v1::JOB_STATE_SUCCEEDED) CheckSuccess(job);
   before = now;
+}
+
+void Judge::CheckSuccess(const Job& job) {
+  const auto& checkpoints = folder_of(job.id).checkpoints;
+  auto last = checkpoints.find(job.head().spec().train().steps());
+  if (last != checkpoints.end() && last->second.whole) return;
+  Break(invariant::kSaved, absl::StrCat(Name(job), " has SUCCEEDED, and the checkpoint of its last step is ",
+                                        last == checkpoints.end() ? "not there" : "not whole"));
 }
 
 void Judge::CheckJob(const Job& job) {
@@ -169,7 +178,8 @@ void Judge::CheckJob(const Job& job) {
   }
   for (const Rank& rank : job.ranks) CheckRank(job, rank);
   for (const v1::CheckpointInfo& saved : job.head().checkpoints()) {
-    if (saved.manifest_hash() != HashOf(saved.step(), saved.generation())) {
+    // Generation 0: another writer left it, and a group went on from it.
+    if (saved.generation() != 0 && saved.manifest_hash() != HashOf(saved.step(), saved.generation())) {
       Break(invariant::kOneGeneration, absl::StrCat(Name(job), ": checkpoint ", saved.manifest_hash(),
                                                     " is recorded as of generation ", saved.generation()));
     }

@@ -45,10 +45,11 @@ inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // no name, and n
 inline constexpr char kOneContent[] = "one-content-a-step";    // of all that was granted
 inline constexpr char kNoLeak[] = "nothing-is-left-behind";    // of generations before the one that settled last
 inline constexpr char kOneJob[] = "a-folder-has-one-job";      // that trains; no other one's work is taken for its own
-inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce,   kDurable,      kFenced,  kToldOnce,
-                                       kContact,       kProgress,   kReasons,      kBounded, kConsistent,
-                                       kTrueFacts,     kSlots,      kRestartPoint, kOutcome, kGrantsKept,
-                                       kWholeSaves,    kFencedSave, kOneContent,   kNoLeak,  kOneJob};
+inline constexpr char kSaved[] = "success-is-saved";  // whole, with its name, the last step of a job that succeeded
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kToldOnce,   kContact,
+                                       kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
+                                       kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
+                                       kNoLeak,        kOneJob,   kSaved};
 }  // namespace invariant
 
 struct Violation {
@@ -131,12 +132,15 @@ class Judge {
   void CheckDecision(const JobId& job, const v1::Event& event);
   // When anything of a host last came to the coordinator's process; unset: not looked at.
   std::function<absl::Time(const std::string& host)> heard_of;
+  // Where this job saves.
+  std::function<const RunFolder&(const JobId&)> folder_of;
 
  private:
   void CheckJob(const Job& job);
   void CheckRank(const Job& job, const Rank& rank);
   void CheckGivenUp(const TrainerId& id, const v1::RankRecord& record);
   void CheckFate(const Job& job);
+  void CheckSuccess(const Job& job);
 
   struct Fate {
     uint64_t generation = 0;

@@ -37,6 +37,7 @@ constexpr Row kRows[] = {
     {"ignore-failed-write", "only-whole-saves-are-used"},
     {"ignore-lock", "a-folder-has-one-job"},
     {"use-others", "a-folder-has-one-job"},
+    {"claim-saved", "success-is-saved"},
 };
 
 }  // namespace

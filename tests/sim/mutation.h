@@ -33,7 +33,8 @@ enum class Mutation {
   kIgnoreFailedWrite,  // a part that could not be written counts as written
   kIgnoreLock,         // a run folder is taken though another job trains into it
   kUseOthers,          // a job that was to begin anew goes on from what another one left
-  kLast = kUseOthers,
+  kClaimSaved,         // rank 0 says that the last step is saved, and it is not
+  kLast = kClaimSaved,
 };
 
 // "drop-record"

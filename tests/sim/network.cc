@@ -109,6 +109,10 @@ void Network::Beat(const StreamPtr& stream, const v1::Heartbeat& beat) {
     stream->draining = beat.draining();
     world_.coordinator.Post(stream->coordinator_life, HostDraining{stream->session, beat.draining()});
   }
+  if (beat.trouble() != stream->trouble) {
+    stream->trouble = beat.trouble();
+    world_.coordinator.Post(stream->coordinator_life, HostTrouble{stream->session, beat.trouble()});
+  }
   if (beat.applied_revision() == stream->applied_revision) return;
   stream->applied_revision = beat.applied_revision();
   world_.coordinator.Post(stream->coordinator_life, RevisionApplied{stream->session, beat.applied_revision()});

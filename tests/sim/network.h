@@ -30,6 +30,7 @@ struct Stream {
   bool over_at_coordinator = false;
   uint64_t applied_revision = 0;
   bool draining = false;
+  std::string trouble;
 };
 
 class Network {

@@ -64,6 +64,7 @@ void Trainer::TellSaveFailed(uint64_t step, const std::string& message, uint64_t
   fact.mutable_save_failed()->set_step(step);
   fact.mutable_save_failed()->set_message(message);
   fact.mutable_save_failed()->set_stop_request(stop_request);
+  fact.mutable_save_failed()->set_will_retry(stop_request == 0 && group_->WillRetry(step));
   Tell(std::move(fact));
 }
 
@@ -86,8 +87,19 @@ void Trainer::Assembled() {
 }
 
 void Trainer::AbandonSave(uint64_t step) {
-  assembled_ = step;
+  assembled_ = abandoned_ = step;
   world_.storage.Remove(id_.job, writer(), step);
+}
+
+void Trainer::BeginAgain(uint64_t step) {
+  abandoned_ = 0;
+  assembled_ = step - 1;
+}
+
+void Trainer::ClaimSaved(uint64_t step) {
+  waiting_.assign(1, step);
+  assembled_ = step;
+  TellSaved(step);
 }
 
 bool Trainer::TakeBackStop(uint64_t step) {

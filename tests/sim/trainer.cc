@@ -258,11 +258,13 @@ void Trainer::PeerGone(uint64_t step) {
   });
 }
 
-void Trainer::Finish(uint64_t step, bool stopped) {
+void Trainer::Finish(uint64_t step, bool stopped, const std::string& unsaved) {
   world_.judge.Truth(pid_).finished = true;
+  if (!unsaved.empty()) world_.judge.Harm(agent::GroupOf(id_), "its last save failed for good");
   v1::Fact fact;
   fact.mutable_finished()->set_step(step);
   fact.mutable_finished()->set_stopped(stopped);
+  fact.mutable_finished()->set_unsaved(unsaved);
   Tell(std::move(fact));
   CloseThen(kExitDone);
 }

@@ -58,7 +58,15 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void AbandonSave(uint64_t step);
   void FinishNamed(uint64_t step, bool stopped);
   void PeerGone(uint64_t step);
-  void Finish(uint64_t step, bool stopped);
+  void Finish(uint64_t step, bool stopped, const std::string& unsaved = "");
+  // Of rank 0, the last save: whether it is complete or has failed; whether it has failed; once more from the start.
+  bool assembled(uint64_t step) const { return assembled_ >= step; }
+  bool abandoned(uint64_t step) const { return abandoned_ == step; }
+  void BeginAgain(uint64_t step);
+  // It was cancelled, or told to leave: a save that fails is not tried again.
+  bool gives_up() const { return leave_ || (stop_ && !stop_needs_save_); }
+  // A planted bug: says that it has saved.
+  void ClaimSaved(uint64_t step);
   void Exit(int code);
 
  private:
@@ -125,6 +133,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   std::set<uint64_t> granted_;        // steps
   bool committing_ = false;           // the oldest of them is on its way to its name
   uint64_t assembled_ = 0;            // the newest that was told to be ready, or to have failed
+  uint64_t abandoned_ = 0;            // the newest that failed
   double slowness_ = 1;               // computes so many times as long as the others
   double compute_s_ = 0;              // in all
   std::vector<std::function<void()>> deferred_;

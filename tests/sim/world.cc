@@ -45,6 +45,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
     judge.ShareFolder(IdOf(job));
     judge.ShareFolder(other);
   }
+  judge.folder_of = [this](const JobId& job) -> const RunFolder& { return storage.FolderOf(job); };
   if (options.check_every == 1) {
     judge.heard_of = [this](const std::string& host) { return network.HeardOf(host); };
   }

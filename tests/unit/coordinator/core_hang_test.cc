@@ -219,6 +219,23 @@ TEST_F(CoreHangTest, WaitingForTheWordOnTheLastSaveIsNoHang_HoweverFastSavesWere
   EXPECT_THAT(Told("hang"), IsEmpty());
 }
 
+TEST_F(CoreHangTest, PausesBetweenTriesOfTheLastSave_AreNoHang_AlsoToTheNextCoordinator) {
+  Begin();
+  save_s_ = 0.4;
+  phase_ = "save";
+  culprit_ = 0;
+  host_.LastSaveFails(Key(kJob, 1, 0), 100'000, "No space left on device");
+  Speak(absl::Seconds(60));
+  harness_.Restart();
+  harness_.alive.clear();
+  host_.Attach();
+
+  Speak(absl::Seconds(60));
+
+  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+  EXPECT_THAT(Told("hang"), IsEmpty());
+}
+
 TEST_F(CoreHangTest, ACoordinatorThatWasRestarted_WaitsAnew_AndKnowsWhatAStepTakes) {
   Begin();
   culprit_ = 1;

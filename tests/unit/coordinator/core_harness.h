@@ -126,10 +126,16 @@ class FakeHost {
     fact.mutable_restored()->set_manifest_hash(hash);
     Tell(key, std::move(fact));
   }
-  void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false) {
+  // The last step is saved before it is told, as a trainer does, unless `unsaved` says why it is not.
+  void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
+    if (key.rank() == 0 && !stopped && unsaved.empty()) Save(key, step);
+    FinishOnly(key, step, stopped, unsaved);
+  }
+  void FinishOnly(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
     v1::Fact fact;
     fact.mutable_finished()->set_step(step);
     fact.mutable_finished()->set_stopped(stopped);
+    fact.mutable_finished()->set_unsaved(unsaved);
     Tell(key, std::move(fact));
     Exit(key, 0);
   }
@@ -197,6 +203,15 @@ class FakeHost {
     fact.mutable_save_failed()->set_stop_request(stop_request);
     fact.mutable_save_failed()->set_step(step);
     fact.mutable_save_failed()->set_message("No space left on device");
+    Tell(key, std::move(fact));
+  }
+
+  // The save of the last step fails, and the ranks try again.
+  void LastSaveFails(const v1::TrainerKey& key, uint64_t step, const std::string& message) {
+    v1::Fact fact;
+    fact.mutable_save_failed()->set_step(step);
+    fact.mutable_save_failed()->set_message(message);
+    fact.mutable_save_failed()->set_will_retry(true);
     Tell(key, std::move(fact));
   }
 

@@ -440,6 +440,7 @@ TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucce
 
 TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingIsLostWithIt) {
   Cluster cluster;
+  cluster.first.Save(Key(kJob, 1, 0), 1'000);
   for (FakeHost* host : {&cluster.first, &cluster.second}) {
     v1::Fact fact;
     fact.mutable_finished()->set_step(1'000);
@@ -448,7 +449,6 @@ TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingI
   cluster.first.Report(Key(kJob, 1, 0), 1, 1'000);
   cluster.first.Exit(Key(kJob, 1, 0), 0);
   cluster.second.Vanish();
-
   cluster.harness.Advance(limits::kStopGrace + absl::Seconds(1));
   cluster.first.Apply();
   cluster.harness.Advance(absl::Seconds(1));

@@ -212,9 +212,10 @@ TEST(CoreSaves, JobThatEndsWithAGrantNobodyTookUp_SaysSo) {
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   one.host.ReadySave(Key(kJob, 1, 0), 10, "a");
-  one.host.Finish(Key(kJob, 1, 0), 10);
-  one.host.Finish(Key(kJob, 1, 1), 10);
-  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+  one.harness.Cancel(kJob);
+  one.host.FinishOnly(Key(kJob, 1, 0), 10);
+  one.host.FinishOnly(Key(kJob, 1, 1), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("nobody told that it has got it")));
   one.host.ReadySave(Key(kJob, 1, 0), 10, "b");
   EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it is over";
@@ -319,6 +320,152 @@ TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
 }
 
 // The grace of a stop is what training stands still for, three times.
+TEST(CoreLastSave, ThatFails_IsToldOnceAnError_AndTheJobHasSucceededOnceItIsMade) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 10);
+  for (int i = 0; i < 5; ++i) one.host.LastSaveFails(Key(kJob, 1, 0), 10, "/runs/x: No space left on device");
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
+  const std::string reason = "the last save fails and is tried again: rank 0 on w1: /runs/x: No space left on device";
+  EXPECT_EQ(one.Get().reason(), reason);
+  std::vector<std::string> decisions = one.harness.Decisions(kJob);
+  EXPECT_EQ(std::count(decisions.begin(), decisions.end(), absl::StrCat("checkpoint: ", reason)), 1);
+  EXPECT_THAT(decisions, Not(Contains(HasSubstr("training goes on"))));
+
+  one.host.Finish(Key(kJob, 1, 0), 10);
+  one.host.Finish(Key(kJob, 1, 1), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(one.Get().reason(), "all 10 steps are made");
+  EXPECT_THAT(one.harness.Decisions(kJob), Contains("checkpoint: the last save is made after all"));
+}
+
+TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_WithTheDisk_AndIsNotRestarted) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Save(Key(kJob, 1, 0), 5);
+  one.host.Report(Key(kJob, 1, 0), 1, 10);
+  one.host.Finish(Key(kJob, 1, 0), 10, false, "/runs/x: No space left on device");
+  one.host.Finish(Key(kJob, 1, 1), 10);
+  one.host.Apply();
+
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(
+      one.Get().reason(),
+      "rank 0 on w1 could not save step 10, the last one: /runs/x: No space left on device; the newest checkpoint "
+      "is of step 5");
+  EXPECT_EQ(one.Get().generation(), 1u);
+}
+
+TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePaused) {
+  for (bool pause : {false, true}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    one.host.Save(Key(kJob, 1, 0), 5);
+    one.host.Report(Key(kJob, 1, 0), 1, 10);
+    one.host.LastSaveFails(Key(kJob, 1, 0), 10, "No space left on device");
+    pause ? one.harness.Pause(kJob) : one.harness.Cancel(kJob);
+    one.host.Finish(Key(kJob, 1, 0), 10, false, "No space left on device");
+    one.host.Finish(Key(kJob, 1, 1), 10);
+    one.host.Apply();
+
+    EXPECT_EQ(one.Get().state(), pause ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_CANCELLED) << one.Get().reason();
+    EXPECT_EQ(one.Get().reason(), pause ? "paused: night" : "cancelled: enough");
+  }
+}
+
+// A disk that is full is made room on by whoever pauses or drains: the only copy is not shot meanwhile.
+TEST(CoreLastSave, ThatIsTriedAgain_IsWaitedForByAPause_ButNotByACancel) {
+  for (bool pause : {true, false}) {
+    OneHost one;
+    BringToRunning(one.harness, one.host, kJob);
+    one.host.Report(Key(kJob, 1, 0), 1, 10);
+    one.host.LastSaveFails(Key(kJob, 1, 0), 10, "No space left on device");
+    pause ? one.harness.Pause(kJob) : one.harness.Cancel(kJob);
+    one.host.Vanish();
+    one.harness.Restart();
+    one.host.Attach();
+    one.harness.Advance(pause ? absl::Minutes(35) : absl::Minutes(1));
+
+    EXPECT_EQ(one.host.desired().trainers_size(), pause ? 2 : 0);
+  }
+}
+
+// Such trainers were told that they had succeeded.
+TEST(CoreLastSave, ThatNobodyRecorded_IsMadeByTheNextGroup_AndNeverASuccess) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  one.host.Report(Key(kJob, 1, 0), 1, 10);
+  one.host.ReadySave(Key(kJob, 1, 0), 10, "a");
+  for (uint32_t rank = 0; rank < 2; ++rank) one.host.FinishOnly(Key(kJob, 1, rank), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED) << one.Get().reason();
+  EXPECT_EQ(one.Get().restarts(), 1u);
+  EXPECT_THAT(one.harness.Decisions(kJob),
+              Contains(HasSubstr("rank 0 on w1 left before its last checkpoint, which is complete, had its name")));
+
+  // It has given the save its name, and has nothing to do but that.
+  one.host.Apply();
+  one.host.Restored(Key(kJob, 2, 0), 10, "a");
+  BringToRunning(one.harness, one.host, kJob, 11);
+  for (uint32_t rank = 0; rank < 2; ++rank) one.host.FinishOnly(Key(kJob, 2, rank), 10);
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED) << one.Get().reason();
+  EXPECT_EQ(one.Get().checkpoints(0).step(), 10u);
+}
+
+TEST(CoreLastSave, OfAFinishedRunThatIsResumed_IsShown_AndEnough) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  harness.Submit(MakeSpec(1), kJob, /*resume=*/true);
+  host.Apply();
+  host.Restored(Key(kJob, 1, 0), 10, "of-another-job");
+  BringToRunning(harness, host, kJob, 11);
+  host.FinishOnly(Key(kJob, 1, 0), 10);
+
+  v1::Job job = harness.Get(kJob);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.reason();
+  ASSERT_EQ(job.checkpoints_size(), 1);
+  EXPECT_EQ(job.checkpoints(0).step(), 10u);
+  EXPECT_EQ(job.checkpoints(0).path(), "/runs/x/step-10");
+}
+
+TEST(CoreSaves, WhatChangedSinceTheCheckpoint_IsADecisionAKey) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  v1::Fact fact;
+  fact.mutable_restored()->set_step(5);
+  fact.mutable_restored()->set_path("/runs/x/step-5");
+  for (const char* key : {"train.optimizer.lr", "resources.ranks"}) {
+    v1::ResolvedKey& change = *fact.mutable_restored()->add_changes();
+    change.set_key(key);
+    change.set_value("1 -> 2");
+  }
+  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.Tell(Key(kJob, 1, 0), fact);
+
+  std::vector<std::string> decisions = one.harness.Decisions(kJob);
+  EXPECT_EQ(std::count(decisions.begin(), decisions.end(),
+                       "resume: goes on from step 5 with another train.optimizer.lr: 1 -> 2"),
+            1);
+  EXPECT_THAT(decisions, Contains("resume: goes on from step 5 with another resources.ranks: 1 -> 2"));
+}
+
+TEST(CoreSaves, FreshStartThatIsAllowed_IsToldToTheTrainers) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11);
+  host.Attach();
+  SubmitJob submit{CallId(9'000), {}, JobId("fallback0001")};
+  *submit.request.mutable_spec() = MakeSpec(1);
+  submit.request.set_job_id(kJob);
+  submit.request.set_default_run_root("/runs");
+  submit.request.set_resume(true);
+  submit.request.set_allow_fresh_start(true);
+  harness.Handle(submit);
+  ASSERT_EQ(host.desired().trainers_size(), 1);
+  EXPECT_TRUE(host.desired().trainers(0).allow_fresh_start());
+  EXPECT_TRUE(harness.Get(kJob).allow_fresh_start());
+}
+
 TEST(CoreSaves, LongSaveInTheBackground_MakesNoLongGrace) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
