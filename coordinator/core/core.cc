@@ -22,6 +22,7 @@ struct Namer {
   const char* operator()(const ListJobs&) const { return "list_jobs"; }
   const char* operator()(const CancelJob&) const { return "cancel_job"; }
   const char* operator()(const RestartJob&) const { return "restart_job"; }
+  const char* operator()(const FindJobs&) const { return "find_jobs"; }
   const char* operator()(const PauseJob&) const { return "pause_job"; }
   const char* operator()(const SaveJob&) const { return "save_job"; }
   const char* operator()(const ResumeJob&) const { return "resume_job"; }

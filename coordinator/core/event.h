@@ -39,6 +39,12 @@ struct ListJobs {
   v1::ListRequest request;
 };
 
+// The jobs that a text names, by id, by the beginning of one, or by name.
+struct FindJobs {
+  CallId call;
+  std::string text;
+};
+
 struct CancelJob {
   CallId call;
   JobId job;
@@ -175,10 +181,10 @@ struct Tick {
   std::vector<Heard> heard;
 };
 
-using Event = std::variant<SubmitJob, GetJob, ListJobs, ListHosts, ListEvents, CancelJob, RestartJob, PauseJob, SaveJob,
-                           ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining, OpenLogs, LogsClosed,
-                           LogPushEnded, AttachHost, DetachHost, HostFactsTold, RankReportsTold, RevisionApplied,
-                           HostValuesTold, Tick>;
+using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, ListHosts, ListEvents, CancelJob, RestartJob,
+                           PauseJob, SaveJob, ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining,
+                           OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold,
+                           RankReportsTold, RevisionApplied, HostValuesTold, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

@@ -20,6 +20,7 @@ namespace trainyard {
 void Run(Turn& turn, SubmitJob& event);      // submit_job.cc
 void Run(Turn& turn, GetJob& event);         // read_jobs.cc
 void Run(Turn& turn, ListJobs& event);       // read_jobs.cc
+void Run(Turn& turn, FindJobs& event);       // find_jobs.cc
 void Run(Turn& turn, GetServerInfo& event);  // read_jobs.cc
 void Run(Turn& turn, ListHosts& event);      // list_hosts.cc
 void Run(Turn& turn, ListEvents& event);     // list_events.cc

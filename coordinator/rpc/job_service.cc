@@ -177,6 +177,13 @@ grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* cont
   return calls_.Start("List", context, response, [request](CallId call) { return ListJobs{call, *request}; });
 }
 
+grpc::ServerUnaryReactor* JobServiceImpl::FindJobs(grpc::CallbackServerContext* context,
+                                                   const v1::FindJobsRequest* request, v1::FindJobsResponse* response) {
+  return calls_.Start("FindJobs", context, response, [request](CallId call) {
+    return trainyard::FindJobs{call, request->text()};
+  });
+}
+
 grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                                  v1::Job* response) {
   return calls_.Start("Cancel", context, response, [request](CallId call) {

@@ -31,6 +31,8 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
                                 v1::Job* response) override;
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
                                  v1::ListResponse* response) override;
+  grpc::ServerUnaryReactor* FindJobs(grpc::CallbackServerContext* context, const v1::FindJobsRequest* request,
+                                     v1::FindJobsResponse* response) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                    v1::Job* response) override;
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const v1::GetServerInfoRequest* request,

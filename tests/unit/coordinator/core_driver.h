@@ -87,6 +87,34 @@ class Harness {
     Handle(SubmitJob{call, request, JobId("fallback0001")});
     return replies[call];
   }
+  Reply Find(const std::string& text) {
+    CallId call(++calls_);
+    Handle(FindJobs{call, text});
+    return replies[call];
+  }
+  // The ids that a text names, in the answer's order.
+  std::vector<std::string> Found(const std::string& text) {
+    std::vector<std::string> ids;
+    Reply reply = Find(text);
+    for (const v1::FoundJob& job : std::get<v1::FindJobsResponse>(reply.response).jobs()) ids.push_back(job.job_id());
+    return ids;
+  }
+  v1::HostStatus HostOf(const std::string& name) {
+    CallId call(++calls_);
+    Handle(ListHosts{call});
+    for (const v1::HostStatus& host : std::get<v1::ListHostsResponse>(replies[call].response).hosts()) {
+      if (host.name() == name) return host;
+    }
+    return v1::HostStatus();
+  }
+  // What was told of the cluster as a whole.
+  std::vector<std::string> ClusterNotices() {
+    std::vector<std::string> notices;
+    for (const EventPtr& event : core->state().cluster.durable()) {
+      if (event->has_notice()) notices.push_back(event->notice().text());
+    }
+    return notices;
+  }
   Reply Cancel(const std::string& job_id) {
     CallId call(++calls_);
     Handle(CancelJob{call, JobId(job_id), "enough"});

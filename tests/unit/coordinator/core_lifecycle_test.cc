@@ -6,7 +6,9 @@
 namespace trainyard {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr char kJob[] = "job00000001";
 
@@ -232,6 +234,29 @@ TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesWhatWasNeverTold) {
   host.Report(Key(kJob, 1, 0), 7, 8);
   ASSERT_TRUE(harness.watched.contains(WatchId(2)));
   EXPECT_EQ(harness.watched[WatchId(2)].events.size(), 2u);
+}
+
+TEST(CoreLifecycle, Find_IsById_ThenByItsBeginning_ThenByName_NewestFirst) {
+  Harness harness;
+  v1::JobSpec spec = MakeSpec(1);
+  for (const char* id : {"abcd0001", "abcd0002", "abcd00021", "zzzz0003"}) {
+    spec.set_name(id[0] == 'z' ? "abcd" : "lm");
+    harness.Submit(spec, id);
+  }
+
+  EXPECT_THAT(harness.Found("abcd0002"), ElementsAre("abcd0002")) << "an id is none other's beginning";
+  EXPECT_THAT(harness.Found("abcd"), ElementsAre("abcd00021", "abcd0002", "abcd0001")) << "not the name of that";
+  EXPECT_THAT(harness.Found("lm"), ElementsAre("abcd00021", "abcd0002", "abcd0001"));
+  EXPECT_THAT(harness.Found("nothing"), IsEmpty());
+  EXPECT_TRUE(absl::IsInvalidArgument(harness.Find("").status));
+  const v1::FindJobsResponse found = std::get<v1::FindJobsResponse>(harness.Find("zzz").response);
+  ASSERT_EQ(found.jobs_size(), 1);
+  EXPECT_EQ(found.jobs(0).name(), "abcd");
+  EXPECT_EQ(found.jobs(0).state(), v1::JOB_STATE_QUEUED);
+  for (int i = 0; i < 25; ++i) harness.Submit(MakeSpec(1), absl::StrCat("many0000", 10 + i));
+  const v1::FindJobsResponse many = std::get<v1::FindJobsResponse>(harness.Find("many").response);
+  EXPECT_EQ(many.jobs_size(), 20);
+  EXPECT_EQ(many.total(), 25u);
 }
 
 TEST(CoreLifecycle, List_IsNewestFirst_ByPages) {
