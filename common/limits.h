@@ -44,7 +44,9 @@ inline constexpr size_t kDurableEventsOfFinished = 16;
 static_assert(kDurableEventsOfFinished < kDurableEventsFirst && kDurableEventsFirst < kDurableEvents);
 inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
-inline constexpr size_t kDurableEventBytes = 64 << 20;
+inline constexpr size_t kDurableEventBytes = 128 << 20;
+// Ids of jobs that were pushed out of the history: what a host that was away for long still runs of them is ended.
+inline constexpr size_t kJobsForgotten = 10'000;
 // Checkpoints that a restore passed over, newest first; the log of rank 0 has all.
 inline constexpr int kPassedOverTold = 8;
 // Of them in one answer; a client asks for the rest by itself.
@@ -75,8 +77,9 @@ inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 // What this version speaks on the control streams, newest and oldest; two sides use the newest that both do.
-// 2: rendezvous values travel on the daemon's stream.
-inline constexpr uint32_t kProtocol = 2;
+// 2: rendezvous values travel on the daemon's stream. 3: a daemon leaves the trainers of `unknown_jobs` alone.
+inline constexpr uint32_t kProtocol = 3;
+inline constexpr uint32_t kUnknownJobsProtocol = 3;
 inline constexpr uint32_t kOldestProtocol = 2;
 static_assert(kOldestProtocol <= kProtocol);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 
 namespace trainyard {
 namespace {
@@ -27,6 +29,7 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   trainer.set_device(DeviceOf(job));
   trainer.set_threads(ThreadsPerRank(job, host, rank.local_world_size));
   trainer.set_resume(job.head().resume());
+  trainer.set_allow_fresh_start(job.head().allow_fresh_start());
   if (job.head().checkpoints_size() > 0) {
     *trainer.mutable_restart_from() = job.head().checkpoints(job.head().checkpoints_size() - 1);
   }
@@ -110,6 +113,9 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
     trainer.set_go(running.ready());
     trainer.set_data_address(host.inventory.data_address());
   }
+  std::set<std::string> unknown;
+  for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
+  for (const std::string& id : unknown) desired.add_unknown_jobs(id);
   for (const auto& [id, reader] : state.readers) {
     // Once the job has ended there is nothing to follow: the daemon sends what is left and ends its push.
     if (reader.close_at != absl::InfiniteFuture()) continue;

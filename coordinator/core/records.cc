@@ -24,6 +24,7 @@ constexpr char kToldPrefix[] = "told/";
 constexpr char kRankPrefix[] = "rank/";
 constexpr char kEventPrefix[] = "event/";
 constexpr char kReportPrefix[] = "reports/";
+constexpr char kForgottenPrefix[] = "forgotten/";
 
 absl::Status Unreadable(absl::string_view key) {
   return absl::DataLossError(absl::StrCat("record ", key,
@@ -75,7 +76,19 @@ absl::Status LoadEvent(const std::string& key, const std::string& value, State& 
     return absl::OkStatus();
   }
   Job& job = it->second;
-  for (uint64_t gone : job.history.AddDurable(std::move(event))) state.orphans.push_back(EventKey(job.id, gone));
+  for (uint64_t gone : job.history.AddDurable(std::move(event))) {
+    state.orphans.push_back(EventKey(job.id, gone));
+    job.record.set_events_dropped(job.record.events_dropped() + 1);
+  }
+  return absl::OkStatus();
+}
+
+// Jobs that were pushed out of the history, by a running number.
+absl::Status LoadForgotten(absl::string_view number, const std::string& key, const std::string& id, State& state) {
+  uint64_t at = 0;
+  if (!absl::SimpleAtoi(number, &at)) return Unreadable(key);
+  state.forgotten[at] = JobId(id);
+  state.forgotten_ids.insert(JobId(id));
   return absl::OkStatus();
 }
 
@@ -212,6 +225,10 @@ Record MakeReportPart(const Job& job, uint64_t part) {
   return {ReportPartKey(job.id, part), message.SerializeAsString()};
 }
 
+std::string ForgottenKey(uint64_t number) {
+  return absl::StrCat(kForgottenPrefix, absl::Dec(number, absl::kZeroPad20));
+}
+
 std::string HostKey(const HostName& host) { return absl::StrCat(kHostPrefix, host.value()); }
 
 Record MakeHostRecord(const Host& host) { return {HostKey(host.name), host.record.SerializeAsString()}; }
@@ -242,6 +259,8 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
       Host& host = state.hosts[HostName(rest)];
       host.name = HostName(rest);
       if (!host.record.ParseFromString(value)) return Unreadable(key);
+    } else if (absl::ConsumePrefix(&rest, kForgottenPrefix)) {
+      RETURN_IF_ERROR(LoadForgotten(rest, key, value, state));
     }
   }
   for (const auto& [key, value] : records) {

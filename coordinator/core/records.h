@@ -31,6 +31,8 @@ Record MakeJobRecord(Job& job);
 Record MakeToldRecord(const Job& job);
 Record MakeHostRecord(const Host& host);
 std::string HostKey(const HostName& host);
+// Of the id of a job that was pushed out of the history (State::forgotten); the value is the id.
+std::string ForgottenKey(uint64_t number);
 // The part of a job's reports that this one belongs to; none: it is neither a step nor an evaluation.
 std::optional<uint64_t> ReportPartOf(const v1::Event& event);
 // Reports of steps `part` * kStepsPerReportPart and on.

@@ -156,6 +156,8 @@ struct Job {
   // A host runs this generation, which is above the recorded one: the store is older than what runs (restored from a
   // copy). The job is held: nothing of it is ended, started or decided. 0: it is not.
   uint64_t held_at = 0;
+  // Such a generation ran and has ended; the next one is numbered above it.
+  uint64_t past_generation = 0;
   absl::Time waiting_since = absl::InfinitePast();  // for slots
   uint32_t failures_without_progress = 0;
   uint64_t step_at_last_failure = 0;
@@ -211,6 +213,7 @@ struct Host {
   bool disk_full = false;                // that it is was told
   std::set<JobId> jobs;                  // jobs whose current generation has ranks here
   std::vector<v1::RunningTrainer> held;  // of jobs that are held; they are left alone
+  std::vector<v1::TrainerKey> unknown;   // of jobs that are not known; they are left alone, too
   std::vector<v1::TrainerKey> strays;    // trainers of the past it still runs; they hold slots until they have exited
   // Strays of which nothing was heard: with this revision applied, and nothing heard by then, they never were started.
   std::vector<std::pair<v1::TrainerKey, uint64_t>> unheard;
@@ -243,6 +246,11 @@ struct State {
   std::set<JobId> looking;     // jobs with path_looks
   absl::Time told_saved_at = absl::InfinitePast();
   std::deque<JobId> finished;  // oldest first
+  std::set<JobId> unknown;     // jobs that hosts run and this coordinator does not know, as the cluster was told
+  // Durable: jobs that were pushed out of the history, or ended although they were not known, oldest first. What runs
+  // of one is a leftover, and not of a store that is newer than ours.
+  std::map<uint64_t, JobId> forgotten;
+  absl::flat_hash_set<JobId> forgotten_ids;
 
   std::map<HostName, Host> hosts;
   absl::flat_hash_map<SessionId, HostName> sessions;

@@ -3,7 +3,9 @@
 // ended.
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -11,12 +13,22 @@
 namespace trainyard {
 namespace {
 
+// "cancelled: enough". Of a reason that begins with the word, as "cancelled by trainctl cancel" does, it is not
+// repeated.
+std::string CancelText(absl::string_view what, const std::string& given) {
+  absl::string_view reason = given;
+  if (!absl::ConsumePrefix(&reason, "cancelled")) return WithReason(what, given);
+  if (what == "cancelled") return CutText(given, 1024);
+  absl::ConsumePrefix(&reason, ":");
+  return WithReason(what, std::string(absl::StripAsciiWhitespace(reason)));
+}
+
 void Cancel(Turn& turn, Job& job, const std::string& reason) {
   ReleaseHeld(turn, job);
   bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_cancelled(true);
   job.record.set_cancel_reason(CutText(reason, 1024));
-  std::string text = reason.empty() ? "cancelled" : absl::StrCat("cancelled: ", job.record.cancel_reason());
+  std::string text = CancelText("cancelled", reason);
   turn.Decide(job, "operator", "info", text);
   if (job.state() == v1::JOB_STATE_STOPPING) {
     // It was being ended to be paused or restarted: the same end, with another outcome.
@@ -47,7 +59,7 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
                                                       job.head().reason(), "): it makes no steps now that could be ",
                                                       "saved; cancel it without --save"));
   }
-  std::string text = WithReason("cancelled, with a save", reason);
+  std::string text = CancelText("cancelled, with a save", reason);
   if (stepping) {
     EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
     return absl::OkStatus();
@@ -59,14 +71,28 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
   return absl::OkStatus();
 }
 
+// Of a job that is not recorded: it may run all the same.
+Reply CancelOther(Turn& turn, const CancelJob& event) {
+  Reply reply{event.call, absl::OkStatus(), {}};
+  if (event.save && !HostsOfUnknown(turn.state, event.job).empty()) {
+    reply.status = absl::FailedPreconditionError(
+        absl::StrCat("this coordinator's store does not know job ", event.job.value(),
+                     ", so it cannot ask it to save; cancel it without --save, or wait for its end"));
+    return reply;
+  }
+  if (auto job = CancelUnknown(turn, event.job, event.reason)) {
+    reply.response = *std::move(job);
+  } else {
+    reply.status = NoSuchJob(turn.state, event.job.value());
+  }
+  return reply;
+}
+
 }  // namespace
 
 void Run(Turn& turn, CancelJob& event) {
   auto it = turn.state.jobs.find(event.job);
-  if (it == turn.state.jobs.end()) {
-    turn.Emit(Reply{event.call, NoSuchJob(turn.state, event.job.value()), {}});
-    return;
-  }
+  if (it == turn.state.jobs.end()) return turn.Emit(CancelOther(turn, event));
   Job& job = it->second;
   if (event.save && !IsFinal(job.state())) {
     absl::Status status = CancelSaved(turn, job, event.reason);

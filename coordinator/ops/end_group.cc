@@ -70,19 +70,6 @@ void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExit
 
 }  // namespace
 
-void ReleaseHeld(Turn& turn, Job& job) {
-  if (job.held_at == 0) return;
-  job.held_at = 0;
-  for (auto& [name, host] : turn.state.hosts) {
-    auto ours = [&](const v1::RunningTrainer& running) { return running.key().job_id() == job.id.value(); };
-    for (const v1::RunningTrainer& running : host.held) {
-      if (ours(running)) host.strays.push_back(running.key());
-    }
-    if (std::erase_if(host.held, ours) > 0) turn.Push(name);
-  }
-  turn.PushAll(job);
-}
-
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
 absl::Duration StopGraceMost(const Job& job) {

@@ -3,12 +3,14 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/limits.h"
+#include "common/plural.h"
 #include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
@@ -52,10 +54,32 @@ absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
   const std::string& ours = state.options.cluster_id;
   if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
-      "host ", hello.host(), " runs ", hello.trainers_size(), " trainers of cluster ", hello.cluster_id(), ", this is ",
-      ours,
+      "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
+      ", this is ", ours,
       "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
       "trainers and gives the host to this cluster"));
+}
+
+// What runs of a job that is neither recorded nor was pushed out of the history: the store is older than the job.
+bool IsUnknown(const State& state, const v1::TrainerKey& key) {
+  const JobId id(key.job_id());
+  return !state.jobs.contains(id) && !state.forgotten_ids.contains(id);
+}
+
+// A daemon of an earlier version would end them, whatever it is told.
+absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
+  if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
+    return absl::OkStatus();
+  }
+  for (const v1::RunningTrainer& running : hello.trainers()) {
+    if (!IsUnknown(state, running.key())) continue;
+    return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
+                                               ", which this coordinator's store does not know, and its daemon, of an "
+                                               "earlier version, would end it; start the "
+                                               "coordinator on the newer store, or install version ",
+                                               kVersion, " of trainyard on the host"));
+  }
+  return absl::OkStatus();
 }
 
 bool IsPast(const Host& host, uint64_t incarnation) {
@@ -162,31 +186,20 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
   turn.Emit(std::move(effect));
 }
 
-// The store is older than what runs: ending that would lose steps that somebody was told of.
-void Hold(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running) {
-  host.held.push_back(running);
-  if (job.held_at >= running.key().generation()) return;
-  job.held_at = running.key().generation();
-  std::string text = absl::StrCat("host ", host.name.value(), " runs generation ", job.held_at,
-                                  " of the job, and this coordinator's store knows ", job.head().generation(),
-                                  ": it was restored from an older copy. Nothing of the job is ended or started: start "
-                                  "the coordinator on the newer store, or cancel the job");
-  turn.Decide(job, "adoption", "error", text);
-  turn.SetReason(job, std::move(text));
-  turn.PushAll(job);
-}
-
 // A trainer that the host runs: one of a current generation is marked as running, any other holds a slot until it is
 // gone.
-void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
+void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
   auto it = turn.state.jobs.find(JobId(running.key().job_id()));
+  if (it == turn.state.jobs.end() && of_this_cluster && IsUnknown(turn.state, running.key())) {
+    return HoldUnknown(turn, host, running.key());
+  }
   bool current = it != turn.state.jobs.end() && host.jobs.contains(it->first) && HasTrainers(it->second.state()) &&
                  it->second.head().generation() == running.key().generation() &&
                  running.key().rank() < it->second.ranks.size() &&
                  it->second.ranks[running.key().rank()].host() == host.name;
   if (it != turn.state.jobs.end() && !IsFinal(it->second.state()) &&
       running.key().generation() > it->second.head().generation()) {
-    return Hold(turn, host, it->second, running);
+    return HoldJob(turn, host, it->second, running);
   }
   if (!current) {
     host.strays.push_back(running.key());
@@ -207,10 +220,12 @@ void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running) {
 void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   host.strays.clear();
   host.unheard.clear();
-  host.held.clear();
+  host.unknown.clear();
+  const std::vector<v1::RunningTrainer> held = std::exchange(host.held, {});
+  const bool of_this_cluster = hello.cluster_id() == turn.state.options.cluster_id;
   std::set<std::tuple<std::string, uint32_t>> told;
   for (const v1::RunningTrainer& running : hello.trainers()) {
-    TakeTrainer(turn, host, running);
+    TakeTrainer(turn, host, running, of_this_cluster);
     auto it = turn.state.jobs.find(JobId(running.key().job_id()));
     bool current = it != turn.state.jobs.end() && it->second.head().generation() == running.key().generation();
     if (current) told.insert({running.key().job_id(), running.key().rank()});
@@ -232,6 +247,12 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
     }
     turn.Touch(job);
   }
+  // What was held and has ended meanwhile.
+  for (const v1::RunningTrainer& before : held) {
+    auto it = turn.state.jobs.find(JobId(before.key().job_id()));
+    if (it != turn.state.jobs.end()) SettleHeld(turn, it->second);
+  }
+  SettleUnknown(turn);
 }
 
 // A daemon that died and came back is what an operator looks for who sees a gap in a job's reports.
@@ -260,6 +281,7 @@ void Run(Turn& turn, AttachHost& event) {
   HostName name(event.hello.host());
   absl::Status status = CheckHello(event.hello);
   if (status.ok()) status = CheckCluster(state, event.hello);
+  if (status.ok()) status = CheckUnknownJobs(state, event.hello);
   auto it = state.hosts.find(name);
   if (status.ok() && it != state.hosts.end()) status = CheckLife(turn, it->second, event.hello);
   if (status.ok() && it == state.hosts.end()) status = MakeRoom(turn);
@@ -278,8 +300,9 @@ void Run(Turn& turn, AttachHost& event) {
     turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this is ",
                            state.options.cluster_id));
   }
-  std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ", host.slots, " slots, ",
-                                  host.inventory.cores(), " cores, ", event.hello.trainers_size(), " trainers run");
+  std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ",
+                                  Plural(host.slots, "slot"), ", ", Plural(host.inventory.cores(), "core"), ", ",
+                                  Plural(event.hello.trainers_size(), "trainer runs", "trainers run"));
   // A daemon that dials again, or finds a new coordinator, is no news; a thousand of them would be many.
   if (known && was_reachable) {
     turn.Info(std::move(text));

@@ -26,13 +26,30 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
   return a.job_id() == b.job_id() && a.generation() == b.generation() && a.rank() == b.rank();
 }
 
+// What runs of a job that is held, or not known, is left alone until it has exited. Returns whether it was one.
+bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
+  const auto is_it = [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); };
+  const auto runs_it = [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); };
+  if (!fact.has_exited()) {
+    return std::any_of(host.unknown.begin(), host.unknown.end(), is_it) ||
+           std::any_of(host.held.begin(), host.held.end(), runs_it);
+  }
+  const bool unknown = std::erase_if(host.unknown, is_it) > 0;
+  const bool held = std::erase_if(host.held, runs_it) > 0;
+  if (!unknown && !held) return false;
+  turn.Push(host.name);
+  turn.ScheduleAll();
+  if (unknown) SettleUnknown(turn);
+  if (held) SettleHeld(turn, turn.state.jobs.at(JobId(fact.key().job_id())));
+  return true;
+}
+
 // The slot of a trainer of the past is free once it has exited.
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
   if (!host.unheard.empty()) {
     std::erase_if(host.unheard, [&](const auto& unheard) { return SameTrainer(unheard.first, fact.key()); });
   }
   if (!fact.has_exited()) return;
-  std::erase_if(host.held, [&](const v1::RunningTrainer& running) { return SameTrainer(running.key(), fact.key()); });
   auto stray = std::find_if(host.strays.begin(), host.strays.end(),
                             [&](const v1::TrainerKey& key) { return SameTrainer(key, fact.key()); });
   if (stray == host.strays.end()) return;
@@ -75,6 +92,8 @@ void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
 }
 
 void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
+  // Its generation, or its job, is none that a fact could be counted for; the folder of the run has what it saved.
+  if (ForgetHeld(turn, host, fact)) return;
   ForgetStray(turn, host, fact);
   if (absl::Status status = CheckFence(turn.state, host, fact); !status.ok()) {
     turn.Info(absl::StrCat("fact '", FactName(fact), "' of rank ", fact.key().rank(), ", generation ",

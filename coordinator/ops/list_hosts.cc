@@ -1,11 +1,11 @@
 // ListHosts: every host the coordinator knows, attached or not, in name order. Changes nothing.
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
-#include "coordinator/policy/placement.h"
 
 namespace trainyard {
 namespace {
@@ -24,7 +24,9 @@ void TellInventory(const Host& host, v1::HostStatus& status) {
   *status.mutable_labels() = inventory.labels();
 }
 
-v1::HostStatus MakeStatus(const Turn& turn, const Host& host, const std::vector<HostSlots>& slots) {
+}  // namespace
+
+v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
   v1::HostStatus status;
   status.set_name(host.name.value());
   if (host.attached()) status.set_peer(host.peer);
@@ -40,22 +42,18 @@ v1::HostStatus MakeStatus(const Turn& turn, const Host& host, const std::vector<
   status.set_disk_free_bytes(host.disk_free_bytes);
   status.set_incarnation(host.record.incarnation());
   TellInventory(host, status);
-  auto own = std::lower_bound(slots.begin(), slots.end(), host.name,
-                              [](const HostSlots& left, const HostName& name) { return left.name < name; });
-  if (own != slots.end() && own->name == host.name) status.set_slots_free(own->free);
+  status.set_trouble(host.trouble);
+  std::set<std::string> unknown;
+  for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());
+  for (const std::string& id : unknown) status.add_unknown_jobs(id);
+  const uint64_t used = UsedSlotsOf(turn.state, host).count;
+  status.set_slots_free(host.slots - static_cast<uint32_t>(std::min<uint64_t>(used, host.slots)));
   return status;
-}
-
-}  // namespace
-
-v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
-  return MakeStatus(turn, host, FreeSlots(turn.state));
 }
 
 void Run(Turn& turn, ListHosts& event) {
   v1::ListHostsResponse response;
-  std::vector<HostSlots> slots = FreeSlots(turn.state);
-  for (const auto& [name, host] : turn.state.hosts) *response.add_hosts() = MakeStatus(turn, host, slots);
+  for (const auto& [name, host] : turn.state.hosts) *response.add_hosts() = MakeHostStatus(turn, host);
   turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});
 }
 

@@ -67,8 +67,6 @@ void DecideFailure(Turn& turn, Job& job);
 void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now);
 // For a group that is being ended already, by EndGroup: something else becomes of it.
 void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason);
-// What runs of a job that was held is ended after all, as an operator asked.
-void ReleaseHeld(Turn& turn, Job& job);
 // The trainers are asked to stop at a step they agree on, and killed after the grace.
 void StopAtStep(Turn& turn, Job& job);
 // However long a save goes on, a stop that was asked for ends with a kill.
@@ -84,6 +82,22 @@ absl::Duration StopGrace(const Job& job);
 void DropTrainers(Turn& turn, Job& job);
 // The rank counts as ended although no exit was told, durably.
 void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why);
+
+// hold_jobs.cc: what runs and this coordinator's store, which is older, does not know.
+// A host runs a later generation of the job than is recorded: the job is held as it is.
+void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
+// Once nothing of that generation runs any more, the job goes on.
+void SettleHeld(Turn& turn, Job& job);
+// What runs of it is ended after all, as an operator asked.
+void ReleaseHeld(Turn& turn, Job& job);
+// The same of a job that is not recorded at all.
+void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
+// Tells which of them have ended.
+void SettleUnknown(Turn& turn);
+// The hosts that run this job, which is not known; empty: none does.
+std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id);
+// Ends it, as an operator asked, and says how it stands; none: no host runs it.
+std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason);
 
 // judge_hosts.cc
 // The host's lease: the configured one, or longer where its messages come unevenly.
@@ -133,6 +147,12 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 // Free slots of every host that is attached and reachable, in name order, and why some of them are not to be used.
 struct HostSlots;
 std::vector<HostSlots> FreeSlots(const State& state);
+// What takes up slots of a host, also of one that cannot be reached.
+struct UsedSlots {
+  uint64_t count = 0;
+  std::string busy_with;  // "job ab12, job cd34"
+};
+UsedSlots UsedSlotsOf(const State& state, const Host& host);
 // Whether the job fits on hosts that can be reached now, were every slot there free, without these and those that
 // are avoided.
 bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& hosts);
@@ -205,5 +225,7 @@ v1::Job MakeJob(const Turn& turn, const Job& job);
 
 // prune_finished.cc: forgets the oldest finished jobs beyond the limit.
 void PruneFinished(Turn& turn);
+// What a host still runs of this job is a leftover from now on.
+void RememberForgotten(Turn& turn, const JobId& id);
 
 }  // namespace trainyard

@@ -2,9 +2,11 @@
 // generation is recorded, and the hosts learn of it by their desired state.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "coordinator/core/desired.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
@@ -25,7 +27,8 @@ constexpr size_t kReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
 
-bool HoldsSlot(const Rank& rank) { return !rank.ended(); }
+// Of a job that is held a later group runs, which counts by itself: of the recorded one only what was seen to run.
+bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
 void ForgetGeneration(Turn& turn, Job& job) {
   for (const auto& [name, ranks] : job.ranks_on) {
@@ -67,8 +70,8 @@ void DecideSharedMemory(Job& job) {
   v1::ResolvedKey& decision = DecisionOf(job, kSharedMemoryKey);
   decision.set_value(one_host ? "on" : "off");
   decision.set_reason(
-      one_host ? absl::StrCat("all ", job.ranks.size(), " ranks are on ", job.ranks_on.begin()->first.value())
-               : absl::StrCat("the ranks are on ", job.ranks_on.size(), " hosts"));
+      one_host ? absl::StrCat("all ", Plural(job.ranks.size(), "rank"), " are on ", job.ranks_on.begin()->first.value())
+               : absl::StrCat("the ranks are on ", Plural(job.ranks_on.size(), "host")));
 }
 
 void DecideThreads(const State& state, Job& job) {
@@ -78,8 +81,8 @@ void DecideThreads(const State& state, Job& job) {
   uint32_t threads = ThreadsPerRank(job, host, static_cast<uint32_t>(ranks.size()));
   v1::ResolvedKey& decision = DecisionOf(job, kThreadsKey);
   decision.set_value(absl::StrCat(threads));
-  decision.set_reason(absl::StrCat(host.inventory.cores(), " cores of ", name.value(), " for ", ranks.size(),
-                                   ranks.size() == 1 ? " rank" : " ranks",
+  decision.set_reason(absl::StrCat(Plural(host.inventory.cores(), "core"), " of ", name.value(), " for ",
+                                   Plural(ranks.size(), "rank"),
                                    job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
 }
 
@@ -91,9 +94,9 @@ std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
     if (id == job.id || DeviceOf(state.jobs.at(id)) != v1::DEVICE_CUDA) continue;
     if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
   }
-  if (!host.strays.empty() || !host.held.empty())
+  if (!host.strays.empty() || !host.held.empty() || !host.unknown.empty())
     absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of the past");
-  if (count > kJobsNamed) absl::StrAppend(&others, " and ", count - kJobsNamed, " more jobs");
+  if (count > kJobsNamed) absl::StrAppend(&others, " and ", Plural(count - kJobsNamed, "more job"));
   return others;
 }
 
@@ -124,16 +127,17 @@ void ChooseDevice(const State& state, Job& job) {
 
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   bool failed = job.state() == v1::JOB_STATE_RECOVERING;
-  bool again = job.head().generation() > 0;
+  bool again = job.head().generation() > 0 || job.past_generation > 0;
   std::vector<HostName> previous;
   for (const Rank& rank : job.ranks) previous.push_back(rank.host());
   std::vector<HostName> places = AssignRanks(*decision.ranks_by_host, previous);
 
   ForgetGeneration(turn, job);
-  job.head().set_generation(job.head().generation() + 1);
+  // Above any that ran, also one that this store did not know of.
+  job.head().set_generation(std::max(job.head().generation(), job.past_generation) + 1);
   if (failed && !IsPaidByTheJob(job.record.failure().kind())) failed = false;
   if (failed) job.head().set_restarts(job.head().restarts() + 1);
-  if (again && !failed) job.head().set_planned_restarts(job.head().planned_restarts() + 1);
+  job.head().set_planned_restarts(static_cast<uint32_t>(job.head().generation() - 1 - job.head().restarts()));
   job.record.clear_failure();
   job.record.clear_stop_requests();
   // A wish that no save has answered is put to the new group once.
@@ -236,25 +240,35 @@ void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
 
 }  // namespace
 
+UsedSlots UsedSlotsOf(const State& state, const Host& host) {
+  UsedSlots used;
+  used.count = host.strays.size() + host.held.size() + host.unknown.size();
+  if (used.count > host.unknown.size()) used.busy_with = "trainers of the past";
+  if (!host.unknown.empty()) {
+    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "a job that is not known");
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    const auto count = std::count_if(on->second.begin(), on->second.end(),
+                                     [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
+    if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
+    used.count += static_cast<uint64_t>(count);
+  }
+  return used;
+}
+
 std::vector<HostSlots> FreeSlots(const State& state) {
   std::vector<HostSlots> hosts;
   for (const auto& [name, host] : state.hosts) {
     if (!host.attached() || !host.reachable) continue;
-    uint64_t used = host.strays.size() + host.held.size();
+    UsedSlots used = UsedSlotsOf(state, host);
     HostSlots& slots = hosts.emplace_back();
-    if (used > 0) slots.busy_with = "trainers of the past";
-    for (const JobId& id : host.jobs) {
-      const Job& job = state.jobs.at(id);
-      auto on = job.ranks_on.find(name);
-      if (on == job.ranks_on.end()) continue;
-      uint64_t held = 0;
-      for (uint32_t rank : on->second) held += HoldsSlot(job.ranks[rank]) ? 1 : 0;
-      if (held > 0) absl::StrAppend(&slots.busy_with, slots.busy_with.empty() ? "" : ", ", "job ", id.value());
-      used += held;
-    }
+    slots.busy_with = std::move(used.busy_with);
     slots.name = name;
     slots.slots = host.slots;
-    slots.free = used >= host.slots ? 0 : host.slots - static_cast<uint32_t>(used);
+    slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
     slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
     slots.switch_name = LabelOf(host, "switch");
     slots.rack = LabelOf(host, "rack");

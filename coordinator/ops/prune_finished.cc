@@ -2,11 +2,26 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 
 namespace trainyard {
+
+void RememberForgotten(Turn& turn, const JobId& id) {
+  State& state = turn.state;
+  if (!state.forgotten_ids.insert(id).second) return;
+  const uint64_t number = state.forgotten.empty() ? 1 : state.forgotten.rbegin()->first + 1;
+  state.forgotten[number] = id;
+  turn.Put({ForgottenKey(number), id.value()});
+  while (state.forgotten.size() > limits::kJobsForgotten) {
+    auto oldest = state.forgotten.begin();
+    turn.Delete(ForgottenKey(oldest->first));
+    state.forgotten_ids.erase(oldest->second);
+    state.forgotten.erase(oldest);
+  }
+}
 
 void PruneFinished(Turn& turn) {
   State& state = turn.state;
@@ -28,6 +43,7 @@ void PruneFinished(Turn& turn) {
     for (const EventPtr& event : job.history.durable()) turn.Delete(EventKey(id, event->sequence()));
     for (uint64_t part : job.kept_parts) turn.Delete(ReportPartKey(id, part));
     state.durable_bytes -= job.history.durable_bytes();
+    RememberForgotten(turn, id);
     turn.Emit(JobForgotten{id});
     state.by_submission.erase(job.record.submit_index());
     state.jobs.erase(id);

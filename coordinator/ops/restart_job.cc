@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/strict_yaml.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
@@ -47,6 +48,12 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
 }
 
 absl::Status NoSuchJob(const State& state, const std::string& job_id) {
+  if (std::vector<std::string> hosts = HostsOfUnknown(state, JobId(job_id)); !hosts.empty()) {
+    return absl::NotFoundError(absl::StrCat("job ", job_id, " runs on ", absl::StrJoin(hosts, ", "),
+                                            ", but this coordinator's store, restored from an older copy, does not "
+                                            "know it; wait for its end, or end it with `trainctl cancel ",
+                                            job_id, "`"));
+  }
   std::vector<std::string> ids;
   for (const auto& [id, job] : state.jobs) {
     if (job.head().spec().name() == job_id) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/limits.h"
+#include "common/plural.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
@@ -28,10 +29,18 @@ absl::Status CheckRequest(const State& state, const v1::SubmitRequest& request, 
     return absl::InvalidArgumentError(
         absl::StrCat("default_run_root '", request.default_run_root(), "' must be an absolute path"));
   }
+  for (const auto& [name, host] : state.hosts) {
+    const auto is_its = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
+    if (std::any_of(host.unknown.begin(), host.unknown.end(), is_its) ||
+        std::any_of(host.strays.begin(), host.strays.end(), is_its)) {
+      return absl::AlreadyExistsError(absl::StrCat("host ", name.value(), " runs trainers of a job ", id.value(),
+                                                   " that this coordinator does not know; choose another id, or none"));
+    }
+  }
   size_t unfinished = state.jobs.size() - state.finished.size();
   if (unfinished >= limits::kJobsUnfinished) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(unfinished, " jobs are unfinished, the limit; wait, or cancel some"));
+        absl::StrCat(Plural(unfinished, "job is", "jobs are"), " unfinished, the limit; wait, or cancel some"));
   }
   return absl::OkStatus();
 }
@@ -57,6 +66,7 @@ Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, Pr
   for (std::string& warning : prepared.warnings) head.add_warnings(std::move(warning));
   head.set_spec_digest(prepared.digest);
   head.set_resume(request.resume());
+  head.set_allow_fresh_start(request.allow_fresh_start());
   *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
   job.waiting_since = turn.now;
   job.record.set_spec_bytes(std::move(prepared.bytes));
@@ -97,8 +107,8 @@ void Run(Turn& turn, SubmitJob& event) {
   state.queue.insert(job.record.submit_index());
   turn.Save(job);
   turn.SetReason(job, "accepted");
-  turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(), ") accepted: ", job.world_size(),
-                         " ranks, digest ", job.head().spec_digest()));
+  turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),
+                         ") accepted: ", Plural(job.world_size(), "rank"), ", digest ", job.head().spec_digest()));
   turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(job)});
   turn.Schedule(job);
 }

@@ -124,7 +124,7 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 }
 
 void TickJob(Turn& turn, Job& job) {
-  if (job.held_at != 0) return;
+  if (job.held_at != 0) return SettleHeld(turn, job);
   EndMissingTrainers(turn, job);
   TellDroppedReports(turn, job);
   JudgeLosses(turn, job);

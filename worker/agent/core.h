@@ -139,9 +139,9 @@ class Core {
 
   // core_desired.cc: what this host should be doing.
   void On(DesiredStateReceived event);
-  void DropTrainers(const std::set<TrainerId>& wanted);
+  void DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void Drop(Trainer& trainer);
-  void EndGroups(const std::set<TrainerId>& wanted);
+  void EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void WantTrainer(const v1::DesiredTrainer& desired);
   void StartTrainer(Trainer& trainer);
   void TellDecisions(const Trainer& trainer, uint32_t threads);

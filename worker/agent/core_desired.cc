@@ -27,8 +27,9 @@ void Core::On(DesiredStateReceived event) {
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
   hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());  // what was wanted never came here
-  DropTrainers(wanted);
-  EndGroups(wanted);
+  const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
+  DropTrainers(wanted, unknown_jobs);
+  EndGroups(wanted, unknown_jobs);
   WantSnapshots(desired);
   for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
   WantLogs(desired);
@@ -36,11 +37,14 @@ void Core::On(DesiredStateReceived event) {
   WantPaths(desired);
 }
 
-void Core::DropTrainers(const std::set<TrainerId>& wanted) {
+// What runs of a job that the coordinator does not know goes on until it ends by itself.
+void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto& [id, trainer] : trainers_) {
+    const bool left_alone = trainer.process != Process::kEnded && unknown_jobs.contains(id.job.value());
+    const bool is_wanted = wanted.contains(id) || left_alone;
     // Whether one that is dropped was ever started is what the coordinator may wait to hear; all else can wait.
-    if (trainer.wanted && !wanted.contains(id) && trainer.process == Process::kStarting) hurry_applied_ = true;
-    trainer.wanted = wanted.contains(id);
+    if (trainer.wanted && !is_wanted && trainer.process == Process::kStarting) hurry_applied_ = true;
+    trainer.wanted = is_wanted;
     if (!trainer.wanted && trainer.process != Process::kEnded && !trainer.killed) Drop(trainer);
   }
 }
@@ -57,9 +61,10 @@ void Core::Drop(Trainer& trainer) {
   Emit(SendLink{trainer.link, std::move(message)});
 }
 
-void Core::EndGroups(const std::set<TrainerId>& wanted) {
+void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto at = groups_.begin(); at != groups_.end();) {
-    bool any = std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
+    bool any = unknown_jobs.contains(at->first.value()) ||
+               std::any_of(wanted.begin(), wanted.end(), [&](const TrainerId& id) { return GroupOf(id) == *at; });
     if (!any) {
       Emit(EndGroup{*at, absl::StrCat("generation ", at->second.value(), " of job ", at->first.value(), " is over")});
     }
@@ -151,6 +156,7 @@ absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
 void Core::WantSnapshots(const v1::DesiredState& desired) {
   std::set<std::string> jobs(desired.jobs().begin(), desired.jobs().end());
   for (const v1::DesiredTrainer& trainer : desired.trainers()) jobs.insert(trainer.key().job_id());
+  jobs.insert(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   if (snapshot_jobs_ == jobs) return;
   snapshot_jobs_ = jobs;
   Emit(KeepSnapshots{std::move(jobs)});

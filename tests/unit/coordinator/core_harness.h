@@ -1,6 +1,7 @@
 // The core as core_driver.h drives it, and daemons that are played (FakeHost).
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@ class FakeHost {
   void Attach() {
     session = harness.NewSession();
     AttachHost attach{session, {}, "ipv4:127.0.0.1:1"};
-    attach.hello.set_protocol(limits::kProtocol);
+    attach.hello.set_protocol(protocol);
     attach.hello.set_host(name);
     attach.hello.set_incarnation(incarnation);
     attach.hello.set_slots(slots);
@@ -51,7 +52,8 @@ class FakeHost {
     std::map<std::string, v1::TrainerKey> wanted;
     for (const v1::DesiredTrainer& trainer : state.trainers()) wanted[Name(trainer.key())] = trainer.key();
     for (auto it = running.begin(); it != running.end();) {
-      if (wanted.contains(it->first)) {
+      const auto& unknown = state.unknown_jobs();
+      if (wanted.contains(it->first) || std::count(unknown.begin(), unknown.end(), it->second.job_id()) > 0) {
         ++it;
         continue;
       }
@@ -238,6 +240,7 @@ class FakeHost {
   const uint32_t slots;
   uint64_t incarnation;
   std::string cluster;
+  uint32_t protocol = limits::kProtocol;
   std::string outbox_id;
   // Keeps what is not acknowledged, and rank 0's steps, and tells both again whenever it attaches.
   bool remembers = false;

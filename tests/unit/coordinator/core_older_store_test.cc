@@ -1,0 +1,199 @@
+// A store that was restored from an older copy, through the production core on a held clock: what runs and is not
+// recorded is left alone.
+#include <gmock/gmock.h>
+
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+
+// Two hosts of one slot, and a job of two ranks that runs.
+struct Cluster {
+  Cluster() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
+    first.Attach();
+    second.Attach();
+    v1::JobSpec spec = MakeSpec(2);
+    spec.mutable_train()->set_steps(1'000);
+    harness.Submit(spec, kJob);
+    Run();
+  }
+  void Run() {
+    uint64_t generation = Get().generation();
+    for (FakeHost* host : {&first, &second}) {
+      host->Apply();
+      uint32_t rank = host == &second ? 1 : 0;
+      host->Register(Key(kJob, generation, rank));
+      host->Ready(Key(kJob, generation, rank));
+    }
+    ASSERT_EQ(Get().state(), v1::JOB_STATE_RUNNING) << Get().reason();
+  }
+  v1::Job Get() { return harness.Get(kJob); }
+
+  Harness harness;
+  FakeHost first, second;
+};
+
+TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndGoesOn) {
+  Cluster cluster;
+  std::map<std::string, std::string> copy = cluster.harness.records;
+  cluster.first.Kill(Key(kJob, 1, 0), 9);
+  cluster.second.Apply();
+  cluster.Run();
+  cluster.first.Vanish();
+  cluster.second.Vanish();
+  cluster.harness.records = copy;
+  cluster.harness.Restart();
+  cluster.first.Attach();
+  cluster.second.Attach();
+  EXPECT_EQ(cluster.harness.HostOf("w1").slots_free(), 0u);
+  const size_t lines = cluster.harness.log.size();
+  const uint64_t revision = cluster.first.desired().revision();
+  cluster.harness.Advance(absl::Minutes(5));
+  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "nothing happens, so nothing is told";
+  EXPECT_LT(cluster.first.desired().revision(), revision + 5);
+
+  cluster.first.FinishOnly(Key(kJob, 2, 0), 1'000);
+  EXPECT_EQ(cluster.harness.HostOf("w1").slots_free(), 1u);
+  EXPECT_EQ(cluster.Get().generation(), 1u) << "the other rank runs";
+  cluster.second.FinishOnly(Key(kJob, 2, 1), 1'000);
+
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("adoption: generation 2, which this coordinator's")));
+  EXPECT_EQ(cluster.Get().generation(), 3u) << cluster.Get().reason();
+  cluster.first.Apply();
+  cluster.first.Restored(Key(kJob, 3, 0), 1'000, "a");
+  cluster.Run();
+  for (FakeHost* host : {&cluster.first, &cluster.second}) {
+    host->FinishOnly(Key(kJob, 3, host == &cluster.second), 1'000);
+  }
+  cluster.harness.Advance(absl::Seconds(2));
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_SUCCEEDED) << cluster.Get().reason();
+  EXPECT_EQ(cluster.Get().restarts(), 0u);
+}
+
+// A job of one rank runs, and the coordinator's store is of a time before it was submitted.
+struct Unknown {
+  Unknown() : host(harness, "w1", 2, 11) {
+    host.cluster = "cluster";
+    host.Attach();
+    older = harness.records;
+    harness.Submit(MakeSpec(1), kJob);
+    BringToRunning(harness, host, kJob);
+    newer = harness.records;
+    StartOn(older);
+  }
+  void StartOn(const std::map<std::string, std::string>& records) {
+    host.Vanish();
+    harness.records = records;
+    harness.Restart();
+    host.Attach();
+  }
+
+  Harness harness;
+  FakeHost host;
+  std::map<std::string, std::string> older, newer;
+};
+
+TEST(CoreUnknownJobs, AreLeftAlone_HoldTheirSlots_AndTheClusterIsToldOnce) {
+  Unknown world;
+  world.host.Apply();
+  world.host.Detach();
+  world.host.Attach();
+
+  EXPECT_EQ(world.host.running.size(), 1u);
+  EXPECT_THAT(world.host.desired().unknown_jobs(), ::testing::ElementsAre(kJob));
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u);
+  EXPECT_THAT(world.harness.HostOf("w1").unknown_jobs(), ::testing::ElementsAre(kJob));
+  EXPECT_THAT(world.harness.Found("job0"), ::testing::ElementsAre(kJob));
+  EXPECT_THAT(std::string(world.harness.Pause(kJob).status.message()), HasSubstr("job job00000001 runs on w1, but"));
+  EXPECT_TRUE(absl::IsAlreadyExists(world.harness.Submit(MakeSpec(1), kJob).status));
+  std::vector<std::string> told = world.harness.ClusterNotices();
+  EXPECT_EQ(
+      std::count_if(told.begin(), told.end(),
+                    [](const std::string& text) { return text.find("trainctl cancel job00000001") != text.npos; }),
+      1);
+
+  world.host.Save(Key(kJob, 1, 0), 10);
+  world.host.FinishOnly(Key(kJob, 1, 0), 10);
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 2u);
+  EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
+  EXPECT_THAT(world.harness.ClusterNotices(), Contains(HasSubstr("has ended; its slots are free")));
+}
+
+TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoOverADeathOfTheCoordinator) {
+  Unknown world;
+  EXPECT_TRUE(absl::IsFailedPrecondition(world.harness.CancelSaved(kJob).status));
+  Reply reply = world.harness.Cancel(kJob);
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(std::get<v1::Job>(reply.response).state(), v1::JOB_STATE_STOPPING);
+  EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
+  world.host.Vanish();
+  world.harness.Restart();
+  world.host.Attach();
+  EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 1u) << "until it has ended";
+  world.host.Apply();
+  EXPECT_EQ(world.host.running.size(), 0u);
+  EXPECT_EQ(world.harness.HostOf("w1").slots_free(), 2u);
+  EXPECT_TRUE(absl::IsNotFound(world.harness.Cancel(kJob).status));
+}
+
+TEST(CoreUnknownJobs, NewerStore_TakesTheJobUpAgain_AlsoWhereItHasEndedMeanwhile) {
+  Unknown world;
+  world.host.Save(Key(kJob, 1, 0), 10);
+  world.host.FinishOnly(Key(kJob, 1, 0), 10);
+  world.StartOn(world.newer);
+  world.harness.Advance(absl::Seconds(3));
+  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << "what it told was acknowledged, and is gone";
+  world.host.Apply();
+  world.host.Restored(Key(kJob, 2, 0), 10, "a");
+  BringToRunning(world.harness, world.host, kJob, 11);
+  world.host.FinishOnly(Key(kJob, 2, 0), 10);
+  EXPECT_EQ(world.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED) << world.harness.Get(kJob).reason();
+}
+
+TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
+  Harness harness;
+  FakeHost host(harness, "w1", 1, 11), away(harness, "w2", 1, 22);
+  host.cluster = away.cluster = "cluster";
+  away.Attach();
+  harness.Submit(MakeSpec(1), kJob);
+  away.Apply();
+  away.Vanish();
+  harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
+  harness.Cancel(kJob);
+  for (int i = 0; i < 30; ++i) {
+    harness.Submit(MakeSpec(4), absl::StrCat("job000001", 10 + i));
+    harness.Cancel(absl::StrCat("job000001", 10 + i));
+  }
+  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "it is forgotten";
+  harness.Advance(absl::Seconds(10));
+  harness.Restart();
+
+  away.Attach();
+  EXPECT_EQ(away.desired().unknown_jobs_size(), 0);
+  EXPECT_EQ(harness.HostOf("w2").unknown_jobs_size(), 0);
+  host.running["other"] = Key("job0other", 1, 0);
+  host.cluster = "";  // with --adopt-cluster
+  host.Attach();
+  EXPECT_EQ(host.desired().unknown_jobs_size(), 0);
+}
+
+TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsKeptAway) {
+  Unknown world;
+  world.host.Vanish();
+  world.harness.Restart();
+  world.host.protocol = limits::kUnknownJobsProtocol - 1;
+  world.host.Attach();
+  ASSERT_TRUE(world.host.refused());
+  EXPECT_TRUE(absl::IsUnavailable(world.host.refusal())) << world.host.refusal();
+  EXPECT_THAT(std::string(world.host.refusal().message()),
+              HasSubstr("its daemon, of an earlier version, would end it"));
+}
+
+}  // namespace
+}  // namespace trainyard
