@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/network.h"
+#include "common/rpc_status.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -105,7 +106,7 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
         absl::StrCat("the coordinator at ", address, " does not answer: it has been started anew, with another token"));
   }
   if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) stub_ = nullptr;
-  if (code == absl::StatusCode::kUnavailable) {
+  if (code == absl::StatusCode::kUnavailable && !IsAnswered(status)) {
     return absl::UnavailableError(
         absl::StrCat("the coordinator at ", address, " does not answer: ", status.error_message()));
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "coordinator/core/records.h"
@@ -31,6 +32,7 @@ struct Namer {
   const char* operator()(const ListHosts&) const { return "list_hosts"; }
   const char* operator()(const ListEvents&) const { return "list_events"; }
   const char* operator()(const HostDraining&) const { return "host_draining"; }
+  const char* operator()(const HostTrouble&) const { return "host_trouble"; }
   const char* operator()(const WatchJob&) const { return "watch_job"; }
   const char* operator()(const WatchClosed&) const { return "watch_closed"; }
   const char* operator()(const OpenLogs&) const { return "open_logs"; }
@@ -111,14 +113,14 @@ Output Core::Start(CoreTime time) {
   for (std::string& key : state_.orphans) turn.Delete(std::move(key));
   state_.orphans.clear();
   turn.DecideCluster(HostName(), state_.jobs.empty() ? "" : "adoption", "info",
-                     absl::StrCat("coordinator ", kVersion, " started with ", state_.jobs.size(), " jobs, ",
+                     absl::StrCat("coordinator ", kVersion, " started with ", Plural(state_.jobs.size(), "job"), ", ",
                                   state_.active.size(), " of them with trainers that may be running"));
   for (auto& [id, job] : state_.jobs) {
     TakeUp(turn, job);
     if (!IsFinal(job.state())) turn.Touch(job);
   }
   if (!state_.jobs.empty()) {
-    turn.Info(absl::StrCat("took up ", state_.jobs.size(), " jobs, ", state_.active.size(),
+    turn.Info(absl::StrCat("took up ", Plural(state_.jobs.size(), "job"), ", ", state_.active.size(),
                            " of them with trainers that may be running; waiting for their hosts to attach"));
   }
   return turn.Finish();

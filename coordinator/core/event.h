@@ -161,6 +161,12 @@ struct HostDraining {
   bool draining = false;
 };
 
+// Why the host can run nothing now; empty: it can. Sent with the first heartbeat of a stream, and when it changes.
+struct HostTrouble {
+  SessionId session;
+  std::string trouble;
+};
+
 // Rendezvous values that ranks of the host put.
 struct HostValuesTold {
   SessionId session;
@@ -183,7 +189,7 @@ struct Tick {
 
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, ListHosts, ListEvents, CancelJob, RestartJob,
                            PauseJob, SaveJob, ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining,
-                           OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold,
+                           HostTrouble, OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold,
                            RankReportsTold, RevisionApplied, HostValuesTold, Tick>;
 
 // "submit_job": a label of metrics.

@@ -207,6 +207,7 @@ struct Host {
   uint64_t applied_fact = 0;  // its facts up to here have been taken; `record.acked_fact` may stay behind
   std::map<JobId, HeldAck> held_acks;
   bool draining = false;  // its daemon is about to leave
+  std::string trouble;    // why it can run nothing now; empty: it can
   absl::Duration clock_offset;
   ArrivalTrend arrivals;
   uint64_t disk_free_bytes = 0;

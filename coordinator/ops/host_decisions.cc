@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -32,7 +33,7 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
   std::vector<std::string> told;
   for (const auto& [host, decision] : by_host) {
     if (told.size() == kHostsNamed) {
-      told.push_back(absl::StrCat(by_host.size() - kHostsNamed, " more hosts"));
+      told.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
       break;
     }
     if (same && !told.empty() && decision.reason() == first.reason()) continue;

@@ -43,6 +43,7 @@ void Run(Turn& turn, HostFactsTold& event);    // host_facts.cc
 void Run(Turn& turn, RankReportsTold& event);  // rank_reports.cc
 void Run(Turn& turn, RevisionApplied& event);  // revision_applied.cc
 void Run(Turn& turn, HostDraining& event);     // host_beats.cc
+void Run(Turn& turn, HostTrouble& event);      // host_beats.cc
 void Run(Turn& turn, HostValuesTold& event);   // put_values.cc
 
 // ---- time ----------------------------------------------------------------------------------------------------------

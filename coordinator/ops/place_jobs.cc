@@ -184,6 +184,7 @@ bool MayBePlaced(const Turn& turn, Job& job) {
 
 // Why nothing new is placed on the host; empty: it may be used.
 std::string WhyBarred(const Host& host) {
+  if (!host.trouble.empty()) return host.trouble;
   if (host.draining) return "its daemon is leaving";
   if (!host.record.cordoned()) return "";
   const std::string& reason = host.record.cordon_reason();

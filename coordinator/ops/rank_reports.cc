@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
@@ -70,8 +71,8 @@ void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
   }
   job.drops_since = turn.now;
   turn.Notice(job, "warning",
-              absl::StrCat(count, " step reports were dropped by the daemon on ", rank.record.host(),
-                           " while it could not reach the coordinator"));
+              absl::StrCat(Plural(count, "step report was", "step reports were"), " dropped by the daemon on ",
+                           rank.record.host(), " while it could not reach the coordinator"));
 }
 
 void NoteMemory(Rank& rank, const v1::RankReport& report) {
@@ -127,7 +128,7 @@ void TellDroppedReports(Turn& turn, Job& job) {
   if (job.reports_dropped > 0) {
     turn.Notice(
         job, "warning",
-        absl::StrCat(job.reports_dropped, " more step reports were dropped in the ",
+        absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
                      absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
   }
   // As long as there is more to tell, it is told once a span.

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/saves.h"
@@ -26,8 +27,8 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
   uint64_t made = std::max(job.told.step(), job.head().last_step());
   const bool kept = NewestKeptStep(job.head(), job.record.grants()).has_value();
   if (made > job.record.restored_step() && !kept && !request.from_start()) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", made,
-                                                      " steps and no checkpoint holds them: resuming it makes "
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(made, "step"),
+                                                      " and no checkpoint holds them: resuming it makes "
                                                       "them again; say so with --from-start, or cancel the job"));
   }
   turn.Decide(job, "operator", "info", reason);

@@ -1,13 +1,12 @@
 #include "coordinator/policy/device.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint32_t kBfloat16Major = 8;
-
-std::string Count(uint32_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
 
 // Empty: nothing.
 std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
@@ -15,7 +14,7 @@ std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
   if (host.gpus == 0) return absl::StrCat(name, " has no GPU", host.gpu_note.empty() ? "" : ": ", host.gpu_note);
   if (!host.cuda_note.empty()) return absl::StrCat("trainers cannot use the GPUs of ", name, ": ", host.cuda_note);
   if (host.gpus < host.ranks) {
-    return absl::StrCat(name, " has ", Count(host.gpus, "GPU"), " for ", Count(host.ranks, "rank"));
+    return absl::StrCat(name, " has ", Plural(host.gpus, "GPU"), " for ", Plural(host.ranks, "rank"));
   }
   if (needs_bfloat16 && host.compute_major < kBfloat16Major) {
     return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job asks for");
@@ -33,10 +32,10 @@ DeviceDecision DecideDevice(const DeviceFacts& facts) {
   if (facts.hosts.empty()) return {false, "the job has no host"};
   const DeviceHost& first = facts.hosts.front();
   const std::string told =
-      absl::StrCat(first.name.value(), " has ", Count(first.gpus, "GPU"), " for ", Count(first.ranks, "rank"));
+      absl::StrCat(first.name.value(), " has ", Plural(first.gpus, "GPU"), " for ", Plural(first.ranks, "rank"));
   const size_t more = facts.hosts.size() - 1;
   if (more == 0) return {true, told};
-  return {true, absl::StrCat(told, ", and ", more, more == 1 ? " more host has" : " more hosts have", " enough, too")};
+  return {true, absl::StrCat(told, ", and ", Plural(more, "more host has", "more hosts have"), " enough, too")};
 }
 
 }  // namespace trainyard

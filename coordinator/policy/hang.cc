@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
@@ -301,7 +302,7 @@ class Judge {
     const char* has_not = blame.hard ? (one ? " and was not seen to enter " : " and were not seen to enter ")
                                      : (one ? " and has not entered " : " and have not entered ");
     absl::StrAppend(&text, has_not, blame.operation, " of ", TellWhere(*blame.waiting.front()), ", in which ",
-                    blame.waiting.size(), blame.waiting.size() == 1 ? " rank waits" : " ranks wait");
+                    Plural(blame.waiting.size(), "rank waits", "ranks wait"));
     return text;
   }
 

@@ -6,16 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
 
 // Lists are cut here, so that a sentence stays one on a large cluster.
 constexpr size_t kNamesTold = 3;
-
-std::string Plural(uint64_t count, absl::string_view noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
-}
 
 std::string TellNames(std::vector<std::string> names) {
   size_t more = names.size() > kNamesTold ? names.size() - kNamesTold : 0;

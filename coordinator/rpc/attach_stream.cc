@@ -118,6 +118,10 @@ bool AttachStream::TakeHeartbeat(const v1::Heartbeat& beat) {
   if (std::exchange(draining_, beat.draining()) != beat.draining()) {
     go_on = context_.queue->Post(HostDraining{id_, draining_});
   }
+  if (trouble_ != beat.trouble()) {
+    trouble_ = beat.trouble();
+    go_on = context_.queue->Post(HostTrouble{id_, *trouble_});
+  }
   if (std::exchange(applied_revision_, beat.applied_revision()) != beat.applied_revision()) {
     go_on = context_.queue->Post(RevisionApplied{id_, applied_revision_});
   }

@@ -84,6 +84,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool said_hello_ = false;
   uint64_t applied_revision_ = 0;
   bool draining_ = false;
+  std::optional<std::string> trouble_;  // none: no heartbeat has come yet
 
   std::atomic<int64_t> heard_unix_ns_{0};
   std::atomic<bool> detached_{false};

@@ -118,6 +118,11 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
     code_.store(status.code());
     writer_.End(ToGrpcStatus(status));
   }
+  // As the core has decided.
+  void Answer(const absl::Status& status) {
+    code_.store(status.code());
+    writer_.End(ToGrpcAnswer(status));
+  }
 
   void OnWriteDone(bool ok) override {
     if (writer_.OnWriteDone(ok) < kLogLinesWaiting / 2) Resume();
@@ -286,7 +291,7 @@ void JobServiceImpl::Release(LogsOpened opened) {
 void JobServiceImpl::Release(EndLogs end) {
   if (auto stream = readers_.Find(end.reader)) {
     bridge_.Close(stream);
-    stream->End(end.status);
+    stream->Answer(end.status);
   }
 }
 

@@ -231,6 +231,41 @@ TEST(CoreHosts, DaemonThatIsLeaving_GetsNothingNew) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
+TEST(CoreHosts, HostInTrouble_GetsNothingNew_SaysWhy_AndIsToldOnce) {
+  Harness harness;
+  FakeHost host(harness, "w1", 2, 11);
+  host.Attach();
+  const std::string trouble = "its state folder /var/lib/trainyard is gone";
+  for (int i = 0; i < 3; ++i) harness.Handle(HostTrouble{host.session, trouble});
+  harness.Submit(MakeSpec(2), kJob);
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr(absl::StrCat("not used: w1 (", trouble, ")")));
+  EXPECT_EQ(harness.HostOf("w1").trouble(), trouble);
+  host.Detach();
+  host.Attach();
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED) << "until a heartbeat says otherwise";
+
+  harness.Handle(HostTrouble{host.session, ""});
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
+  std::vector<std::string> told = harness.ClusterNotices();
+  EXPECT_EQ(
+      std::count_if(told.begin(), told.end(), [&](const std::string& text) { return text.find(trouble) != text.npos; }),
+      1);
+  EXPECT_THAT(told, Contains("host w1 can be given ranks again"));
+}
+
+TEST(CoreHosts, UnreachableHost_ShowsTheSlotsThatAreUsed) {
+  TwoHosts two;
+  FakeHost idle(two.harness, "w3", 4, 33);
+  idle.Attach();
+  idle.Vanish();
+  two.second.Vanish();
+  two.harness.Advance(absl::Seconds(10));
+
+  EXPECT_FALSE(two.harness.HostOf("w3").reachable());
+  EXPECT_EQ(two.harness.HostOf("w3").slots_free(), 4u);
+  EXPECT_EQ(two.harness.HostOf("w2").slots_free(), 0u);
+}
+
 TEST(CoreHosts, UnknownHost_IsAnsweredWithTheNearest) {
   Harness harness;
   FakeHost host(harness, "worker-12", 2, 11);

@@ -265,7 +265,7 @@ TEST(CoreFencing, HostWhoseTrainersAreOfAnotherCluster_IsNotToldToEndThem) {
   host.Attach();
   ASSERT_TRUE(host.refused());
   EXPECT_TRUE(absl::IsUnavailable(host.refusal()));
-  EXPECT_THAT(std::string(host.refusal().message()), HasSubstr("trainers of cluster theirs"));
+  EXPECT_THAT(std::string(host.refusal().message()), HasSubstr("1 trainer of cluster theirs"));
 
   host.running.clear();
   host.Attach();

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/rpc_status.h"
 #include "coordinator/coordinator.h"
 #include "tests/unit/coordinator/core_harness.h"
 #include "tests/unit/temporary_folder.h"
@@ -361,6 +362,45 @@ TEST_F(RpcTest, HostsAndEvents_AreListed) {
   request.set_job_id("nosuchjob");
   grpc::ClientContext unknown_context;
   EXPECT_EQ(jobs_->ListEvents(&unknown_context, request, &events).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// trainctl once said that the coordinator did not answer.
+TEST_F(RpcTest, LogsOfAHostThatIsAway_AreAnsweredWithThat) {
+  {
+    StreamHost host(channel_);
+    ASSERT_TRUE(Submit().ok());
+    BringToRunning(host);
+  }
+  v1::ListHostsResponse hosts;
+  do {
+    grpc::ClientContext context;
+    ASSERT_TRUE(jobs_->ListHosts(&context, v1::ListHostsRequest(), &hosts).ok());
+  } while (hosts.hosts(0).attached());
+
+  grpc::ClientContext context;
+  v1::LogsRequest request;
+  request.set_job_id(kJob);
+  auto logs = jobs_->Logs(&context, request);
+  v1::LogLine line;
+  EXPECT_FALSE(logs->Read(&line));
+  grpc::Status status = logs->Finish();
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("host w1 is not attached"));
+  EXPECT_TRUE(IsAnswered(status));
+}
+
+TEST_F(RpcTest, Jobs_AreFoundByTheBeginningOfTheirId) {
+  ASSERT_TRUE(Submit().ok());
+  v1::FindJobsRequest request;
+  request.set_text(std::string(kJob).substr(0, 4));
+  grpc::ClientContext context;
+  v1::FindJobsResponse found;
+  ASSERT_TRUE(jobs_->FindJobs(&context, request, &found).ok());
+  ASSERT_EQ(found.jobs_size(), 1);
+  EXPECT_EQ(found.jobs(0).job_id(), kJob);
+  grpc::ClientContext empty_context;
+  EXPECT_EQ(jobs_->FindJobs(&empty_context, {}, &found).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(RpcTest, ASecondCoordinatorOnTheFolder_Refuses_AndTheFirstGoesOn) {
