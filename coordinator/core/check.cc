@@ -137,6 +137,9 @@ absl::Status CheckHistory(const Job& job) {
   if (job.history.last_sequence() > job.last_sequence) return Broken(job, "told an event beyond its last sequence");
   uint64_t durable = job.history.durable().empty() ? 0 : job.history.durable().back()->sequence();
   if (durable > job.record.event_sequence()) return Broken(job, "has a durable event that its record does not know");
+  // A job's first event has the number 1.
+  const bool cut = !job.history.durable().empty() && job.history.durable().front()->sequence() > 1;
+  if (cut && job.record.events_dropped() == 0) return Broken(job, "lost events that were not counted");
   if (job.history.durable().size() > limits::kDurableEvents) return Broken(job, "keeps too many durable events");
   if (job.history.reports().size() > limits::kJobEvents) return Broken(job, "keeps too many reports");
   if (!IsFinal(job.state()) && job.last_sequence > job.record.sequence_limit()) {

@@ -94,7 +94,8 @@ absl::Status LoadForgotten(absl::string_view number, const std::string& key, con
 
 // An earlier version dropped events without counting them: a job's first one was its acceptance, under number 1.
 void CountDroppedEvents(Job& job) {
-  const bool cut = !job.history.durable().empty() && job.history.durable().front()->sequence() > 1;
+  const auto& kept = job.history.durable();
+  const bool cut = kept.empty() ? job.record.event_sequence() > 0 : kept.front()->sequence() > 1;
   if (cut && job.record.events_dropped() == 0) job.record.set_events_dropped(1);
 }
 

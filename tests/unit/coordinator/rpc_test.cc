@@ -196,6 +196,9 @@ TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
 
   host.Report(10);
   v1::Fact fact;
+  fact.mutable_saved()->set_step(10);
+  fact.mutable_saved()->set_path("/runs/x/step-10");
+  host.Tell(0, fact);
   fact.mutable_finished()->set_step(10);
   host.TellAll(fact);
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
