@@ -34,6 +34,22 @@ TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasSpoken) {
   EXPECT_THAT(driver.All<StartProcess>(), IsEmpty());
 }
 
+TEST(AgentCore, TrainersOfJobsTheCoordinatorDoesNotKnow_AreLeftAlone_WithTheirSnapshots_UntilTheyEnd) {
+  CoreDriver driver;
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
+  driver.Attach();
+  DesiredStateReceived received = driver.State(1, {});
+  received.desired.add_unknown_jobs(kJob);
+  driver.Handle(received);
+  driver.Run(absl::Seconds(30));
+  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
+  EXPECT_THAT(driver.All<EndGroup>(), IsEmpty());
+  EXPECT_THAT(driver.All<KeepSnapshots>().back().jobs, ElementsAre(kJob));
+
+  driver.Handle(driver.State(2, {}));
+  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "it was cancelled";
+}
+
 TEST(AgentCore, FoundTrainer_MayLinkBeforeTheCoordinatorHasSpoken) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});

@@ -130,22 +130,6 @@ TEST(AgentCore, Snapshots_AreKeptOfJobsThatAreNotOver_AlsoBetweenTheirGroups) {
   EXPECT_THAT(driver.Last<KeepSnapshots>(), IsEmpty()) << "nothing has changed";
 }
 
-TEST(AgentCore, TrainersOfJobsTheCoordinatorDoesNotKnow_AreLeftAlone_WithTheirSnapshots_UntilTheyEnd) {
-  CoreDriver driver;
-  driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
-  driver.Attach();
-  DesiredStateReceived received = driver.State(1, {});
-  received.desired.add_unknown_jobs(kJob);
-  driver.Handle(received);
-  driver.Run(absl::Seconds(30));
-  EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
-  EXPECT_THAT(driver.All<EndGroup>(), IsEmpty());
-  EXPECT_THAT(driver.All<KeepSnapshots>().back().jobs, ElementsAre(kJob));
-
-  driver.Handle(driver.State(2, {}));
-  EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "it was cancelled";
-}
-
 TEST(AgentCore, Snapshots_ThatATrainerOfNoJobLeaves_AreLookedForAtItsEnd) {
   CoreDriver driver;
   driver.Attach();
