@@ -71,6 +71,34 @@ def test_drain_moves_a_job_with_a_save_and_costs_no_restart(two_hosts):
     assert host in two_hosts.trainctl("why", job).stdout
 
 
+# Shared memory on one host; between two of them gloo, where their numbers of ranks differ, else both together.
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [(2, 1), (2, 2), (3, 2)], ids=lambda slots: f"{sum(slots)}_ranks")
+def test_drain_from_one_host_to_two_changes_no_bit_of_any_loss(cluster, slots):
+    ranks = sum(slots)
+    cluster.start_coordinator()
+    for name, count in (("h1", ranks), ("h2", slots[0]), ("h3", slots[1])):
+        cluster.start_worker(name, count, "--metrics", "", "--health", "")
+    for name in ("h2", "h3"):
+        cluster.trainctl("cordon", name)
+    keys = {"train__steps": 300, "train__model": SLOW["train__model"], "train__batch": {"global": 2 * ranks, "micro": 2},
+            "resources__ranks": ranks}
+    stayed = cluster.submit(cluster.folder / "stayed", **keys)
+    assert cluster.wait_for_end(stayed).state_name == "SUCCEEDED"
+    moved = cluster.submit(cluster.folder / "moved", **keys)
+    cluster.wait_for_step(moved, 10)
+    for name in ("h2", "h3"):
+        cluster.trainctl("uncordon", name)
+
+    cluster.trainctl("drain", "h1")
+
+    view = cluster.wait_for_end(moved)
+    assert (view.state_name, view.job.generation, hosts_of(view)) == ("SUCCEEDED", 2, {"h2", "h3"})
+    losses = harness.metrics_steps(cluster.folder / "moved")
+    assert len(losses) == 300
+    assert losses == harness.metrics_steps(cluster.folder / "stayed")
+
+
 def test_forget_takes_a_host_off_the_list_once_nothing_of_it_is_left(two_hosts):
     refused = two_hosts.trainctl("forget", "h1", expect=None).stderr
     assert "host h1 cannot be forgotten: its daemon is attached from" in refused

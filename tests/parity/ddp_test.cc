@@ -68,6 +68,18 @@ TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp32) {
   ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-6);
 }
 
+TEST_P(DdpOfWorld, HasTheSameBitsOnEveryTransport) {
+  const TrainingCase training{.type = at::kFloat, .steps = 10, .global = 12, .clip_norm = 0.5};
+
+  std::vector<TrainingOutcome> in_memory = TrainWorld(GetParam(), training, PoolTransport::kSharedMemory);
+  std::vector<TrainingOutcome> over_gloo = TrainWorld(GetParam(), training, PoolTransport::kGloo);
+
+  ASSERT_EQ(over_gloo.size(), in_memory.size());
+  EXPECT_EQ(over_gloo[0].losses, in_memory[0].losses);
+  EXPECT_EQ(over_gloo[0].norms, in_memory[0].norms);
+  EXPECT_EQ(over_gloo[0].parameters_hash, in_memory[0].parameters_hash);
+}
+
 TEST_P(DdpOfWorld, HasTheSameParametersOnEveryRank) {
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), {.type = at::kFloat, .steps = 5, .clip_norm = 0.5});
 

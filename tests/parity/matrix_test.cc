@@ -203,14 +203,17 @@ TEST_P(EachStrategy, OffloadAndTilesChangeNoBit) {
   }
 }
 
-TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses) {
+// A job that is moved between hosts changes no bit.
+TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses_AndTheBitsOfSharedMemory) {
   TrainingCase training = GetParam().training();
   training.steps = 10;
+  const std::vector<TrainingOutcome> in_memory = TrainWorld({GetParam().mesh()}, training);
 
   for (PoolTransport transport : {PoolTransport::kGloo, PoolTransport::kTwoHosts}) {
     std::vector<TrainingOutcome> ranks = TrainWorld({GetParam().mesh(), transport}, training);
     ASSERT_FALSE(ranks.empty());
     EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
+    ExpectSameBits(ranks, in_memory);
   }
 }
 

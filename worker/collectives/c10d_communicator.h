@@ -21,7 +21,7 @@ namespace trainyard {
 // Without the stack that c10::Error appends, on one line: DeadlineExceeded for what took too long, else Unavailable.
 absl::Status StatusOfException(const std::exception& error);
 
-class C10dCommunicator : public Communicator {
+class C10dCommunicator : public virtual Communicator {
  public:
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
@@ -47,7 +47,7 @@ class C10dCommunicator : public Communicator {
   C10dCommunicator(int rank, int world_size, c10d::Backend& group)
       : rank_(rank), world_size_(world_size), group_(group) {}
 
-  // Counts an operation and has `launch` start it; what that throws breaks the group.
+  // Moves earlier operations along, counts a new one and has `launch` start it; what that throws breaks the group.
   Started Start(absl::string_view kind, const at::Tensor& tensor, absl::FunctionRef<WorkPointer()> launch);
   virtual std::unique_ptr<Collective> HandleOf(Started started) = 0;
 

@@ -12,7 +12,8 @@
 //   - What two operations of different communicators touch must differ, unless the first was waited for.
 //   - Operations of all communicators of a process are started and waited for in one order on every rank: shared memory
 //     carries them out only then.
-//   - All ranks of an operation have the same bits of its result.
+//   - All ranks of an operation have the same bits of its result. Sums are made in the order of the ranks, whatever the
+//     transport [Note: one order of sums]; NCCL alone has orders of its own.
 //
 // Threads: operations are started and waited for by one thread. Abort() and progress() may be called from any other at
 // any time, also while that thread waits.

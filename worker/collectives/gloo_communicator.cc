@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,6 +8,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -16,6 +19,7 @@
 #include "worker/collectives/c10d_communicator.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/operation_log.h"
+#include "worker/collectives/peer_communicator.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/rendezvous_store.h"
 #include "worker/collectives/scratch.h"
@@ -40,36 +44,43 @@ absl::Status StatusOfMeeting(const std::exception& error) {
   return late ? absl::DeadlineExceededError(status.message()) : status;
 }
 
+// An all-reduce of fewer bytes is one message from each to each instead of two.
+constexpr int64_t kSmallBytes = int64_t{16} << 10;
+// Of messages between two ranks. gloo's own barrier counts its tags from 0.
+constexpr int kPartTag = 1 << 30, kPeerTag = kPartTag + 1;
+
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+// What gloo works on, and what follows once it has done that.
+struct Operation {
+  std::string name = {};
+  std::vector<WorkPointer> works = {};
+  std::function<std::vector<WorkPointer>()> next = {};  // what it starts; null: nothing follows. May throw
+  bool over = false;
+  absl::Status status = {};
+};
+
 class GlooCommunicator;
 
 class GlooCollective final : public Collective {
  public:
-  // `work` may be null when the operation could not be started; `status` then says why. `finish` may be null; called by
-  // the wait, after `work`.
-  GlooCollective(GlooCommunicator& owner, std::string name, c10::intrusive_ptr<c10d::Work> work,
-                 std::function<void()> finish, absl::Status status)
-      : owner_(owner),
-        name_(std::move(name)),
-        work_(std::move(work)),
-        finish_(std::move(finish)),
-        status_(std::move(status)) {}
+  GlooCollective(GlooCommunicator& owner, std::shared_ptr<Operation> operation)
+      : owner_(owner), operation_(std::move(operation)) {}
   absl::Status Wait() override;
 
  private:
   GlooCommunicator& owner_;
-  std::string name_;
-  c10::intrusive_ptr<c10d::Work> work_;  // null once it is over
-  std::function<void()> finish_;
-  absl::Status status_;
+  std::shared_ptr<Operation> operation_;
 };
 
-class GlooCommunicator final : public C10dCommunicator {
+class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator {
  public:
   GlooCommunicator(const GlooOptions& options, c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
       : C10dCommunicator(options.rank, options.world_size, *group), group_(std::move(group)) {}
 
   ~GlooCommunicator() override {
     silence_watch_.reset();
+    continued_.clear();
     group_.reset();
     for (int fd : connections_) close(fd);
     if (closed_port_fd_ >= 0) close(closed_port_fd_);
@@ -109,12 +120,18 @@ class GlooCommunicator final : public C10dCommunicator {
     return absl::OkStatus();
   }
 
+  std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
+    if (world_size() == 2) return C10dCommunicator::AllReduceSum(tensor);
+    const bool small = static_cast<int64_t>(tensor.nbytes()) <= kSmallBytes || tensor.numel() < world_size();
+    return small ? SumOfAll(tensor) : SumByParts(tensor);
+  }
+
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     // Everyone sends everyone its part, and sums what it gets. LibTorch's own sends twice as much (it takes its part of
     // an all-reduce), reads `in` when it is started instead of in its turn, and sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
     Started started = Start("reduce-scatter", in, [&] {
-      TORCH_CHECK(SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0), out.scalar_type(), " has no sum");
+      CheckHasSum(out);
       TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size() &&
                       in.is_contiguous() && out.is_contiguous(),
                   "the parts do not make up the whole, densely");
@@ -124,15 +141,17 @@ class GlooCommunicator final : public C10dCommunicator {
       std::vector<int64_t> equal;
       return group_->alltoall_base(parts, from, equal, equal);
     });
-    auto sum = [world = world_size(), scratch, to = out.detach()] {
-      const auto* from = static_cast<const std::byte*>(scratch->memory.const_data_ptr());
-      std::vector<const std::byte*> of_rank;
-      for (int rank = 0; rank < world; ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
-      SumInRankOrder(to.scalar_type(), of_rank.data(), world, static_cast<std::byte*>(to.data_ptr()), to.numel());
-      scratch->is_over = true;
-    };
-    return std::make_unique<GlooCollective>(*this, std::move(started.name), std::move(started.work), std::move(sum),
-                                            std::move(started.status));
+    return HandleOf(std::move(started), [this, scratch, to = out.detach()] {
+      SumParts(*scratch, to);
+      return std::vector<WorkPointer>();
+    });
+  }
+
+  std::unique_ptr<Collective> SendTo(const at::Tensor& tensor, int peer) override {
+    return HandleOf(Start("send", tensor, [&] { return Send(tensor, peer, kPeerTag); }));
+  }
+  std::unique_ptr<Collective> ReceiveFrom(const at::Tensor& tensor, int peer) override {
+    return HandleOf(Start("receive", tensor, [&] { return Receive(tensor, peer, kPeerTag); }));
   }
   std::unique_ptr<Collective> Barrier() override {
     return HandleOf(Start("barrier", at::Tensor(), [&] { return group_->barrier(); }));
@@ -156,6 +175,33 @@ class GlooCommunicator final : public C10dCommunicator {
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
+  // Starts the second half of what has ended its first one, so that it is under way while others are still computed.
+  void Progress() override {
+    for (const std::shared_ptr<Operation>& operation : continued_) {
+      if (operation->over || operation->next == nullptr) continue;
+      if (!std::all_of(operation->works.begin(), operation->works.end(),
+                       [](const WorkPointer& work) { return work->isCompleted(); })) {
+        return;
+      }
+      GoOn(*operation);
+    }
+  }
+
+  absl::Status CarryOut(Operation& operation) {
+    if (operation.over) return operation.status;
+    log_.WaitBegins(operation.name);
+    // The second halves of all ranks are started in one order, since they are told apart by it.
+    for (const std::shared_ptr<Operation>& each : continued_) {
+      if (each.get() == &operation) break;
+      if (each->next != nullptr) GoOn(*each);
+    }
+    while (!operation.over) GoOn(operation);
+    if (operation.status.ok()) log_.Complete();
+    log_.WaitEnds();
+    std::erase_if(continued_, [&](const auto& each) { return each.get() == &operation; });
+    return operation.status;
+  }
+
   // Breaks the connections, so that no peer waits for what will not come.
   absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
@@ -166,34 +212,121 @@ class GlooCommunicator final : public C10dCommunicator {
   }
 
  private:
-  std::unique_ptr<Collective> HandleOf(Started started) override {
-    return std::make_unique<GlooCollective>(*this, std::move(started.name), std::move(started.work), nullptr,
-                                            std::move(started.status));
+  std::unique_ptr<Collective> HandleOf(Started started) override { return HandleOf(std::move(started), nullptr); }
+
+  std::unique_ptr<Collective> HandleOf(Started started, std::function<std::vector<WorkPointer>()> next) {
+    return std::make_unique<GlooCollective>(*this, OperationOf(std::move(started), std::move(next)));
+  }
+
+  std::shared_ptr<Operation> OperationOf(Started started, std::function<std::vector<WorkPointer>()> next) {
+    auto operation = std::make_shared<Operation>(Operation{.name = std::move(started.name), .status = started.status});
+    operation->over = started.work == nullptr;
+    if (!operation->over) {
+      operation->works.push_back(std::move(started.work));
+      operation->next = std::move(next);
+    }
+    return operation;
+  }
+
+  // Waits for what is under way, and starts what follows.
+  void GoOn(Operation& operation) {
+    c10::NoGradGuard no_grad;
+    try {
+      for (const WorkPointer& work : operation.works) work->wait();
+      operation.works.clear();
+      if (operation.next != nullptr) operation.works = std::exchange(operation.next, nullptr)();
+      operation.over = operation.works.empty();
+    } catch (const std::exception& error) {
+      operation.status = Break(FailureOf(operation.name, *this, StatusOfException(error)));
+      operation.works.clear();
+      operation.next = nullptr;
+      operation.over = true;
+    }
+  }
+
+  static void CheckHasSum(const at::Tensor& tensor) {
+    TORCH_CHECK(SumInRankOrder(tensor.scalar_type(), nullptr, 0, nullptr, 0), tensor.scalar_type(), " has no sum");
+  }
+
+  // `to` becomes the sum of all ranks' tensors of its size, which lie in `scratch` one after another.
+  void SumParts(Scratch& scratch, const at::Tensor& to) const {
+    const auto* from = static_cast<const std::byte*>(scratch.memory.const_data_ptr());
+    std::vector<const std::byte*> of_rank;
+    for (int rank = 0; rank < world_size(); ++rank) of_rank.push_back(from + rank * static_cast<int64_t>(to.nbytes()));
+    SumInRankOrder(to.scalar_type(), of_rank.data(), world_size(), static_cast<std::byte*>(to.data_ptr()), to.numel());
+    scratch.is_over = true;
+  }
+
+  // Everyone gets everything.
+  std::unique_ptr<Collective> SumOfAll(const at::Tensor& tensor) {
+    std::shared_ptr<Scratch> scratch;
+    Started started = Start("all-reduce", tensor, [&] {
+      CheckHasSum(tensor);
+      at::Tensor from = tensor.detach().view(-1);
+      scratch = scratch_.Take(static_cast<int64_t>(from.nbytes()) * world_size());
+      at::Tensor all = scratch->As(from.scalar_type(), from.numel() * world_size());
+      return group_->_allgather_base(all, from);
+    });
+    return HandleOf(std::move(started), [this, scratch, to = tensor.detach()] {
+      SumParts(*scratch, to);
+      return std::vector<WorkPointer>();
+    });
+  }
+
+  // Everyone gets a part of everything, sums it, and sends the sum to all.
+  std::unique_ptr<Collective> SumByParts(const at::Tensor& tensor) {
+    std::shared_ptr<Scratch> scratch;
+    Started started = Start("all-reduce", tensor, [&] {
+      CheckHasSum(tensor);
+      at::Tensor from = tensor.detach().view(-1);
+      std::vector<int64_t> sizes, equal(static_cast<size_t>(world_size()), PartOf(from, rank()).numel());
+      for (int r = 0; r < world_size(); ++r) sizes.push_back(PartOf(from, r).numel());
+      const int64_t numel = equal[0] * world_size();
+      scratch = scratch_.Take(numel * static_cast<int64_t>(from.element_size()));
+      at::Tensor parts = scratch->As(from.scalar_type(), numel);
+      return group_->alltoall_base(parts, from, equal, sizes);
+    });
+    if (started.work == nullptr) return HandleOf(std::move(started));
+    auto send_sums = [this, scratch, whole = tensor.detach().view(-1)] {
+      const at::Tensor mine = PartOf(whole, rank());
+      SumParts(*scratch, mine);
+      std::vector<WorkPointer> works;
+      for (int r = 0; r < world_size(); ++r) {
+        if (r != rank()) works.push_back(Receive(PartOf(whole, r), r, kPartTag));
+      }
+      for (int r = 0; r < world_size(); ++r) {
+        if (r != rank()) works.push_back(Send(mine, r, kPartTag));
+      }
+      return works;
+    };
+    continued_.push_back(OperationOf(std::move(started), std::move(send_sums)));
+    return std::make_unique<GlooCollective>(*this, continued_.back());
+  }
+
+  at::Tensor PartOf(const at::Tensor& whole, int r) const {
+    const int64_t first = whole.numel() * r / world_size();
+    return whole.narrow(0, first, whole.numel() * (r + 1) / world_size() - first);
+  }
+
+  WorkPointer Send(const at::Tensor& tensor, int peer, int tag) {
+    std::vector<at::Tensor> tensors{tensor.detach()};
+    return group_->send(tensors, peer, tag);
+  }
+  WorkPointer Receive(const at::Tensor& tensor, int peer, int tag) {
+    std::vector<at::Tensor> tensors{tensor.detach()};
+    return group_->recv(tensors, peer, tag);
   }
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   ScratchPool scratch_;
+  std::vector<std::shared_ptr<Operation>> continued_;  // all-reduces by parts, until they were waited for
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   int closed_port_fd_ = -1;                      // where peers probe
   std::unique_ptr<SilenceWatch> silence_watch_;  // calls the above, so it ends first
 };
 
-absl::Status GlooCollective::Wait() {
-  if (work_ == nullptr) return status_;
-  owner_.log().WaitBegins(name_);
-  try {
-    work_->wait();
-  } catch (const std::exception& error) {
-    status_ = owner_.Break(FailureOf(name_, owner_, StatusOfException(error)));
-  }
-  if (status_.ok() && finish_ != nullptr) finish_();
-  if (status_.ok()) owner_.log().Complete();
-  owner_.log().WaitEnds();
-  work_.reset();
-  finish_ = nullptr;
-  return status_;
-}
+absl::Status GlooCollective::Wait() { return owner_.CarryOut(*operation_); }
 
 // The listener that `make` opens, as seen by the difference it makes. One at a time, so that the difference is its own.
 template <typename Make>
@@ -219,6 +352,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOpti
   if (options.store == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));
   }
+  return NewGlooPeers(options);
+}
+
+absl::StatusOr<std::unique_ptr<PeerCommunicator>> NewGlooPeers(const GlooOptions& options) {
   std::chrono::milliseconds timeout(absl::ToInt64Milliseconds(options.timeout));
   auto store = c10::make_intrusive<RendezvousStore>(*options.store, options.prefix, timeout);
   try {

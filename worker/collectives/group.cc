@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
 #include "worker/collectives/hostwise_communicator.h"
+#include "worker/collectives/peer_communicator.h"
 #include "worker/collectives/shared_memory_communicator.h"
 #include "worker/collectives/single_communicator.h"
 
@@ -84,24 +85,25 @@ absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
   return Exchange(member, "place", options.place.empty() ? PlaceOfThisProcess(options.host) : options.place);
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinGloo(const Member& member, int rank, int size,
-                                                       absl::string_view prefix) {
-  return NewGlooCommunicator({.rank = rank,
-                              .world_size = size,
-                              .address = member.options.address,
-                              .store = member.options.store,
-                              .prefix = std::string(prefix),
-                              .timeout = member.options.timeout});
+// All of these have more than one member.
+absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const Member& member, int rank, int size,
+                                                           absl::string_view prefix) {
+  return NewGlooPeers({.rank = rank,
+                       .world_size = size,
+                       .address = member.options.address,
+                       .store = member.options.store,
+                       .prefix = std::string(prefix),
+                       .timeout = member.options.timeout});
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> JoinShared(const Member& member, int rank, int size,
-                                                         absl::string_view prefix) {
-  return NewSharedMemoryCommunicator({.rank = rank,
-                                      .world_size = size,
-                                      .store = member.options.store,
-                                      .prefix = std::string(prefix),
-                                      .timeout = member.options.timeout,
-                                      .piece_bytes = member.options.piece_bytes});
+absl::StatusOr<std::unique_ptr<PlaceCommunicator>> JoinShared(const Member& member, int rank, int size,
+                                                              absl::string_view prefix) {
+  return NewPlaceCommunicator({.rank = rank,
+                               .world_size = size,
+                               .store = member.options.store,
+                               .prefix = std::string(prefix),
+                               .timeout = member.options.timeout,
+                               .piece_bytes = member.options.piece_bytes});
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member, int locals) {
@@ -109,7 +111,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinHostwise(const Member& member,
   ASSIGN_OR_RETURN(auto inside, JoinShared(member, local, locals, absl::StrCat(member.prefix, "inside/", place, "/")));
   ASSIGN_OR_RETURN(auto across,
                    JoinGloo(member, place, member.size() / locals, absl::StrCat(member.prefix, "across/", local, "/")));
-  return NewHostwiseCommunicator(std::move(inside), std::move(across));
+  return NewHostwiseCommunicator(std::move(inside), std::move(across), member.options.piece_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {

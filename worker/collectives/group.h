@@ -57,7 +57,7 @@ struct GroupOptions {
   std::string address = "127.0.0.1";  // of this host, that the peers can reach
   bool shared_memory = true;          // false: gloo alone; the same on every rank
   absl::Duration timeout = absl::Minutes(30);
-  size_t piece_bytes = size_t{1} << 20;  // of shared memory
+  size_t piece_bytes = size_t{1} << 20;  // of shared memory, and of sums from place to place
   // Unset: tensors lie in host memory. Else those on this rank's device go from device to device, or, where two ranks
   // of the group share one, through host memory. Set on every rank or on none.
   std::optional<GroupDevice> device = {};

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/collectives/operation_log.h"
+#include "worker/collectives/place_chain.h"
+#include "worker/collectives/scratch.h"
 
 namespace trainyard {
 namespace {
@@ -22,8 +24,9 @@ struct Operation {
 
 class HostwiseCommunicator final : public Communicator {
  public:
-  HostwiseCommunicator(std::unique_ptr<Communicator> inside, std::unique_ptr<Communicator> across)
-      : inside_(std::move(inside)), across_(std::move(across)) {}
+  HostwiseCommunicator(std::unique_ptr<PlaceCommunicator> inside, std::unique_ptr<PeerCommunicator> across,
+                       size_t piece_bytes)
+      : inside_(std::move(inside)), across_(std::move(across)), chain_(*across_, piece_bytes) {}
 
   // Peers that still wait for an operation nobody here waited for must not wait for ever.
   ~HostwiseCommunicator() override {
@@ -118,10 +121,12 @@ class HostwiseCommunicator final : public Communicator {
       whole = at::zeros({share * locals}, tensor.options());
       whole.narrow(0, 0, size).copy_(tensor.view(-1));
     }
-    at::Tensor mine = whole.narrow(0, inside_->rank() * share, share);
-    RETURN_IF_ERROR(inside_->ReduceScatterSum(mine, whole)->Wait());
-    RETURN_IF_ERROR(across_->AllReduceSum(mine)->Wait());
+    std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(whole.nbytes()));
+    const at::Tensor raw = scratch->ViewLike(whole), mine = whole.narrow(0, inside_->rank() * share, share);
+    RETURN_IF_ERROR(inside_->AllToAll(raw, whole)->Wait());
+    RETURN_IF_ERROR(chain_.SumForAll(mine, raw));
     RETURN_IF_ERROR(inside_->AllGather(whole, mine)->Wait());
+    scratch->is_over = true;
     if (size != share * locals) tensor.view(-1).copy_(whole.narrow(0, 0, size));
     return absl::OkStatus();
   }
@@ -140,9 +145,12 @@ class HostwiseCommunicator final : public Communicator {
   absl::Status ReduceScatter(const at::Tensor& out, const at::Tensor& in) {
     const int64_t locals = inside_->world_size(), places = across_->world_size();
     at::Tensor by_local = in.view({places, locals, out.numel()}).transpose(0, 1).contiguous().view(-1);
-    at::Tensor mine = by_local.narrow(0, inside_->rank() * places * out.numel(), places * out.numel());
-    RETURN_IF_ERROR(inside_->ReduceScatterSum(mine, by_local)->Wait());
-    return across_->ReduceScatterSum(out, mine)->Wait();
+    std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(by_local.nbytes()));
+    const at::Tensor raw = scratch->ViewLike(by_local);
+    RETURN_IF_ERROR(inside_->AllToAll(raw, by_local)->Wait());
+    RETURN_IF_ERROR(chain_.SumForEach(out, raw));
+    scratch->is_over = true;
+    return absl::OkStatus();
   }
 
   // The first error stays. Both groups break, and with them the peers inside and those elsewhere.
@@ -155,16 +163,19 @@ class HostwiseCommunicator final : public Communicator {
     across_->Abort(reason);
   }
 
-  const std::unique_ptr<Communicator> inside_, across_;
+  const std::unique_ptr<PlaceCommunicator> inside_;
+  const std::unique_ptr<PeerCommunicator> across_;
+  PlaceChain chain_;
+  ScratchPool scratch_;
   std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
   OperationLog log_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> NewHostwiseCommunicator(std::unique_ptr<Communicator> inside,
-                                                      std::unique_ptr<Communicator> across) {
-  return std::make_unique<HostwiseCommunicator>(std::move(inside), std::move(across));
+std::unique_ptr<Communicator> NewHostwiseCommunicator(std::unique_ptr<PlaceCommunicator> inside,
+                                                      std::unique_ptr<PeerCommunicator> across, size_t piece_bytes) {
+  return std::make_unique<HostwiseCommunicator>(std::move(inside), std::move(across), piece_bytes);
 }
 
 }  // namespace trainyard

@@ -5,7 +5,11 @@
 namespace trainyard {
 
 at::Tensor Scratch::ViewLike(const at::Tensor& like) const {
-  return memory.narrow(0, 0, static_cast<int64_t>(like.nbytes())).view(like.scalar_type()).view(like.sizes());
+  return As(like.scalar_type(), like.numel()).view(like.sizes());
+}
+
+at::Tensor Scratch::As(at::ScalarType type, int64_t numel) const {
+  return memory.narrow(0, 0, numel * static_cast<int64_t>(c10::elementSize(type))).view(type);
 }
 
 std::shared_ptr<Scratch> ScratchPool::Take(int64_t bytes) {

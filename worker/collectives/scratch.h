@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,8 @@ struct Scratch {
 
   // Its first bytes as a tensor like `like`, but in this memory.
   at::Tensor ViewLike(const at::Tensor& like) const;
+  // The same for a flat one.
+  at::Tensor As(at::ScalarType type, int64_t numel) const;
 };
 
 class ScratchPool {

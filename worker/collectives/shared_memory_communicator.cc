@@ -20,7 +20,7 @@ namespace {
 
 constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
 
-enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
+enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kBarrier };
 
 // One operation, from its start until it was carried out. It goes piece by piece: a piece is put where the peers read
 // it, taken from theirs, and, where each rank summed a share of it, collected. What lies in a buffer that the peers
@@ -33,9 +33,10 @@ struct Operation {
   at::Tensor out = {};    // in-place operations have only this one
   at::Tensor in = {};
   int root = 0;
-  int64_t num_elements = 0;  // that go in pieces; of an all-gather and a reduce-scatter, those of one rank
-  size_t width = 1;          // bytes of an element
-  int64_t start = 0;         // of the piece under way
+  int64_t num_elements =
+      0;              // that go in pieces; of an all-gather, a reduce-scatter and an all-to-all, those of one rank
+  size_t width = 1;   // bytes of an element
+  int64_t start = 0;  // of the piece under way
   Turn turn = kPut;
   bool is_read_in_place = false;  // by the peers: what this rank gives, from a buffer of NewBuffer
 
@@ -45,7 +46,7 @@ struct Operation {
   absl::Status status = {};
 };
 
-class SharedMemoryCommunicator final : public Communicator {
+class SharedMemoryCommunicator final : public PlaceCommunicator {
  public:
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
       : rank_(options.rank), world_size_(options.world_size), timeout_(options.timeout), segment_(std::move(segment)) {}
@@ -69,6 +70,9 @@ class SharedMemoryCommunicator final : public Communicator {
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
     return Start({.kind = Kind::kReduceScatter, .out = out.detach(), .in = in.detach()}, "reduce-scatter", in);
+  }
+  std::unique_ptr<Collective> AllToAll(const at::Tensor& out, const at::Tensor& in) override {
+    return Start({.kind = Kind::kAllToAll, .out = out.detach(), .in = in.detach()}, "all-to-all", in);
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
   absl::Status Meet(absl::Duration limit) override {
@@ -118,6 +122,7 @@ class SharedMemoryCommunicator final : public Communicator {
     if (shared->out.defined()) {
       shared->width = shared->out.element_size();
       shared->num_elements = shared->kind == Kind::kAllGather ? shared->in.numel() : shared->out.numel();
+      if (shared->kind == Kind::kAllToAll) shared->num_elements /= world_size_;
     }
     queue_.push_back(shared);
     return std::make_unique<Handle>(*this, std::move(shared));
@@ -133,6 +138,12 @@ class SharedMemoryCommunicator final : public Communicator {
       return absl::InvalidArgumentError(absl::StrCat(TypeWord(out.scalar_type()), " has no sum"));
     }
     if (!in.defined()) return absl::OkStatus();
+    if (operation.kind == Kind::kAllToAll) {
+      const bool fit = in.scalar_type() == out.scalar_type() && in.numel() == out.numel();
+      if (fit && in.numel() % world_size_ == 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          absl::StrCat(in.numel(), " elements do not become ", out.numel(), " in ", world_size_, " equal parts"));
+    }
     const bool gathers = operation.kind == Kind::kAllGather;
     const at::Tensor &whole = gathers ? out : in, &part = gathers ? in : out;
     if (in.scalar_type() == out.scalar_type() && whole.numel() == part.numel() * world_size_) return absl::OkStatus();
@@ -234,7 +245,8 @@ class SharedMemoryCommunicator final : public Communicator {
   }
 
   int64_t PieceElements(const Operation& operation) const {
-    const size_t parts = operation.kind == Kind::kReduceScatter ? static_cast<size_t>(world_size_) : 1;
+    const bool has_parts = operation.kind == Kind::kReduceScatter || operation.kind == Kind::kAllToAll;
+    const size_t parts = has_parts ? static_cast<size_t>(world_size_) : 1;
     return std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / (operation.width * parts)));
   }
 
@@ -261,6 +273,7 @@ class SharedMemoryCommunicator final : public Communicator {
         std::memcpy(part, At(operation.in, operation.start), bytes);
         return;
       case Kind::kReduceScatter:
+      case Kind::kAllToAll:
         for (int rank = 0; rank < world_size_; ++rank) {
           if (rank == rank_) continue;  // its own part it has
           std::memcpy(part + static_cast<size_t>(rank) * bytes,
@@ -312,6 +325,14 @@ class SharedMemoryCommunicator final : public Communicator {
         SumInRankOrder(type, parts.data(), world_size_, At(operation.out, operation.start), size);
         return absl::OkStatus();
       }
+      case Kind::kAllToAll:
+        for (int rank = 0; rank < world_size_; ++rank) {
+          ASSIGN_OR_RETURN(const std::byte* from,
+                           GivenBy(rank, operation, rank_ * operation.num_elements + operation.start,
+                                   static_cast<size_t>(rank_) * bytes));
+          std::memcpy(At(operation.out, rank * operation.num_elements + operation.start), from, bytes);
+        }
+        return absl::OkStatus();
       case Kind::kBarrier:
         return absl::OkStatus();
     }
@@ -370,6 +391,11 @@ class SharedMemoryCommunicator final : public Communicator {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<PlaceCommunicator>> NewPlaceCommunicator(const SharedSegmentOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<SharedSegment> segment, SharedSegment::Join(options));
+  return std::make_unique<SharedMemoryCommunicator>(options, std::move(segment));
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> NewSharedMemoryCommunicator(const SharedSegmentOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
@@ -378,8 +404,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewSharedMemoryCommunicator(const 
   if (options.store == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<SharedSegment> segment, SharedSegment::Join(options));
-  return std::make_unique<SharedMemoryCommunicator>(options, std::move(segment));
+  return NewPlaceCommunicator(options);
 }
 
 }  // namespace trainyard

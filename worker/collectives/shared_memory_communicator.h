@@ -14,8 +14,18 @@
 
 namespace trainyard {
 
+// What a group of several places needs of one place, more than of any other group.
+class PlaceCommunicator : public Communicator {
+ public:
+  // Each of `in` and `out` is a part for, or from, every rank, one after another: `out` becomes this rank's part of
+  // every rank's `in`. They do not overlap.
+  virtual std::unique_ptr<Collective> AllToAll(const at::Tensor& out, const at::Tensor& in) = 0;
+};
+
 // Returns when all ranks have come; all must be processes of one host and of one user. Possible errors: those of
 // SharedSegment::Join; InvalidArgument for a rank that cannot be.
 absl::StatusOr<std::unique_ptr<Communicator>> NewSharedMemoryCommunicator(const SharedSegmentOptions& options);
+// The same. REQUIRES: a world of more than one.
+absl::StatusOr<std::unique_ptr<PlaceCommunicator>> NewPlaceCommunicator(const SharedSegmentOptions& options);
 
 }  // namespace trainyard

@@ -17,8 +17,8 @@
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "tests/parity/stores.h"
+#include "tests/unit/collectives/wires.h"
 #include "worker/collectives/abort_switch.h"
-#include "worker/collectives/rank_sum.h"
 
 namespace trainyard {
 namespace {
@@ -63,96 +63,6 @@ TEST(ReshardPeers, AreNeighboursOfTheShardGroup) {
   EXPECT_THAT(ReshardPeers({1, 3}, 3, 1), ElementsAre(3));
 }
 
-// 1'003 sums of one element each in every order of rounding: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
-TEST(SumInRankOrder, Rounds16BitSumsOnce) {
-  const int64_t size = 1'003;
-  at::Tensor a = at::full({size}, 256, at::kBFloat16), b = at::full({size}, 1, at::kBFloat16), c = b.clone();
-  auto bytes = [](const at::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); };
-  const std::byte* parts[] = {bytes(a), bytes(b), bytes(c)};
-  ASSERT_TRUE(SumInRankOrder(at::kBFloat16, parts, 3, bytes(a), size));  // over one of its parts
-  EXPECT_TRUE(a.eq(258).all().item<bool>());
-  EXPECT_FALSE(SumInRankOrder(at::kBool, parts, 3, bytes(a), 0));
-}
-
-// Runs `main` as every rank of a world, and returns the first error.
-absl::Status OnRanks(int world, const std::function<absl::Status(int rank)>& main) {
-  std::vector<absl::Status> statuses(static_cast<size_t>(world));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world; ++rank) {
-    ranks.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = main(rank); });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  for (int rank = 0; rank < world; ++rank) {
-    RETURN_IF_ERROR(statuses[static_cast<size_t>(rank)]) << "on rank " << rank;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Expect(bool so, absl::string_view what) {
-  return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
-}
-
-// What tensors go through in front of the transport, as if they lay on a GPU: nothing; through host memory, as for
-// ranks that share one; from device to device, for which another gloo group stands here.
-enum class Front { kNone, kStaged, kDevice };
-
-struct Wire {
-  Transport transport;
-  int world;
-  Front front = Front::kNone;
-};
-
-// A CPU is a device too: to the front it is what a GPU would be.
-std::optional<GroupDevice> DeviceOf(const Wire& wire, int rank, MemoryStore& store) {
-  if (wire.front == Front::kNone) return std::nullopt;
-  const bool shared = wire.front == Front::kStaged;
-  return GroupDevice{.device = at::kCPU,
-                     .name = shared ? "one" : absl::StrCat("number ", rank),
-                     .join = [&store](int rank_of_group, int size, const std::string& prefix) {
-                       return NewGlooCommunicator({.rank = rank_of_group,
-                                                   .world_size = size,
-                                                   .store = &store,
-                                                   .prefix = absl::StrCat(prefix, "on device/"),
-                                                   .timeout = absl::Minutes(1)});
-                     }};
-}
-
-GroupOptions OptionsOf(const Wire& wire, int rank, MemoryStore& store) {
-  const bool hostwise = wire.transport == Transport::kHostwise;
-  return {.world_size = wire.world,
-          .rank = rank,
-          .store = &store,
-          .place = absl::StrCat("place ", hostwise ? rank / 2 : 0),
-          .shared_memory = wire.transport != Transport::kGloo,
-          .timeout = absl::Minutes(1),
-          .piece_bytes = 4096,
-          .device = DeviceOf(wire, rank, store)};
-}
-
-std::string NameOf(const Wire& wire) {
-  const char* front = wire.front == Front::kNone ? "" : wire.front == Front::kStaged ? "_staged" : "_behind_devices";
-  return absl::StrCat(absl::StrReplaceAll(TransportName(wire.transport), {{" ", "_"}}), "_", wire.world, front);
-}
-
-class Wires : public testing::TestWithParam<Wire> {
- protected:
-  // Runs `main` on every rank with its groups.
-  absl::Status Run(const MeshShape& shape, int reshard_to,
-                   const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {
-    ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create(shape, GetParam().world));
-    MemoryStore store;
-    return OnRanks(GetParam().world, [&](int rank) -> absl::Status {
-      ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, reshard_to, OptionsOf(GetParam(), rank, store)));
-      for (auto& group : groups->owned) RETURN_IF_ERROR(WarmUp(*group)) << group->name();
-      absl::Status status = main(rank, *groups);
-      RETURN_IF_ERROR(status);
-      return groups->world->Meet(absl::Minutes(1));  // nobody leaves while a peer is still at it
-    });
-  }
-  absl::Status RunSharded(const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {
-    return Run({.dp_shard = GetParam().world}, 0, main);
-  }
-};
 INSTANTIATE_TEST_SUITE_P(
     Transports, Wires,
     testing::Values(Wire{Transport::kSingle, 1}, Wire{Transport::kShared, 2}, Wire{Transport::kShared, 3},

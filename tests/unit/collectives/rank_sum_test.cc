@@ -1,0 +1,82 @@
+// One order of sums on every transport: the bits of each are those of a plain loop over the ranks.
+#include "worker/collectives/rank_sum.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/unit/collectives/wires.h"
+
+namespace trainyard {
+namespace {
+
+// 1'003 sums of one element each in every order of rounding: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
+TEST(SumInRankOrder, Rounds16BitSumsOnce) {
+  const int64_t size = 1'003;
+  at::Tensor a = at::full({size}, 256, at::kBFloat16), b = at::full({size}, 1, at::kBFloat16), c = b.clone();
+  auto bytes = [](const at::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); };
+  const std::byte* parts[] = {bytes(a), bytes(b), bytes(c)};
+  ASSERT_TRUE(SumInRankOrder(at::kBFloat16, parts, 3, bytes(a), size));  // over one of its parts
+  EXPECT_TRUE(a.eq(258).all().item<bool>());
+  EXPECT_FALSE(SumInRankOrder(at::kBool, parts, 3, bytes(a), 0));
+}
+
+// What `rank` contributes to a sum whose bits depend on the order: numbers of either sign and many sizes.
+at::Tensor Contribution(int64_t size, int64_t rank, at::ScalarType type) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 + rank));
+  at::Tensor numbers = at::empty({size}, at::kDouble).normal_(0, 1, generator);
+  return numbers.mul(at::empty({size}, at::kDouble).normal_(0, 2, generator).exp2_()).to(type);
+}
+
+absl::Status SumInOneOrder(Communicator& comm, at::ScalarType type, int64_t part) {
+  const int world = comm.world_size(), rank = comm.rank();
+  const int64_t size = part * world;
+  std::vector<at::Tensor> all;
+  std::vector<const std::byte*> parts;
+  for (int r = 0; r < world; ++r) {
+    all.push_back(Contribution(size, r, type));
+    parts.push_back(static_cast<const std::byte*>(all.back().const_data_ptr()));
+  }
+  at::Tensor expected = at::empty({size}, type), mine = all[static_cast<size_t>(rank)];
+  SumInRankOrder(type, parts.data(), world, static_cast<std::byte*>(expected.data_ptr()), size);
+  const std::string what = absl::StrCat(c10::toString(type), " of ", size);
+
+  at::Tensor out = at::empty({part}, type), several = mine.clone(), reduced = mine.clone();
+  RETURN_IF_ERROR(comm.ReduceScatterSum(out, mine)->Wait()) << what;
+  RETURN_IF_ERROR(Expect(out.equal(expected.narrow(0, rank * part, part)), absl::StrCat("reduce-scatter ", what)));
+  // Two at once, and the second waited for first.
+  auto first = comm.AllReduceSum(several), second = comm.AllReduceSum(reduced);
+  RETURN_IF_ERROR(second->Wait()) << what;
+  RETURN_IF_ERROR(first->Wait()) << what;
+  RETURN_IF_ERROR(Expect(several.equal(expected) && reduced.equal(expected), absl::StrCat("all-reduce ", what)));
+  return absl::OkStatus();
+}
+
+class SumOrder : public Wires {};
+INSTANTIATE_TEST_SUITE_P(Transports, SumOrder,
+                         testing::Values(Wire{Transport::kShared, 2}, Wire{Transport::kShared, 3},
+                                         Wire{Transport::kShared, 5}, Wire{Transport::kGloo, 2},
+                                         Wire{Transport::kGloo, 3}, Wire{Transport::kGloo, 5},
+                                         Wire{Transport::kHostwise, 4}, Wire{Transport::kHostwise, 6},
+                                         Wire{Transport::kGloo, 3, Front::kStaged}),
+                         [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
+
+TEST_P(SumOrder, IsThatOfTheRanksSoThatMovingAJobChangesNoBit) {
+  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
+              for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+                // In one message and in two halves of gloo's, in one piece from place to place and in several.
+                for (int64_t part : {1, 7, 1'003, 20'011}) {
+                  RETURN_IF_ERROR(SumInOneOrder(*groups.shard, type, part));
+                }
+              }
+              return absl::OkStatus();
+            }),
+            absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace trainyard
