@@ -92,7 +92,8 @@ class Resolver {
            "decided by each host when a rank starts: its cores, shared by the job's ranks there");
     }
     if (!spec_.resources().has_mkl_avx512()) {
-      Told("resources.mkl_avx512", "auto", "decided by each host when a rank starts: on where its CPU has AVX-512");
+      Told("resources.mkl_avx512", "auto",
+           "decided by each host when a rank starts: on where that is faster, measured once");
     }
     if (!spec_.network().has_interface() && spec_.resources().ranks() > 1) {
       Told("network.interface", "auto", "decided by each host: the interface that reaches the coordinator");

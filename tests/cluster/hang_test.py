@@ -145,4 +145,5 @@ def test_what_hosts_decide_is_told_with_the_job(one_host):
     assert told["resources.threads_per_rank"].value.isdigit()
     assert re.match(r"\d+ cores for 2 ranks", told["resources.threads_per_rank"].reason)
     assert told["resources.mkl_avx512"].value in ("on", "off")
+    assert "not measured" not in told["resources.mkl_avx512"].reason
     assert told["network.interface"].value == "lo"

@@ -15,10 +15,12 @@ constexpr const char* kInherited[] = {
     "USER",
     "LD_LIBRARY_PATH",
     "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
     "CUDA_VISIBLE_DEVICES",
     "ASAN_OPTIONS",
     "TSAN_OPTIONS",
     "UBSAN_OPTIONS",
+    "TRAINYARD_CPU",
     "TRAINYARD_FAULT_POINTS",
 };
 constexpr char kPathDefault[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -22,6 +22,9 @@ enum class VectorCode { kAny, kAvx2, kAvx512 };
 // kAvx512: F, DQ, BW and VL; kAvx2: with FMA. A TRAINYARD_CPU that is neither of the above ends the process.
 VectorCode BestVectorCode();
 
+// Whether TRAINYARD_CPU is set.
+bool CpuIsMadeLesser();
+
 // Whether there are instructions that multiply bf16 (AVX512-BF16) and they may be used.
 bool CpuMultipliesBfloat16();
 

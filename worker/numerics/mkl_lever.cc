@@ -18,22 +18,28 @@ namespace {
 
 std::atomic<bool> g_answer_yes{false};
 
-// Best of a few, GFLOP/s. 384 is large enough for the kernels to show themselves and takes about a millisecond.
-double TimeProduct() {
-  constexpr int64_t kSize = 384;
-  constexpr int kTries = 4;
+// Large enough for the kernels to show themselves; takes about a millisecond.
+constexpr int64_t kSmall = 384;
+constexpr int kFew = 4;
+
+}  // namespace
+
+bool MklLeverIsAChoice() {
+  return !__builtin_cpu_is("intel") && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsMadeLesser();
+}
+
+double TimeProducts(int64_t size, int tries) {
   c10::NoGradGuard no_grad;
-  at::Tensor a = at::ones({kSize, kSize});
+  at::Tensor a = at::ones({size, size});
   double best_s = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < tries; ++i) {
     auto start = std::chrono::steady_clock::now();
     at::Tensor product = at::mm(a, a);
     best_s = std::min(best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return 2e-9 * kSize * kSize * kSize / best_s;
+  const auto n = static_cast<double>(size);
+  return 2e-9 * n * n * n / best_s;
 }
-
-}  // namespace
 
 std::string SetMklLever(MklLever choice) {
   const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
@@ -48,7 +54,7 @@ std::string SetMklLever(MklLever choice) {
   } else {
     path = absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? ", nor AVX2" : "", ")");
   }
-  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProduct());
+  return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProducts(kSmall, kFew));
 }
 
 bool MklLeverIsOn() { return g_answer_yes; }

@@ -13,13 +13,17 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "common/status_macros.h"
 #include "common/version.h"
 #include "worker/checkpoint/fault_points.h"
 #include "worker/diagnostics/ledger.h"
+#include "worker/numerics/cpu.h"
 #include "worker/numerics/mkl_lever.h"
 #include "worker/trainer/grpc_link.h"
+#include "worker/trainer/kernel_choice.h"
 #include "worker/trainer/options.h"
 #include "worker/trainer/probe.h"
 #include "worker/trainer/run.h"
@@ -63,12 +67,33 @@ MklLever LeverOf(TrainConfig::Switch choice) {
   return MklLever::kAuto;
 }
 
+// What `measure` costs is paid once on a CPU.
+absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
+  ASSIGN_OR_RETURN(const std::string path, KernelSpeedsPath());
+  return KeptOrMeasured(path, []() -> absl::StatusOr<KernelSpeeds> {
+    KernelSpeeds speeds;
+    ASSIGN_OR_RETURN(speeds.with_lever, NumberFromChild("--time-products-with-lever"));
+    ASSIGN_OR_RETURN(speeds.without, NumberFromChild("--time-products"));
+    return speeds;
+  });
+}
+
+// Before the first tensor operation of the process. Returns what was decided, for the log.
+std::string ChooseKernels(MklLever choice) {
+  if (choice != MklLever::kAuto || !MklLeverIsAChoice()) return SetMklLever(choice);
+  const absl::StatusOr<KernelSpeeds> speeds = SpeedsOfKernels();
+  if (!speeds.ok()) return absl::StrCat(SetMklLever(choice), "; not measured: ", speeds.status().message());
+  const bool lever = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512);
+  return absl::StrFormat("%s; measured once on this CPU, one thread: %.0f GFLOP/s with the lever, %.0f without",
+                         SetMklLever(lever ? MklLever::kOn : MklLever::kOff), speeds->with_lever, speeds->without);
+}
+
 // Before the first tensor operation of the process.
 void SetUpEngine(const StartOrder& order, Link& link) {
   Ledger::OfProcess();  // counts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
-  std::string kernels = SetMklLever(LeverOf(order.config.mkl_avx512));
+  std::string kernels = ChooseKernels(LeverOf(order.config.mkl_avx512));
   // One rank tells for all of its host.
   if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
     link.Tell(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
@@ -122,7 +147,7 @@ int RunTraining(const TrainerOptions& options) {
 int RunSample(const SampleOptions& options) {
   // One token at a time is too little work to share: threads would wait for each other most of the time.
   at::set_num_threads(1);
-  SetMklLever(MklLever::kAuto);
+  ChooseKernels(MklLever::kAuto);
   absl::StatusOr<SampledText> sample = SampleText(options);
   if (!sample.ok()) {
     std::cerr << "sample: " << sample.status().message() << "\n";
@@ -143,7 +168,7 @@ int RunHostProbe(const ProbeOptions& options) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   at::set_num_threads(threads);
-  std::string kernels = SetMklLever(MklLever::kAuto);
+  std::string kernels = ChooseKernels(MklLever::kAuto);
   absl::StatusOr<ProbeFact> fact = ProbeThisHost({.matmul_size = options.matmul_size,
                                                   .matmul_repeats = options.matmul_repeats,
                                                   .all_reduce_bytes = options.all_reduce_bytes});
@@ -169,8 +194,20 @@ int RunHostProbe(const ProbeOptions& options) {
   return kExitDone;
 }
 
+// Of one thread, as a number alone.
+int RunTimeProducts(const TrainerOptions& options) {
+  constexpr int64_t kSize = 512;
+  constexpr int kTries = 12;
+  at::set_num_threads(1);
+  SetMklLever(options.products == "lever" ? MklLever::kOn : MklLever::kOff);
+  std::cout << TimeProducts(kSize, kTries) << std::endl;
+  return kExitDone;
+}
+
 int RunCommand(const TrainerOptions& options) {
   switch (options.command) {
+    case TrainerOptions::Command::kTimeProducts:
+      return RunTimeProducts(options);
     case TrainerOptions::Command::kSample:
       return RunSample(options.sample);
     case TrainerOptions::Command::kProbe:

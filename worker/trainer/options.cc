@@ -47,6 +47,9 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
   CLI::Option* timed = DeclareProbe(app, options.probe);
   timed->excludes(link);
 
+  // For the program itself, which can use one kind of kernels only.
+  app.add_flag("--time-products{plain},--time-products-with-lever{lever}", options.products)->group("");
+
   SampleOptions& sample = options.sample;
   CLI::App* command = app.add_subcommand("sample", "Prints text made by the model of a checkpoint");
   command
@@ -72,9 +75,10 @@ bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, in
     exit_code = app.exit(error) == 0 ? 0 : 2;
     return false;
   }
-  options.command = command->parsed()     ? TrainerOptions::Command::kSample
-                    : options.probe.asked ? TrainerOptions::Command::kProbe
-                                          : TrainerOptions::Command::kTrain;
+  options.command = command->parsed()           ? TrainerOptions::Command::kSample
+                    : options.probe.asked       ? TrainerOptions::Command::kProbe
+                    : !options.products.empty() ? TrainerOptions::Command::kTimeProducts
+                                                : TrainerOptions::Command::kTrain;
   if (options.command == TrainerOptions::Command::kTrain && (options.link.empty() || options.job.empty())) {
     std::cerr << "trainyard-trainer is started by trainyard-worker (--link SOCKET --job ID --generation G --rank R); "
                  "to train, use trainctl run, and to see text from a checkpoint, trainctl sample\n";

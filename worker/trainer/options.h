@@ -27,7 +27,7 @@ struct ProbeOptions {
 };
 
 struct TrainerOptions {
-  enum class Command { kTrain, kSample, kProbe };
+  enum class Command { kTrain, kSample, kProbe, kTimeProducts };
   Command command = Command::kTrain;
 
   std::string link;  // socket of the daemon
@@ -37,6 +37,7 @@ struct TrainerOptions {
 
   SampleOptions sample;
   ProbeOptions probe;
+  std::string products;  // "lever" or "plain": times matrix products so, for kernel_choice.h
 };
 
 // Returns true when the program is to go on with `options`; else `exit_code` is what to exit with, and everything there
