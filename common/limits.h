@@ -65,6 +65,13 @@ inline constexpr size_t kOutboxBytes = 64 << 20;
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
 inline constexpr size_t kPathBytes = 4'000;
+// Lines of the log that wait for a reader of standard error; beyond it they are dropped and counted.
+inline constexpr size_t kLogQueueBytes = 1 << 20;
+// /metrics: connections at once, of which the oldest gives way to the next; a request's size; how long a client may
+// take for its request, and then for reading the answer.
+inline constexpr size_t kScrapeConnections = 64;
+inline constexpr size_t kScrapeRequestBytes = 8 << 10;
+inline constexpr absl::Duration kScrapeWait = absl::Seconds(5);
 // sockaddr_un holds 108 bytes with the ending zero.
 inline constexpr size_t kSocketPathBytes = 107;
 

@@ -1,13 +1,31 @@
 #include "common/logging.h"
 
+#include <signal.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <time.h>
 
+#include <atomic>
+#include <cstdlib>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/escape.h"
+#include "common/log_writer.h"
 
 namespace trainyard {
 namespace {
+
+const absl::Duration kFlushWait = absl::Seconds(1);
+// Of a process that is being killed by its own fault.
+constexpr int kFatalFlushMs = 500;
+
+// Never destroyed: its thread may be stuck in a write when the process ends, and others may log until then.
+std::atomic<LogWriter*> writer{nullptr};
 
 // %* in a pattern: the message as a JSON string, quotes included, so that any text gives one valid line.
 class JsonText final : public spdlog::custom_flag_formatter {
@@ -20,21 +38,109 @@ class JsonText final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonText>(); }
 };
 
+// %* in a pattern: the message on one line that no terminal takes orders from.
+class EscapedText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    std::string escaped = EscapeText({message.payload.data(), message.payload.size()});
+    out.append(escaped.data(), escaped.data() + escaped.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<EscapedText>(); }
+};
+
+std::unique_ptr<spdlog::formatter> MakeFormatter(bool json) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  if (json) {
+    formatter->add_flag<JsonText>('*').set_pattern(
+        R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","program":"%n","pid":%P,"message":%*})");
+  } else {
+    formatter->add_flag<EscapedText>('*').set_pattern("%Y-%m-%d %H:%M:%S.%e %L %n[%P] %*");
+  }
+  return formatter;
+}
+
+std::string Format(spdlog::formatter& formatter, const spdlog::details::log_msg& message) {
+  spdlog::memory_buf_t line;
+  formatter.format(message, line);
+  return std::string(line.data(), line.size());
+}
+
+class QueueSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit QueueSink(LogWriter& to) : to_(to) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override { to_.Push(Format(*formatter_, message)); }
+  void flush_() override {}  // the writer never waits for more
+
+ private:
+  LogWriter& to_;
+};
+
+LogWriter* NewWriter(const LoggingOptions& options) {
+  std::shared_ptr<spdlog::formatter> formatter = MakeFormatter(options.json);
+  return new LogWriter({.fd = options.fd, .tell_dropped = [formatter, program = options.program](uint64_t lines) {
+                          const std::string text =
+                              absl::StrCat(lines, lines == 1 ? " line of this log is" : " lines of this log are",
+                                           " missing here: standard error did not take them in time");
+                          return Format(*formatter, spdlog::details::log_msg(program, spdlog::level::warn, text));
+                        }});
+}
+
+// Calls nothing that is not safe in a signal handler. The writer's thread works on meanwhile.
+void WaitForWriter(int signal) {
+  const LogWriter* to = writer;
+  for (int waited_ms = 0; to != nullptr && !to->idle() && waited_ms < kFatalFlushMs; waited_ms += 10) {
+    const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  raise(signal);  // by then it does what it always did
+}
+
+[[noreturn]] void LogUncaught() {
+  std::string what = "an exception of unknown type";
+  if (std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      what = error.what();
+    } catch (...) {
+    }
+  }
+  spdlog::critical("not caught: {}", what);
+  std::abort();
+}
+
+void FlushAtEnd() {
+  std::atexit([] { FlushLogging(); });
+  std::set_terminate(LogUncaught);
+#ifndef TRAINYARD_SANITIZED
+  struct sigaction action = {};
+  action.sa_handler = WaitForWriter;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (int fatal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigaction(fatal, &action, nullptr);
+#endif
+}
+
 }  // namespace
 
 void InitLogging(const LoggingOptions& options) {
-  auto logger = std::make_shared<spdlog::logger>(options.program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  if (options.json) {
-    auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<JsonText>('*').set_pattern(
-        R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","program":"%n","pid":%P,"message":%*})");
-    logger->set_formatter(std::move(formatter));
-  } else {
-    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %n[%P] %v");
-  }
+  if (writer == nullptr) FlushAtEnd();
+  writer = NewWriter(options);
+  auto logger = std::make_shared<spdlog::logger>(options.program, std::make_shared<QueueSink>(*writer));
+  logger->set_formatter(MakeFormatter(options.json));
   logger->set_level(spdlog::level::from_str(options.level));
-  logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(logger);
+}
+
+bool FlushLogging() {
+  LogWriter* to = writer;
+  return to == nullptr || to->Flush(kFlushWait);
+}
+
+uint64_t LogLinesDropped() {
+  const LogWriter* to = writer;
+  return to == nullptr ? 0 : to->dropped();
 }
 
 }  // namespace trainyard

@@ -13,9 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/escape.h"
 #include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/logging.h"
+#include "common/rpc_logging.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/acceptor.h"
@@ -124,7 +126,8 @@ int main(int argc, char** argv) {
 #endif
   auto command_line = trainyard::ReadCommandLine(argc, argv);
   if (!command_line.ok()) {
-    std::fprintf(stderr, "trainyard-coordinator: %s\n", std::string(command_line.status().message()).c_str());
+    std::fprintf(stderr, "trainyard-coordinator: %s\n",
+                 trainyard::EscapeLines(command_line.status().message()).c_str());
     return trainyard::kExitBadInput;
   }
   if (!command_line->print.empty()) {
@@ -133,6 +136,7 @@ int main(int argc, char** argv) {
   }
   const trainyard::CoordinatorOptions& options = command_line->options;
   trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
+  trainyard::RouteRpcLogs();
   trainyard::RaiseDescriptors();
   return trainyard::Run(options);
 }

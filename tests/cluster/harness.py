@@ -145,11 +145,11 @@ class Cluster:
         self.programs.append(program)
         return program
 
-    def start_coordinator(self, *flags, port=None, state=None):
+    def start_coordinator(self, *flags, port=None, state=None, prefix=()):
         port = port or free_port()
         self.metrics_port = free_port()
         metrics = [] if "--metrics" in flags else ["--metrics", f"127.0.0.1:{self.metrics_port}"]
-        program = self.start("coordinator", [BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{port}", "--state",
+        program = self.start("coordinator", [*prefix, BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{port}", "--state",
                                              state or self.folder / "coordinator", *metrics, *flags])
         program.address = f"127.0.0.1:{port}"
         self.coordinator = program

@@ -12,9 +12,11 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/escape.h"
 #include "common/lifeline.h"
 #include "common/logging.h"
 #include "common/poll_thread.h"
+#include "common/rpc_logging.h"
 #include "common/version.h"
 #include "worker/agent/config.h"
 #include "worker/agent/daemon.h"
@@ -68,7 +70,7 @@ void TakeLifeline(int lifeline, Daemon& daemon) {
 int Run(int argc, char** argv) {
   absl::StatusOr<Config> config = ReadConfig(argc, argv);
   if (!config.ok()) {
-    fprintf(stderr, "trainyard-worker: %s\n", std::string(config.status().message()).c_str());
+    fprintf(stderr, "trainyard-worker: %s\n", EscapeLines(config.status().message()).c_str());
     return 2;
   }
   if (!config->answer.empty()) {
@@ -76,6 +78,7 @@ int Run(int argc, char** argv) {
     return 0;
   }
   InitLogging(config->logging);
+  RouteRpcLogs();
   int signals = TakeSignals();
   // Trainers of a shim that was killed become ours to reap.
   prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -1,0 +1,195 @@
+// What is logged reaches standard error whole and in order, as lines that cannot be forged; and a reader who does not
+// read holds up nobody.
+#include "common/logging.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/log_writer.h"
+#include "common/rpc_logging.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Seconds(30);
+
+class Pipe {
+ public:
+  Pipe() {
+    if (pipe2(fds_, O_CLOEXEC) != 0) std::abort();
+    capacity_ = static_cast<size_t>(fcntl(fds_[1], F_SETPIPE_SZ, 4096));
+  }
+  ~Pipe() {
+    if (fds_[0] >= 0) close(fds_[0]);
+    close(fds_[1]);
+  }
+  int in() const { return fds_[1]; }
+  void Fill() const { EXPECT_EQ(write(fds_[1], std::string(capacity_, '#').data(), capacity_), ssize_t(capacity_)); }
+  void CloseReader() { close(std::exchange(fds_[0], -1)); }
+  // What comes until `enough` says that it is enough.
+  template <typename Enough>
+  std::string Read(Enough enough) const {
+    std::string text;
+    while (!enough(text)) {
+      pollfd ready = {fds_[0], POLLIN, 0};
+      if (poll(&ready, 1, 30'000) <= 0) {
+        ADD_FAILURE() << "nothing more comes after: " << text;
+        break;
+      }
+      char buffer[4096];
+      text.append(buffer, static_cast<size_t>(read(fds_[0], buffer, sizeof buffer)));
+    }
+    return text;
+  }
+  std::string ReadLines(size_t count) const {
+    return Read([&](const std::string& text) {
+      return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) >= count;
+    });
+  }
+
+ private:
+  int fds_[2] = {-1, -1};
+  size_t capacity_ = 0;
+};
+
+LogWriter::Options To(int fd, size_t queue_bytes = 1000) {
+  return {.fd = fd, .queue_bytes = queue_bytes, .tell_dropped = [](uint64_t lines) {
+            return absl::StrCat(lines, " dropped\n");
+          }};
+}
+
+TEST(LogWriter, AReaderWhoDoesNotRead_HoldsUpNobody_AndTheGapIsCountedInItsPlace) {
+  Pipe pipe;
+  pipe.Fill();
+  LogWriter writer(To(pipe.in()));
+
+  for (int i = 0; i < 5000; ++i) writer.Push(absl::StrCat(i, "\n"));
+
+  EXPECT_FALSE(writer.Flush(absl::ZeroDuration()));
+  EXPECT_FALSE(writer.idle());
+  EXPECT_GT(writer.dropped(), 3000u);
+  std::string text = pipe.Read([](const std::string& read) { return absl::StrContains(read, "dropped\n"); });
+  EXPECT_TRUE(writer.Flush(kLong));
+  writer.Push("after\n");
+  text += pipe.ReadLines(1);
+  text.erase(0, text.find_first_not_of('#'));
+  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_GE(lines.size(), 3u);
+  for (size_t i = 0; i + 2 < lines.size(); ++i) EXPECT_EQ(lines[i], absl::StrCat(i));
+  EXPECT_EQ(lines[lines.size() - 2], absl::StrCat(writer.dropped(), " dropped"));
+  EXPECT_EQ(writer.dropped(), 5000 - (lines.size() - 2)) << "what is not there is counted";
+  EXPECT_EQ(lines.back(), "after");
+}
+
+TEST(LogWriter, LinesThatTheDescriptorRefuses_AreCountedAndToldOnceItTakesThemAgain) {
+  Pipe pipe;
+  const int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  LogWriter writer(To(fd));
+  for (const char* line : {"one\n", "two\n"}) {
+    writer.Push(line);
+    EXPECT_TRUE(writer.Flush(kLong));
+  }
+  EXPECT_EQ(writer.dropped(), 2u);
+
+  dup2(pipe.in(), fd);
+  writer.Push("three\n");
+
+  EXPECT_EQ(pipe.ReadLines(2), "2 dropped\nthree\n");
+  EXPECT_TRUE(writer.Flush(kLong));
+  close(fd);
+}
+
+TEST(LogWriter, AReaderWhoHasGone_IsNoEnd) {
+  Pipe pipe;
+  pipe.CloseReader();
+  LogWriter writer(To(pipe.in()));
+
+  writer.Push("nobody\n");
+
+  EXPECT_TRUE(writer.Flush(kLong));
+  EXPECT_EQ(writer.dropped(), 1u);
+}
+
+TEST(Logging, TextFromOutside_IsEscapedOnOneLine) {
+  Pipe pipe;
+  InitLogging({.program = "test", .fd = pipe.in()});
+
+  spdlog::info("cancelled: {}", "\x1b[2Jenough\n2026-01-01 I coordinator[1] all is well\xff");
+
+  const std::string text = pipe.ReadLines(1);
+  EXPECT_THAT(text, HasSubstr(R"(cancelled: \x1b[2Jenough\x0a2026-01-01 I coordinator[1] all is well\xff)"));
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+}
+
+TEST(Logging, LinesOfJson_AreJsonWhoeverWritesThem) {
+  Pipe pipe;
+  InitLogging({.program = "test", .json = true, .fd = pipe.in()});
+  RouteRpcLogs();
+  gpr_log_verbosity_init();  // as the first use of gRPC does
+
+  spdlog::warn("a \"quoted\"\x1b\n\xff line");
+  gpr_log("src/core/ext/transport/chttp2_transport.cc", 7, GPR_LOG_SEVERITY_ERROR, "GOAWAY %d", 11);
+  GOOGLE_LOG(ERROR) << "invalid UTF-8";
+
+  std::vector<std::string> messages;
+  for (absl::string_view line : absl::StrSplit(pipe.ReadLines(3), '\n', absl::SkipEmpty())) {
+    auto json = nlohmann::json::parse(std::string(line), nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(json.is_object()) << line;
+    messages.push_back(absl::StrCat(json["level"].get<std::string>(), " ", json["message"].get<std::string>()));
+  }
+  EXPECT_THAT(messages, ElementsAre("warning a \"quoted\"\x1b\n\xef\xbf\xbd line",
+                                    "error gRPC chttp2_transport.cc:7: GOAWAY 11", HasSubstr("invalid UTF-8")));
+}
+
+// How a process ended that logs to `pipe` and then does `end`.
+template <typename End>
+int StatusOf(const Pipe& pipe, End end) {
+  const pid_t child = fork();
+  if (child == 0) {
+    InitLogging({.program = "child", .fd = pipe.in()});
+    spdlog::error("last words");
+    end();
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST(Logging, AProcessThatEnds_LeavesNoLineBehind_AndOneThatNobodyReadsEnds) {
+  Pipe pipe;
+  Pipe full;
+  full.Fill();
+
+  EXPECT_EQ(StatusOf(pipe, [] { std::exit(0); }), 0);
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+  EXPECT_EQ(StatusOf(full, [] { std::exit(0); }), 0) << "after a second";
+#ifndef TRAINYARD_SANITIZED
+  const int aborted = StatusOf(pipe, [] { std::abort(); });
+  EXPECT_TRUE(WIFSIGNALED(aborted) && WTERMSIG(aborted) == SIGABRT) << aborted;
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+  const int killed = StatusOf(pipe, [] { raise(SIGSEGV); });
+  EXPECT_TRUE(WIFSIGNALED(killed) && WTERMSIG(killed) == SIGSEGV) << killed;
+  EXPECT_THAT(pipe.ReadLines(1), HasSubstr("last words"));
+#endif
+}
+
+}  // namespace
+}  // namespace trainyard
