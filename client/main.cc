@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands.h"
+#include "common/standard_descriptors.h"
 #include "common/strict_yaml.h"
 #include "common/version.h"
 

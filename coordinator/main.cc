@@ -18,6 +18,7 @@
 #include "common/limits.h"
 #include "common/logging.h"
 #include "common/rpc_logging.h"
+#include "common/standard_descriptors.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/acceptor.h"

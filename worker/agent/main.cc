@@ -17,6 +17,7 @@
 #include "common/logging.h"
 #include "common/poll_thread.h"
 #include "common/rpc_logging.h"
+#include "common/standard_descriptors.h"
 #include "common/version.h"
 #include "worker/agent/config.h"
 #include "worker/agent/daemon.h"

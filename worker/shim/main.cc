@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "common/lifeline.h"
+#include "common/standard_descriptors.h"
 #include "worker/shim/fields.h"
 #include "worker/shim/output.h"
 #include "worker/shim/process.h"

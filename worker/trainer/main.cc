@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
+#include "common/standard_descriptors.h"
 #include "common/version.h"
 #include "worker/checkpoint/fault_points.h"
 #include "worker/diagnostics/ledger.h"

@@ -1,0 +1,33 @@
+#include "common/standard_descriptors.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+
+namespace trainyard {
+namespace {
+
+// 0 where each of 0 to 2 is /dev/null and what is opened next is none of them.
+int OpenAfterClosing(int first_closed) {
+  for (int fd = first_closed; fd <= 2; ++fd) close(fd);
+  OpenStandardDescriptors();
+  for (int fd = first_closed; fd <= 2; ++fd) {
+    struct stat st = {};
+    if (fstat(fd, &st) != 0 || st.st_rdev != makedev(1, 3)) return 10 + fd;
+  }
+  return open("/dev/null", O_RDONLY) > 2 ? 0 : 20;
+}
+
+TEST(StandardDescriptors, ThoseThatAreClosed_AreOpenedOnNothing) {
+  for (int first_closed : {0, 1, 2, 3}) {
+    const pid_t child = fork();
+    if (child == 0) _exit(OpenAfterClosing(first_closed));
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << first_closed << ": " << status;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
