@@ -1,59 +1,15 @@
 #include "common/metrics.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <prometheus/text_serializer.h>
 
-#include <exception>
-#include <thread>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "common/limits.h"
+#include "common/listen.h"
+#include "common/scrape_server.h"
 
 namespace trainyard {
-namespace {
-
-// The web server below reports a port it cannot bind by an exception, and nothing finer.
-std::unique_ptr<prometheus::Exposer> TryListen(const std::string& address) {
-  try {
-    return std::make_unique<prometheus::Exposer>(address, 1);
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-}
-
-// Connects and hangs up: whoever listens there wakes from its poll.
-void Knock(const std::string& address) {
-  size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  std::string port = address.substr(colon + 1);
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return;
-  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd >= 0) {
-    (void)connect(fd, found->ai_addr, found->ai_addrlen);
-    close(fd);
-  }
-  freeaddrinfo(found);
-}
-
-}  // namespace
-
-MetricsEndpoint::~MetricsEndpoint() {
-  if (exposer_ == nullptr) return;
-  absl::Notification stopped;
-  std::thread knocker([&] {
-    while (!stopped.WaitForNotificationWithTimeout(absl::Milliseconds(10))) Knock(address_);
-  });
-  exposer_.reset();
-  stopped.Notify();
-  knocker.join();
-}
 
 const char* MetricKindName(MetricKind kind) {
   switch (kind) {
@@ -79,31 +35,32 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
   return prometheus::BuildHistogram().Name(spec.name).Help(spec.help).Register(registry);
 }
 
+MetricsEndpoint::~MetricsEndpoint() = default;
+
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
-    absl::string_view address, std::shared_ptr<prometheus::Collectable> source) {
-  size_t colon = address.rfind(':');
-  uint32_t port = 0;
-  if (colon == absl::string_view::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
-      port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics address '", address, "' must be host:port with a port of 0 to 65535"));
-  }
-  std::string host(address.substr(0, colon));
+    const MetricsEndpointOptions& options, std::shared_ptr<prometheus::Collectable> source) {
+  const std::string& address = options.address;
   auto endpoint = std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint);
-  endpoint->exposer_ = TryListen(std::string(address));
-  if (endpoint->exposer_ == nullptr && port != 0) endpoint->exposer_ = TryListen(absl::StrCat(host, ":0"));
-  if (endpoint->exposer_ == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics cannot be served on ", address, ": '", host, "' is not an address of this host"));
+  absl::StatusOr<Listener> listener =
+      ListenOn(address, options.may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
+  if (options.may_move && absl::IsUnavailable(listener.status())) {
+    listener = ListenOn(absl::StrCat(address.substr(0, address.rfind(':')), ":0"), absl::ZeroDuration());
+    if (listener.ok()) {
+      endpoint->warning_ =
+          absl::StrCat("metrics port ", address, " is taken; serving on ", listener->address, " instead");
+    }
   }
-  std::vector<int> ports = endpoint->exposer_->GetListeningPorts();
-  endpoint->address_ = absl::StrCat(host, ":", ports.empty() ? static_cast<int>(port) : ports.front());
-  if (port != 0 && endpoint->address_ != address) {
-    endpoint->warning_ =
-        absl::StrCat("metrics port ", address, " is taken; serving on ", endpoint->address_, " instead");
+  if (absl::IsUnavailable(listener.status())) {
+    return absl::UnavailableError(absl::StrCat("metrics: ", listener.status().message(),
+                                               "; stop the program that listens there, or give --metrics another "
+                                               "address (port 0: a free one; nothing: none)"));
   }
-  endpoint->source_ = std::move(source);
-  endpoint->exposer_->RegisterCollectable(endpoint->source_);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));
+  }
+  endpoint->address_ = listener->address;
+  endpoint->server_ = std::make_unique<ScrapeServer>(
+      listener->fd, [source = std::move(source)] { return prometheus::TextSerializer().Serialize(source->Collect()); });
   return endpoint;
 }
 

@@ -4,14 +4,13 @@
 //
 //   constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge, "Hosts by reachability.", "state"};
 //   auto& hosts = GaugeFamily(*registry, kHosts);
-//   ASSIGN_OR_RETURN(auto endpoint, MetricsEndpoint::Start("127.0.0.1:7071", registry));
+//   ASSIGN_OR_RETURN(auto endpoint, MetricsEndpoint::Start({.address = "127.0.0.1:7071"}, registry));
 //
 // Thread-safe, as prometheus-cpp is. Names are trainyard_*, units are base units (seconds, bytes).
 #pragma once
 
 #include <prometheus/collectable.h>
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -24,6 +23,8 @@
 #include "absl/strings/string_view.h"
 
 namespace trainyard {
+
+class ScrapeServer;
 
 enum class MetricKind { kCounter, kGauge, kHistogram };
 
@@ -41,15 +42,20 @@ prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& reg
 prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const MetricSpec& spec);
 prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry& registry, const MetricSpec& spec);
 
-// Serves GET /metrics until destroyed.
+struct MetricsEndpointOptions {
+  std::string address;  // host:port; port 0: a free one
+  // Nobody chose the port: where it is taken a free one will do, and `warning()` says so.
+  bool may_move = false;
+};
+
+// Serves GET /metrics until destroyed; see scrape_server.h for what clients cannot do to it.
 class MetricsEndpoint {
  public:
-  // `address` is host:port; port 0: a free one. A port that is taken is no reason not to run: a free one is taken and
-  // `warning()` says so. Possible errors: InvalidArgument: the address cannot be listened on at all.
-  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(absl::string_view address,
+  // Possible errors: Unavailable: the port is taken, also after a moment. InvalidArgument: the address is none, or not
+  // one of this host's. PermissionDenied: the port is reserved.
+  static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const MetricsEndpointOptions& options,
                                                                 std::shared_ptr<prometheus::Collectable> source);
 
-  // Takes milliseconds, though the web server below looks at its stop flag only every second or two.
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
@@ -61,8 +67,7 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint() = default;
 
-  std::shared_ptr<prometheus::Collectable> source_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<ScrapeServer> server_;
   std::string address_;
   std::string warning_;
 };

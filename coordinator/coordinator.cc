@@ -113,13 +113,15 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
-  RETURN_IF_ERROR(server_->Start());
-  loop_->Start();
+  // Both ports before anything is acknowledged: a coordinator that is refused one has promised nothing.
   if (!options.metrics.empty()) {
-    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(options.metrics, metrics_));
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(
+                                    {.address = options.metrics, .may_move = options.metrics_may_move}, metrics_));
     if (!endpoint_->warning().empty()) spdlog::warn("{}", endpoint_->warning());
     spdlog::info("metrics on http://{}/metrics", endpoint_->address());
   }
+  RETURN_IF_ERROR(server_->Start());
+  loop_->Start();
   RETURN_IF_ERROR(WriteFileAtomically(JoinPath(options.state, "endpoint"), absl::StrCat(server_->address(), "\n")));
   spdlog::info("serving on {}, state in {}", server_->address(), options.state);
   spdlog::info("calls are answered for {}", server_->callers());

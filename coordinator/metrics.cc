@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
 #include "common/version.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/lifecycle.h"
@@ -28,27 +29,29 @@ constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge,
                                "Hosts by state: attached (stream open), unreachable (lease ran out).", "state"};
 constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge, "Slots of reachable hosts by state: free, used.",
                                "state"};
-constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.", "job"};
+constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.",
+                              "job_id, job_name"};
 constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of the newest step of an unfinished job.",
-                              "job"};
+                              "job_id, job_name"};
 constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
-                                         "Tokens of the newest step over its wall time, all ranks.", "job"};
+                                         "Tokens of the newest step over its wall time, all ranks.",
+                                         "job_id, job_name"};
 constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
                                  "Time that rank 0 waited for communication in the newest step of an unfinished job.",
-                                 "job"};
+                                 "job_id, job_name"};
 constexpr MetricSpec kGoodput = {
     "trainyard_job_goodput_seconds", MetricKind::kGauge,
     "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
     "save, lost, detect, recover, pause.",
-    "job, part"};
+    "job_id, job_name, part"};
 constexpr MetricSpec kMemory = {
     "trainyard_rank_memory_bytes", MetricKind::kGauge,
     "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
     "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved, snapshots.",
-    "job, rank, kind"};
+    "job_id, job_name, rank, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
                                     "The most that it has held of that kind since it began to train.",
-                                    "job, rank, kind"};
+                                    "job_id, job_name, rank, kind"};
 constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
                                 "Tokens trained on, all jobs; a step counts once, also over restarts."};
 constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
@@ -84,6 +87,8 @@ constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKin
                                       "Size of all jobs' durable events."};
 constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
                                    "Finished jobs forgotten because there were more than are kept."};
+constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
+                                    "Lines of the coordinator's log that standard error did not take in time."};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
                               "method, code"};
 
@@ -91,6 +96,11 @@ const Buckets kFastBuckets = {1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.
 const Buckets kStepBuckets = {1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
 
 std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); }
+
+prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
+  labels.insert(more.begin(), more.end());
+  return labels;
+}
 
 }  // namespace
 
@@ -100,7 +110,7 @@ const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
       kExposed,        kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,         kSavedBytes,
       kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds, kRecords,
       kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kShed,          kEventsDropped,
-      kDurableBytes,   kForgotten,   kRpcs};
+      kDurableBytes,   kForgotten,   kLogDropped,  kRpcs};
   return *specs;
 }
 
@@ -118,6 +128,7 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   records_ = &counters_[kRecords.name]->Add({});
   commit_failures_ = &counters_[kCommitFailures.name]->Add({});
   shed_ = &counters_[kShed.name]->Add({});
+  log_dropped_ = &counters_[kLogDropped.name]->Add({});
   stalled_ = &gauges_[kStalled.name]->Add({});
   counters_[kForgotten.name]->Add({});
   for (const char* kind : {"durable", "report", "cluster"}) counters_[kEventsDropped.name]->Add({{"kind", kind}});
@@ -129,34 +140,39 @@ CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus
   queue_length_ = &gauges_[kQueue.name]->Add({});
 }
 
-CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const JobId& job) {
-  auto it = jobs_.find(job);
-  if (it == jobs_.end()) {
-    prometheus::Labels labels = {{"job", job.value()}};
-    it = jobs_
-             .emplace(job, JobSeries{.step = &gauges_[kStep.name]->Add(labels),
-                                     .loss = &gauges_[kLoss.name]->Add(labels),
-                                     .tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(labels),
-                                     .exposed = &gauges_[kExposed.name]->Add(labels),
-                                     .goodput = {},
-                                     .memory = {}})
-             .first;
-    for (GoodputPart part : kGoodputParts) {
-      it->second.goodput.push_back(
-          &gauges_[kGoodput.name]->Add({{"job", job.value()}, {"part", GoodputPartName(part)}}));
-    }
+CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
+  auto [it, is_new] = jobs_.try_emplace(job.id);
+  JobSeries& series = it->second;
+  if (!is_new) return series;
+  series.labels = {{"job_id", job.id.value()}, {"job_name", job.record.job().spec().name()}};
+  series.step = &gauges_[kStep.name]->Add(series.labels);
+  series.loss = &gauges_[kLoss.name]->Add(series.labels);
+  series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
+  series.exposed = &gauges_[kExposed.name]->Add(series.labels);
+  for (GoodputPart part : kGoodputParts) {
+    series.goodput.push_back(&gauges_[kGoodput.name]->Add(With(series.labels, {{"part", GoodputPartName(part)}})));
   }
-  return it->second;
+  return series;
 }
 
 void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& step) {
-  JobSeries& series = SeriesOf(job);
-  series.step->Set(static_cast<double>(step.step()));
-  series.loss->Set(step.loss());
-  if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
-  series.exposed->Set(step.exposed_communication_s());
+  newest_steps_[job] = step;
   tokens_->Increment(static_cast<double>(step.tokens()));
   step_seconds_->Observe(step.step_s());
+}
+
+// Of the round's steps, once it is known whose they are: an effect names a job by its id alone.
+void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
+  for (const auto& [id, step] : newest_steps_) {
+    auto job = core.state().jobs.find(id);
+    if (job == core.state().jobs.end() || IsFinal(job->second.state())) continue;
+    JobSeries& series = SeriesOf(job->second);
+    series.step->Set(static_cast<double>(step.step()));
+    series.loss->Set(step.loss());
+    if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
+    series.exposed->Set(step.exposed_communication_s());
+  }
+  newest_steps_.clear();
 }
 
 void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
@@ -209,7 +225,9 @@ void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, 
   queue_length_->Set(static_cast<double>(round.queue_length));
   commit_failures_->Increment(static_cast<double>(round.commit_failures));
   shed_->Increment(static_cast<double>(round.reports_shed));
+  log_dropped_->Increment(static_cast<double>(LogLinesDropped()) - log_dropped_->Value());
   stalled_->Set(round.stalled ? 1 : 0);
+  ObserveNewestSteps(core);
   uint64_t asked = 0;
   {
     std::lock_guard lock(mutex_);
@@ -247,7 +265,9 @@ void CoordinatorMetrics::ObserveTotals(const Core& core) {
 
 void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
   for (const auto& [id, ledger] : core.CountGoodput(now)) {
-    JobSeries& series = SeriesOf(id);
+    auto job = core.state().jobs.find(id);
+    if (job == core.state().jobs.end()) continue;
+    JobSeries& series = SeriesOf(job->second);
     for (size_t i = 0; i < series.goodput.size(); ++i) {
       series.goodput[i]->Set(static_cast<double>(PartMs(ledger, kGoodputParts[i])) / 1000);
     }
@@ -257,13 +277,13 @@ void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
 void CoordinatorMetrics::ObserveMemory(const Core& core) {
   for (const auto& [id, job] : core.state().jobs) {
     if (IsFinal(job.state())) continue;
-    JobSeries& series = SeriesOf(id);
+    JobSeries& series = SeriesOf(job);
     for (size_t rank = 0; rank < std::min(job.ranks.size(), kRanksShown); ++rank) {
       for (const v1::MemoryUse& use : job.ranks[rank].memory) {
         for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
           prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
           if (gauge == nullptr) {
-            gauge = &gauges_[metric]->Add({{"job", id.value()}, {"rank", absl::StrCat(rank)}, {"kind", use.kind()}});
+            gauge = &gauges_[metric]->Add(With(series.labels, {{"rank", absl::StrCat(rank)}, {"kind", use.kind()}}));
           }
           gauge->Set(static_cast<double>(bytes));
         }

@@ -51,16 +51,18 @@ class CoordinatorMetrics final : public prometheus::Collectable {
     }
   };
   struct JobSeries {
-    prometheus::Gauge* step;
-    prometheus::Gauge* loss;
-    prometheus::Gauge* tokens_per_second;
-    prometheus::Gauge* exposed;
+    prometheus::Labels labels;  // that each of them has
+    prometheus::Gauge* step = nullptr;
+    prometheus::Gauge* loss = nullptr;
+    prometheus::Gauge* tokens_per_second = nullptr;
+    prometheus::Gauge* exposed = nullptr;
     std::vector<prometheus::Gauge*> goodput;  // as kGoodputParts
     std::map<MemoryLabels, prometheus::Gauge*> memory;
   };
 
-  JobSeries& SeriesOf(const JobId& job);
+  JobSeries& SeriesOf(const Job& job);
   void ObserveStep(const JobId& job, const v1::StepReport& step);
+  void ObserveNewestSteps(const Core& core);
   void ObserveTotals(const Core& core);
   void ObserveGoodput(const Core& core, absl::Time now);
   void ObserveMemory(const Core& core);
@@ -70,10 +72,12 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<std::string, prometheus::Family<prometheus::Gauge>*> gauges_;
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
+  std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
   absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, whose address stands for it
   prometheus::Counter* records_;
   prometheus::Counter* commit_failures_;
   prometheus::Counter* shed_;
+  prometheus::Counter* log_dropped_;
   prometheus::Gauge* stalled_;
   prometheus::Counter* tokens_;
   prometheus::Counter* saves_;

@@ -78,11 +78,12 @@ void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   }
 }
 
-CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags) {
+CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags& flags, bool chose_metrics) {
   CoordinatorOptions options;
   options.listen = config.listen();
   options.state = config.state();
   options.metrics = config.metrics();
+  options.metrics_may_move = !chose_metrics;
   options.allow_plaintext = config.allow_plaintext();
   options.allow_local_users = config.allow_local_users();
   options.token_file = config.token_file();
@@ -118,11 +119,12 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   }
   Problems problems;
   ApplyFlags(flags, config, problems);
+  const bool chose_metrics = config.has_metrics();
   ApplyDefaults(&config);
   CheckRules(config, {}, &problems);
   CheckConfig(config, problems);
   RETURN_IF_ERROR(problems.ToStatus());
-  return CommandLine{.print = "", .options = MakeOptions(config, flags)};
+  return CommandLine{.print = "", .options = MakeOptions(config, flags, chose_metrics)};
 }
 
 }  // namespace trainyard

@@ -11,7 +11,8 @@ namespace trainyard {
 struct CoordinatorOptions {
   std::string listen;  // host:port or unix:PATH
   std::string state;
-  std::string metrics;  // empty: none
+  std::string metrics;            // empty: none
+  bool metrics_may_move = false;  // nobody chose the port: a free one where it is taken
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start

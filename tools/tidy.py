@@ -30,7 +30,7 @@ BANNED = [
      "wait for a condition; let time be a clock that comes from outside"),
 ]
 # Effects at the edge that do wait in real time, each for a reason that stands beside the call.
-MAY_SLEEP = re.compile(r"^(common/(clock|files)|client/|coordinator/main|tests/|"
+MAY_SLEEP = re.compile(r"^(common/(clock|files|listen)|client/|coordinator/main|tests/|"
                        r"worker/(shim|collectives|agent/(main|process_table)|checkpoint/fault_points|trainer/run_folder))")
 
 

@@ -153,7 +153,7 @@ void TakeLabels(const v1::WorkerConfig& config, Config* taken, std::vector<std::
   }
 }
 
-// A port that is taken is no problem; one that cannot be is.
+// Whether a port is taken is seen when it is listened on.
 void CheckListen(const char* key, const std::string& address, bool allow_plaintext,
                  std::vector<std::string>* problems) {
   if (address.empty()) return;
@@ -225,6 +225,8 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   ApplyFlags(flags, &file, &flag_problems);
   CheckRules(file, {}, &flag_problems);
   for (const auto& problem : flag_problems.Errors()) problems.push_back(problem.ToString());
+  config.metrics_may_move = !file.has_metrics();
+  config.health_may_move = !file.has_health();
   ApplyDefaults(&file);
 
   config.coordinator = file.coordinator();

@@ -20,8 +20,11 @@ struct Config {
   // A folder above `state` in one that all users share: it must be this user's alone. Empty: there is none.
   std::string own_root;
   uint64_t log_bytes_per_rank = 64 << 20;
-  std::string metrics;    // host:port; empty: none
-  std::string health;     // host:port; empty: none
+  std::string metrics;  // host:port; empty: none
+  std::string health;   // host:port; empty: none
+  // Nobody chose the port: a free one where it is taken.
+  bool metrics_may_move = false;
+  bool health_may_move = false;
   std::string snapshots;  // folder of a file system in memory; empty: none
   std::vector<std::pair<std::string, std::string>> labels;
   LoggingOptions logging;

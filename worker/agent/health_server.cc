@@ -1,12 +1,14 @@
 #include "worker/agent/health_server.h"
 
 #include <grpcpp/health_check_service_interface.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "common/listen.h"
 
 namespace trainyard::agent {
 namespace {
@@ -25,20 +27,32 @@ void HealthServer::TryListen(const std::string& address, int* port) {
   server_ = builder.BuildAndStart();
 }
 
-absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_view address) {
-  grpc::EnableDefaultHealthCheckService(true);
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_view address, bool may_move) {
   auto health = std::unique_ptr<HealthServer>(new HealthServer);
-  std::string host(address.substr(0, address.rfind(':')));
+  const std::string host(address.substr(0, address.rfind(':')));
+  // gRPC says only that it cannot listen; this socket says why, and is gone before gRPC's is made.
+  absl::StatusOr<Listener> listener = ListenOn(address, may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
+  if (listener.ok()) close(listener->fd);
+  const bool moves = may_move && absl::IsUnavailable(listener.status());
+  if (absl::IsUnavailable(listener.status()) && !moves) {
+    return absl::UnavailableError(absl::StrCat("health: ", listener.status().message(),
+                                               "; stop the program that listens there, or give --health another "
+                                               "address (port 0: a free one; nothing: none)"));
+  }
+  if (!listener.ok() && !moves) {
+    return absl::Status(listener.status().code(), absl::StrCat("health: ", listener.status().message()));
+  }
+  grpc::EnableDefaultHealthCheckService(true);
   int port = 0;
-  health->TryListen(std::string(address), &port);
-  if (health->server_ == nullptr) health->TryListen(absl::StrCat(host, ":0"), &port);
+  health->TryListen(moves ? absl::StrCat(host, ":0") : std::string(address), &port);
   grpc::EnableDefaultHealthCheckService(false);  // the trainers' socket has none
   if (health->server_ == nullptr || port == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the health service cannot be served on ", address, ": '", host,
-                                                   "' is not an address of this host"));
+    return absl::UnavailableError(absl::StrCat("health: cannot serve on ", address,
+                                               "; another program may have taken "
+                                               "the port just now, so start again"));
   }
   health->address_ = absl::StrCat(host, ":", port);
-  if (health->address_ != address && !absl::EndsWith(address, ":0")) {
+  if (moves) {
     health->warning_ = absl::StrCat("health port ", address, " is taken; serving on ", health->address_, " instead");
   }
   health->SetAttached(false);

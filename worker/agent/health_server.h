@@ -18,9 +18,10 @@ namespace trainyard::agent {
 
 class HealthServer {
  public:
-  // `address` is host:port; port 0: a free one. A port that is taken is no reason not to run: a free one is taken and
-  // `warning()` says so. Possible errors: InvalidArgument: the address cannot be listened on at all.
-  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address);
+  // `address` is host:port; port 0: a free one. `may_move`: nobody chose the port; where it is taken a free one will
+  // do, and `warning()` says so. Possible errors: Unavailable: the port is taken, also after a moment. InvalidArgument:
+  // the address is none, or not one of this host's. PermissionDenied: the port is reserved.
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_move);
   ~HealthServer();
   HealthServer(const HealthServer&) = delete;
   HealthServer& operator=(const HealthServer&) = delete;

@@ -51,6 +51,7 @@ TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
   EXPECT_FALSE(config->adopt_cluster);
   EXPECT_EQ(config->metrics, "127.0.0.1:7072");
   EXPECT_EQ(config->health, "127.0.0.1:7073");
+  EXPECT_TRUE(config->metrics_may_move && config->health_may_move) << "nobody has chosen them";
   EXPECT_TRUE(config->labels.empty());
 }
 
@@ -64,10 +65,13 @@ TEST(WorkerConfig, Labels_AreTheFilesOrThoseOfTheFlags) {
   ASSERT_EQ(from_file.status(), absl::OkStatus());
   EXPECT_THAT(from_file->labels, ElementsAre(Pair("rack", "r1"), Pair("zone", "a")));
   EXPECT_EQ(from_file->metrics, "127.0.0.1:0");
+  EXPECT_FALSE(from_file->metrics_may_move);
+  EXPECT_TRUE(from_file->health_may_move);
   ASSERT_EQ(from_flags.status(), absl::OkStatus());
   EXPECT_THAT(from_flags->labels, ElementsAre(Pair("rack", "r2"), Pair("switch", "s1")));
   EXPECT_EQ(from_flags->metrics, "");
   EXPECT_EQ(from_flags->health, "");
+  EXPECT_FALSE(from_flags->health_may_move);
 }
 
 TEST(WorkerConfig, TokenFile_IsTheFilesOrTheFlags_AndNoneByDefault) {

@@ -313,14 +313,18 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorKept_ReachItFromTheNextLifeUnderTheSame
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
 }
 
-TEST_F(DaemonTest, HealthAndMetrics_AreServedAndATakenPortIsReplaced) {
+TEST_F(DaemonTest, HealthAndMetrics_AreServed_AndATakenPortIsReplacedWhereNobodyChoseIt) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
   EXPECT_EQ(HealthOf(daemon_->health_address(), "trainyard.v1.AgentService"), kServing);
   EXPECT_THAT(daemon_->metrics_address(), HasSubstr("127.0.0.1:"));
 
-  auto second = HealthServer::Start(daemon_->health_address());
+  absl::Status chosen = HealthServer::Start(daemon_->health_address(), /*may_move=*/false).status();
+  EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
+  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", daemon_->health_address(), " is taken")));
+  EXPECT_TRUE(absl::IsInvalidArgument(HealthServer::Start("192.0.2.1:0", /*may_move=*/false).status()));
+  auto second = HealthServer::Start(daemon_->health_address(), /*may_move=*/true);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_NE((*second)->address(), daemon_->health_address());
   EXPECT_THAT((*second)->warning(), HasSubstr("is taken; serving on"));

@@ -1,24 +1,37 @@
 // The list of metrics that people read is the list that the code serves; and job labels go with their jobs.
 #include "coordinator/metrics.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <deque>
 #include <future>
 #include <set>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "common/files.h"
+#include "common/limits.h"
 #include "tests/unit/coordinator/core_harness.h"
 
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
   auto text = ReadFile("docs/metrics.md");
@@ -36,28 +49,43 @@ TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
   EXPECT_EQ(documented, served);
 }
 
-int CountSeriesOfJobs(CoordinatorMetrics& metrics) {
-  int count = 0;
+// "job_id/job_name" of every series that carries a job.
+std::vector<std::string> JobsOfSeries(CoordinatorMetrics& metrics) {
+  std::vector<std::string> jobs;
   for (const auto& family : metrics.registry()->Collect()) {
     for (const auto& metric : family.metric) {
-      for (const auto& label : metric.label) count += label.name == "job" ? 1 : 0;
+      std::string id;
+      std::string name;
+      for (const auto& label : metric.label) {
+        EXPECT_NE(label.name, "job") << "Prometheus gives every series a label of this name itself";
+        if (label.name == "job_id") id = label.value;
+        if (label.name == "job_name") name = label.value;
+      }
+      if (!id.empty()) jobs.push_back(absl::StrCat(id, "/", name));
     }
   }
-  return count;
+  return jobs;
 }
 
-TEST(Metrics, SeriesOfAJob_AreDroppedWhenItIsFinal) {
+TEST(Metrics, SeriesOfAJob_NameIt_AndAreDroppedWhenItIsFinal) {
+  Harness harness;
+  const JobId job("job00000001");
+  ASSERT_TRUE(harness.Submit(MakeSpec(1), job.value()).status.ok());
+  const std::string name = harness.core->state().jobs.at(job).record.job().spec().name();
   CoordinatorMetrics metrics;
   auto event = std::make_shared<v1::Event>();
   event->mutable_step()->set_step(3);
   event->mutable_step()->set_tokens(64);
   event->mutable_step()->set_step_s(0.5);
   event->mutable_step()->set_exposed_communication_s(0.125);
-  metrics.ObserveEffect(JobTold{JobId("job00000001"), event});
-  EXPECT_EQ(CountSeriesOfJobs(metrics), 4 + 8) << "step, loss, speed, waiting, and the eight parts of its time";
+  metrics.ObserveEffect(JobTold{job, event});
+  metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
+  EXPECT_NE(name, "");
+  EXPECT_EQ(JobsOfSeries(metrics), std::vector<std::string>(4 + 8, absl::StrCat(job.value(), "/", name)))
+      << "step, loss, speed, waiting, and the eight parts of its time";
 
-  metrics.ObserveEffect(JobEnded{JobId("job00000001")});
-  EXPECT_EQ(CountSeriesOfJobs(metrics), 0);
+  metrics.ObserveEffect(JobEnded{job});
+  EXPECT_THAT(JobsOfSeries(metrics), IsEmpty());
 }
 
 double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
@@ -89,18 +117,101 @@ TEST(Metrics, Totals_AreCountedForTheScrapeThatWantsThem) {
   EXPECT_EQ(scrape(), 1) << "nothing that was counted before the scrape";
 }
 
-TEST(Metrics, TakenPort_IsAWarning_AndAFreeOneIsTaken) {
+TEST(Metrics, TakenPort_StopsTheStart_UnlessNobodyChoseIt) {
   CoordinatorMetrics metrics;
-  auto first = MetricsEndpoint::Start("127.0.0.1:0", metrics.registry());
+  auto first = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_THAT((*first)->warning(), IsEmpty());
 
-  auto second = MetricsEndpoint::Start((*first)->address(), metrics.registry());
-  ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_NE((*second)->address(), (*first)->address());
-  EXPECT_EQ((*second)->warning(), absl::StrCat("metrics port ", (*first)->address(), " is taken; serving on ",
-                                               (*second)->address(), " instead"));
-  EXPECT_TRUE(absl::IsInvalidArgument(MetricsEndpoint::Start("nonsense", metrics.registry()).status()));
+  absl::Status chosen = MetricsEndpoint::Start({.address = (*first)->address()}, metrics.registry()).status();
+  EXPECT_TRUE(absl::IsUnavailable(chosen)) << chosen;
+  EXPECT_THAT(std::string(chosen.message()), HasSubstr(absl::StrCat("port ", (*first)->address(), " is taken")));
+
+  auto moved = MetricsEndpoint::Start({.address = (*first)->address(), .may_move = true}, metrics.registry());
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_NE((*moved)->address(), (*first)->address());
+  EXPECT_EQ((*moved)->warning(), absl::StrCat("metrics port ", (*first)->address(), " is taken; serving on ",
+                                              (*moved)->address(), " instead"));
+  for (const char* address : {"nonsense", "192.0.2.1:0", "127.0.0.1:70000"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(MetricsEndpoint::Start({.address = address}, metrics.registry()).status()))
+        << address;
+  }
+}
+
+// A client of the metrics port.
+class Client {
+ public:
+  explicit Client(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int port = 0;
+    EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to), 0) << strerror(errno);
+  }
+  ~Client() { close(fd_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void Send(const std::string& text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), ssize_t(text.size()));
+  }
+  // All that comes, to the end.
+  std::string Read() const {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n; (n = recv(fd_, buffer, sizeof buffer, 0)) > 0;) text.append(buffer, static_cast<size_t>(n));
+    return text;
+  }
+  std::string Ask(const std::string& line) const {
+    Send(absl::StrCat(line, "\r\nHost: h\r\n\r\n"));
+    return Read();
+  }
+
+ private:
+  int fd_;
+};
+
+TEST(MetricsEndpoint, SilentAndSlowClients_DelayNoScrape) {
+  CoordinatorMetrics metrics;
+  auto endpoint = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  std::deque<Client> crowd;
+  for (size_t i = 0; i < 3 * limits::kScrapeConnections; ++i) {
+    crowd.emplace_back((*endpoint)->address());
+    if (i % 2 == 1) crowd.back().Send("GET /metrics HTTP/1.1\r\nX-Slow: ");
+  }
+  const absl::Time begin = absl::Now();
+
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(Client((*endpoint)->address()).Ask("GET /metrics HTTP/1.1"),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("\ntrainyard_coordinator_build_info{")));
+  }
+
+  EXPECT_LT(absl::Now() - begin, limits::kScrapeWait) << "nobody was waited for";
+  EXPECT_EQ(crowd.front().Read(), "") << "who was there longest without asking gave way";
+}
+
+TEST(MetricsEndpoint, AnswersGetAndHeadOfItsPageAlone) {
+  CoordinatorMetrics metrics;
+  auto endpoint = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const auto ask = [&](const std::string& line) { return Client((*endpoint)->address()).Ask(line); };
+
+  const std::string page = ask("GET /metrics?x=1 HTTP/1.0");
+  EXPECT_THAT(page, AllOf(HasSubstr("Content-Type: text/plain; version=0.0.4"),
+                          HasSubstr(absl::StrCat("Content-Length: ", page.size() - page.find("\r\n\r\n") - 4, "\r\n")),
+                          Not(HasSubstr("exposer_"))));
+  const std::string head = ask("HEAD /metrics HTTP/1.1");
+  EXPECT_EQ(head, page.substr(0, page.find("\r\n\r\n") + 4));
+  EXPECT_THAT(ask("GET / HTTP/1.1"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(ask("POST /metrics HTTP/1.1"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(ask("nonsense"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(ask(std::string(limits::kScrapeRequestBytes - 30, 'x')), StartsWith("HTTP/1.1 400 "));
+  Client endless((*endpoint)->address());
+  endless.Send(std::string(limits::kScrapeRequestBytes + 1, 'x'));
+  EXPECT_THAT(endless.Read(), StartsWith("HTTP/1.1 431 "));
 }
 
 }  // namespace

@@ -1,0 +1,158 @@
+#include "common/scrape_server.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "common/limits.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kPath[] = "/metrics";
+constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
+
+// The page's own type is the one that Prometheus asks for.
+std::string Response(absl::string_view status, absl::string_view body, bool with_body, absl::string_view more = "") {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
+                      "Content-Length: ", body.size(), "\r\nConnection: close\r\n", more, "\r\n",
+                      with_body ? body : "");
+}
+
+bool IsWhole(const std::string& request) {
+  return absl::StrContains(request, "\r\n\r\n") || absl::StrContains(request, "\n\n");
+}
+
+}  // namespace
+
+ScrapeServer::ScrapeServer(int listener, std::function<std::string()> make_page)
+    : listener_(listener),
+      stop_fd_(eventfd(0, EFD_CLOEXEC)),
+      make_page_(std::move(make_page)),
+      thread_([this] { Run(); }) {}
+
+ScrapeServer::~ScrapeServer() {
+  eventfd_write(stop_fd_, 1);
+  thread_.join();
+  while (!connections_.empty()) CloseOne();
+  close(listener_);
+  close(stop_fd_);
+}
+
+void ScrapeServer::Run() {
+  while (true) {
+    const bool accepts = absl::Now() >= accept_at_;
+    absl::Time wake = accepts ? absl::InfiniteFuture() : accept_at_;
+    std::vector<pollfd> fds = {{stop_fd_, POLLIN, 0}, {accepts ? listener_ : -1, POLLIN, 0}};
+    for (const Connection& connection : connections_) {
+      fds.push_back({connection.fd, static_cast<short>(connection.answer.empty() ? POLLIN : POLLOUT), 0});
+      wake = std::min(wake, connection.deadline);
+    }
+    const absl::Duration wait = std::max(absl::ZeroDuration(), wake - absl::Now());
+    // A millisecond more than is left, so that the deadline has passed by then.
+    const int timeout_ms =
+        wait == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
+    if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) return;
+    if (fds[0].revents != 0) return;
+    // Made for the first complete request of this round; the others get the same.
+    absl::optional<std::string> page;
+    size_t at = 2;
+    for (auto it = connections_.begin(); it != connections_.end(); ++at) {
+      const bool goes_on = fds[at].revents == 0 ? absl::Now() < it->deadline : Serve(*it, &page);
+      if (!goes_on) close(it->fd);
+      it = goes_on ? std::next(it) : connections_.erase(it);
+    }
+    if (fds[1].revents != 0) Accept();
+  }
+}
+
+void ScrapeServer::Accept() {
+  // In turns, so that a crowd at the door does not keep those waiting who are inside.
+  for (size_t i = 0; i < limits::kScrapeConnections / 4; ++i) {
+    const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (is_full) accept_at_ = absl::Now() + kNoDescriptorWait;
+      if (is_full && !connections_.empty()) CloseOne();
+      return;
+    }
+    if (connections_.size() >= limits::kScrapeConnections) CloseOne();
+    connections_.push_back(
+        {.fd = fd, .deadline = absl::Now() + limits::kScrapeWait, .request = "", .answer = "", .sent = 0});
+  }
+}
+
+void ScrapeServer::CloseOne() {
+  auto oldest = std::find_if(connections_.begin(), connections_.end(),
+                             [](const Connection& connection) { return connection.answer.empty(); });
+  if (oldest == connections_.end()) oldest = connections_.begin();
+  close(oldest->fd);
+  connections_.erase(oldest);
+}
+
+bool ScrapeServer::Serve(Connection& connection, absl::optional<std::string>* page) {
+  if (connection.answer.empty()) {
+    if (!Read(connection)) return false;
+    const bool too_long = connection.request.size() > limits::kScrapeRequestBytes;
+    if (!IsWhole(connection.request) && !too_long) return absl::Now() < connection.deadline;
+    connection.answer = too_long ? Response("431 Request Header Fields Too Large", "", /*with_body=*/false)
+                                 : Answer(connection.request, page);
+    connection.deadline = absl::Now() + limits::kScrapeWait;
+  }
+  return Write(connection) && absl::Now() < connection.deadline;
+}
+
+// What is there. False: the client has left.
+bool ScrapeServer::Read(Connection& connection) const {
+  char buffer[4096];
+  while (connection.request.size() <= limits::kScrapeRequestBytes) {
+    const ssize_t n = recv(connection.fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    if (n == 0) return IsWhole(connection.request);
+    connection.request.append(buffer, static_cast<size_t>(n));
+  }
+  return true;
+}
+
+// What it takes. False: all is written, or the client has left.
+bool ScrapeServer::Write(Connection& connection) const {
+  while (connection.sent < connection.answer.size()) {
+    const ssize_t n = send(connection.fd, connection.answer.data() + connection.sent,
+                           connection.answer.size() - connection.sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    connection.sent += static_cast<size_t>(n);
+  }
+  return false;
+}
+
+std::string ScrapeServer::Answer(const std::string& request, absl::optional<std::string>* page) const {
+  const absl::string_view line = absl::string_view(request).substr(0, request.find_first_of("\r\n"));
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+  if (words.size() != 3 || !absl::StartsWith(words[2], "HTTP/1.")) {
+    return Response("400 Bad Request", "this is no request of HTTP/1.1\n", /*with_body=*/true);
+  }
+  const bool with_body = words[0] != "HEAD";
+  if (words[0] != "GET" && words[0] != "HEAD") {
+    return Response("405 Method Not Allowed", "ask with GET\n", /*with_body=*/true, "Allow: GET, HEAD\r\n");
+  }
+  if (words[1].substr(0, words[1].find('?')) != kPath) {
+    return Response("404 Not Found", absl::StrCat("the metrics are at ", kPath, "\n"), with_body);
+  }
+  if (!page->has_value()) *page = make_page_();
+  return Response("200 OK", **page, with_body);
+}
+
+}  // namespace trainyard
