@@ -103,6 +103,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
             jobs_unfinished_ = core.state().jobs.size() - core.state().finished.size();
           },
       .stalled = [this](const std::string& why) { server_->SetStalled(why); },
+      .look_at_store = [this] { return store_->CheckPlace(); },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
             backed_up_ = true;  // what is not ours any more, or damaged, must not replace the backup there is

@@ -22,6 +22,7 @@ constexpr size_t kBatchEvents = 1'024;
 // More than that is not held.
 constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
+constexpr absl::Duration kLookInterval = absl::Seconds(1);
 // A store that takes nothing is tried again after 50 ms, doubling up to a second, and said to be so every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
 constexpr absl::Duration kRetryMax = absl::Seconds(1);
@@ -127,6 +128,10 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   size_t taken = batch.size();
   Clock& wall = options_.wall == nullptr ? *options_.clock : *options_.wall;
   const CoreTime now = last_now_ = time_.Advance(options_.clock->TimeNow(), wall.TimeNow());
+  if (options_.look_at_store && now.steady >= next_look_) {
+    next_look_ = now.steady + kLookInterval;
+    if (absl::Status place = options_.look_at_store(); !place.ok() && !IsForNow(place)) return place;
+  }
   Unwritten unwritten = std::exchange(held_, {});
   LoopRound& round = unwritten.round;
   round.queue_length = options_.queue->size() + deferred_.size();

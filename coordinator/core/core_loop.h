@@ -65,7 +65,10 @@ class CoreLoop {
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
     // Why the store takes nothing, when that begins, and again as an empty text when it is over. May be empty.
     std::function<void(const std::string& why)> stalled = nullptr;
-    // The store is not ours any more, or damaged. The loop has ended; nothing was released that is not durable.
+    // Whether the store still lies where it was opened; asked once a second, so that a coordinator that has nothing to
+    // write notices it as well. May be empty. Unavailable: nobody can say so now. Any other error ends the loop.
+    std::function<absl::Status()> look_at_store = nullptr;
+    // The store is not ours any more, gone, or damaged. The loop has ended; nothing was released that is not durable.
     std::function<void(absl::Status)> failed;
   };
 
@@ -120,6 +123,7 @@ class CoreLoop {
   CoreClock time_;
   CoreTime last_now_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
+  absl::Time next_look_ = absl::InfinitePast();
   absl::Time flush_at_ = absl::InfiniteFuture();
   std::thread thread_;  // last: uses all of the above
 };

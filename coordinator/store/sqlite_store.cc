@@ -1,11 +1,13 @@
 // The store in one SQLite file. Write-ahead log and synchronous=FULL: a commit that has returned survives a power cut.
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
@@ -41,6 +43,15 @@ absl::Status ToStatus(int code, sqlite3* db, absl::string_view what) {
   }
 }
 
+// Which file lies at a path: another one of the same name has another identity.
+using FileIdentity = std::pair<dev_t, ino_t>;
+
+absl::StatusOr<FileIdentity> IdentityOf(const std::string& path) {
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  return FileIdentity(st.st_dev, st.st_ino);
+}
+
 class SqliteStore final : public Store {
  public:
   SqliteStore(sqlite3* db, std::string path) : db_(db), path_(std::move(path)) {}
@@ -66,6 +77,12 @@ class SqliteStore final : public Store {
       int code = sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, statement, nullptr);
       if (code != SQLITE_OK) return Error(code, "cannot prepare");
     }
+    ASSIGN_OR_RETURN(FileIdentity opened, IdentityOf(path_));
+    files_ = {{path_, opened}};
+    // Holds every commit since the last checkpoint; there is none where the file system takes no write-ahead log.
+    const std::string log = absl::StrCat(path_, "-wal");
+    if (absl::StatusOr<FileIdentity> log_opened = IdentityOf(log); log_opened.ok())
+      files_.push_back({log, *log_opened});
     return absl::OkStatus();
   }
 
@@ -89,12 +106,27 @@ class SqliteStore final : public Store {
     RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
     absl::Status written = Write(entries, expected_revision);
     if (written.ok()) written = Execute("COMMIT");
-    if (!written.ok()) {
-      // SQLite rolls back by itself on some errors; asking again is harmless.
-      sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
-      return written;
-    }
+    // SQLite rolls back by itself on some errors; asking again is harmless.
+    if (!written.ok()) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+    // A file that was removed takes commits as before, and the next start finds none of them.
+    if (absl::Status place = CheckPlace(); absl::IsFailedPrecondition(place)) return place;
+    RETURN_IF_ERROR(written);
     return expected_revision + 1;
+  }
+
+  absl::Status CheckPlace() override {
+    for (const auto& [path, opened] : files_) {
+      absl::StatusOr<FileIdentity> found = IdentityOf(path);
+      if (found.ok() && *found == opened) continue;
+      if (!found.ok() && !absl::IsNotFound(found.status())) {
+        return absl::UnavailableError(std::string(found.status().message()));
+      }
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, found.ok() ? " was replaced" : " was removed",
+                       " while this coordinator used it, so what it knows is kept no more; put back what was there, or "
+                       "a copy, and start the coordinator again"));
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -201,6 +233,7 @@ class SqliteStore final : public Store {
 
   sqlite3* db_;
   std::string path_;
+  std::vector<std::pair<std::string, FileIdentity>> files_;  // as they were when the store was opened
   sqlite3_stmt* load_ = nullptr;
   sqlite3_stmt* put_ = nullptr;
   sqlite3_stmt* delete_ = nullptr;

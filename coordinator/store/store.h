@@ -50,7 +50,13 @@ class Store {
   //   InvalidArgument    more or larger entries than a commit takes: split the batch.
   //   ResourceExhausted  no disk space left: try again when there is.
   //   Unavailable        the disk does not take it now: try again.
+  //   FailedPrecondition as of CheckPlace, also where the entries were written.
   virtual absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) = 0;
+
+  // Whether what was committed lies where the next start will look for it. Takes microseconds. Possible errors:
+  //   FailedPrecondition  it was removed or replaced, so nothing more may be acknowledged: exit.
+  //   Unavailable         nobody can say so now.
+  virtual absl::Status CheckPlace() { return absl::OkStatus(); }
 };
 
 // OK, or InvalidArgument naming the entry that no commit takes.

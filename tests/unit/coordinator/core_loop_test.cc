@@ -64,6 +64,7 @@ class CoreLoopTest : public testing::Test {
         .heard = nullptr,
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
         .stalled = [this](const std::string& why) { stalls_.push_back(why); },
+        .look_at_store = [this] { return place_; },
         .failed = nullptr,
     });
     EXPECT_TRUE(Round().ok());
@@ -88,6 +89,7 @@ class CoreLoopTest : public testing::Test {
 
   SimulatedClock clock_;
   MoodyStore store_;
+  absl::Status place_;  // of the store
   Sink sink_;
   EventQueue queue_{100};
   std::vector<LoopRound> rounds_;
@@ -136,6 +138,20 @@ TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_A
   EXPECT_EQ(sink_.sent, 1) << "what came meanwhile is handled now";
   EXPECT_FALSE(rounds_.back().stalled);
   EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
+}
+
+TEST_F(CoreLoopTest, AStoreThatIsGone_EndsTheLoop_AlsoWhenNothingIsWritten) {
+  place_ = absl::UnavailableError("the disk does not answer");
+  clock_.AdvanceTime(absl::Seconds(1));
+  EXPECT_TRUE(Round().ok()) << "that may pass";
+
+  place_ = absl::FailedPreconditionError("store.db was removed");
+  EXPECT_TRUE(Round().ok()) << "looked at once a second";
+  clock_.AdvanceTime(absl::Seconds(1));
+  Submit(1);
+
+  EXPECT_EQ(Round(), place_);
+  EXPECT_THAT(sink_.replies, IsEmpty());
 }
 
 TEST_F(CoreLoopTest, FactsThatNobodyWaitsFor_AreWrittenWithWhatFollows_OrSoon) {

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -83,6 +84,26 @@ TEST(SqliteStore, WhatWasCommitted_IsThereAfterReopening) {
   auto snapshot = (*store)->Load("");
   EXPECT_EQ(snapshot->revision, 1u);
   EXPECT_THAT(snapshot->records, ElementsAre(Pair("job/a", "1")));
+}
+
+// What is committed to a file that has gone would be acknowledged, and lost.
+TEST(SqliteStore, AFileThatWasRemovedOrReplaced_TakesNoCommit) {
+  for (const char* gone : {"store.db", "store.db-wal"}) {
+    Folder folder;
+    auto store = OpenSqliteStore(folder.File());
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Commit({{"k", "1"}}, 0).ok());
+    EXPECT_EQ((*store)->CheckPlace(), absl::OkStatus());
+
+    ASSERT_TRUE(std::filesystem::remove(folder / gone));
+
+    EXPECT_TRUE(absl::IsFailedPrecondition((*store)->CheckPlace()));
+    absl::Status removed = (*store)->Commit({{"k", "2"}}, 1).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(removed)) << removed;
+    EXPECT_THAT(std::string(removed.message()), HasSubstr(absl::StrCat(folder / gone, " was removed")));
+    std::ofstream(folder / gone) << "another";
+    EXPECT_THAT(std::string((*store)->CheckPlace().message()), HasSubstr("was replaced"));
+  }
 }
 
 TEST(SqliteStore, ASecondWriter_IsNoticed) {
