@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/lock_holder.h"
 #include "common/own_folder.h"
 #include "common/status_macros.h"
 
@@ -154,6 +155,10 @@ absl::Status WriteHolder(int fd, const std::string& path) {
 }
 
 std::string DescribeHolder(int fd) {
+  struct stat file;
+  if (fstat(fd, &file) == 0) {
+    if (std::string named = LockHolder(file); !named.empty()) return named;
+  }
   char holder[32] = {};
   ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
   int64_t pid = 0;

@@ -1,9 +1,13 @@
 #include "coordinator/coordinator.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/ids.h"
 #include "common/limits.h"
 #include "common/logging.h"
@@ -31,6 +35,31 @@ absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
   std::string value = record.SerializeAsString();
   ASSIGN_OR_RETURN(snapshot.revision, store.Commit({{kClusterKey, value}}, snapshot.revision));
   return record.cluster_id();
+}
+
+// A folder that a worker daemon has as its own: each of the two would take the other's lock and sweep its files.
+absl::Status CheckNotOfWorker(const std::string& folder) {
+  for (const char* name : {"ranks", "outbox", "cluster"}) {
+    if (!FileExists(JoinPath(folder, name))) continue;
+    return absl::InvalidArgumentError(absl::StrCat("state folder ", folder, " is that of a worker daemon (it holds '",
+                                                   name, "'); give the coordinator another --state"));
+  }
+  return absl::OkStatus();
+}
+
+// Nobody but the owner has any business with the store: who may open these files may also lock them. A folder that was
+// there keeps its mode.
+void CloseToOthers(const std::string& folder) {
+  for (const char* name : {"store.db", "store.db-wal", "store.db-shm", "store.db.bak", "lock", "endpoint"}) {
+    const std::string path = JoinPath(folder, name);
+    struct stat file;
+    if (lstat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode) || (file.st_mode & 077) == 0) continue;
+    if (chmod(path.c_str(), 0600) != 0) spdlog::warn("cannot close {} to other users", path);
+  }
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0 || (info.st_mode & 077) == 0) return;
+  spdlog::warn("the state folder {} is open to other users (mode {}); what lies in it is not, but chmod 700 is safer",
+               folder, absl::StrFormat("%04o", info.st_mode & 07777));
 }
 
 void Log(const WriteLog& line) {
@@ -61,7 +90,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
 Coordinator::~Coordinator() { Stop(); }
 
 absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
+  RETURN_IF_ERROR(CheckNotOfWorker(options.state));
   RETURN_IF_ERROR(MakeFolders(options.state)) << "while making the state folder";
+  CloseToOthers(options.state);
   ASSIGN_OR_RETURN(lock_, FileLock::Acquire(JoinPath(options.state, "lock"), limits::kTakeOverWait),
                    << "another coordinator uses this state folder; stop it, or choose another --state");
   store_path_ = JoinPath(options.state, "store.db");

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -139,5 +140,6 @@ int main(int argc, char** argv) {
   trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
   trainyard::RouteRpcLogs();
   trainyard::RaiseDescriptors();
+  umask(077);  // all that a coordinator writes is for its owner
   return trainyard::Run(options);
 }

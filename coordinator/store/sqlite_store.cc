@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/lock_holder.h"
 #include "common/status_macros.h"
 #include "coordinator/store/store.h"
 
@@ -131,7 +132,12 @@ class SqliteStore final : public Store {
 
  private:
   absl::Status Error(int code, absl::string_view what) const {
-    return ToStatus(code, db_, absl::StrCat("store ", path_, ": ", what));
+    absl::Status status = ToStatus(code, db_, absl::StrCat("store ", path_, ": ", what));
+    if ((code & 0xff) != SQLITE_BUSY) return status;
+    std::string holder = LockHolder(path_);
+    if (holder.empty()) holder = LockHolder(absl::StrCat(path_, "-shm"));
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), holder.empty() ? "" : absl::StrCat(", by ", holder)));
   }
 
   absl::Status Execute(const char* sql) {

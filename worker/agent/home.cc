@@ -16,6 +16,7 @@ namespace {
 
 constexpr char kRanks[] = "ranks";
 constexpr char kLock[] = "lock";
+constexpr char kStore[] = "store.db";  // a coordinator's
 constexpr char kSocket[] = "worker.sock";
 
 // Of the path, or of the nearest folder above it that is there.
@@ -43,6 +44,11 @@ absl::StatusOr<std::shared_ptr<Home>> Home::Take(const Options& options) {
 }
 
 absl::Status Home::TakeState(absl::Duration patience) {
+  if (FileExists(JoinPath(options_.state, kStore))) {
+    return absl::InvalidArgumentError(absl::StrCat("state folder ", options_.state,
+                                                   " is that of a coordinator (it holds '", kStore,
+                                                   "'); give this daemon another --state"));
+  }
   if (!options_.own_root.empty()) {
     RETURN_IF_ERROR(MakeOwnFolder(options_.own_root));
   }

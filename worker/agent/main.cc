@@ -91,7 +91,7 @@ int Run(int argc, char** argv) {
   Daemon daemon(*config, Clock::GetSteadyClock());
   if (absl::Status started = daemon.Start(); !started.ok()) {
     spdlog::error("cannot start: {}", std::string(started.message()));
-    return 1;
+    return absl::IsInvalidArgument(started) ? 2 : 1;
   }
   if (config->ready_fd >= 0) TellReady(config->ready_fd, daemon);
   PollThread watcher(

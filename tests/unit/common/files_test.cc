@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace trainyard {
@@ -42,7 +44,11 @@ TEST_F(FilesTest, LockIsHeldByOneAtATime) {
   auto first = FileLock::Acquire(path, absl::ZeroDuration());
   ASSERT_TRUE(first.ok()) << first.status();
 
-  EXPECT_EQ(FileLock::Acquire(path, absl::ZeroDuration()).status().code(), absl::StatusCode::kUnavailable);
+  absl::Status second = FileLock::Acquire(path, absl::ZeroDuration()).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
+  std::string holder = absl::StrCat("is locked by process ", getpid(), " (");
+  EXPECT_NE(second.message().find(holder), absl::string_view::npos) << second << ": who, and by which command";
+  EXPECT_NE(second.message().find("common_test"), absl::string_view::npos) << second;
 
   first->reset();
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());

@@ -1,0 +1,53 @@
+#include "common/lock_holder.h"
+
+#include <sys/sysmacros.h>
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/escape.h"
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kCommandBytes = 200;
+
+std::string ProcessText(int64_t pid) {
+  absl::StatusOr<std::string> line = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
+  std::string command = line.ok() ? absl::StrReplaceAll(*line, {{absl::string_view("\0", 1), " "}}) : "";
+  absl::StripAsciiWhitespace(&command);
+  if (command.size() > kCommandBytes) command = absl::StrCat(command.substr(0, kCommandBytes), "...");
+  return absl::StrCat("process ", pid, command.empty() ? "" : absl::StrCat(" (", EscapeText(command), ")"));
+}
+
+}  // namespace
+
+std::string LockHolder(const std::string& path) {
+  struct stat file;
+  return stat(path.c_str(), &file) == 0 ? LockHolder(file) : "";
+}
+
+std::string LockHolder(const struct stat& file) {
+  absl::StatusOr<std::string> locks = ReadFile("/proc/locks");
+  if (!locks.ok()) return "";
+  const std::string id = absl::StrFormat("%02x:%02x:%d", major(file.st_dev), minor(file.st_dev), file.st_ino);
+  for (absl::string_view line : absl::StrSplit(*locks, '\n')) {
+    // "1: FLOCK  ADVISORY  WRITE 708 00:13:1234 0 EOF"; one that waits has "->" behind its number.
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t pid = 0;
+    if (words.size() < 6 || words[1] == "->" || words[5] != id) continue;
+    if (absl::SimpleAtoi(words[4], &pid) && pid > 0) return ProcessText(pid);
+  }
+  return "";
+}
+
+}  // namespace trainyard

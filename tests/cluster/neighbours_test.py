@@ -1,0 +1,142 @@
+"""What stands around a coordinator and a daemon does not stop them: a reader of their log that does not read, a starter that
+closed their descriptors, clients of /metrics that say nothing."""
+
+import os
+import pathlib
+import shutil
+import socket
+import urllib.request
+
+import pytest
+
+import harness
+
+
+@pytest.fixture
+def stuck_reader(tmp_path):
+    """A FIFO that is full, and the descriptor by which it could be read."""
+    path = tmp_path / "stderr"
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(fd, b"#" * size)
+        except BlockingIOError:
+            pass
+    yield path, fd
+    os.close(fd)
+
+
+def read_all(fd):
+    text = b""
+    try:
+        while chunk := os.read(fd, 1 << 16):
+            text += chunk
+    except BlockingIOError:
+        return text.decode()
+
+
+def test_a_reader_of_stderr_that_does_not_read_stops_neither_coordinator_nor_daemon(cluster, stuck_reader):
+    path, fd = stuck_reader
+    prefix = ["sh", "-c", 'exec "$@" 2>"$0"', path]
+    cluster.start_coordinator(prefix=prefix)
+    worker = cluster.start_worker("h1", 2, prefix=prefix)
+
+    job = cluster.submit(train__steps=3)
+
+    assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
+    assert job in cluster.trainctl("list").stdout
+    text = ""
+
+    def told():
+        nonlocal text
+        text += read_all(fd)
+        return "host h1: 2 slots" in text and f"serving on {cluster.coordinator.address}" in text
+
+    harness.wait_until(told, "what waited for the reader is written")
+    assert all(" I " in line or " W " in line for line in text.lstrip("#").splitlines()), text
+    worker.signal(15)
+    assert worker.wait(10) == 0
+
+
+def test_programs_started_with_closed_descriptors_write_into_no_file_of_theirs(cluster):
+    prefix = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    coordinator = cluster.start_coordinator(prefix=prefix)
+    worker = cluster.start_worker("h1", 2, prefix=prefix)
+    job = cluster.submit(train__steps=3)
+    cluster.wait_for_end(job)
+
+    for program, state in ((coordinator, "coordinator"), (worker, "worker-h1")):
+        assert [os.readlink(f"/proc/{program.pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
+        assert pathlib.Path(cluster.folder / state / "lock").read_text() == f"{program.pid}\n"
+
+
+def test_silent_clients_of_the_metrics_port_delay_no_scrape(cluster):
+    cluster.start_coordinator()
+    ports = [cluster.metrics_port, harness.free_port()]
+    cluster.start_worker("h1", 2, "--metrics", f"127.0.0.1:{ports[1]}")
+    for port in ports:
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(100)]
+        body = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=3).read()
+        assert b"\ntrainyard_" in body
+        for connection in silent:
+            connection.close()
+
+
+def test_a_taken_port_that_somebody_chose_stops_the_start(cluster):
+    cluster.start_coordinator()
+    taken = f"127.0.0.1:{cluster.metrics_port}"
+    worker = [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--name", "h1",
+              "--state", cluster.folder / "worker-h1"]
+    for flag in ("--metrics", "--health"):
+        program = cluster.start("worker", [*worker, flag, taken])
+        assert program.wait(10) == 1
+        assert f"port {taken} is taken" in program.output() and flag in program.output()
+    second = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", taken,
+                                           "--state", cluster.folder / "second"])
+    assert second.wait(10) == 1
+    assert f"port {taken} is taken" in second.output()
+
+
+def test_a_coordinator_whose_state_folder_is_removed_ends_and_says_so(cluster):
+    program = cluster.start_coordinator()
+
+    shutil.rmtree(cluster.folder / "coordinator")
+
+    assert program.wait(10) == 1
+    assert f"{cluster.folder}/coordinator/store.db was removed while this coordinator used it" in program.output()
+    assert not (cluster.folder / "coordinator").exists(), "nothing is made there in its place"
+
+
+def test_state_folders_are_for_their_owner_and_one_that_was_there_keeps_its_mode(cluster):
+    cluster.start_coordinator().signal(15)
+    state = cluster.folder / "coordinator"
+    assert cluster.coordinator.wait(10) == 0
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [state, *state.iterdir()]}
+    assert modes == {"coordinator": 0o700, "endpoint": 0o600, "lock": 0o600, "store.db": 0o600, "store.db.bak": 0o600}
+    state.chmod(0o755)
+    (state / "store.db").chmod(0o644)
+
+    program = cluster.start_coordinator()
+
+    warning = f"state folder {state} is open to other users (mode 0755)"
+    harness.wait_until(lambda: warning in program.output(), "it warns of the mode")
+    assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
+    cluster.start_worker("h1")
+    assert (cluster.folder / "worker-h1").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_state_folder_that_is_in_use_or_another_programs_is_refused_by_name(cluster):
+    first = cluster.start_coordinator()
+    worker = cluster.start_worker("h1")
+    command = [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state"]
+    daemon = [harness.BIN / "trainyard-worker", "--coordinator", first.address, "--name", "h2", "--state"]
+    cases = ((command, "coordinator", 1, f"is locked by process {first.pid} ({harness.BIN}/trainyard-coordinator --listen"),
+             (daemon, "worker-h1", 1, f"is locked by process {worker.pid} ({harness.BIN}/trainyard-worker --coordinator"),
+             (command, "worker-h1", 2, "is that of a worker daemon (it holds 'ranks')"),
+             (daemon, "coordinator", 2, "is that of a coordinator (it holds 'store.db')"))
+    for program, state, code, said in cases:
+        started = cluster.start("second", [*program, cluster.folder / state])
+        assert started.wait(15) == code, started.output()
+        assert said in started.output()
