@@ -64,7 +64,8 @@ struct CoreStats {
   uint64_t facts_dropped = 0;  // of another cluster
   uint64_t outbox_errors = 0;  // times the disk refused
   uint64_t starts = 0;
-  uint64_t exits = 0;
+  uint64_t adopted = 0;      // of an earlier life
+  uint64_t exits = 0;        // of those started or adopted
   size_t facts_waiting = 0;  // not acknowledged
   size_t outbox_bytes = 0;
   bool outbox_on_disk = true;
@@ -98,6 +99,7 @@ class Core {
     bool killed = false;
     bool ready = false;
     bool told_to_abort = false;
+    bool counted = false;  // among the starts or the adopted
     absl::Time kill_at = absl::InfiniteFuture();
 
     LinkId link;          // 0: none

@@ -108,6 +108,7 @@ void Core::StartTrainer(Trainer& trainer) {
   if (threads == 0) threads = std::max(1u, options_.inventory.cores() / std::max(1u, desired.local_world_size()));
   Admit(trainer);
   ++counts_.starts;
+  trainer.counted = true;
   SayInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
   Emit(StartProcess{desired, threads, trainer.token});
   TellDecisions(trainer, threads);

@@ -87,6 +87,8 @@ void Core::On(ProcessFound event) {
   const Outbox::Mark mark = outbox_.MarkOf(event.id);
   trainer.last_fact = mark.last;
   trainer.last_fact_durable = mark.durable;
+  trainer.counted = true;
+  ++counts_.adopted;
   trainer.exit_in_outbox = mark.exit_told;
   Admit(trainer);
   SayInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
@@ -118,7 +120,8 @@ void Core::On(ProcessEnded event) {
   Trainer& trainer = at->second;
   trainer.process = Process::kEnded;
   trainer.ended_at = now_;
-  ++counts_.exits;
+  // One that was stopped before it was started has not run.
+  if (trainer.counted) ++counts_.exits;
   // A trainer may have ended by itself before the signal reached it; its own cause is then the true one.
   bool left = trainer.told_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
               event.exited.code() == kExitAborted;

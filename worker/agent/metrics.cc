@@ -1,5 +1,6 @@
 #include "worker/agent/metrics.h"
 
+#include "common/logging.h"
 #include "common/version.h"
 
 namespace trainyard::agent {
@@ -17,7 +18,10 @@ constexpr MetricSpec kTrouble = {"trainyard_worker_trouble", kGauge,
 constexpr MetricSpec kDials = {"trainyard_worker_dials_total", kCounter, "Attempts to reach the coordinator."};
 constexpr MetricSpec kTrainers = {"trainyard_worker_trainers", kGauge, "Trainers that run on this host."};
 constexpr MetricSpec kStarts = {"trainyard_worker_starts_total", kCounter, "Trainers started."};
-constexpr MetricSpec kExits = {"trainyard_worker_exits_total", kCounter, "Trainers that ended, however they did."};
+constexpr MetricSpec kAdopted = {"trainyard_worker_adopted_total", kCounter,
+                                 "Trainers of an earlier life of the daemon that this one took over."};
+constexpr MetricSpec kExits = {"trainyard_worker_exits_total", kCounter,
+                               "Trainers started or taken over that have ended, however they did."};
 constexpr MetricSpec kFacts = {"trainyard_worker_facts_total", kCounter, "Facts put into the outbox."};
 constexpr MetricSpec kFactsWaiting = {"trainyard_worker_facts_waiting", kGauge,
                                       "Facts that the coordinator has not yet acknowledged."};
@@ -39,6 +43,8 @@ constexpr MetricSpec kFolderBytes = {"trainyard_worker_rank_folder_bytes", kGaug
                                      "Bytes in rank folders, nearly all of them output."};
 constexpr MetricSpec kFolderBytesLimit = {"trainyard_worker_rank_folder_bytes_limit", kGauge,
                                           "Beyond so many, those of ended ranks are removed, oldest first."};
+constexpr MetricSpec kLogDropped = {"trainyard_worker_log_lines_dropped_total", kCounter,
+                                    "Lines of the daemon's log that standard error did not take in time."};
 constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limit", kGauge,
                                        "Bytes of one trainer's output that are kept."};
 
@@ -46,9 +52,9 @@ constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limi
 
 const std::vector<MetricSpec>& WorkerMetricSpecs() {
   static const auto* specs = new std::vector<MetricSpec>{
-      kBuild, kAttached,     kTrouble,      kDials,        kTrainers,     kStarts,           kExits,
-      kFacts, kFactsWaiting, kFactsDropped, kOutboxBytes,  kOutboxOnDisk, kOutboxHangs,      kOutboxErrors,
-      kQueue, kDiskFree,     kFolders,      kFoldersLimit, kFolderBytes,  kFolderBytesLimit, kLogBytesLimit};
+      kBuild,    kAttached,     kTrouble,      kDials,       kTrainers,         kStarts,        kAdopted,      kExits,
+      kFacts,    kFactsWaiting, kFactsDropped, kOutboxBytes, kOutboxOnDisk,     kOutboxHangs,   kOutboxErrors, kQueue,
+      kDiskFree, kFolders,      kFoldersLimit, kFolderBytes, kFolderBytesLimit, kLogBytesLimit, kLogDropped};
   return *specs;
 }
 
@@ -85,10 +91,12 @@ void WorkerMetrics::Observe(const CoreStats& stats, size_t queue_length) {
   Set(kQueue, static_cast<double>(queue_length));
   Count(kDials, stats.dials);
   Count(kStarts, stats.starts);
+  Count(kAdopted, stats.adopted);
   Count(kExits, stats.exits);
   Count(kFacts, stats.facts);
   Count(kFactsDropped, stats.facts_dropped);
   Count(kOutboxErrors, stats.outbox_errors);
+  Count(kLogDropped, LogLinesDropped());
 }
 
 void WorkerMetrics::ObserveDisk(uint64_t free_bytes) { Set(kDiskFree, static_cast<double>(free_bytes)); }

@@ -188,5 +188,25 @@ TEST_F(ProbeTest, WhatHasEndedOrIsUnknownIsNotExamined) {
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
 }
 
+TEST(AgentCore, StartedAndAdoptedTrainers_AreThoseThatRunAndThoseThatEnded) {
+  CoreDriver driver;
+  driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
+  driver.Attach();
+  v1::DesiredTrainer stopped = Desired(Rank(2));
+  stopped.set_stop(true);
+
+  driver.Handle(driver.State(1, {Desired(Rank(0)), Desired(Rank(1)), stopped}));
+  driver.Handle(ProcessStarted{Rank(1), 9});
+
+  CoreStats stats = driver.core().stats();
+  EXPECT_EQ(stats.adopted, 1);
+  EXPECT_EQ(stats.starts, 1);
+  EXPECT_EQ(stats.exits, 0) << "rank 2 was stopped before it was started";
+  EXPECT_EQ(stats.trainers, 2);
+  driver.Handle(driver.Ended(Rank(0), 0));
+  driver.Handle(driver.Ended(Rank(1), 0));
+  EXPECT_EQ(driver.core().stats().exits, 2);
+}
+
 }  // namespace
 }  // namespace trainyard::agent
