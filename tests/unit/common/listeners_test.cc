@@ -110,7 +110,7 @@ TEST(UserStateFolder, PassesOverFoldersOfAnotherUser) {
 
   absl::StatusOr<std::string> other = UserStateFolder();
 
-  if (other.ok()) EXPECT_NE(*other, own.path() + "/.local/state");
+  EXPECT_NE(other.value_or(""), own.path() + "/.local/state");
 }
 
 }  // namespace
