@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 
@@ -304,6 +305,24 @@ def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them
     assert set(harness.trainers()) == before
     one_host.trainctl("cancel", job)
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
+
+
+def test_a_state_folder_that_somebody_removes_costs_no_restart(one_host):
+    state = one_host.folder / "worker-h1"
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+    before = set(harness.trainers())
+
+    shutil.rmtree(state)
+
+    harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has made it again")
+    one_host.wait_for_step(job, one_host.get(job).job.last_step + 50)
+    assert set(harness.trainers()) == before
+    one_host.trainctl("cancel", job)
+    assert one_host.wait_for_end(job).state_name == "CANCELLED"
+    shutil.rmtree(state)
+    view = one_host.wait_for_end(one_host.submit(train__steps=5))
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
 
 
 def test_a_killed_coordinator_comes_back_and_the_job_ends_as_if_nothing_had_been(one_host, tmp_path, undisturbed):
