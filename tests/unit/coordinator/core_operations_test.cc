@@ -249,6 +249,25 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
 }
 
+// Another job that was given its folder is refused by its trainers; the paused one is none the worse for it.
+TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
+  OneHost one;
+  BringToRunning(one.harness, one.host, kJob);
+  ASSERT_TRUE(one.harness.Pause(kJob).status.ok());
+  one.StopAndSave(1, 5);
+  one.harness.Submit(MakeSpec(2), "job0000two2", /*resume=*/true);
+  one.host.Apply();
+  v1::Fact refused;
+  refused.mutable_refused()->set_message("checkpoint.dir is of job00000001");
+  one.host.Tell(Key("job0000two2", 1, 0), refused);
+  one.host.Apply();
+  ASSERT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_FAILED);
+
+  ASSERT_TRUE(one.harness.Resume(kJob).status.ok());
+  EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED) << one.Get().reason();
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 5u);
+}
+
 TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
   OneHost one;
   for (uint64_t generation = 1; generation <= 3; ++generation) {
