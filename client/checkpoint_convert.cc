@@ -69,7 +69,7 @@ absl::Status Export(const ConvertOptions& options) {
   const std::string out = AbsolutePath(options.to, WorkingDirectory());
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGiven(options));
   ASSIGN_OR_RETURN(Gpt2Sizes sizes, SizesOf(*checkpoint));
-  RETURN_IF_ERROR(ExportGpt2(*checkpoint, sizes, out, FileSystem::Real()));
+  RETURN_IF_ERROR(ExportGpt2(*checkpoint, sizes, out, FileSystem::ForOthers()));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
   if (sizes.vocabulary == kBytesVocabulary) {
     absl::StrAppend(&text, "\nits vocabulary is the 256 bytes, without special tokens; tokenizer.json says the same");

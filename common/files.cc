@@ -48,9 +48,10 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   }
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+namespace {
+
+// Closes `fd`.
+absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& path, uint64_t max_bytes) {
   absl::Cleanup close_fd = [fd] { close(fd); };
   std::string data;
   char buffer[1 << 16];
@@ -66,9 +67,43 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
   }
 }
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view data) {
+absl::Status NoRegularFile(const std::string& path, mode_t mode) {
+  const char* found = S_ISFIFO(mode) ? "a FIFO" : S_ISDIR(mode) ? "a folder" : S_ISSOCK(mode) ? "a socket" : "a device";
+  return absl::FailedPreconditionError(absl::StrCat(path, " is ", found, ", where a file was expected; remove it"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  return ReadToEnd(fd, path, max_bytes);
+}
+
+absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode) {
+  // Without O_NONBLOCK the open of a FIFO waits for its other end.
+  const int fd = open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, mode);
+  const int error = errno;
+  struct stat st = {};
+  if (fd < 0) {
+    // A FIFO that nobody reads, a socket, a folder that is to be written to.
+    const bool other = error == ENXIO || error == EISDIR;
+    if (other && stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) return NoRegularFile(path, st.st_mode);
+    return ErrnoStatus(error, absl::StrCat("cannot open ", path));
+  }
+  if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
+  close(fd);
+  return NoRegularFile(path, st.st_mode);
+}
+
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, uint64_t max_bytes) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
+  return ReadToEnd(fd, path, max_bytes);
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view data, mode_t mode) {
   std::string temporary = absl::StrCat(path, ".tmp-", getpid());
-  int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", temporary));
   absl::Cleanup remove = [&] { unlink(temporary.c_str()); };
   {
@@ -89,19 +124,26 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view data
   return SyncFolder(std::filesystem::path(path).parent_path().string());
 }
 
-absl::Status MakeFolders(const std::string& path) {
-  // The parents that get a new entry, to be synced so that the folder is there after a loss of power.
-  std::vector<std::filesystem::path> parents;
-  std::filesystem::path missing = path;
-  while (!missing.empty() && !FileExists(missing.string())) {
-    missing = missing.has_filename() ? missing.parent_path() : missing.parent_path().parent_path();
-    parents.push_back(missing);
+std::vector<std::string> MissingFolders(const std::string& path) {
+  std::vector<std::string> missing;
+  std::filesystem::path at = path;
+  if (!at.has_filename()) at = at.parent_path();
+  for (; !at.empty() && !FileExists(at.string()); at = at.parent_path()) missing.push_back(at.string());
+  return missing;
+}
+
+absl::Status MakeFolders(const std::string& path, mode_t mode) {
+  const std::vector<std::string> missing = MissingFolders(path);
+  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
+    if (mkdir(folder->c_str(), mode) == 0 || errno == EEXIST) continue;
+    return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
   }
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot make folder ", path));
-  for (const std::filesystem::path& parent : parents) {
-    absl::Status status = SyncFolder(parent.string());
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
+  if (!S_ISDIR(st.st_mode)) return ErrnoStatus(ENOTDIR, absl::StrCat("cannot make folder ", path));
+  // Each parent that got a new entry, so that the folder is there after a loss of power.
+  for (const std::string& folder : missing) {
+    absl::Status status = SyncFolder(std::filesystem::path(folder).parent_path().string());
     // A parent that may be entered but not read cannot be synced; that is no reason to refuse the folder.
     if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
   }
@@ -176,17 +218,20 @@ bool LiesAt(int fd, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path, absl::Duration wait) {
+absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path, absl::Duration wait, mode_t mode) {
   for (absl::Time deadline = absl::Now() + wait;; absl::SleepFor(absl::Milliseconds(20))) {
-    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open lock file ", path));
+    absl::StatusOr<int> opened = OpenRegularFile(path, O_RDWR | O_CREAT | O_EXCL, mode);
+    const bool made = opened.ok();
+    if (absl::IsAlreadyExists(opened.status())) opened = OpenRegularFile(path, O_RDWR | O_CREAT, mode);
+    RETURN_IF_ERROR(opened.status()) << "while opening a lock file";
+    const int fd = *opened;
     absl::Cleanup close_fd = [fd] { close(fd); };
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       if (!LiesAt(fd, path)) continue;
       absl::Status written = WriteHolder(fd, path);
       if (!written.ok()) return written;
       std::move(close_fd).Cancel();
-      return std::unique_ptr<FileLock>(new FileLock(fd));
+      return std::unique_ptr<FileLock>(new FileLock(fd, path, made));
     }
     if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoStatus(errno, absl::StrCat("cannot lock ", path));
     if (absl::Now() >= deadline) {
@@ -195,9 +240,9 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& p
   }
 }
 
-absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& path) {
+absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& path, mode_t mode) {
   std::string temporary = absl::StrCat(path, ".new-", getpid());
-  int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  int fd = open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", temporary));
   absl::Cleanup undo = [&] {
     unlink(temporary.c_str());
@@ -210,8 +255,10 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", temporary, " to ", path));
   }
   std::move(undo).Cancel();
-  return std::unique_ptr<FileLock>(new FileLock(fd));
+  return std::unique_ptr<FileLock>(new FileLock(fd, path, /*made=*/false));
 }
+
+bool FileLock::LiesAtPath() const { return LiesAt(fd_, path_); }
 
 FileLock::~FileLock() { close(fd_); }
 

@@ -79,7 +79,7 @@ namespace {
 
 // Whether its manifest is in order and tells of no value that is not finite. The files are not looked at.
 bool IsFinite(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(JoinPath(path, kManifestName));
+  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName));
   if (!text.ok()) return false;
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
   return manifest.ok() && manifest->nonfinite.empty();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -57,23 +58,25 @@ class KernelFile final : public WritableFile {
 
 class KernelFileSystem final : public FileSystem {
  public:
+  KernelFileSystem(mode_t file_mode, mode_t folder_mode) : file_mode_(file_mode), folder_mode_(folder_mode) {}
+
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, file_mode_);
     if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
     return std::make_unique<KernelFile>(fd, path);
   }
 
   absl::Status MakeFolder(const std::string& path) override {
-    if (mkdir(path.c_str(), 0777) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
+    if (mkdir(path.c_str(), folder_mode_) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
     return absl::OkStatus();
   }
 
   absl::Status SyncFolder(const std::string& path) override { return trainyard::SyncFolder(path); }
 
   absl::Status SyncFile(const std::string& path) override {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
-    return KernelFile(fd, path).Sync();
+    absl::StatusOr<int> fd = OpenRegularFile(path, O_RDONLY);
+    if (!fd.ok()) return fd.status();
+    return KernelFile(*fd, path).Sync();
   }
 
   absl::Status RenameOrExchange(const std::string& from, const std::string& to) override {
@@ -103,6 +106,9 @@ class KernelFileSystem final : public FileSystem {
   }
 
  private:
+  const mode_t file_mode_;
+  const mode_t folder_mode_;
+
   static absl::Status Failed(const std::string& from, const std::string& to) {
     return ErrnoStatus(errno, absl::StrCat("cannot rename ", from, " to ", to));
   }
@@ -110,9 +116,33 @@ class KernelFileSystem final : public FileSystem {
 
 }  // namespace
 
+absl::Status WithFreeSpace(absl::Status status, const std::string& path) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  std::filesystem::path at = path;
+  struct stat st, parent;
+  while (stat(at.c_str(), &st) != 0) {
+    if (!at.has_relative_path()) return status;
+    at = at.parent_path();
+  }
+  struct statvfs room;
+  if (statvfs(at.c_str(), &room) != 0) return status;
+  // Up to where it is mounted.
+  while (at.has_relative_path() && stat(at.parent_path().c_str(), &parent) == 0 && parent.st_dev == st.st_dev) {
+    at = at.parent_path();
+  }
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), "; the file system at ", at.string(), " has ",
+                                  room.f_bavail * room.f_frsize, " of ", room.f_blocks * room.f_frsize, " bytes free"));
+}
+
 FileSystem& FileSystem::Real() {
-  static FileSystem& real = *new KernelFileSystem();
+  static FileSystem& real = *new KernelFileSystem(kPrivateFileMode, kPrivateFolderMode);
   return real;
+}
+
+FileSystem& FileSystem::ForOthers() {
+  static FileSystem& for_others = *new KernelFileSystem(0666, 0777);
+  return for_others;
 }
 
 }  // namespace trainyard

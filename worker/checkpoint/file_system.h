@@ -29,12 +29,18 @@ class WritableFile {
   virtual absl::Status Sync() = 0;
 };
 
+// `status`; where it says that a disk is full, with how much room the file system of `path` has: "...; the file system
+// at /mnt has 0 of 8388608 bytes free".
+absl::Status WithFreeSpace(absl::Status status, const std::string& path);
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // The machine's. Never deleted.
+  // The machine's. What it makes is for its owner alone, whatever the umask is. Never deleted.
   static FileSystem& Real();
+  // The same, for what a person makes to hand it on: as readable as the umask allows.
+  static FileSystem& ForOthers();
 
   // Possible errors: AlreadyExists; ResourceExhausted; PermissionDenied; NotFound when the folder is missing.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;

@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folde
 }
 
 std::string RunFolderHolder(const std::string& run_folder) {
-  const int fd = open(JoinPath(run_folder, kRunLockName).c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = OpenRegularFile(JoinPath(run_folder, kRunLockName), O_RDONLY).value_or(-1);
   if (fd < 0) return "";
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";

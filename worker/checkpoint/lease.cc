@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/status_macros.h"
 #include "worker/checkpoint/manifest.h"
 
 namespace trainyard {
@@ -24,8 +25,7 @@ bool Lock(int fd, int kind) {
 
 absl::StatusOr<std::unique_ptr<CheckpointLease>> CheckpointLease::ToRead(const std::string& path) {
   const std::string manifest = JoinPath(path, kManifestName);
-  const int fd = open(manifest.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", manifest));
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(manifest, O_RDONLY));
   std::unique_ptr<CheckpointLease> lease(new CheckpointLease(fd));
   if (!Lock(fd, LOCK_SH)) return absl::UnavailableError(absl::StrCat(path, " is being removed"));
   return lease;
@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<CheckpointLease>> CheckpointLease::ToRead(const s
 absl::StatusOr<std::unique_ptr<CheckpointLease>> CheckpointLease::ToRemove(const std::string& path) {
   const std::string manifest = JoinPath(path, kManifestName);
   // NFS locks exclusively only what may be written.
-  int fd = open(manifest.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) fd = open(manifest.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = OpenRegularFile(manifest, O_RDWR).value_or(-1);
+  if (fd < 0) fd = OpenRegularFile(manifest, O_RDONLY).value_or(-1);
   std::unique_ptr<CheckpointLease> lease(new CheckpointLease(fd));
   if (fd >= 0 && !Lock(fd, LOCK_EX)) return absl::UnavailableError(absl::StrCat(path, " is being read"));
   return lease;

@@ -29,8 +29,9 @@ std::string NameOf(const ManifestTensor& tensor) { return absl::StrCat(tensor.ro
 
 // By a handle of its own: what a network file system remembers of a name may be old.
 absl::Status CheckLength(const std::string& path, uint64_t bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return absl::UnavailableError(absl::StrCat(path, " is not there"));
+  const absl::StatusOr<int> opened = OpenRegularFile(path, O_RDONLY);
+  if (!opened.ok()) return absl::UnavailableError(opened.status().message());
+  const int fd = *opened;
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
   if (fstat(fd, &st) == 0 && static_cast<uint64_t>(st.st_size) == bytes) return absl::OkStatus();
@@ -128,7 +129,7 @@ absl::Status WriteCheckpointPart(const std::string& folder, const CheckpointPart
 
 absl::StatusOr<CheckpointPart> ReadCheckpointPart(const std::string& folder, uint64_t rank, const SaveKey& save) {
   const std::string path = JoinPath(folder, PartName(rank));
-  absl::StatusOr<std::string> text = ReadFile(path, kPartBytes);
+  absl::StatusOr<std::string> text = ReadRegularFile(path, kPartBytes);
   if (!text.ok()) return absl::UnavailableError(text.status().message());
   absl::StatusOr<CheckpointPart> part = ParsePart(*text);
   if (!part.ok()) return absl::UnavailableError(absl::StrCat(path, ": ", part.status().message()));

@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::OpenManifest(const std::
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
   ASSIGN_OR_RETURN(checkpoint->lease_, CheckpointLease::ToRead(path));
-  ASSIGN_OR_RETURN(std::string text, ReadFile(JoinPath(path, kManifestName), kManifestBytes));
+  ASSIGN_OR_RETURN(std::string text, ReadRegularFile(JoinPath(path, kManifestName), kManifestBytes));
   ASSIGN_OR_RETURN(checkpoint->manifest_, ParseManifest(text), << path);
   checkpoint->manifest_hash_ = ManifestHash(text);
   return checkpoint;

@@ -127,12 +127,10 @@ absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape) {
 std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st;
   if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
-  if (!S_ISREG(st.st_mode)) return absl::DataLossError(absl::StrCat(path, " is not a file"));
   if (st.st_size < 8)
     return absl::DataLossError(absl::StrCat(path, " has ", st.st_size, " bytes: too short for a header"));
   void* data = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -16,8 +16,7 @@ namespace trainyard {
 
 absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(const std::string& folder, const ManifestFile& listed) {
   const std::string path = JoinPath(folder, listed.name);
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
   std::unique_ptr<ShardFile> file(new ShardFile(fd, path, listed));
   // What is open may be another file than the one that was looked at, if somebody changes the folder at this moment.
   struct stat st;

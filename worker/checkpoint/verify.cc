@@ -74,11 +74,14 @@ class FileCheck {
   }
 
   std::vector<CheckpointProblem> Bytes(const std::function<void(uint64_t)>& on_bytes) {
-    const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-      if (errno != ENOENT) Add("", "to be readable", std::strerror(errno));
-      return std::move(problems_);  // told with the lengths
+    const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
+    if (!opened.ok()) {
+      // What is missing or no file is told with the lengths.
+      const bool told = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
+      if (!told) Add("", "to be readable", std::string(opened.status().message()));
+      return std::move(problems_);
     }
+    const int fd = *opened;
     absl::Cleanup close_fd = [fd] { close(fd); };
     Hasher whole;
     uint64_t at = 0;
@@ -171,7 +174,12 @@ void Append(std::vector<CheckpointProblem> more, std::vector<CheckpointProblem>&
 
 absl::StatusOr<VerifiedCheckpoint> ReadManifestOf(const std::string& path) {
   VerifiedCheckpoint verified;
-  absl::StatusOr<std::string> text = ReadFile(JoinPath(path, kManifestName), kManifestBytesMax);
+  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName), kManifestBytesMax);
+  if (absl::IsFailedPrecondition(text.status())) {
+    verified.problems.push_back(
+        {.file = kManifestName, .expected = "a manifest", .found = std::string(text.status().message())});
+    return verified;
+  }
   if (absl::IsNotFound(text.status()) && FileExists(path)) {
     verified.problems.push_back({.file = kManifestName, .expected = "a manifest", .found = "nothing: it is missing"});
     return verified;

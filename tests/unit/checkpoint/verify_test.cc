@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
 
 #include "tests/unit/checkpoint/testing.h"
+#include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
@@ -113,6 +115,22 @@ TEST_F(VerifyTest, AManifestThatIsDamagedOrMissing_IsTheProblem) {
   EXPECT_THAT(damaged->problems[0].found, HasSubstr("its bytes have the hash"));
   EXPECT_THAT(missing->problems[0].found, HasSubstr("missing"));
   EXPECT_TRUE(absl::IsNotFound(VerifyCheckpoint(folder_ / "step-00000009", {}).status()));
+}
+
+// Opened as files are, a FIFO would wait for somebody to write to it.
+TEST_F(VerifyTest, WhatIsNoFile_IsAProblemAndHoldsNobodyUp) {
+  std::filesystem::remove(shard_);
+  ASSERT_EQ(mkfifo(shard_.c_str(), 0600), 0);
+  ASSERT_EQ(Problems().size(), 1u);
+  EXPECT_EQ(Problems()[0].found, "what is no file");
+  EXPECT_FALSE(Checkpoint::OpenUnread(path_).ok());
+
+  const std::string manifest = JoinPath(path_, kManifestName);
+  std::filesystem::remove(manifest);
+  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+  ASSERT_EQ(Problems().size(), 1u);
+  EXPECT_THAT(Problems()[0].found, HasSubstr("is a FIFO, where a file was expected"));
+  EXPECT_FALSE(Checkpoint::Open(path_).ok());
 }
 
 TEST_F(VerifyTest, ALook_SeesLengthsAndNamesButNotBytes) {
