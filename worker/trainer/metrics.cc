@@ -2,20 +2,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
 namespace {
 
-constexpr uint64_t kFileBytes = uint64_t{16} << 30;
+constexpr uint64_t kBlockBytes = 64 << 10;
 
 // The shortest text that reads back as the same number; JSON has no word for the others.
 std::string Number(double value) {
@@ -45,31 +48,93 @@ std::string MetricsLine(const EvalRecord& r) {
                       ",\"seconds\":", Number(r.seconds), "}\n");
 }
 
-std::string CutMetrics(absl::string_view text, uint64_t last_step) {
-  std::string kept;
-  size_t end;
-  for (; (end = text.find('\n')) != absl::string_view::npos; text.remove_prefix(end + 1)) {
-    absl::string_view line = text.substr(0, end);
-    nlohmann::json json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_unsigned()) continue;
-    if (json["step"].get<uint64_t>() <= last_step) absl::StrAppend(&kept, line, "\n");
+namespace {
+
+// The lines of a file, the last one first. The first of them need not end with a line feed: it may be torn.
+class LinesFromEnd {
+ public:
+  LinesFromEnd(int fd, const std::string& path, uint64_t size) : fd_(fd), path_(path), begin_(size) {}
+
+  // False: there is none left. `first`: where it begins in the file.
+  absl::StatusOr<bool> Next(uint64_t& first, std::string& line) {
+    while (true) {
+      const size_t end = buffer_.size() < 2 ? std::string::npos : buffer_.rfind('\n', buffer_.size() - 2);
+      if (end == std::string::npos && begin_ > 0) {
+        RETURN_IF_ERROR(ReadBefore());
+        continue;
+      }
+      if (buffer_.empty()) return false;
+      const size_t from = end == std::string::npos ? 0 : end + 1;
+      first = begin_ + from;
+      line = buffer_.substr(from);
+      buffer_.resize(from);
+      return true;
+    }
   }
-  return kept;
+
+ private:
+  // As much again as there is, so that a file without line feeds is not copied for each block.
+  absl::Status ReadBefore() {
+    const uint64_t bytes = std::min(begin_, std::max<uint64_t>(kBlockBytes, buffer_.size()));
+    std::string before(bytes, '\0');
+    for (uint64_t done = 0; done < bytes;) {
+      const ssize_t n = pread(fd_, before.data() + done, bytes - done, static_cast<off_t>(begin_ - bytes + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path_));
+      if (n == 0) return absl::UnknownError(absl::StrCat(path_, " was cut while it was read"));
+      done += static_cast<uint64_t>(n);
+    }
+    begin_ -= bytes;
+    buffer_.insert(0, before);
+    return absl::OkStatus();
+  }
+
+  const int fd_;
+  const std::string& path_;
+  uint64_t begin_;      // where the buffer begins in the file
+  std::string buffer_;  // up to the last line that was returned
+};
+
+// Whether it is a whole line of ours, of a step up to `last_step`. Most that are not are found without reading them.
+bool Stays(absl::string_view line, uint64_t last_step) {
+  if (!absl::ConsumeSuffix(&line, "\n")) return false;
+  constexpr absl::string_view kStep = "\"step\":";
+  const size_t at = line.find(kStep);
+  if (at == absl::string_view::npos) return false;
+  uint64_t step = 0;
+  const char* digits = line.data() + at + kStep.size();
+  const auto [end, error] = std::from_chars(digits, line.data() + line.size(), step);
+  if (error == std::errc() && step > last_step) return false;
+  const nlohmann::json json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("step") && json["step"].is_number_unsigned() &&
+         json["step"].get<uint64_t>() <= last_step;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path, uint64_t last_step) {
-  absl::StatusOr<std::string> text = ReadFile(path, kFileBytes);
-  if (text.ok()) {
-    std::string kept = CutMetrics(*text, last_step);
-    if (kept != *text) {
-      RETURN_IF_ERROR(WriteFileAtomically(path, kept));
-    }
-  } else if (!absl::IsNotFound(text.status())) {
-    return text.status();
+// How many bytes of the file stay.
+absl::StatusOr<uint64_t> FindCut(int fd, const std::string& path, uint64_t size, uint64_t last_step) {
+  LinesFromEnd lines(fd, path, size);
+  uint64_t first = 0;
+  std::string line;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool found, lines.Next(first, line));
+    if (!found) return 0;
+    if (Stays(line, last_step)) return first + line.size();
   }
-  int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
-  return std::unique_ptr<MetricsFile>(new MetricsFile(fd, path));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(const std::string& path, uint64_t last_step) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDWR | O_CREAT | O_APPEND));
+  std::unique_ptr<MetricsFile> file(new MetricsFile(fd, path));
+  struct stat st;
+  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  const uint64_t size = static_cast<uint64_t>(st.st_size);
+  ASSIGN_OR_RETURN(const uint64_t stays, FindCut(fd, path, size, last_step));
+  if (stays < size && ftruncate(fd, static_cast<off_t>(stays)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot cut ", path));
+  }
+  return file;
 }
 
 MetricsFile::~MetricsFile() { close(fd_); }

@@ -23,13 +23,12 @@ inline constexpr size_t kMetricsPending = 4 << 20;
 std::string MetricsLine(const StepRecord& record);
 std::string MetricsLine(const EvalRecord& record);
 
-// `text` without the lines of later steps than `last_step`, and without lines that are torn or not ours. Pure.
-std::string CutMetrics(absl::string_view text, uint64_t last_step);
-
 // Not thread-safe.
 class MetricsFile {
  public:
-  // Cuts the file back to the steps up to `last_step`, at once and only where there is something to cut.
+  // Cuts the file back to the steps up to `last_step`: whatever follows their last whole line goes. Read from its end,
+  // so a long run costs no more than what is cut. Possible errors: FailedPrecondition: what lies there is no file;
+  // those of opening, reading and cutting it.
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(const std::string& path, uint64_t last_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

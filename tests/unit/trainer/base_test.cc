@@ -1,6 +1,7 @@
 // The parts of the trainer that know neither torch nor gRPC.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +111,42 @@ TEST(MetricsTest, Open_CutsBackToTheRestartStep_AndGoesOn) {
   }
 
   EXPECT_EQ(*ReadFile(path), kept + MetricsLine(StepRecord{.step = 5, .loss = 7}));
+}
+
+// Longer than a block, so that what is read from the end is put together.
+TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverLiesBehindIt) {
+  TemporaryFolder folder;
+  const std::string path = folder / kMetricsName;
+  std::string kept, later;
+  for (uint64_t step = 1; step <= 2000; ++step) {
+    (step <= 700 ? kept : later) += MetricsLine(StepRecord{.step = step, .loss = 1.0 / static_cast<double>(step)});
+  }
+  const std::string junk = std::string(300'000, 'x') + "\n{\"step\":\"7\"}\n{\"event\":\"st";
+  struct Case {
+    std::string text;
+    uint64_t last_step;
+    std::string expected;
+  };
+  for (const Case& c : {Case{kept + later, 700, kept}, Case{kept + later, 0, ""}, Case{kept, 700, kept},
+                        Case{kept + junk, 700, kept}, Case{junk, 700, ""}, Case{"", 5, ""}}) {
+    ASSERT_TRUE(WriteFileAtomically(path, c.text).ok());
+
+    auto metrics = MetricsFile::Open(path, c.last_step);
+
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    EXPECT_TRUE(*ReadFile(path) == c.expected) << c.text.size() << " bytes, up to step " << c.last_step;
+  }
+}
+
+TEST(MetricsTest, WhatIsNoFile_IsRefusedAtOnce) {
+  TemporaryFolder folder;
+  const std::string fifo = folder / "fifo", in_place = folder / "folder";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_TRUE(MakeFolders(in_place).ok());
+
+  EXPECT_THAT(std::string(MetricsFile::Open(fifo, 1).status().message()), HasSubstr("is a FIFO, where a file"));
+  EXPECT_THAT(std::string(MetricsFile::Open(in_place, 1).status().message()), HasSubstr("is a folder, where a file"));
+  EXPECT_THAT(std::string(MetricsFile::Open("/dev/null", 1).status().message()), HasSubstr("is a device"));
 }
 
 TEST(OutboxTest, Facts_AreKeptUntilAcknowledged_AndSentAgainAfterRewind) {
