@@ -140,17 +140,20 @@ absl::Status Trainer::MakeStep() {
   work_.steps++;
   link_.ReportWork(work_);
   record_ = record;
-  return NoteSkipped(output.skipped);
+  return NoteSkipped(output);
 }
 
 // All ranks count alike, so all of them are here in the same step.
-absl::Status Trainer::NoteSkipped(bool skipped) {
-  num_skipped_ = skipped ? num_skipped_ + 1 : 0;
-  if (!skipped) return absl::OkStatus();
+absl::Status Trainer::NoteSkipped(const StepOutput& output) {
+  if (!output.skipped) num_skipped_ = 0;
+  if (!output.skipped) return absl::OkStatus();
+  // A loss scale that is too high finds its place by such steps; they say nothing about the losses.
+  const bool lowered_scale = rank_.strategy->loss_scale().scale < output.loss_scale;
+  if (!lowered_scale) ++num_skipped_;
   if (order_.rank == 0) {
     log_ << "warning: step " << step_ << ": a loss or gradient is not finite; every rank skips the update" << std::endl;
   }
-  if (num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
+  if (lowered_scale || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
   const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
                                         step_, ", had no update: ");
   // Whoever has a bad loss is the cause; where none has, it is the gradients of all.

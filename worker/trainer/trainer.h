@@ -50,8 +50,7 @@ class Trainer {
   // The value of a micro-batch's loss; on a GPU it waits for it.
   double NoteLoss(const at::Tensor& loss, uint64_t micro_batch);
   Batch OnDevice(Batch batch) const;
-  // `skipped`: no rank made this step's update.
-  absl::Status NoteSkipped(bool skipped);
+  absl::Status NoteSkipped(const StepOutput& output);
   absl::Status StartAgreement(const AgreementTerms& terms);
   absl::Status ReadAgreement();
   absl::Status CheckFence() const;
@@ -81,7 +80,7 @@ class Trainer {
   std::unique_ptr<Collective> reduction_;   // null: none is under way
   StepRecord record_;                       // of the step whose reduction is under way
   std::optional<int64_t> bad_micro_batch_;  // of this step: the first of this rank's whose loss was not finite
-  uint64_t num_skipped_ = 0;                // steps without an update in a row
+  uint64_t num_skipped_ = 0;  // steps without an update in a row, but for those that lowered the loss scale
   bool leave_ = false;
   bool unsaved_ = false;         // the last step, which was to be saved
   uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes

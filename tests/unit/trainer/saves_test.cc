@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -88,6 +89,20 @@ TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
   order.resume = true;
   EXPECT_EQ(Run(order, asked), kExitDone) << log_.str();
   EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
+}
+
+TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
+  FakeLink link;
+  StartOrder order = Order("run", 60);
+  order.config.model.dropout = 0;
+  order.config.precision.param = order.config.precision.reduce = "fp16";
+  order.config.loss_scale.initial = std::ldexp(1.0, 40);
+
+  EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  ASSERT_THAT(link.steps(), SizeIs(60));
+  EXPECT_TRUE(link.steps()[15].skipped) << "more in a row than train.nonfinite_limit";
+  EXPECT_FALSE(link.steps()[59].skipped);
 }
 
 // For whoever would go on from one had the rank been killed.
