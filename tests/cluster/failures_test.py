@@ -178,6 +178,34 @@ def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
     assert view.job.checkpoints[-1].step == 3000
 
 
+def test_a_last_save_on_a_full_disk_is_tried_again_until_there_is_room(cluster, tmp_path):
+    disk, filler = start_on_a_full_disk(cluster, tmp_path)
+    job = cluster.submit(run_folder=disk / "run", train__steps=20)
+
+    trying = harness.wait_until(
+        lambda: next((view for view in [cluster.get(job)] if "tried again" in view.job.reason), None), "the save is tried again")
+    filler.unlink()
+
+    for words in ("No space left", str(disk), "bytes free"):
+        assert words in trying.job.reason, trying.job.reason
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
+    assert view.job.checkpoints[-1].step == 20
+    assert "No space left" in cluster.trainctl("why", job).stdout
+
+
+def test_a_last_save_that_never_finds_room_fails_the_job_and_names_the_disk(cluster, tmp_path):
+    disk, _ = start_on_a_full_disk(cluster, tmp_path)
+
+    job = cluster.submit(run_folder=disk / "run", train__steps=20, checkpoint__last_save_retry_s=1)
+
+    view = cluster.wait_for_end(job)
+    assert (view.state_name, view.job.restarts) == ("FAILED", 0), view.job.reason
+    for words in ("No space left", str(disk), "bytes free"):
+        assert words in view.job.reason, view.job.reason
+    cluster.trainctl("watch", job, expect=1)
+
+
 def fill(folder):
     """Leaves no byte free there; returns the file to remove."""
     filler = folder / "filler"

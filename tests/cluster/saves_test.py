@@ -1,5 +1,8 @@
 """Saves that are asked for, and what the coordinator knows of a job's saves."""
 
+import os
+import signal
+
 import harness
 import pytest
 
@@ -49,6 +52,42 @@ def test_cancel_with_a_save_keeps_every_step_that_was_made(one_host):
     assert view.job.checkpoints[-1].step == view.job.last_step >= 5
     assert "cancelled, with a save" in view.job.reason
     one_host.trainctl("cancel", job, "--save")  # no error of a job that has ended
+
+
+def test_a_job_that_is_refused_takes_no_other_jobs_run_folder(one_host, tmp_path):
+    run = tmp_path / "run"
+    paused = one_host.submit(run_folder=run, train__steps=1_000_000)
+    one_host.wait_for_step(paused, 5)
+    one_host.trainctl("pause", paused)
+    saved = one_host.wait_for_state(paused, "PAUSED").job.last_step
+    before = sorted(path.name for path in run.iterdir())
+
+    wider = {"layers": 1, "heads": 2, "width": 32, "context": 16}
+    other = one_host.submit(run_folder=run, train__steps=1_000_000, train__model=wider, flags=["--resume"])
+    refused = one_host.wait_for_end(other)
+
+    assert refused.state_name == "FAILED" and "train.model.width was 16, is 32" in refused.job.reason, refused.job.reason
+    assert sorted(path.name for path in run.iterdir()) == before
+    one_host.trainctl("resume", paused)
+    one_host.wait_for_step(paused, saved + 5)
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_a_run_folder_does_not_get_it_when_a_trainer_of_its_owner_dies(cluster, tmp_path):
+    cluster.start_coordinator()
+    cluster.start_worker("h1", 4, "--metrics", "", "--health", "")
+    owner = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=20)
+    cluster.wait_for_step(owner, 45)
+    other = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, flags=["--resume"])
+    cluster.wait_for_state(other, "STARTING")
+
+    os.kill(cluster.get(owner).pid_of(0), signal.SIGKILL)
+
+    harness.wait_until(lambda: cluster.get(owner).job.generation == 2, "the owner is started again")
+    at = cluster.wait_for_state(owner, "RUNNING").job.last_step
+    refused = cluster.wait_for_end(other)
+    assert refused.state_name == "FAILED" and "is in use by another job" in refused.job.reason, refused.job.reason
+    cluster.wait_for_step(owner, at + 20)
 
 
 def test_save_that_is_waited_for_is_not_older_than_the_wish(one_host):

@@ -94,6 +94,7 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     }
     reason = "is of a step that has its checkpoint";
   }
+  if (!options.removes) return absl::OkStatus();
   absl::Status removed = RemovePartial(partial, file_system);
   told.push_back(absl::StrCat(name, " ", reason,
                               removed.ok() ? "; it was removed" : absl::StrCat("; it stays: ", removed.message())));
@@ -101,12 +102,13 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
 }
 
 // A file system without an exchange has the old checkpoint of a step lie aside for a moment (file_system.cc).
-void SettleReplaced(const std::string& run_folder, const std::string& name, FileSystem& file_system,
+void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
                     std::vector<std::string>& told) {
   const std::string aside = JoinPath(run_folder, name);
   absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(aside, {});
   const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
   const std::string path = good ? JoinPath(run_folder, StepFolderName(verified->manifest->step)) : "";
+  if ((!good || FileExists(path)) && !removes) return;
   if (!good || FileExists(path)) return file_system.RemoveAll(aside).IgnoreError();
   absl::Status back = file_system.RenameOrExchange(aside, path);
   if (back.ok()) back = file_system.SyncFolder(run_folder);
@@ -156,16 +158,16 @@ absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_f
   for (const std::string& name : names) {
     if (IsPartial(name)) {
       RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, told));
-    } else if (IsTemporary(name)) {
+    } else if (options.removes && IsTemporary(name)) {
       file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
     }
   }
   for (const std::string& name : names) {
     if (absl::StartsWith(name, "step-") && absl::EndsWith(name, kReplacedSuffix)) {
-      SettleReplaced(run_folder, name, file_system, told);
+      SettleReplaced(run_folder, name, options.removes, file_system, told);
     }
   }
-  SweepTokens(run_folder, file_system);
+  if (options.removes) SweepTokens(run_folder, file_system);
   return told;
 }
 

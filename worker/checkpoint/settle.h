@@ -33,6 +33,8 @@ struct SettleOptions {
   std::optional<JobGeneration> settled = {};
   // Hashes of manifests that the coordinator has granted.
   std::set<std::string> granted = {};
+  // False: what counts gets its name, and nothing is removed. For a job that may still be refused.
+  bool removes = true;
 };
 
 // Empty: a complete partial with this manifest counts; else the reason why not, "it is of job x, ...". Pure.

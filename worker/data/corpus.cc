@@ -172,7 +172,22 @@ absl::StatusOr<std::unique_ptr<Corpus>> Corpus::Open(const CorpusOptions& option
     corpus->mappings_.push_back({.data = *data, .start = start});
     start += file.num_bytes;
   }
+  corpus->identity_ = corpus->LookAtFiles();
   return corpus;
+}
+
+bool Corpus::IsUntouched() const { return LookAtFiles() == identity_; }
+
+std::string Corpus::LookAtFiles() const {
+  std::string list;
+  const auto nanoseconds = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
+  for (const File& file : files_) {
+    struct stat info = {};
+    if (stat(file.path.c_str(), &info) != 0) info = {};
+    absl::StrAppend(&list, file.path, absl::string_view("\0", 1), info.st_size, " ", nanoseconds(info.st_mtim), " ",
+                    nanoseconds(info.st_ctim), " ", info.st_ino, "\n");
+  }
+  return HashHex(list);
 }
 
 Corpus::~Corpus() {

@@ -59,6 +59,12 @@ class Corpus {
   // Copies bytes [start, start + out.size()). REQUIRES: they are within the corpus.
   void Read(int64_t start, absl::Span<uint8_t> out) const;
 
+  // Changes with the path, size, times and inode of any of the files, as they were when they were opened: who changes
+  // or replaces one changes it, too. Of this host.
+  const std::string& identity() const { return identity_; }
+  // Whether it would still be the same: nobody has touched a file since.
+  bool IsUntouched() const;
+
   // Reads everything at its first call, for the hashes: a job does it at its first save, or before its first step
   // when a person has it go on from a checkpoint.
   const CorpusFingerprint& Fingerprint() const;
@@ -71,7 +77,10 @@ class Corpus {
   Corpus() = default;
   void MakeFingerprint() const;
 
+  std::string LookAtFiles() const;
+
   std::vector<File> files_;
+  std::string identity_;
   std::vector<Mapping> mappings_;
   int64_t num_bytes_ = 0;
   int64_t num_train_bytes_ = 0;

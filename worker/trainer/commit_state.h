@@ -57,6 +57,8 @@ struct CommitThread::State {
   bool closing ABSL_GUARDED_BY(mu) = false;
   uint64_t failed ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_complete ABSL_GUARDED_BY(mu) = 0;
+  uint64_t newest_named ABSL_GUARDED_BY(mu) = 0;
+  absl::Status quiet_failure ABSL_GUARDED_BY(mu);
   std::deque<Told> told ABSL_GUARDED_BY(mu);
   std::vector<std::string> lines ABSL_GUARDED_BY(mu);
   std::deque<Ready> waiting;  // the thread's own
@@ -70,6 +72,8 @@ struct CommitThread::State {
   // `withdrawn`: nothing failed, it is not wanted any more.
   void Fail(const CommitTask& task, const absl::Status& why, bool withdrawn = false);
   void Remove(const SaveKey& save);
+  // The same of a save that came to nothing, which may be because the run folder is gone.
+  void RemoveFailed(const SaveKey& save);
   absl::StatusOr<std::vector<CheckpointPart>> AwaitParts(const SaveKey& save);
   absl::StatusOr<Ready> Complete(CommitTask task);
   void CommitOne(CommitTask task);

@@ -50,7 +50,7 @@ void CommitThread::Serve(State& state) {
     if (auto* commit = std::get_if<CommitTask>(&*task)) {
       state.CommitOne(std::move(*commit));
     } else if (auto* removal = std::get_if<State::Removal>(&*task)) {
-      state.Remove(removal->save);
+      state.RemoveFailed(removal->save);
     } else {
       state.Prune(std::get<State::Pruning>(*task).step);
     }
@@ -107,6 +107,11 @@ bool CommitThread::AwaitTasks(absl::Duration limit) {
   return state_->changed.AwaitFor(&state_->mu, limit, [this] { return !state_->busy && state_->tasks.empty(); });
 }
 
+void CommitThread::Pause(absl::Duration duration) {
+  absl::MutexLock lock(&state_->mu);
+  state_->changed.AwaitFor(&state_->mu, duration, [this] { return state_->closing; });
+}
+
 uint64_t CommitThread::unconfirmed_fact() const {
   absl::MutexLock lock(&state_->mu);
   return state_->told.empty() ? 0 : state_->told.back().fact;
@@ -120,6 +125,16 @@ uint64_t CommitThread::num_failed() const {
 uint64_t CommitThread::newest_complete() const {
   absl::MutexLock lock(&state_->mu);
   return state_->newest_complete;
+}
+
+uint64_t CommitThread::newest_named() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->newest_named;
+}
+
+absl::Status CommitThread::TakeFailure() {
+  absl::MutexLock lock(&state_->mu);
+  return std::exchange(state_->quiet_failure, absl::OkStatus());
 }
 
 std::vector<std::string> CommitThread::TakeLines() {

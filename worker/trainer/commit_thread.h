@@ -31,6 +31,7 @@ struct CommitTask {
   absl::Duration stalled = {};             // that rank 0's loop waited for it
   bool waited = false;                     // it did all the time
   uint64_t stop_request = 0;               // that is off where it comes to nothing; 0: none
+  bool quiet = false;                      // where it fails, TakeFailure says so, and nobody is told
 };
 
 class CommitThread {
@@ -44,6 +45,8 @@ class CommitThread {
     Clock& clock;  // steady
     // OK while the run folder is this generation's; see [Note: fence] in run_folder.h.
     std::function<absl::Status()> check_fence;
+    // Makes the run folder again if somebody has removed it. Called after a save that failed.
+    std::function<absl::Status()> mend_folder = nullptr;
     // Adds what is known of the data; may take long. Returns a line for the log, or nothing.
     std::function<std::string(ManifestData&)> describe_data;
     absl::Duration part_patience = absl::Seconds(90);  // for a network file system to show what is there
@@ -70,12 +73,19 @@ class CommitThread {
   // The same for all that does not wait for the coordinator.
   bool AwaitTasks(absl::Duration limit);
 
+  // Lets so much time pass.
+  void Pause(absl::Duration duration);
+
   // Of the newest checkpoint that was told and is not confirmed yet; 0: none.
   uint64_t unconfirmed_fact() const;
   // Commits that came to nothing by a failure, so far.
   uint64_t num_failed() const;
   // Of the newest checkpoint that has its name, or is complete and waits for it. 0: none.
   uint64_t newest_complete() const;
+  // Of the newest checkpoint that has its name. 0: none.
+  uint64_t newest_named() const;
+  // Why the last quiet task, or the making of the run folder after it, failed; OK: neither did. Since the last call.
+  absl::Status TakeFailure();
   // What the log should say, since the last call.
   std::vector<std::string> TakeLines();
 

@@ -22,6 +22,12 @@ constexpr size_t kMostWaiting = 2;
 }  // namespace
 
 void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, bool withdrawn) {
+  if (task.quiet) {
+    absl::MutexLock lock(&mu);
+    quiet_failure =
+        quiet_failure.ok() ? why : absl::Status(why.code(), absl::StrCat(why.message(), "; ", quiet_failure.message()));
+    return;
+  }
   if (absl::IsAborted(why)) return;  // the loop finds out by looking itself
   parts.link.Tell(SaveFailedFact{.step = task.save.step,
                                  .message = std::string(why.message()),
@@ -33,9 +39,18 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
 }
 
 void CommitThread::State::Remove(const SaveKey& save) {
-  if (!parts.check_fence().ok()) return;
+  if (absl::IsAborted(parts.check_fence())) return;
   absl::Status removed = parts.file_system.RemoveAll(FolderOf(save));
   if (!removed.ok()) Say(absl::StrCat("what a save has left could not be removed: ", removed.message()));
+}
+
+void CommitThread::State::RemoveFailed(const SaveKey& save) {
+  if (const absl::Status mended = parts.mend_folder == nullptr ? absl::OkStatus() : parts.mend_folder(); !mended.ok()) {
+    Say(std::string(mended.message()));
+    absl::MutexLock lock(&mu);
+    if (quiet_failure.ok()) quiet_failure = mended;
+  }
+  Remove(save);
 }
 
 absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(const SaveKey& save) {
@@ -71,12 +86,13 @@ absl::StatusOr<CommitThread::State::Ready> CommitThread::State::Complete(CommitT
 }
 
 void CommitThread::State::CommitOne(CommitTask task) {
-  const CommitTask copy{.save = task.save, .stop_request = task.stop_request};
+  const CommitTask copy{.save = task.save, .stop_request = task.stop_request, .quiet = task.quiet};
   absl::StatusOr<Ready> ready = Complete(std::move(task));
   if (absl::Status fault = FaultPoint("ready"); ready.ok() && !fault.ok()) ready = fault;
   if (!ready.ok()) {
-    if (!absl::IsAborted(ready.status())) Remove(copy.save);
-    return Fail(copy, ready.status());
+    const absl::Status why = WithFreeSpace(ready.status(), parts.run_folder);
+    if (!absl::IsAborted(why)) RemoveFailed(copy.save);
+    return Fail(copy, why);
   }
   if (waiting.size() == kMostWaiting) {
     Remove(waiting.front().task.save);
@@ -142,7 +158,8 @@ void CommitThread::State::Name(Ready ready) {
     return absl::OkStatus();
   };
   if (absl::Status named = name(); !named.ok()) {
-    if (!absl::IsAborted(named)) Remove(task.save);
+    named = WithFreeSpace(std::move(named), parts.run_folder);
+    if (!absl::IsAborted(named)) RemoveFailed(task.save);
     return Fail(task, named);
   }
   Remove(task.save);  // the checkpoint that was replaced, if there was one
@@ -160,6 +177,7 @@ void CommitThread::State::Name(Ready ready) {
                                                   .seconds = seconds,
                                                   .stall_s = std::move(stall_s)});
   absl::MutexLock lock(&mu);
+  newest_named = task.save.step;
   told.push_back({.fact = fact, .step = task.save.step});
 }
 

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace trainyard {
 
@@ -121,6 +125,7 @@ struct TrainConfig {
   bool checkpoint_full_optimizer = false;
   std::string checkpoint_copy = {};  // 16-bit type of a copy of the weights, as in safetensors; empty: none
   double checkpoint_timeout_s = 1800;
+  double checkpoint_last_save_retry_s = 600;  // for which the last save is tried again
   uint64_t checkpoint_write_bytes_per_s = 0;  // 0: no limit
 };
 
@@ -131,6 +136,16 @@ struct GrantedSave {
   std::string manifest_hash;
   bool operator==(const GrantedSave&) const = default;
 };
+
+// A key in which a job differs from another one: its values, as YAML.
+struct KeyChange {
+  std::string key;
+  std::string before;
+  std::string now;
+  bool operator==(const KeyChange&) const = default;
+};
+// In which keys a job differs from the one of these spec bytes; see same_computation.h.
+using CompareSpec = std::function<absl::StatusOr<std::vector<KeyChange>>(absl::string_view before)>;
 
 // What the daemon gives a trainer once it has registered.
 struct StartOrder {
@@ -147,12 +162,15 @@ struct StartOrder {
   std::string snapshot_folder;
   // The folder may hold checkpoints of this job; false: it must be empty.
   bool resume = false;
+  // With `resume`: training begins with step 1 where the folder holds no checkpoint.
+  bool allow_fresh_start = false;
   // The step the coordinator wants to go on from. None: the newest good one, else the start.
   std::optional<uint64_t> restart_step;
   std::vector<GrantedSave> grants;  // of earlier generations, oldest first; a few. Rank 0's alone
   std::string spec_bytes;
   std::string spec_digest;  // computed here, over these very bytes
   TrainConfig config;
+  CompareSpec compare_spec = nullptr;  // of this job with that of a checkpoint; null: nobody reads specs here
 };
 
 }  // namespace trainyard

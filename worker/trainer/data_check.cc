@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/files.h"
 
 namespace trainyard {
 namespace {
@@ -40,7 +42,22 @@ std::vector<std::string> Differences(const ManifestData& before, const std::vect
   return differ;
 }
 
+constexpr uint64_t kRecordBytesMax = 4096;
+
 }  // namespace
+
+bool DataIsKnown(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(run_folder, kDataRecordName), kRecordBytesMax);
+  if (!text.ok()) return false;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json == nlohmann::json{{"identity", identity}, {"content_hash", content_hash}};
+}
+
+absl::Status NoteData(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+  if (DataIsKnown(run_folder, content_hash, identity)) return absl::OkStatus();
+  const nlohmann::ordered_json json = {{"identity", identity}, {"content_hash", content_hash}};
+  return WriteFileAtomically(JoinPath(run_folder, kDataRecordName), json.dump() + "\n");
+}
 
 bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files) {
   if (before.content_hash.empty()) return true;

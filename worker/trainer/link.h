@@ -50,6 +50,7 @@ struct SaveFailedFact {
   std::string message;
   uint64_t stop_request = 0;  // the stop it was made for, which is off now; 0: none
   bool withdrawn = false;     // nothing failed: a newer complete one took its place before it had a name
+  bool will_retry = false;    // it was the last save, and the ranks try it again
 };
 // A complete partial checkpoint that asks for its name; the answer comes by AwaitGrant. It may be told again.
 struct SaveReadyFact {
@@ -66,6 +67,7 @@ struct FinishedFact {
   uint64_t step = 0;
   bool stopped = false;
   double loss = 0;
+  std::string unsaved = {};  // why no checkpoint holds the last step; empty: one does
 };
 struct RefusedFact {
   std::string message;
@@ -76,6 +78,7 @@ struct RestoredFact {
   std::string path;
   std::string manifest_hash;
   std::vector<std::string> passed_over = {};  // why newer ones are not gone on from, a sentence each
+  std::vector<KeyChange> changes = {};        // of the job that made it
 };
 struct ProbeFact {
   double matmul_gflops = 0;

@@ -4,6 +4,7 @@
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
+#include "worker/trainer/same_computation.h"
 #include "worker/trainer/spec_config.h"
 
 namespace trainyard {
@@ -43,6 +44,21 @@ std::string CleanText(absl::string_view text) {
   return clean;
 }
 
+void FillRestored(const RestoredFact& fact, v1::RestorePoint& restored) {
+  restored.set_step(fact.step);
+  restored.set_path(fact.path);
+  restored.set_manifest_hash(fact.manifest_hash);
+  for (const std::string& sentence : fact.passed_over) {
+    if (restored.passed_over_size() == limits::kPassedOverTold) break;
+    restored.add_passed_over(CleanText(sentence));
+  }
+  for (const KeyChange& change : fact.changes) {
+    v1::ResolvedKey& key = *restored.add_changes();
+    key.set_key(change.key);
+    key.set_value(CleanText(absl::StrCat(change.before, " -> ", change.now)));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
@@ -58,6 +74,7 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
   order.local_rank = static_cast<int>(trainer.local_rank());
   order.local_world_size = static_cast<int>(trainer.local_world_size());
   order.resume = trainer.resume();
+  order.allow_fresh_start = trainer.allow_fresh_start();
   if (trainer.has_restart_from()) order.restart_step = trainer.restart_from().step();
   for (const v1::CheckpointGrant& grant : trainer.grants()) {
     if (grant.refused()) continue;
@@ -71,6 +88,9 @@ absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message) {
   }
   ASSIGN_OR_RETURN(order.config, ConfigFromSpec(order.spec_bytes));
   if (trainer.device() == v1::DEVICE_CUDA) order.config.device = TrainConfig::Device::kCuda;
+  order.compare_spec = [now = order.spec_bytes, allow = order.config.allow_data_change](absl::string_view before) {
+    return CompareComputation({.before = before, .now = now, .allow_data_change = allow});
+  };
   return order;
 }
 
@@ -96,6 +116,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_save_failed()->set_message(CleanText(f.message));
       message.mutable_save_failed()->set_stop_request(f.stop_request);
       message.mutable_save_failed()->set_withdrawn(f.withdrawn);
+      message.mutable_save_failed()->set_will_retry(f.will_retry);
     }
     void operator()(const SaveReadyFact& f) {
       v1::CheckpointReady& ready = *message.mutable_save_ready();
@@ -112,6 +133,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_finished()->set_step(f.step);
       message.mutable_finished()->set_stopped(f.stopped);
       message.mutable_finished()->set_loss(f.loss);
+      message.mutable_finished()->set_unsaved(CleanText(f.unsaved));
     }
     void operator()(const DecidedFact& f) {
       for (const DecidedFact::Decision& decision : f.decisions) {
@@ -125,15 +147,7 @@ v1::Fact ToMessage(const TrainerFact& fact) {
       message.mutable_refused()->set_message(CleanText(f.message));
       message.mutable_refused()->set_checkpoint_missing(f.checkpoint_missing);
     }
-    void operator()(const RestoredFact& f) {
-      message.mutable_restored()->set_step(f.step);
-      message.mutable_restored()->set_path(f.path);
-      message.mutable_restored()->set_manifest_hash(f.manifest_hash);
-      for (const std::string& sentence : f.passed_over) {
-        if (message.restored().passed_over_size() == limits::kPassedOverTold) break;
-        message.mutable_restored()->add_passed_over(CleanText(sentence));
-      }
-    }
+    void operator()(const RestoredFact& f) { FillRestored(f, *message.mutable_restored()); }
     void operator()(const ProbeFact& f) {
       message.mutable_probe()->set_matmul_gflops(f.matmul_gflops);
       message.mutable_probe()->set_all_reduce_latency_s(f.all_reduce_latency_s);

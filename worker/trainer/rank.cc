@@ -235,14 +235,32 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   return absl::OkStatus();
 }
 
-// What the files hold is read where a person had the run go on, and where their sizes differ; a job that starts again
-// by itself trusts the sizes, and hears at its first save if it should not have.
+// What the files hold is read where a person had the run go on, and where they are not the very files, untouched, that
+// were read when the checkpoint was made.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
+  if (before.content_hash.empty()) return absl::OkStatus();
   const bool asked = order.resume && order.generation == 1;
-  if (DataLookSame(before, corpus.files()) && (!asked || order.config.allow_data_change)) return absl::OkStatus();
+  const bool looks_same = DataLookSame(before, corpus.files());
+  const bool known = !asked && DataIsKnown(order.config.checkpoint_dir, before.content_hash, corpus.identity());
+  if (looks_same && (known || order.config.allow_data_change)) return absl::OkStatus();
   absl::Status same = CheckSameData(before, corpus.files(), corpus.Fingerprint());
   if (same.ok() || !order.config.allow_data_change) return same;
   log << "warning: " << same.message() << "; that is allowed here" << std::endl;
+  return absl::OkStatus();
+}
+
+// On rank 0: whether this job may go on from the checkpoint, whatever it holds. `changes` gets the keys that differ.
+absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& checkpoint, const Corpus& corpus,
+                                  std::vector<KeyChange>& changes, std::ostream& log) {
+  const Manifest& manifest = checkpoint.manifest();
+  changes.clear();
+  if (manifest.spec.empty() && order.compare_spec != nullptr) {
+    log << checkpoint.path() << " does not say which job made it: only the shapes of its tensors are compared"
+        << std::endl;
+  } else if (manifest.spec != order.spec_bytes && order.compare_spec != nullptr) {
+    ASSIGN_OR_RETURN(changes, order.compare_spec(manifest.spec), << checkpoint.path());
+  }
+  RETURN_IF_ERROR(CheckData(order, manifest.data, corpus, log)) << checkpoint.path();
   return absl::OkStatus();
 }
 
@@ -252,9 +270,10 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   for (const std::string& note : chosen.notes) log << note << std::endl;
   if (!announced.has_value()) return absl::OkStatus();
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
+  std::vector<KeyChange> changes;
   auto load = [&](const Checkpoint& checkpoint) -> absl::Status {
     if (order.rank == 0) {
-      RETURN_IF_ERROR(CheckData(order, checkpoint.manifest().data, *rank.corpus, log)) << checkpoint.path();
+      RETURN_IF_ERROR(CheckSameComputation(order, checkpoint, *rank.corpus, changes, log));
     }
     return LoadTensors(checkpoint, *rank.strategy);
   };
@@ -267,14 +286,42 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   rank.restored_content_hash = manifest.data.content_hash;
   if (order.rank != 0) return absl::OkStatus();
   for (const std::string& sentence : point.passed_over) log << sentence << std::endl;
+  for (const KeyChange& change : changes) {
+    log << "since the checkpoint was made, " << change.key << " has changed: " << change.before << " -> " << change.now
+        << std::endl;
+  }
   log << absl::StrFormat("goes on after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
                          absl::ToDoubleSeconds(read))
       << std::endl;
   link.Tell(RestoredFact{.step = manifest.step,
                          .path = point.checkpoint->path(),
                          .manifest_hash = std::string(point.checkpoint->manifest_hash()),
-                         .passed_over = std::move(point.passed_over)});
+                         .passed_over = std::move(point.passed_over),
+                         .changes = std::move(changes)});
   return absl::OkStatus();
+}
+
+// Rank 0's: the folder is locked, and nothing in it is another job's any more once every check has passed (Claim).
+// `reading` gets the time that it takes to choose the checkpoint.
+absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
+                                        absl::Duration& reading) {
+  RETURN_IF_ERROR(CheckMayResume(order));
+  const bool had = order.restart_step.has_value();
+  auto folder = RunFolder::Take({.folder = order.config.checkpoint_dir,
+                                 .job_id = order.job_id,
+                                 .generation = order.generation,
+                                 .wait = kFolderWait,
+                                 .had = had});
+  if (had && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
+  ASSIGN_OR_RETURN(rank.folder, std::move(folder));
+  const absl::Time began = Clock::GetSteadyClock().TimeNow();
+  const TakenFolder taken{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
+  ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, taken, file_system));
+  reading += Clock::GetSteadyClock().TimeNow() - began;
+  if (rank.folder->claimed()) {
+    RETURN_IF_ERROR(rank.folder->MarkSettled());
+  }
+  return point;
 }
 
 void LogModel(const StartOrder& order, const RankDevice& device, const Model& model, std::ostream& log) {
@@ -321,18 +368,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration reading;
   if (order.rank == 0) {
-    const bool had = order.restart_step.has_value();
-    auto folder = RunFolder::Take({.folder = order.config.checkpoint_dir,
-                                   .job_id = order.job_id,
-                                   .generation = order.generation,
-                                   .wait = kFolderWait,
-                                   .had = had});
-    if (had && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
-    ASSIGN_OR_RETURN(rank->folder, std::move(folder));
-    const absl::Time began = clock.TimeNow();
-    ASSIGN_OR_RETURN(point, ChooseRestorePoint(order, rank->folder->settled(), file_system));
-    reading += clock.TimeNow() - began;
-    RETURN_IF_ERROR(rank->folder->MarkSettled());
+    ASSIGN_OR_RETURN(point, TakeFolder(order, file_system, *rank, reading));
   }
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
   if (!rank->device.device.is_cpu()) rank->model->PlaceOn(rank->device.device);
@@ -350,6 +386,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   RETURN_IF_ERROR(MakeParallel(order, *rank));
   RETURN_IF_ERROR(Restore(order, std::move(point), announced, reading, link, *rank, log));
   RETURN_IF_ERROR(rank->world().Meet(kMeetingLimit)) << "before the first step";
+  if (order.rank == 0) {
+    ASSIGN_OR_RETURN(std::vector<std::string> notes, ClaimRunFolder(order, *rank->folder, file_system));
+    for (const std::string& note : notes) log << note << std::endl;
+  }
   for (const auto& group : rank->groups->owned) {
     RETURN_IF_ERROR(WarmUp(*group)) << "while warming up the " << group->name();
     if (rank->device.device.is_cpu()) continue;

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/status_macros.h"
 #include "worker/trainer/run_folder.h"
+#include "worker/trainer/sentences.h"
 
 namespace trainyard {
 namespace {
@@ -28,9 +29,6 @@ struct Announcement {
   char token[16];
 };
 
-// A sentence of a rank, as the bytes of a tensor.
-constexpr int64_t kSentenceBytes = 1024;
-
 // What came of one checkpoint on one rank, or on all.
 struct Outcome {
   enum Kind { kLoaded, kUnusable, kRefused };
@@ -46,17 +44,41 @@ absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>&
                                           "; restore them from a copy, or choose another checkpoint.dir"));
 }
 
-absl::Status CheckFound(const StartOrder& order, const FoundCheckpoint& found) {
-  const std::string& folder = order.config.checkpoint_dir;
+// A later generation finds what the one before has left, whether or not the user asked to resume.
+bool GoesOn(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
+
+// A person asked to go on, and where there is nothing to go on from, training from step 1 must be what they want.
+bool MustFindOne(const StartOrder& order) {
+  return order.resume && !order.allow_fresh_start && !order.restart_step.has_value();
+}
+
+absl::Status NothingToResume(const StartOrder& order, absl::string_view found) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint.dir ", order.config.checkpoint_dir, " ", found,
+                   ", so there is nothing to go on from with --resume: check the path, or train from step 1 there with "
+                   "--allow-fresh-start"));
+}
+
+SettleOptions SettleOptionsOf(const StartOrder& order, const TakenFolder& folder) {
+  SettleOptions settle{.job_id = order.job_id, .settled = folder.settled, .removes = folder.claimed};
+  for (const GrantedSave& grant : order.grants) settle.granted.insert(grant.manifest_hash);
+  return settle;
+}
+
+absl::Status CheckFound(const StartOrder& order, const TakenFolder& folder, const FoundCheckpoint& found) {
+  const std::string& path = order.config.checkpoint_dir;
   if (found.checkpoint == nullptr && !found.damaged.empty()) return NoneIsLeft(order, found.damaged);
   if (found.checkpoint == nullptr && order.restart_step.has_value()) {
     return CheckpointMissing(absl::NotFoundError(
-        absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", folder,
-                     " as host ", order.host, " sees it, and there is no other; is the folder shared?")));
+        absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", path, " as host ",
+                     order.host, " sees it, and there is no other; is the folder shared?")));
   }
+  // A folder that is claimed is this job's already: it was asked before its first claim.
+  if (found.checkpoint == nullptr && MustFindOne(order) && !folder.claimed)
+    return NothingToResume(order, "holds no checkpoint");
   const std::string by = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
   if (!order.resume && !order.restart_step.has_value() && by != order.job_id) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", folder, " holds checkpoints of job ", by,
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " holds checkpoints of job ", by,
                                                       ", made since this job began, and none of its own is recorded: "
                                                       "go on from them with --resume, or choose another "
                                                       "checkpoint.dir"));
@@ -124,18 +146,9 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
 // "rank 1 on w2: ...", of the ranks whose outcome is `kind`; the first of them.
 absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& own, Outcome::Kind kind,
                                         Communicator& communicator) {
-  at::Tensor sentence = at::zeros({kSentenceBytes}, at::kByte);
-  at::Tensor all = at::zeros({communicator.world_size() * kSentenceBytes}, at::kByte);
-  if (own.kind == kind) {
-    const std::string text = absl::StrCat("rank ", order.rank, " on ", order.host, ": ", own.status.message());
-    std::memcpy(sentence.mutable_data_ptr(), text.data(), std::min<size_t>(text.size(), kSentenceBytes - 1));
-  }
-  RETURN_IF_ERROR(communicator.AllGather(all, sentence)->Wait()) << "while hearing which rank cannot load";
-  std::vector<std::string> sentences;
-  for (int rank = 0; rank < communicator.world_size(); ++rank) {
-    const char* text = static_cast<const char*>(all.const_data_ptr()) + rank * kSentenceBytes;
-    if (*text != 0) sentences.emplace_back(text);
-  }
+  const std::string text = own.kind == kind ? RankSentence(order, own.status.message()) : "";
+  ASSIGN_OR_RETURN(std::vector<std::string> sentences, ShareSentences(text, communicator),
+                   << "while hearing which rank cannot load");
   const size_t more = sentences.size() - std::min(sentences.size(), kDamagedShown);
   sentences.resize(sentences.size() - more);
   return absl::StrCat(absl::StrJoin(sentences, "; "), more == 0 ? "" : absl::StrCat("; and ", more, " ranks more"));
@@ -166,20 +179,36 @@ absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& p
 
 }  // namespace
 
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const std::optional<JobGeneration>& settled,
+absl::Status CheckMayResume(const StartOrder& order) {
+  if (!MustFindOne(order) || FileExists(order.config.checkpoint_dir)) return absl::OkStatus();
+  return NothingToResume(order, absl::StrCat("is not there, as host ", order.host, " sees it"));
+}
+
+absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order, RunFolder& folder,
+                                                        FileSystem& file_system) {
+  std::vector<std::string> notes;
+  if (folder.claimed()) return notes;
+  RETURN_IF_ERROR(folder.Claim());
+  if (GoesOn(order)) {
+    ASSIGN_OR_RETURN(
+        notes, SettlePartials(order.config.checkpoint_dir,
+                              SettleOptionsOf(order, {.settled = folder.settled(), .claimed = true}), file_system));
+  }
+  RETURN_IF_ERROR(folder.MarkSettled());
+  return notes;
+}
+
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
                                                 FileSystem& file_system) {
   RestorePoint point;
-  // A later generation finds what the one before has left, whether or not the user asked to resume.
-  bool goes_on = order.resume || order.generation > 1 || order.restart_step.has_value();
-  if (!goes_on) {
+  if (!GoesOn(order)) {
     RETURN_IF_ERROR(CheckEmpty(order.config.checkpoint_dir));
     return point;
   }
-  SettleOptions settle{.job_id = order.job_id, .settled = settled};
-  for (const GrantedSave& grant : order.grants) settle.granted.insert(grant.manifest_hash);
-  ASSIGN_OR_RETURN(point.notes, SettlePartials(order.config.checkpoint_dir, settle, file_system));
+  ASSIGN_OR_RETURN(point.notes,
+                   SettlePartials(order.config.checkpoint_dir, SettleOptionsOf(order, folder), file_system));
   ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(order.config.checkpoint_dir, {.every_byte = false}));
-  RETURN_IF_ERROR(CheckFound(order, found));
+  RETURN_IF_ERROR(CheckFound(order, folder, found));
   point.passed_over = std::move(found.damaged);
   point.checkpoint = std::move(found.checkpoint);
   return point;

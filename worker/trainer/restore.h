@@ -19,6 +19,7 @@
 #include "worker/checkpoint/settle.h"
 #include "worker/collectives/communicator.h"
 #include "worker/trainer/config.h"
+#include "worker/trainer/run_folder.h"
 
 namespace trainyard {
 
@@ -39,13 +40,31 @@ struct AnnouncedCheckpoint {
   std::string manifest_hash;
 };
 
+// What rank 0 knows of the run folder that it has locked.
+struct TakenFolder {
+  std::optional<JobGeneration> settled = {};  // see RunFolder
+  bool claimed = true;
+};
+
 // For rank 0, which holds the folder's lock. Looks at manifests, names and lengths: no byte of the rest is read.
-// Possible errors: FailedPrecondition when the folder is not empty and the job does not go on from it, or when the
+// Possible errors: FailedPrecondition when the folder is not empty and the job does not go on from it, when it is to go
+// on and there is no checkpoint (unless a fresh start is allowed), or when the
 // checkpoint is beyond the job's last step; DataLoss when there are checkpoints and none can be trusted; NotFound
 // (IsCheckpointMissing) when the one asked for, and every other, is not there. What another job has left is gone on
-// from only where a person has asked for that. Partials are settled first: `settled` is of RunFolder.
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const std::optional<JobGeneration>& settled,
+// from only where a person has asked for that. Partials are settled first, but nothing is removed before the job has
+// claimed the folder.
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
                                                 FileSystem& file_system);
+
+// Before the folder is touched: a person who has a run go on from a folder that is not there has mistyped it. Possible
+// errors: FailedPrecondition.
+absl::Status CheckMayResume(const StartOrder& order);
+
+// For rank 0, once all ranks have loaded and nothing can be refused any more: the folder is this generation's, and what
+// lies there is settled for good. Does nothing where it was claimed before. Returns what the log should say. Possible
+// errors: those of RunFolder::Claim and SettlePartials.
+absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order, RunFolder& folder,
+                                                        FileSystem& file_system);
 
 // For every rank; `chosen` is rank 0's, and of no use on the others. None: all begin anew. Possible errors:
 // FailedPrecondition when this host sees another folder, naming host and path (IsCheckpointMissing where the job has

@@ -33,17 +33,20 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   link.ReportProgress(Phase::kReady, rank.restored_step);
   RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
 
-  Trainer trainer(order, rank, link, options.file_system, options.log, options.told_to_leave);
+  Trainer trainer(order, rank, link, options.file_system, options.log, options.told_to_leave,
+                  {.clock = options.clock, .wait = options.wait});
   absl::StatusOr<TrainResult> result = trainer.Run();
   step = trainer.step();
   RETURN_IF_ERROR(result);
   link.ReportProgress(Phase::kEnded, result->step);
   if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
-  finished_fact = link.Tell(FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss});
+  finished_fact = link.Tell(
+      FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss, .unsaved = result->unsaved});
   if (order.rank == 0) {
     trainer.saver().TendAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
-                << result->loss << std::endl;
+                << result->loss << (result->unsaved.empty() ? "" : "; no checkpoint holds it: ") << result->unsaved
+                << std::endl;
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <ostream>
 
+#include "common/clock.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/trainer/config.h"
 #include "worker/trainer/link.h"
@@ -27,7 +28,9 @@ struct RunOptions {
   std::ostream& log;
   // SIGTERM came. Called from the loop's thread, at every step.
   std::function<bool()> told_to_leave;
-  Ledger* ledger = nullptr;  // of this process, if its memory is to be told
+  Ledger* ledger = nullptr;                            // of this process, if its memory is to be told
+  Clock& clock = Clock::GetSteadyClock();              // of saves
+  std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
 };
 
 // Does not close the link.

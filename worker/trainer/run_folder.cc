@@ -22,6 +22,8 @@ constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kFenceName[] = ".fence";
 // Beside the fence and not in it: whoever says late that it has settled must not write over a later fence.
 constexpr char kSettledName[] = ".settled";
+// Who holds the lock and has not claimed the folder yet; goes away with it.
+constexpr char kClaimName[] = ".claim";
 constexpr uint64_t kFenceBytesMax = 4096;
 constexpr char kWatchName[] = "watch";  // by a trainctl that left: how to see the job again
 constexpr size_t kNamesShown = 3;
@@ -33,7 +35,7 @@ std::string TokenPath(const std::string& folder, absl::string_view token) {
 
 // None: there is none, or it cannot be read, which says nothing about anybody.
 std::optional<JobGeneration> ReadOwner(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path, kFenceBytesMax);
+  absl::StatusOr<std::string> text = ReadRegularFile(path, kFenceBytesMax);
   if (!text.ok()) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
@@ -50,15 +52,19 @@ absl::Status WriteOwner(const RunFolder::Options& options, const char* name) {
   return WriteFileAtomically(JoinPath(options.folder, name), absl::StrCat(json.dump(), "\n"));
 }
 
-absl::Status WriteFence(const RunFolder::Options& options) {
-  RETURN_IF_ERROR(WriteOwner(options, kFenceName)) << "while fencing checkpoint.dir";
-  return absl::OkStatus();
-}
-
 absl::Status FencedOff(const RunFolder::Options& options, const JobGeneration& fence) {
   return absl::AbortedError(absl::StrCat("checkpoint.dir ", options.folder, " belongs to generation ", fence.generation,
                                          " of job ", fence.job_id, " now; this is generation ", options.generation,
                                          " of job ", options.job_id, " and changes nothing there any more"));
+}
+
+// Of the file system on which `path` lies, or would lie.
+uint64_t DeviceOf(const std::string& path) {
+  struct stat found;
+  for (std::filesystem::path at = path;; at = at.parent_path()) {
+    if (stat(at.empty() ? "." : at.c_str(), &found) == 0) return found.st_dev;
+    if (!at.has_relative_path()) return 0;
+  }
 }
 
 // What tells one file at a path from the next. False: there is none.
@@ -72,50 +78,176 @@ bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
-  RETURN_IF_ERROR(MakeFolders(options.folder)) << "while making checkpoint.dir";
-  const std::string path = JoinPath(options.folder, kRunLockName);
-  const absl::Time until = absl::Now() + options.wait;
-  absl::StatusOr<std::unique_ptr<FileLock>> lock;
-  std::optional<JobGeneration> fence;
-  while (true) {
-    lock = FileLock::Acquire(path, absl::ZeroDuration());
-    fence = ReadFence(options.folder);
-    bool of_this_job = fence.has_value() && fence->job_id == options.job_id;
-    if (of_this_job && fence->generation > options.generation) return FencedOff(options, *fence);
-    if (lock.ok()) break;
-    if (!absl::IsUnavailable(lock.status())) return lock.status();
-    if (of_this_job && fence->generation < options.generation) {
-      RETURN_IF_ERROR(WriteFence(options));
-      ASSIGN_OR_RETURN(lock, FileLock::Seize(path));
-      break;
+namespace {
+
+// Waits for the lock as RunFolder::Options says, and reads the fence under it.
+class LockWait {
+ public:
+  explicit LockWait(const RunFolder::Options& options)
+      : options_(options), path_(JoinPath(options.folder, kRunLockName)), until_(absl::Now() + options.wait) {}
+
+  absl::StatusOr<std::unique_ptr<FileLock>> Acquire(std::optional<JobGeneration>& fence) {
+    while (true) {
+      absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(path_, absl::ZeroDuration());
+      fence = ReadFence(options_.folder);
+      const std::optional<JobGeneration> claim = ReadOwner(JoinPath(options_.folder, kClaimName));
+      for (const auto& owner : {fence, claim}) {
+        if (IsOfThisJob(owner) && owner->generation > options_.generation) return FencedOff(options_, *owner);
+      }
+      if (lock.ok() && (IsOfThisJob(fence) || !MayComeBack(fence))) return lock;
+      if (!lock.ok() && !absl::IsUnavailable(lock.status())) return lock.status();
+      for (const auto& [owner, name] : {std::pair(fence, kFenceName), std::pair(claim, kClaimName)}) {
+        if (lock.ok() || !IsOfThisJob(owner) || owner->generation >= options_.generation) continue;
+        RETURN_IF_ERROR(WriteOwner(options_, name)) << "while fencing checkpoint.dir";
+        return FileLock::Seize(path_);
+      }
+      if (!lock.ok()) {
+        was_held_ = true;
+        free_since_.reset();
+        if (absl::Now() >= until_) return InUse(lock.status());
+      }
+      lock = absl::CancelledError();  // not held while we wait
+      absl::SleepFor(kLockPoll);
     }
-    if (absl::Now() >= until) {
-      return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options.folder,
-                                                        " is in use by another job: ", lock.status().message(),
-                                                        "; wait for its end, or choose another checkpoint.dir"));
-    }
-    absl::SleepFor(kLockPoll);
   }
-  if (options.had && fence.has_value() && fence->job_id != options.job_id) {
-    return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was taken by job ", fence->job_id,
-                                            " and is no more that of job ", options.job_id,
+
+ private:
+  bool IsOfThisJob(const std::optional<JobGeneration>& owner) const {
+    return owner.has_value() && owner->job_id == options_.job_id;
+  }
+  // The job that the fence names has let go of the lock while we waited for it: its rank 0 may have died, and its next
+  // generation be about to start.
+  bool MayComeBack(const std::optional<JobGeneration>& fence) {
+    if (!was_held_ || !fence.has_value()) return false;
+    if (!free_since_.has_value()) free_since_ = absl::Now();
+    return absl::Now() - *free_since_ < options_.comes_back;
+  }
+  absl::Status InUse(const absl::Status& lock) const {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder,
+                                                      " is in use by another job: ", lock.message(),
+                                                      "; wait for its end, or choose another checkpoint.dir"));
+  }
+
+  const RunFolder::Options& options_;
+  const std::string path_;
+  const absl::Time until_;
+  bool was_held_ = false;
+  std::optional<absl::Time> free_since_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
+  Found found{.made = MissingFolders(options.folder)};
+  RETURN_IF_ERROR(MakeFolders(options.folder)) << "while making checkpoint.dir";
+  ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockWait(options).Acquire(found.fence));
+  found.settled = ReadOwner(JoinPath(options.folder, kSettledName));
+  found.device = DeviceOf(options.folder);
+  const bool foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
+  const bool ours = found.fence.has_value() && !foreign;
+  // A folder of an earlier version: whoever fenced it settled it.
+  if (!found.settled.has_value()) found.settled = found.fence;
+  std::unique_ptr<RunFolder> folder(new RunFolder(options, std::move(lock), std::move(found)));
+  if (options.had && foreign) {
+    return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was taken by job ",
+                                            folder->found_.fence->job_id, " and is no more that of job ",
+                                            options.job_id,
                                             ": what lies there now is another job's; is it the folder that this job's "
                                             "other hosts see?"));
   }
-  std::optional<JobGeneration> settled = ReadOwner(JoinPath(options.folder, kSettledName));
-  RETURN_IF_ERROR(WriteFence(options));
-  // A folder of an earlier version: whoever fenced it settled it.
-  if (!settled.has_value()) settled = fence;
-  return std::unique_ptr<RunFolder>(new RunFolder(options, *std::move(lock), std::move(settled)));
+  // Generations of this job that are still at work must not change anything from here on.
+  RETURN_IF_ERROR(ours ? folder->Claim() : WriteOwner(options, kClaimName)) << "while taking checkpoint.dir";
+  return folder;
 }
 
-RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock, std::optional<JobGeneration> settled)
-    : options_(options), lock_(std::move(lock)), settled_(std::move(settled)) {
+RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock, Found found)
+    : options_(options), found_(std::move(found)), lock_(std::move(lock)) {}
+
+RunFolder::~RunFolder() {
+  absl::MutexLock lock(&mu_);
+  if (claimed_ || !lock_->LiesAtPath()) return;
+  std::error_code ignored;
+  std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
+  // Whoever waits for the lock finds out that its file is gone, and makes another.
+  if (lock_->made()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
+  for (const std::string& folder : found_.made) std::filesystem::remove(folder, ignored);  // if nothing is in it
+}
+
+bool RunFolder::claimed() const {
+  absl::MutexLock lock(&mu_);
+  return claimed_;
+}
+
+absl::Status RunFolder::WriteFence() {
+  RETURN_IF_ERROR(WriteOwner(options_, kFenceName)) << "while fencing checkpoint.dir";
   LookAt(JoinPath(options_.folder, kFenceName), &fence_file_, &fence_time_ns_);
+  claimed_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::Claim() {
+  absl::MutexLock lock(&mu_);
+  if (claimed_) return absl::OkStatus();
+  const std::string claim_path = JoinPath(options_.folder, kClaimName);
+  const std::optional<JobGeneration> fence = ReadFence(options_.folder), claim = ReadOwner(claim_path);
+  for (const auto& owner : {fence, claim}) {
+    const bool newer = owner.has_value() && owner->job_id == options_.job_id && owner->generation > options_.generation;
+    if (newer) return FencedOff(options_, *owner);
+  }
+  if (fence.has_value() && fence->job_id != options_.job_id && (fence != found_.fence || !lock_->LiesAtPath())) {
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder, " was taken again by job ",
+                                                      fence->job_id,
+                                                      ", which it belonged to, while this job was being checked; wait "
+                                                      "for its end, or choose another checkpoint.dir"));
+  }
+  if (!lock_->LiesAtPath()) {
+    return absl::UnknownError(
+        absl::StrCat("the lock of checkpoint.dir ", options_.folder, " was removed while this job was being checked"));
+  }
+  RETURN_IF_ERROR(WriteFence());
+  std::error_code ignored;
+  std::filesystem::remove(claim_path, ignored);
+  return absl::OkStatus();
+}
+
+absl::Status RunFolder::Mend() {
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(CheckFenceLocked());
+  if (lock_->LiesAtPath() && FileExists(JoinPath(options_.folder, kFenceName))) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckDisk());
+  const std::string what =
+      absl::StrCat("checkpoint.dir ", options_.folder, " was removed while the job trained, and cannot be made again");
+  RETURN_IF_ERROR(MakeFolders(options_.folder)) << what;
+  if (!lock_->LiesAtPath()) {
+    ASSIGN_OR_RETURN(std::unique_ptr<FileLock> again,
+                     FileLock::Acquire(JoinPath(options_.folder, kRunLockName), absl::ZeroDuration()), << what);
+    // Whoever took the folder before us has left its fence.
+    RETURN_IF_ERROR(CheckFenceLocked());
+    lock_ = std::move(again);
+  }
+  if (ReadFence(options_.folder).has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(WriteFence()) << what;
+  return WriteOwner(options_, kSettledName);
+}
+
+absl::Status RunFolder::CheckDisk() const {
+  if (DeviceOf(options_.folder) == found_.device) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "checkpoint.dir ", options_.folder, " is not on the disk any more where the job has begun: was it unmounted?"));
+}
+
+absl::Status RunFolder::CheckPlace() const {
+  RETURN_IF_ERROR(CheckDisk());
+  if (FileExists(options_.folder)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder, ": No such file or directory"));
 }
 
 absl::Status RunFolder::CheckFence() const {
+  absl::MutexLock lock(&mu_);
+  return CheckFenceLocked();
+}
+
+absl::Status RunFolder::CheckFenceLocked() const {
   int64_t file = 0;
   int64_t time_ns = 0;
   if (!LookAt(JoinPath(options_.folder, kFenceName), &file, &time_ns)) return absl::OkStatus();
@@ -144,7 +276,7 @@ absl::Status CheckEmpty(const std::string& folder) {
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
     const bool ours = name == kPrivateFolder || name == kRunLockName || name == kFenceName || name == kSettledName ||
-                      name == kWatchName;
+                      name == kClaimName || name == ".data" || name == kWatchName;
     if (!ours) names.push_back(std::move(name));
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));

@@ -6,17 +6,28 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/files.h"
 #include "worker/checkpoint/settle.h"
 
 namespace trainyard {
 
-// A run folder that is ours: `.lock` is held by this process, `.fence` names this job and generation, durably.
+// A run folder that is ours: `.lock` is held by this process, and once it is claimed `.fence` names this job and
+// generation, durably.
+//
+//   auto folder = RunFolder::Take(options)    locked; claimed already where the fence is of this job
+//   ...                                       every check, on all ranks; nothing of another job's is changed
+//   folder->Claim()
+//
+// Whoever ends before it claims leaves the folder as it was, so a job that is refused takes no other job's folder away.
+// Thread-safe.
 //
 // [Note: fence] The lock keeps two jobs apart, but not two generations of one: rank 0 of a host that is cut off goes on
 // training, holds the lock and cannot be told. So the next generation writes its fence and seizes the lock without
@@ -29,33 +40,64 @@ class RunFolder {
     std::string job_id;
     uint64_t generation = 0;
     absl::Duration wait;  // for another job to leave
+    // A job whose rank 0 was seen to leave the folder without a word may be on its way back: so much longer the folder
+    // stays its own.
+    absl::Duration comes_back = absl::Seconds(10);
     // A checkpoint of this job is recorded, so the folder was its own. Where it is another one's now, it stays so.
     bool had = false;
   };
-  // Makes the folder if need be, locks and fences it. Held until the result is destroyed or the process ends. Possible
-  // errors: Aborted: a later generation of this job has the folder. FailedPrecondition when another job trains into it
-  // for longer than `wait`. NotFound when it `had` the folder and another job has taken it since, which nothing is
-  // changed of. PermissionDenied and others of the file system.
+  // Makes the folder if need be and locks it; fences off earlier generations of this job at once. Held until the result
+  // is destroyed or the process ends. Possible errors: Aborted: a later generation of this job has the folder.
+  // FailedPrecondition when another job trains into it for longer than `wait`. NotFound when it `had` the folder and
+  // another job has taken it since, which nothing is changed of. PermissionDenied and others of the file system.
   static absl::StatusOr<std::unique_ptr<RunFolder>> Take(const Options& options);
+  // Removes what Take has made, if nobody has claimed the folder.
+  ~RunFolder();
+
+  bool claimed() const;
+  // Writes the fence. To be called once nothing can be refused any more. Possible errors: FailedPrecondition: the job
+  // that the folder belonged to has come back meanwhile; those of the file system.
+  absl::Status Claim();
+  // Makes the folder again, with lock and fence, where somebody has removed it or either of them. Possible errors:
+  // Aborted, as CheckFence; Unavailable: another process has locked what lies there now, or the disk on which it lay is
+  // not mounted; those of the file system.
+  absl::Status Mend();
 
   // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at
   // the file's age while nothing has changed.
   absl::Status CheckFence() const;
 
+  // Whether the folder still lies on the file system where it was taken. Possible errors: Unavailable: it does not, or
+  // is gone; what is written there now would not be on that disk.
+  absl::Status CheckPlace() const;
+
   // Up to whom partials had been settled here when this generation took the folder; see [Note: whose partials count] in
   // worker/checkpoint/settle.h. Not the fence that was replaced: its owner may have ended before it came to settle.
-  const std::optional<JobGeneration>& settled() const { return settled_; }
+  const std::optional<JobGeneration>& settled() const { return found_.settled; }
   // Says durably that this generation has settled. Possible errors: those of CheckFence and of the file system.
   absl::Status MarkSettled() const;
 
  private:
-  RunFolder(const Options& options, std::unique_ptr<FileLock> lock, std::optional<JobGeneration> settled);
+  // What is found in a folder that was locked.
+  struct Found {
+    std::optional<JobGeneration> fence = {};
+    std::optional<JobGeneration> settled = {};
+    std::vector<std::string> made = {};  // folders, the innermost first
+    uint64_t device = 0;                 // of the file system
+  };
+  RunFolder(const Options& options, std::unique_ptr<FileLock> lock, Found found);
+
+  absl::Status CheckDisk() const;
+  absl::Status WriteFence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckFenceLocked() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const Options options_;
-  const std::unique_ptr<FileLock> lock_;
-  const std::optional<JobGeneration> settled_;
-  int64_t fence_file_ = 0;  // inode and time of ours
-  int64_t fence_time_ns_ = 0;
+  const Found found_;
+  mutable absl::Mutex mu_;
+  std::unique_ptr<FileLock> lock_ ABSL_GUARDED_BY(mu_);
+  bool claimed_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t fence_file_ ABSL_GUARDED_BY(mu_) = 0;  // inode and time of ours
+  int64_t fence_time_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // The same for ranks that do not hold the folder: whether a later generation of the job has fenced it, or another job.

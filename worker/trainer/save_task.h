@@ -32,6 +32,7 @@ struct SaveTask {
   std::vector<File> files = {};
   std::vector<SaveRange> witnessed = {};   // hashed alone
   std::shared_ptr<const void> owner = {};  // of all the bytes
+  bool again = false;                      // the same save has failed before
   bool copies = true;                      // false: the state stays as it is until this has ended or was given up
   std::string more = {};                   // goes into the snapshot as it is
   std::function<absl::Status()> may_write = nullptr;  // asked before the folder is made, and when all is written

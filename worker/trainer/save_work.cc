@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/hash.h"
@@ -138,23 +137,26 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
   return work.buffer->snapshot()->Seal(job_id, index, work.task.more);
 }
 
-absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
-                       const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes) {
+namespace {
+
+absl::Status WriteAll(FileSystem& file_system, SaveWork& work,
+                      const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes) {
   const SaveTask& task = work.task;
   RETURN_IF_ERROR(FaultPoint("snapshot"));
   if (task.may_write != nullptr) {
     RETURN_IF_ERROR(task.may_write());
   }
+  if (task.again) {
+    // Rank 0 has removed the folder; what a disk that failed has kept of it would be in the way.
+    for (const SaveTask::File& file : task.files) {
+      RETURN_IF_ERROR(file_system.RemoveAll(JoinPath(task.folder, file.name)));
+    }
+    RETURN_IF_ERROR(file_system.RemoveAll(JoinPath(task.folder, PartName(task.rank))));
+  }
   absl::Status made = file_system.MakeFolder(task.folder);
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   CheckpointPart part{.save = task.save, .rank = task.rank};
   part.witnessed = std::move(work.witnessed);
-  // What is left of a save that failed is in nobody's way.
-  absl::Cleanup take_away = [&] {
-    for (const SaveTask::File& file : task.files) {
-      file_system.RemoveAll(JoinPath(task.folder, file.name)).IgnoreError();
-    }
-  };
   for (size_t i = 0; i < task.files.size(); ++i) {
     RETURN_IF_ERROR(WriteFile(file_system, work, i, before_write, part));
   }
@@ -163,9 +165,21 @@ absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
     RETURN_IF_ERROR(task.may_write());
   }
   RETURN_IF_ERROR(before_write(0));
-  RETURN_IF_ERROR(WriteCheckpointPart(task.folder, part, file_system));
-  std::move(take_away).Cancel();
-  return absl::OkStatus();
+  return WriteCheckpointPart(task.folder, part, file_system);
+}
+
+}  // namespace
+
+absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
+                       const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes) {
+  absl::Status status = WriteAll(file_system, work, before_write, bytes);
+  if (status.ok()) return status;
+  status = WithFreeSpace(std::move(status), work.task.folder);
+  // What is left of a save that failed is in nobody's way, and takes no room on a disk that is full.
+  for (const SaveTask::File& file : work.task.files) {
+    file_system.RemoveAll(JoinPath(work.task.folder, file.name)).IgnoreError();
+  }
+  return status;
 }
 
 }  // namespace trainyard

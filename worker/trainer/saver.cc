@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/writer.h"
+#include "worker/trainer/data_check.h"
 #include "worker/trainer/state.h"
 
 namespace trainyard {
@@ -16,12 +17,6 @@ namespace {
 
 // How long a save that comes due waits for the one before; see docs/decisions/0006-saves.md.
 constexpr absl::Duration kPatience = absl::Seconds(30);
-// Between two sums of a wait: long enough to cost nothing, short enough that nobody takes the ranks for hung.
-constexpr absl::Duration kSlice = absl::Milliseconds(500);
-// Of the last save, for the coordinator's word.
-constexpr absl::Duration kGrantWait = absl::Minutes(10);
-constexpr absl::Duration kLeavingWait = absl::Seconds(3);
-constexpr absl::Duration kNamingWait = absl::Seconds(30);
 constexpr int kNumWaitTerms = 4;
 
 // Adds what passes while it lives.
@@ -71,13 +66,25 @@ Saver::Saver(Parts parts)
                           .link = parts_.link,
                           .clock = parts_.clock,
                           .check_fence = parts_.check_fence,
-                          .describe_data = [this, warned = false](ManifestData& data) mutable {
+                          .mend_folder = parts_.mend_folder,
+                          .describe_data = [this, told = std::string()](ManifestData& data) mutable {
                             std::string warning = DescribeData(parts_.corpus, parts_.restored_content_hash, data);
-                            return std::exchange(warned, true) ? "" : std::move(warning);
+                            if (warning.empty()) warning = NoteDataOf(data);
+                            return std::exchange(told, warning) == warning ? "" : warning;
                           }});
 }
 
 Saver::~Saver() = default;
+
+// Who starts again finds out by this whether the data have been touched since. Returns a warning, or nothing.
+std::string Saver::NoteDataOf(const ManifestData& data) const {
+  if (!parts_.corpus.IsUntouched()) {
+    return "warning: files of train.data.text were changed while the job trains; it goes on with what they hold";
+  }
+  if (!parts_.check_fence().ok()) return "";
+  const absl::Status noted = NoteData(config_.checkpoint_dir, data.content_hash, parts_.corpus.identity());
+  return noted.ok() ? "" : absl::StrCat("warning: a restart will read all data again: ", noted.message());
+}
 
 void Saver::AddTerms(AgreementTerms& terms) const {
   if (parts_.order.rank == 0) {
@@ -129,7 +136,9 @@ void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
   thread_.GiveUp(absl::DeadlineExceededError(
       absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
   const std::optional<SaveEnd> end = thread_.ended();
-  if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
+  if (done->commit.quiet) {
+    if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
+  } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
     parts_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
     parts_.link.Tell(SaveFailedFact{
         .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
@@ -174,10 +183,15 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
                      .generation = parts_.order.generation,
                      .world_size = static_cast<uint64_t>(parts_.order.world_size)};
   auto begun = std::make_unique<UnderWay>();
-  begun->commit = {.save = save, .began = parts_.clock.TimeNow(), .waited = waited, .stop_request = stop_request};
+  begun->commit = {.save = save,
+                   .began = parts_.clock.TimeNow(),
+                   .waited = waited,
+                   .stop_request = stop_request,
+                   .quiet = last_try_ > 0};
   SaveTask task{.save = save,
                 .rank = static_cast<uint64_t>(parts_.order.rank),
                 .folder = PartialPath(config_.checkpoint_dir, step, save.generation),
+                .again = last_try_ > 1,
                 .copies = !waited,
                 .may_write = parts_.check_fence};
   const bool shares = shares_ && !waited;
@@ -246,33 +260,10 @@ absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
   }
 }
 
-void Saver::Finish(const std::function<bool()>& leaves) {
-  if (commits_ == nullptr) return;
-  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
-  while (!commits_->Drain(kSlice)) {
-    if (leaves()) {
-      commits_->Drain(kLeavingWait);
-      break;
-    }
-    if (parts_.clock.TimeNow() < until) continue;
-    commits_->Drain(kNamingWait, /*ungranted=*/true);
-    break;
-  }
-  Tend();
-}
-
 void Saver::Tend() {
   if (commits_ == nullptr) return;
   commits_->PruneConfirmed();
   for (const std::string& line : commits_->TakeLines()) parts_.log << line << std::endl;
-}
-
-void Saver::TendAtEnd(absl::Duration limit) {
-  if (commits_ == nullptr) return;
-  if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) parts_.link.AwaitAcknowledged(fact, limit);
-  commits_->PruneConfirmed();
-  commits_->AwaitTasks(kNamingWait);
-  Tend();
 }
 
 double Saver::TakeStallSeconds() { return absl::ToDoubleSeconds(std::exchange(stalled_, absl::ZeroDuration())); }

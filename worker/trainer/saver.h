@@ -8,8 +8,9 @@
 //     saver.AddTerms(terms);            to this step's
 //     saver.Fence();                    right before the optimizer
 //     saver.AtBoundary(step, ...);      behind it
-//   saver.SaveAndWait(step, ...);       before leaving, and at the end
-//   saver.Finish(...);                  rank 0: until the last has its name
+//   saver.SaveAndWait(step, ...);       before leaving
+//   saver.Finish(...);                  rank 0: until that has its name
+//   saver.SaveLast(step, ...);          at the job's last step: until it has its name, and again where it fails
 //   saver.DropSnapshots();              once the rank ends as it should
 //
 // Belongs to the loop's thread; owns nothing it is given.
@@ -62,6 +63,10 @@ class Saver {
     std::function<absl::Status()> check_fence;
     Ledger* ledger = nullptr;  // gets the memory for copies
     Clock& clock = Clock::GetSteadyClock();
+    // How rank 0 waits between two tries of the last save; null: it sleeps.
+    std::function<void(absl::Duration)> wait = nullptr;
+    // Makes the run folder again if somebody has removed it. Called by another thread.
+    std::function<absl::Status()> mend_folder = nullptr;
   };
   explicit Saver(Parts parts);
   ~Saver();
@@ -90,6 +95,22 @@ class Saver {
   // with it, whether the checkpoint is complete. Possible errors: those of a Collective.
   absl::StatusOr<bool> SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request);
 
+  // What the last save asks its surroundings while it goes on. Called by the loop's thread.
+  struct LastSaveHooks {
+    std::function<void(Phase)> enter = {};       // tells the phase that begins
+    std::function<bool()> leaves = {};           // this rank must leave
+    std::function<StopRequest()> new_stop = {};  // rank 0: one that nobody has acted on; number 0: none
+  };
+  struct LastSave {
+    bool saved = false;        // the same on all ranks
+    std::string unsaved = {};  // rank 0: why not, where tries are over. Empty: the ranks leave for another reason
+  };
+  // Collective: saves the state after the job's last step, and returns once the checkpoint has its name. Where it fails
+  // all ranks keep the state and try again, after 1, 2, 4, ... at most 30 seconds, for
+  // checkpoint.last_save_retry_s: the weights are nowhere else. A stop, and a rank that must leave, end that. Possible
+  // errors: those of a Collective; Aborted: the run folder, or the generation, is no longer ours.
+  absl::StatusOr<LastSave> SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks);
+
   // Rank 0, at the end: until all that was saved has its name, or `leaves` says that there is no time for that. After
   // ten minutes without the coordinator's word it gets it without.
   void Finish(const std::function<bool()>& leaves);
@@ -106,6 +127,10 @@ class Saver {
   struct UnderWay;
   struct StateBytes;
 
+  // Between two sums of a wait: long enough to cost nothing, short enough that nobody takes the ranks for hung.
+  static constexpr absl::Duration kSlice = absl::Milliseconds(500);
+
+  std::string NoteDataOf(const ManifestData& data) const;
   absl::StatusOr<StateBytes> MeasureState();
   // Whether all ranks have two copies in shared memory. Collective.
   absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveRoom& room);
@@ -118,6 +143,14 @@ class Saver {
   void Settle(uint64_t step, const SavePolicy::Heard& heard);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
+  // Collective, of the last save. Whether the ranks are still all there; if so, the commit has ended.
+  absl::StatusOr<bool> AwaitName(const LastSaveHooks& hooks);
+  // What of the last try has failed on this rank, as a sentence; empty: nothing.
+  std::string TakeLastFailure(uint64_t step, bool written);
+  // Tells of a try that failed, on rank 0.
+  void TellLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
+  // Whether all are to try again, once `delay` has passed and nothing is left of the try before.
+  absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
   // Collective: what rank 0's commit of `step` has come to.
   absl::StatusOr<bool> AwaitComplete(uint64_t step);
   // How this rank's part has ended, so that another save could begin; none: it has not, or what it leads to piles up.
@@ -137,6 +170,8 @@ class Saver {
   bool told_unsealed_ = false;  // that one does not
   bool told_beyond_range_ = false;
   bool written_ = false;  // the last save that was settled
+  int last_try_ = 0;      // of the job's last save, counted from 1; 0: it has not come to that
+  std::string last_failure_;
   GatheredState gathered_;
   DeviceCopies device_copies_;
   HeldMemory held_;         // for copies

@@ -253,6 +253,9 @@ absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
   if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_BF16) config.checkpoint_copy = "BF16";
   if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_FP16) config.checkpoint_copy = "F16";
   if (spec.checkpoint().has_timeout_s()) config.checkpoint_timeout_s = spec.checkpoint().timeout_s();
+  if (spec.checkpoint().has_last_save_retry_s()) {
+    config.checkpoint_last_save_retry_s = spec.checkpoint().last_save_retry_s();
+  }
   config.checkpoint_write_bytes_per_s = spec.checkpoint().write_bytes_per_s();
   return config;
 }

@@ -42,7 +42,7 @@ LearningRate ScheduleOf(const TrainConfig& config) {
 }  // namespace
 
 Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
-                 std::function<bool()> told_to_leave)
+                 std::function<bool()> told_to_leave, SaveTime time)
     : order_(order),
       config_(order.config),
       rank_(rank),
@@ -58,7 +58,10 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
               .log = log,
               .restored_content_hash = rank.restored_content_hash,
               .check_fence = [this] { return CheckSaveFence(); },
-              .ledger = rank.ledger}),
+              .ledger = rank.ledger,
+              .clock = time.clock,
+              .wait = std::move(time.wait),
+              .mend_folder = [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->Mend(); }}),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
 
@@ -97,7 +100,8 @@ absl::StatusOr<TrainResult> Trainer::Run() {
   }
   // What was copied since the last good save is nowhere else.
   if (!unsaved_) saver_.DropSnapshots();
-  return TrainResult{.step = step_, .stopped = step_ < config_.steps, .loss = last_loss_};
+  return TrainResult{
+      .step = step_, .stopped = step_ < config_.steps, .loss = last_loss_, .unsaved = std::move(why_unsaved_)};
 }
 
 absl::Status Trainer::MakeStep() {
@@ -302,15 +306,35 @@ absl::Status Trainer::Evaluate() {
 
 // All ranks wait for it, and then go; but a pause that would lose steps is worth less than going on.
 absl::Status Trainer::SaveAndLeave() {
+  if (step_ == config_.steps) return SaveLast();
   link_.ReportProgress(Phase::kSave, step_);
-  const uint64_t stop = leave_ && step_ < config_.steps ? unless_unsaved_ : 0;
+  const uint64_t stop = unless_unsaved_;
   ASSIGN_OR_RETURN(const bool saved, saver_.SaveAndWait(step_, Position(), stop));
   leave_ = stop == 0 || saved;
   unsaved_ = !saved;
-  if (!leave_ && order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
-  if (!leave_ && step_ < config_.steps) return absl::OkStatus();
+  if (!leave_) {
+    stops_off_ = stop;
+    if (order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
+    return absl::OkStatus();
+  }
   link_.ReportProgress(Phase::kLeaving, step_);
   saver_.Finish(told_to_leave_);
+  return absl::OkStatus();
+}
+
+// Nobody leaves before the checkpoint is named: success is that.
+absl::Status Trainer::SaveLast() {
+  const auto new_stop = [this] {
+    const StopRequest stop = link_.stop_request();
+    return stop.number > stops_off_ ? stop : StopRequest();
+  };
+  ASSIGN_OR_RETURN(Saver::LastSave last,
+                   saver_.SaveLast(step_, Position(),
+                                   {.enter = [this](Phase phase) { link_.ReportProgress(phase, step_); },
+                                    .leaves = told_to_leave_,
+                                    .new_stop = new_stop}));
+  unsaved_ = !last.saved;
+  why_unsaved_ = std::move(last.unsaved);
   return absl::OkStatus();
 }
 
@@ -329,7 +353,11 @@ absl::Status Trainer::CheckFence() const {
 
 // The same for every rank, which may find a folder that is taken from it no later than the others.
 absl::Status Trainer::CheckSaveFence() const {
-  return order_.rank == 0 ? CheckFence() : CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
+  if (rank_.folder != nullptr) {
+    RETURN_IF_ERROR(rank_.folder->CheckFence());
+    return rank_.folder->CheckPlace();
+  }
+  return CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
 }
 
 // A step's record has it where it differs from what the step before has told: it seldom does.

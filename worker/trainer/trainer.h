@@ -15,6 +15,7 @@
 #include <ostream>
 
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "worker/trainer/agreement.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/rank.h"
@@ -26,13 +27,19 @@ struct TrainResult {
   uint64_t step = 0;     // the last one made
   bool stopped = false;  // before the job's last step, because that was asked for
   double loss = 0;       // of that step; 0 when none was made
+  std::string unsaved;   // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
+};
+
+struct SaveTime {
+  Clock& clock = Clock::GetSteadyClock();
+  std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
 };
 
 class Trainer {
  public:
   // Owns none of its arguments. `told_to_leave` is asked at every step (SIGTERM).
   Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
-          std::function<bool()> told_to_leave);
+          std::function<bool()> told_to_leave, SaveTime time = {});
 
   // Makes every step from the restore point to the last. Possible errors: those of a Collective; ResourceExhausted and
   // others when metrics.jsonl cannot be opened.
@@ -57,6 +64,7 @@ class Trainer {
   absl::Status CheckSaveFence() const;
   absl::Status Evaluate();
   absl::Status SaveAndLeave();
+  absl::Status SaveLast();
   DataPosition Position() const;
 
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
@@ -83,6 +91,8 @@ class Trainer {
   uint64_t num_skipped_ = 0;  // steps without an update in a row, but for those that lowered the loss scale
   bool leave_ = false;
   bool unsaved_ = false;         // the last step, which was to be saved
+  std::string why_unsaved_;      // rank 0: of the job's last step
+  uint64_t stops_off_ = 0;       // requests to stop up to this number are off: their save failed
   uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
   WorkTotals work_;
   std::vector<MemoryUse> memory_;  // as told last

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include "common/limits.h"
 #include "tests/unit/checkpoint/testing.h"
@@ -199,7 +200,11 @@ TEST(OutboxTest, Reports_BeyondTheLimit_DropTheOldestAndCountUnsentOnes) {
 
 absl::StatusOr<std::unique_ptr<RunFolder>> TakeFor(const std::string& folder, const std::string& job,
                                                    uint64_t generation) {
-  return RunFolder::Take({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
+  auto taken =
+      RunFolder::Take({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
+  absl::Status claimed = taken.ok() ? (*taken)->Claim() : absl::OkStatus();
+  EXPECT_TRUE(claimed.ok()) << claimed;
+  return taken;
 }
 
 TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
@@ -240,6 +245,65 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsI
   EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "b", 1).status()));
   second->reset();
   EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
+}
+
+TEST(RunFolderTest, WhoeverDoesNotClaimIt_LeavesItAsItWas) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
+  const std::string fence = *ReadFile(folder / ".fence");
+  const RunFolder::Options other{.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}};
+  const RunFolder::Options made{.folder = folder / "new/run", .job_id = "b", .generation = 1, .wait = {}};
+
+  EXPECT_TRUE(RunFolder::Take(other).ok());
+  EXPECT_TRUE(RunFolder::Take(made).ok());
+
+  EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
+  EXPECT_FALSE(FileExists(folder / ".claim"));
+  EXPECT_FALSE(FileExists(folder / "new"));
+  EXPECT_TRUE(RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .had = true}).ok());
+}
+
+TEST(RunFolderTest, ItsJob_TakesItBackFromOneThatIsStillChecked) {
+  TemporaryFolder folder;
+  ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
+  auto checked = RunFolder::Take({.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}});
+  ASSERT_TRUE(checked.ok()) << checked.status();
+
+  auto back = TakeFor(folder.path(), "a", 2);
+
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(std::string((*checked)->Claim().message()), HasSubstr("was taken again by job a"));
+  checked->reset();
+  EXPECT_TRUE((*back)->CheckFence().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "c", 1).status())) << "the lock is a's";
+}
+
+TEST(RunFolderTest, ANewerGeneration_FencesOffOneThatHasNotClaimedItYet) {
+  TemporaryFolder folder;
+  auto first = RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 1, .wait = {}});
+  ASSERT_TRUE(first.ok()) << first.status();
+
+  auto second = RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}});
+
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(absl::IsAborted((*first)->Claim())) << (*first)->Claim();
+  first->reset();
+  EXPECT_EQ((*second)->Claim(), absl::OkStatus());
+}
+
+TEST(RunFolderTest, WhatSomebodyRemoves_IsMadeAgain_UnlessAnotherJobIsThere) {
+  TemporaryFolder folder;
+  const std::string path = folder / "run";
+  auto taken = TakeFor(path, "a", 1);
+  std::filesystem::remove_all(path);
+
+  EXPECT_EQ((*taken)->Mend(), absl::OkStatus());
+  EXPECT_TRUE((*taken)->CheckFence().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(path, "b", 1).status())) << "it is locked again";
+
+  std::filesystem::remove_all(path);
+  auto other = TakeFor(path, "b", 1);
+  EXPECT_TRUE(absl::IsAborted((*taken)->Mend()));
 }
 
 TEST(RunFolderTest, WhatAnotherJobHasTakenSince_StaysItsOwn) {

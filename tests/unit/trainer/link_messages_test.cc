@@ -4,14 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
+#include "common/strict_yaml.h"
 #include "tests/unit/trainer/small_spec.h"
+#include "worker/trainer/same_computation.h"
 #include "worker/trainer/spec_config.h"
 
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
   v1::JobSpec spec = SmallSpec();
@@ -67,6 +73,91 @@ TEST(SpecConfigTest, Probe_NeedsNothingOfTraining) {
   EXPECT_EQ(config->probe->all_reduce_bytes, 8192);
   EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOn);
   EXPECT_FALSE(ConfigFromSpec(SmallSpec().SerializeAsString())->probe.has_value());
+}
+
+// A spec as the coordinator resolves it.
+std::string Resolved(const std::function<void(v1::JobSpec&)>& change = [](v1::JobSpec&) {}) {
+  v1::JobSpec spec = SmallSpec();
+  ApplyDefaults(&spec);
+  change(spec);
+  return spec.SerializeAsString();
+}
+
+std::string RefusalOf(const std::string& before, const std::string& now, bool allow_data_change = false) {
+  return std::string(
+      CompareComputation({.before = before, .now = now, .allow_data_change = allow_data_change}).status().message());
+}
+
+TEST(SameComputationTest, WhatChangesTheFunction_IsRefusedByKey) {
+  const std::string before = Resolved();
+  const std::string heads = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->mutable_model()->set_heads(8);
+    spec.mutable_train()->add_freeze("wpe.weight");
+  });
+
+  for (bool allow : {false, true}) {
+    EXPECT_THAT(RefusalOf(before, heads, allow),
+                AllOf(HasSubstr("train.model.heads was 4, is 8"), HasSubstr("train.freeze was none, is [wpe.weight]"),
+                      HasSubstr("train.model.init_from")));
+  }
+}
+
+TEST(SameComputationTest, WhatChangesTheData_IsRefusedUnlessThatIsAllowed) {
+  const std::string before = Resolved();
+  const std::string data = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->mutable_data()->set_validation(0.25);
+    spec.mutable_train()->set_seed(7);
+  });
+
+  EXPECT_THAT(RefusalOf(before, data), AllOf(HasSubstr("train.data.validation was 0.05, is 0.25"),
+                                             HasSubstr("train.seed was 1337, is 7"), HasSubstr("--allow-data-change")));
+  auto allowed = CompareComputation({.before = before, .now = data, .allow_data_change = true});
+  ASSERT_TRUE(allowed.ok()) << allowed.status();
+  EXPECT_THAT(*allowed,
+              ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"}, KeyChange{"train.seed", "1337", "7"}));
+}
+
+TEST(SameComputationTest, EveryOtherChange_IsTold) {
+  const std::string before = Resolved();
+  const std::string now = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->set_steps(200);
+    spec.mutable_train()->mutable_batch()->set_global_size(16);
+    spec.mutable_train()->mutable_data()->set_text(0, "/moved");
+    spec.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);
+    spec.mutable_resources()->set_ranks(2);
+    spec.mutable_checkpoint()->set_keep(9);
+  });
+
+  auto changes = CompareComputation({.before = before, .now = now});
+
+  ASSERT_TRUE(changes.ok()) << changes.status();
+  EXPECT_THAT(*changes,
+              UnorderedElementsAre(KeyChange{"train.steps", "100", "200"}, KeyChange{"train.batch.global", "8", "16"},
+                                   KeyChange{"train.data.text", "[/data]", "[/moved]"},
+                                   KeyChange{"parallel.data", "ddp", "fsdp"}, KeyChange{"resources.ranks", "1", "2"}));
+}
+
+TEST(SameComputationTest, AnOlderOrImportedSpec_IsComparedByWhatItSays) {
+  v1::JobSpec older = SmallSpec();  // without keys that have a default
+  v1::JobSpec imported;
+  *imported.mutable_train()->mutable_model() = SmallSpec().train().model();
+  imported.mutable_train()->mutable_model()->set_dropout(0.1);
+
+  EXPECT_THAT(*CompareComputation({.before = older.SerializeAsString(), .now = Resolved()}), ElementsAre());
+  EXPECT_THAT(*CompareComputation({.before = imported.SerializeAsString(), .now = Resolved()}),
+              ElementsAre(KeyChange{"train.model.dropout", "0.1", "0"}));
+  EXPECT_THAT(*CompareComputation({.before = "no spec", .now = Resolved()}), ElementsAre());
+  imported.mutable_train()->mutable_model()->set_heads(2);
+  EXPECT_THAT(RefusalOf(imported.SerializeAsString(), Resolved()), HasSubstr("train.model.heads was 2, is 4"));
+}
+
+TEST(LinkMessagesTest, WhatBecameOfTheLastSave_IsCarriedOver) {
+  EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 7, .message = "full", .will_retry = true}).save_failed().will_retry());
+  EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .unsaved = "full"}).finished().unsaved(), "full");
+  const v1::Fact restored = ToMessage(RestoredFact{.step = 7, .changes = {{"train.steps", "1", "2"}}});
+  ASSERT_EQ(restored.restored().changes_size(), 1);
+  EXPECT_EQ(restored.restored().changes(0).key(), "train.steps");
+  EXPECT_EQ(restored.restored().changes(0).value(), "1 -> 2");
 }
 
 TEST(LinkMessagesTest, WhatAProbeMeasuredIsCarriedOver) {

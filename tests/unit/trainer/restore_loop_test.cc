@@ -83,7 +83,7 @@ class RestoreLoopTest : public ::testing::Test {
                           Communicator& communicator) {
     RestorePoint point;
     if (order.rank == 0) {
-      auto choice = ChooseRestorePoint(order, std::nullopt, FileSystem::Real());
+      auto choice = ChooseRestorePoint(order, {}, FileSystem::Real());
       EXPECT_TRUE(choice.ok()) << choice.status();
       point = *std::move(choice);
       chosen();

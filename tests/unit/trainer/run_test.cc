@@ -231,6 +231,7 @@ TEST_F(RunTest, DiskFullWhileSaving_IsToldAndTrainingGoesOn) {
   FullDisk disk(1000);
   StartOrder order = Order("run", 6);
   order.config.checkpoint_every = 2;
+  order.config.checkpoint_last_save_retry_s = 0;
 
   ASSERT_EQ(Run(order, link, disk), kExitDone);
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "tests/unit/trainer/fake_link.h"
@@ -17,6 +18,7 @@
 namespace trainyard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -91,6 +93,107 @@ TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
   EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
 }
 
+// A job is paused; another one goes on from its folder, and is refused for its width.
+TEST_F(SavesTest, ARefusedJob_LeavesTheFolderOfAnotherAsItWas) {
+  FakeLink paused, refused, resumed;
+  StartOrder order = Order("run", 6);
+  paused.StopAfterReportOf(2);
+  ASSERT_EQ(Run(order, paused), kExitDone);
+  const auto listing = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "run")) {
+      if (entry.is_regular_file())
+        files[entry.path()] = entry.path().filename() == ".lock" ? "" : *ReadFile(entry.path());
+    }
+    return files;
+  };
+  const auto before = listing();
+  StartOrder other = Order("run", 6);
+  other.job_id = "bcdefghi";
+  other.resume = true;
+  other.config.model.width = 32;
+
+  EXPECT_EQ(Run(other, refused), kExitRefused);
+
+  EXPECT_EQ(listing(), before);
+  order.generation = 2;
+  order.restart_step = paused.FactsOf<FinishedFact>().at(0).step;
+  EXPECT_EQ(Run(order, resumed), kExitDone) << log_.str();
+  EXPECT_EQ(resumed.FactsOf<FinishedFact>().at(0).step, 6u);
+}
+
+TEST_F(SavesTest, ARefusedJob_MakesNoFolder) {
+  FakeLink link;
+  StartOrder order = Order("new/run", 6);
+  order.config.model.init_from = folder_ / "missing";
+
+  EXPECT_EQ(Run(order, link), kExitRefused);
+
+  EXPECT_FALSE(FileExists(folder_ / "new"));
+}
+
+TEST_F(SavesTest, GoingOnWhereNoCheckpointIs_IsRefusedUnlessAFreshStartIsAllowed) {
+  FakeLink mistyped, empty, allowed;
+  StartOrder order = Order("missing", 2);
+  order.resume = true;
+  EXPECT_EQ(Run(order, mistyped), kExitRefused);
+  EXPECT_THAT(mistyped.FactsOf<RefusedFact>().at(0).message,
+              AllOf(HasSubstr(folder_ / "missing"), HasSubstr("is not there"), HasSubstr("--allow-fresh-start")));
+  EXPECT_FALSE(FileExists(folder_ / "missing"));
+
+  ASSERT_TRUE(MakeFolders(folder_ / "empty").ok());
+  order.config.checkpoint_dir = folder_ / "empty";
+  EXPECT_EQ(Run(order, empty), kExitRefused);
+  EXPECT_THAT(empty.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds no checkpoint"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "empty"));
+
+  order.allow_fresh_start = true;
+  EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
+}
+
+// Of the same size, so that only its bytes tell; the job starts again by itself.
+TEST_F(SavesTest, DataReplacedUnderARunningJob_IsFoundAtARestart) {
+  FakeLink trained, untouched, replaced;
+  StartOrder order = Order("run", 4);
+  trained.StopAfterReportOf(1);
+  ASSERT_EQ(Run(order, trained), kExitDone);
+  const std::string path = folder_ / "text.txt", was = *ReadFile(path);
+  order.generation = 2;
+  order.config.steps = 5;
+  ASSERT_EQ(Run(order, untouched), kExitDone) << log_.str();
+  std::string is = was;
+  std::swap(is[100], is[101]);
+  is[100] = is[100] == 'X' ? 'Y' : 'X';
+  ASSERT_TRUE(WriteFileAtomically(path, is).ok());
+  order.generation = 3;
+  order.config.steps = 6;
+
+  EXPECT_EQ(Run(order, replaced), kExitRefused);
+
+  EXPECT_THAT(replaced.FactsOf<RefusedFact>().at(0).message,
+              HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
+}
+
+TEST_F(SavesTest, AnotherJobsCheckpoint_IsComparedByItsSpec) {
+  FakeLink trained, refused, changed;
+  ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
+  StartOrder order = Order("run", 3);
+  order.job_id = "bcdefghi";
+  order.resume = true;
+  order.spec_bytes = "another spec";
+  order.compare_spec = [](absl::string_view before) -> absl::StatusOr<std::vector<KeyChange>> {
+    EXPECT_EQ(before, "spec");
+    return absl::InvalidArgumentError("train.model.heads was 2, is 4");
+  };
+
+  EXPECT_EQ(Run(order, refused), kExitRefused);
+  EXPECT_THAT(refused.FactsOf<RefusedFact>().at(0).message, HasSubstr("train.model.heads was 2, is 4; "));
+
+  order.compare_spec = [](absl::string_view) { return std::vector<KeyChange>{{"train.steps", "2", "3"}}; };
+  EXPECT_EQ(Run(order, changed), kExitDone) << log_.str();
+  EXPECT_THAT(changed.FactsOf<RestoredFact>().at(0).changes, ElementsAre(KeyChange{"train.steps", "2", "3"}));
+}
+
 TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
   FakeLink link;
   StartOrder order = Order("run", 60);
@@ -103,6 +206,26 @@ TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
   ASSERT_THAT(link.steps(), SizeIs(60));
   EXPECT_TRUE(link.steps()[15].skipped) << "more in a row than train.nonfinite_limit";
   EXPECT_FALSE(link.steps()[59].skipped);
+}
+
+TEST_F(SavesTest, WhatARunWrites_IsForItsOwnerAlone_AndAFolderThatWasThereStaysAsItIs) {
+  FakeLink made, there;
+  ASSERT_TRUE(MakeFolders(folder_ / "there", 0755).ok());
+  std::filesystem::permissions(folder_ / "there", std::filesystem::perms(0755));
+
+  ASSERT_EQ(Run(Order("new/run", 2), made), kExitDone);
+  ASSERT_EQ(Run(Order("there", 2), there), kExitDone);
+
+  const auto for_others = [](const std::filesystem::path& path) {
+    return std::filesystem::status(path).permissions() & std::filesystem::perms(0077);
+  };
+  EXPECT_EQ(for_others(folder_ / "there"), std::filesystem::perms(0055));
+  for (const char* name : {"new", "there"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / name)) {
+      EXPECT_EQ(for_others(entry.path()), std::filesystem::perms::none) << entry.path();
+    }
+  }
+  EXPECT_EQ(for_others(folder_ / "new"), std::filesystem::perms::none);
 }
 
 // For whoever would go on from one had the rank been killed.

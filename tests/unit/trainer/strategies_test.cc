@@ -65,6 +65,7 @@ TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
     for (FullDisk* disk : {&no_folder, &some_room}) {
       StartOrder order = Order(absl::StrCat(strategy, disk == &no_folder), {strategy, 2}, 4);
       order.config.checkpoint_every = 2;
+      order.config.checkpoint_last_save_retry_s = 0;
 
       const auto ranks = Run(order, *disk);
 
@@ -151,6 +152,7 @@ TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
 TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.checkpoint_every = 4;
+  order.config.checkpoint_last_save_retry_s = 0;
   order.config.evaluate_every = 0;
   FakeStore store;
   std::vector<std::unique_ptr<FakeLink>> links;
