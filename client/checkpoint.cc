@@ -150,6 +150,12 @@ absl::Status Show(const CheckpointOptions& options) {
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
 }
 
+// A checkpoint of a running job may go (checkpoint.keep) after it was listed, and before or while it is looked at.
+bool WentMeanwhile(const RunEntry& entry, const absl::StatusOr<LookedAt>& looked) {
+  if (looked.ok() && looked->found.problems.empty()) return false;
+  return absl::IsUnavailable(looked.status()) || !FileExists(entry.path);
+}
+
 absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, Choose(options));
   size_t num_checked = 0, num_damaged = 0;
@@ -157,19 +163,25 @@ absl::Status Verify(const CheckpointOptions& options) {
     // In a run folder what is no checkpoint is passed over; one that is named itself is verified whatever it is.
     const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
-    ASSIGN_OR_RETURN(LookedAt one, LookAt(entry, /*verify=*/true, options.threads));
+    absl::StatusOr<LookedAt> looked = LookAt(entry, /*verify=*/true, options.threads);
+    if (!named && FileExists(chosen.run_folder) && WentMeanwhile(entry, looked)) {
+      fputs(absl::StrCat("trainctl: ", entry.name, " was removed while this went on\n").c_str(), stderr);
+      continue;
+    }
+    ASSIGN_OR_RETURN(LookedAt one, std::move(looked));
     if (options.json) {
       puts(CheckpointLine(one).c_str());
     } else {
       fputs(VerdictText(one).c_str(), stdout);
     }
     ++num_checked;
-    if (!one.found.problems.empty()) ++num_damaged;
+    if (!IsGood(one)) ++num_damaged;
   }
   if (num_checked == 0) return NothingThere(chosen);
   if (num_damaged == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
-                                          num_checked == 1 ? " checkpoint is damaged" : " checkpoints are damaged"));
+                                          num_checked == 1 ? " checkpoint is" : " checkpoints are",
+                                          " damaged, or not finite"));
 }
 
 absl::StatusOr<std::vector<RunEntry>> ChooseRemoved(const CheckpointOptions& options, const Selection& chosen) {
@@ -318,8 +330,8 @@ void AddVerify(CLI::App& app, Chosen* chosen) {
       AddVerb(app, chosen, "verify", "Verify every byte of a checkpoint, or of all in a run folder", options, Verify);
   AddThreads(*verb, *options);
   verb->footer(
-      "Tells every problem: file, tensor, expected, found. Exit code 0: all are good; 1: one is damaged; 2: there is "
-      "none.\n\n"
+      "Tells every problem: file, tensor, expected, found; and tensors with values that are not finite, from which no "
+      "run goes on by itself. Exit code 0: all are good; 1: one is not; 2: there is none.\n\n"
       "Examples:\n  trainctl checkpoint verify RUN\n  trainctl checkpoint verify RUN/step-00000100 --json");
 }
 

@@ -140,8 +140,17 @@ std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string&
 
 std::string CheckpointLine(const LookedAt& one) { return Dump(EntryJson(one)); }
 
+bool IsGood(const LookedAt& one) {
+  return one.found.problems.empty() && one.found.manifest.has_value() && one.found.manifest->nonfinite.empty();
+}
+
 std::string VerdictText(const LookedAt& one) {
   const std::vector<CheckpointProblem>& problems = one.found.problems;
+  if (problems.empty() && !IsGood(one)) {
+    return absl::StrCat(one.entry.name, ": NOT FINITE: every byte is as it was written, but ",
+                        one.found.manifest->nonfinite[0],
+                        " has values that are infinite or not a number; runs and export pass it over\n");
+  }
   if (problems.empty()) {
     return absl::StrCat(one.entry.name, ": good: ", one.found.manifest->files.size() + 1, " files, ",
                         BytesText(one.found.size_bytes), "\n");

@@ -23,6 +23,8 @@ std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string&
 // One JSON object; problems included.
 std::string CheckpointLine(const LookedAt& one);
 
+// A run, and export of its run folder, would take it: it has no problem, and its values are finite.
+bool IsGood(const LookedAt& one);
 // "step-00000100: good: 2 files, 1.2 MiB", or its problems, a line each.
 std::string VerdictText(const LookedAt& one);
 

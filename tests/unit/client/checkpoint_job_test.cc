@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "client/checkpoint_view.h"
 #include "client/job_calls.h"
 
 namespace trainyard::client {
@@ -13,6 +14,19 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+TEST(CheckpointView, OneWithValuesThatAreNotFinite_IsNotCalledGood) {
+  LookedAt one{.entry = {.name = "step-00000007"}, .verified = true};
+  one.found.manifest = Manifest{};
+  EXPECT_TRUE(IsGood(one));
+  EXPECT_THAT(VerdictText(one), HasSubstr("step-00000007: good"));
+
+  one.found.manifest->nonfinite = {"parameter 'wte.weight'"};
+
+  EXPECT_FALSE(IsGood(one));
+  EXPECT_THAT(VerdictText(one), HasSubstr("NOT FINITE"));
+  EXPECT_THAT(VerdictText(one), HasSubstr("parameter 'wte.weight'"));
+}
 
 constexpr absl::Time kNow = absl::FromUnixSeconds(1'700'000'100);
 
