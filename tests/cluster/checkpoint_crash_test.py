@@ -27,7 +27,7 @@ OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:b
              "sync:run:after": 1, "commit": 1, "rename:step:before": 1, "rename:step:after": 1, "remove:partial:before": 1,
              "remove:partial:after": 1}
 SAVE_EVERY = 50
-LEFT_BY_A_RUN = {".lock", ".fence", ".settled", "metrics.jsonl"}
+LEFT_BY_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
 
 
 def draw_faults(seed, count):
