@@ -27,6 +27,10 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
+double SteadySeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 LearningRate ScheduleOf(const TrainConfig& config) {
   LearningRate::Kind kind = config.schedule.kind == TrainConfig::ScheduleKind::kLinear ? LearningRate::Kind::kLinear
                             : config.schedule.kind == TrainConfig::ScheduleKind::kConstant
@@ -62,6 +66,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
               .clock = time.clock,
               .wait = std::move(time.wait),
               .mend_folder = [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->Mend(); }}),
+      step_log_(order.config.steps),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
 
@@ -271,6 +276,7 @@ absl::Status Trainer::ReadAgreement() {
   record_.tokens = agreed.tokens;
   link_.ReportStep(record_);
   Write(MetricsLine(record_));
+  if (std::string line = step_log_.Line(record_, SteadySeconds()); !line.empty()) log_ << line << std::endl;
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/saver.h"
+#include "worker/trainer/step_log.h"
 
 namespace trainyard {
 
@@ -82,6 +83,7 @@ class Trainer {
 
   std::unique_ptr<MetricsFile> metrics_;  // rank 0
   bool metrics_failed_ = false;
+  StepLog step_log_;  // rank 0
   uint64_t step_;
   Agreement agreement_;
   at::Tensor terms_;                        // of the reduction under way

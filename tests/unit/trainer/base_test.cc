@@ -17,6 +17,7 @@
 #include "worker/trainer/outbox.h"
 #include "worker/trainer/phase_clock.h"
 #include "worker/trainer/run_folder.h"
+#include "worker/trainer/step_log.h"
 
 namespace trainyard {
 namespace {
@@ -432,6 +433,25 @@ TEST(PhaseClockTest, TellsTheLongestOfEachPhaseThatEnded_Once) {
             (std::map<Phase, double>{{Phase::kFirstStep, 0.7}, {Phase::kTrain, 0.05}, {Phase::kSave, 0.4}}));
   // What is under way is not told before its end.
   EXPECT_TRUE(clock.TakeLongest().empty());
+}
+
+TEST(StepLog, HasTheFirstStepTheLastAndOneEachTenSeconds) {
+  StepLog log(1000);
+  std::vector<std::string> lines;
+  for (uint64_t step = 1; step <= 1000; ++step) {
+    const StepRecord record{.step = step, .loss = 2.5, .tokens = 1000, .step_s = 0.05};
+    std::string line = log.Line(record, 0.05 * static_cast<double>(step));
+    if (!line.empty()) lines.push_back(std::move(line));
+  }
+
+  EXPECT_EQ(lines.front(), "step 1 of 1000, loss 2.5000, 20000 tokens/s");
+  EXPECT_EQ(lines.back(), "step 1000 of 1000, loss 2.5000, 20000 tokens/s");
+  EXPECT_EQ(lines.size(), 6u);  // of 50 s
+}
+
+TEST(StepLog, SaysOfWhichStepsTheUpdateWasSkipped) {
+  EXPECT_EQ(StepLog(9).Line({.step = 1, .loss = 2.5, .skipped = true}, 0),
+            "step 1 of 9, loss 2.5000, its update was skipped");
 }
 
 }  // namespace

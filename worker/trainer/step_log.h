@@ -1,0 +1,26 @@
+// Which steps rank 0 writes to its log, and how, so that whoever follows the log sees training go on: the first and the
+// last that it makes, and between them one each ten seconds. metrics.jsonl has them all. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "worker/trainer/link.h"
+
+namespace trainyard {
+
+class StepLog {
+ public:
+  explicit StepLog(uint64_t steps_total) : steps_total_(steps_total) {}
+
+  // "step 120 of 1200, loss 3.2145, 98012 tokens/s"; empty: this step gets no line. `now_s`: of a steady clock.
+  std::string Line(const StepRecord& record, double now_s);
+
+ private:
+  static constexpr double kInterval_s = 10;
+  const uint64_t steps_total_;
+  std::optional<double> written_s_;
+};
+
+}  // namespace trainyard
