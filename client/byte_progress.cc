@@ -14,15 +14,23 @@ constexpr size_t kBarColumns = 20;
 
 }  // namespace
 
-std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed) {
+std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed, int columns) {
   const double share = total == 0 ? 1 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const size_t filled = static_cast<size_t>(share * kBarColumns);
   const double seconds = absl::ToDoubleSeconds(elapsed);
   const std::string rate =
       seconds > 0 ? absl::StrCat("  ", BytesText(static_cast<uint64_t>(static_cast<double>(done) / seconds)), "/s")
                   : "";
-  return absl::StrCat(label, " [", std::string(filled, '#'), std::string(kBarColumns - filled, '.'), "] ",
-                      static_cast<int>(share * 100), "%  ", BytesText(done), " of ", BytesText(total), rate);
+  const std::string bar = absl::StrCat("[", std::string(filled, '#'), std::string(kBarColumns - filled, '.'), "] ");
+  const std::string percent = absl::StrCat(static_cast<int>(share * 100), "%");
+  const std::string amounts = absl::StrCat("  ", BytesText(done), " of ", BytesText(total));
+  // What gives way first stands last.
+  for (const std::string& line :
+       {absl::StrCat(label, " ", bar, percent, amounts, rate), absl::StrCat(label, " ", bar, percent, amounts),
+        absl::StrCat(label, " ", percent, amounts)}) {
+    if (columns <= 0 || line.size() < static_cast<size_t>(columns)) return line;
+  }
+  return absl::StrCat(label, " ", percent);
 }
 
 ByteProgress::ByteProgress(FILE* stream, std::string label, uint64_t total)
@@ -34,7 +42,7 @@ void ByteProgress::Add(uint64_t bytes) {
   const absl::Time now = absl::Now();
   if (now - drawn_ < kRedraw && done_ < total_) return;
   drawn_ = now;
-  terminal_.Status(ByteBar(label_, done_, total_, now - began_));
+  terminal_.Status(ByteBar(label_, done_, total_, now - began_, terminal_.columns()));
 }
 
 }  // namespace trainyard::client

@@ -12,8 +12,9 @@
 
 namespace trainyard::client {
 
-// "verify [########............] 40%  1.2 GiB of 3.0 GiB  850.0 MiB/s". Pure.
-std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed);
+// "verify [########............] 40%  1.2 GiB of 3.0 GiB  850.0 MiB/s"; less of it where that is wider than `columns`
+// (0: any number). Pure.
+std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed, int columns = 0);
 
 class ByteProgress {
  public:

@@ -1,11 +1,13 @@
 // trainctl cancel: stops a job.
-#include <cstdio>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -20,13 +22,14 @@ struct CancelOptions {
 
 absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, options.job_id, options.reason, options.save));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options.job_id));
+  ASSIGN_OR_RETURN(v1::Job job, CancelJob(*connection, id, options.reason, options.save));
   if (options.json) {
-    puts(JobJson(job).c_str());
+    PrintJson(JobJson(job));
   } else if (IsFinal(job.state())) {
-    printf("job %s is %s\n", job.job_id().c_str(), StateName(job.state()).c_str());
+    Print(absl::StrCat(JobTitle(job), " is ", StateName(job.state()), "\n"));
   } else {
-    printf("job %s is stopping; trainctl watch %s shows its end\n", job.job_id().c_str(), job.job_id().c_str());
+    Print(absl::StrCat(JobTitle(job), " is stopping; trainctl watch ", job.job_id(), " shows its end\n"));
   }
   return absl::OkStatus();
 }
@@ -35,15 +38,17 @@ absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
 
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CancelOptions>();
-  CLI::App* verb = app.add_subcommand("cancel", "Stop a job; it ends at its next step");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
+  CLI::App* verb = app.add_subcommand(
+      "cancel", "End a job at its next step; without --save what it made since its last save is lost");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Why, for those who ask later");
-  verb->add_flag("--save", options->save, "Save before; where that fails the job goes on");
-  verb->add_flag("--json", options->json, "Print the job as a JSON object");
+  verb->add_flag("--save", options->save, "Save first; where that fails the job continues and nothing is lost");
+  AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
-      "Returns once the wish is stored. Cancelling a job that has ended is no error. With --save the job must be "
-      "making "
-      "steps.\n\nExamples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
+      "Without --save nothing is saved: steps since the last checkpoint are lost. With --save the job must be making\n"
+      "steps. The run folder and its checkpoints stay in both cases. Returns once the request is stored; cancelling a "
+      "job\n"
+      "that has ended is no error.\n\nExamples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Cancel(globals, *options);

@@ -6,9 +6,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/job_calls.h"
 #include "client/text.h"
+#include "common/escape.h"
 #include "common/plural.h"
 
 namespace trainyard::client {
@@ -52,12 +55,9 @@ std::string TimeText(int64_t unix_ms, const EventTextOptions& options) {
 // Of several lines, the later ones under the first.
 std::string Indented(const std::string& text, size_t columns) {
   std::string clean;
-  for (char c : text.substr(0, kTextBytes)) {
-    if (c == '\n') {
-      absl::StrAppend(&clean, "\n", std::string(columns, ' '));
-    } else {
-      clean += Printable(std::string(1, c), 1);
-    }
+  for (absl::string_view line : absl::StrSplit(absl::string_view(text).substr(0, kTextBytes), '\n')) {
+    if (!clean.empty()) absl::StrAppend(&clean, "\n", std::string(columns, ' '));
+    absl::StrAppend(&clean, EscapeText(line));
   }
   return clean;
 }
@@ -89,7 +89,7 @@ std::string EventText(const v1::Event& event, const EventTextOptions& options) {
                                              event.generation() > 0 ? absl::StrCat(event.generation()) : "");
     absl::StrAppend(&line, absl::StrFormat("%-13s  ", Printable(subject, 80)));
   }
-  absl::StrAppend(&line, absl::StrFormat("%-12s  ", words.kind));
+  absl::StrAppend(&line, absl::StrFormat("%-12s  ", Printable(words.kind, 64)));
   return absl::StrCat(line, Indented(words.text, line.size()));
 }
 
@@ -98,9 +98,9 @@ std::string DroppedText(uint64_t dropped) {
 }
 
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options) {
-  std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
-                                  job.unconfirmed() ? ", unconfirmed" : "", job.unreachable() ? ", unreachable" : "",
-                                  ", generation ", job.generation(), ", restarts ", job.restarts(), "\n");
+  std::string text = absl::StrCat(JobTitle(job), ": ", StateName(job.state()), job.unconfirmed() ? ", unconfirmed" : "",
+                                  job.unreachable() ? ", unreachable" : "", ", generation ", job.generation(),
+                                  ", restarts ", job.restarts(), "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), kTextBytes), "\n");
   uint64_t generation = 0;
   for (const v1::Event& event : events.events()) {

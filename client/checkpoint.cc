@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -19,7 +18,10 @@
 #include "client/checkpoint_view.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
+#include "client/output.h"
 #include "client/text.h"
+#include "common/escape.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/catalog.h"
@@ -122,12 +124,12 @@ absl::Status List(const CheckpointOptions& options) {
   std::vector<LookedAt> all;
   for (const RunEntry& entry : chosen.entries) {
     ASSIGN_OR_RETURN(LookedAt one, LookAt(entry, options.verify, options.threads));
-    if (options.json) puts(CheckpointLine(one).c_str());
+    if (options.json) PrintJson(CheckpointLine(one));
     all.push_back(std::move(one));
   }
   if (options.json) return absl::OkStatus();
   const std::string holder = chosen.run_folder.empty() ? "" : RunFolderHolder(chosen.run_folder);
-  fputs(CheckpointTable(all, holder, absl::Now()).c_str(), stdout);
+  Print(CheckpointTable(all, holder, absl::Now(), OutputColumns()));
   return absl::OkStatus();
 }
 
@@ -142,9 +144,9 @@ absl::Status Show(const CheckpointOptions& options) {
   if (chosen.entries.empty() || chosen.entries[0].kind == RunEntry::Kind::kOrphan) return NothingThere(chosen);
   ASSIGN_OR_RETURN(LookedAt one, LookAt(chosen.entries[0], options.verify, options.threads));
   if (options.json) {
-    puts(ManifestJson(one, options.tensors).c_str());
+    PrintJson(ManifestJson(one, options.tensors));
   } else {
-    fputs(ManifestView(one, options.tensors).c_str(), stdout);
+    Print(ManifestView(one, options.tensors, OutputColumns()));
   }
   if (one.found.problems.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
@@ -165,14 +167,14 @@ absl::Status Verify(const CheckpointOptions& options) {
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
     absl::StatusOr<LookedAt> looked = LookAt(entry, /*verify=*/true, options.threads);
     if (!named && FileExists(chosen.run_folder) && WentMeanwhile(entry, looked)) {
-      fputs(absl::StrCat("trainctl: ", entry.name, " was removed while this went on\n").c_str(), stderr);
+      Say(absl::StrCat(entry.name, " was removed meanwhile"));
       continue;
     }
     ASSIGN_OR_RETURN(LookedAt one, std::move(looked));
     if (options.json) {
-      puts(CheckpointLine(one).c_str());
+      PrintJson(CheckpointLine(one));
     } else {
-      fputs(VerdictText(one).c_str(), stdout);
+      Print(VerdictText(one));
     }
     ++num_checked;
     if (!IsGood(one)) ++num_damaged;
@@ -209,7 +211,7 @@ absl::Status Confirm(const CheckpointOptions& options, const std::string& what) 
   if (isatty(STDIN_FILENO) == 0) {
     return absl::InvalidArgumentError(absl::StrCat("this would remove ", what, "; give --yes"));
   }
-  fprintf(stderr, "Remove %s? [y/N] ", what.c_str());
+  WriteNow(stderr, absl::StrCat("Remove ", EscapeText(what), "? [y/N] "));
   std::string answer;
   std::getline(std::cin, answer);
   answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
@@ -236,57 +238,56 @@ absl::Status Remove(const CheckpointOptions& options) {
     RETURN_IF_ERROR(RemoveFromRunFolder(chosen.run_folder, names, FileSystem::Real()));
   }
   if (options.json) {
-    std::vector<std::string> quoted;
-    for (const std::string& name : names) quoted.push_back(absl::StrCat("\"", name, "\""));
-    printf("{\"event\":\"removed\",\"names\":[%s],\"bytes\":%llu}\n", absl::StrJoin(quoted, ",").c_str(),
-           static_cast<unsigned long long>(bytes));
+    PrintJson(RemovedJson(names, bytes));
   } else {
-    puts(names.empty() ? "there is nothing to remove" : absl::StrCat("removed ", what).c_str());
+    Print(names.empty() ? "there is nothing to remove\n" : absl::StrCat("removed ", what, "\n"));
   }
   return absl::OkStatus();
 }
 
 using Act = absl::Status (*)(const CheckpointOptions& options);
 
-CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* help,
+// Does it to a folder, which may be named by its job.
+absl::Status OfFolder(const Globals& globals, CheckpointOptions options, Act act) {
+  ASSIGN_OR_RETURN(options.folder, RunFolderOf(globals, options.folder));
+  return act(options);
+}
+
+CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
                   const std::shared_ptr<CheckpointOptions>& options, Act act) {
   CLI::App* verb = app.add_subcommand(name, help);
-  verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), or one checkpoint in it")->required();
+  verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), one checkpoint in it, or a job")
+      ->required();
   verb->add_option("--step", options->steps, "Of a run folder, the checkpoint of this step")
       ->type_name("N")
       ->allow_extra_args(false);
-  verb->add_flag("--json", options->json, "JSON, one object a line and checkpoint");
-  verb->callback([options, chosen, act] { *chosen = [options, act] { return ExitOf(act(*options), options->json); }; });
+  AddJson(*verb, &options->json, "JSON, one object a line and checkpoint");
+  verb->callback([&globals, options, chosen, act] {
+    *chosen = [&globals, options, act] { return ExitOf(OfFolder(globals, *options, act), options->json); };
+  });
   return verb;
 }
 
-// A name that is no folder here is that of a job, where there is a coordinator to ask.
-void AlsoOfJobs(CLI::App& verb, const Globals& globals, Chosen* chosen,
-                const std::shared_ptr<CheckpointOptions>& options, Act of_folder,
-                absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
-  verb.get_option("folder")->description("Run folder (checkpoint.dir), or one checkpoint in it; or a job's id");
+// Of a name that is no folder here, where there is a coordinator to ask, what the coordinator has recorded of that job;
+// what it does not record is looked for in the job's folder.
+void AlsoOfRecords(CLI::App& verb, const Globals& globals, Chosen* chosen,
+                   const std::shared_ptr<CheckpointOptions>& options, Act of_folder,
+                   absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
   verb.callback([&globals, options, chosen, of_folder, of_job] {
     *chosen = [&globals, options, of_folder, of_job] {
+      const bool recorded = !options->verify && !options->tensors;
       const bool online = !globals.coordinator.empty() && MayBeJob(options->folder);
-      return ExitOf(online ? of_job(globals, *options) : of_folder(*options), options->json);
+      return ExitOf(online && recorded ? of_job(globals, *options) : OfFolder(globals, *options, of_folder),
+                    options->json);
     };
   });
 }
 
-absl::Status NotOfJobs(const CheckpointOptions& options) {
-  if (!options.verify && !options.tensors) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(options.folder,
-                                                 " is no folder here, and of a job only what the coordinator has "
-                                                 "recorded is known: --verify and --tensors want its folder"));
-}
-
 absl::Status ListJob(const Globals& globals, const CheckpointOptions& options) {
-  RETURN_IF_ERROR(NotOfJobs(options));
   return ListOfJob(globals, options.folder, options.json);
 }
 
 absl::Status ShowJob(const Globals& globals, const CheckpointOptions& options) {
-  RETURN_IF_ERROR(NotOfJobs(options));
   if (options.steps.size() > 1) return absl::InvalidArgumentError("--step: show one checkpoint at a time");
   std::optional<uint64_t> step;
   if (!options.steps.empty()) step = options.steps.front();
@@ -301,10 +302,10 @@ void AddThreads(CLI::App& verb, CheckpointOptions& options) {
 
 void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = AddVerb(app, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
+  CLI::App* verb = AddVerb(app, globals, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
   verb->add_flag("--verify", options->verify, "Verify every byte too, not only manifests, names and lengths");
   AddThreads(*verb, *options);
-  AlsoOfJobs(*verb, globals, chosen, options, List, ListJob);
+  AlsoOfRecords(*verb, globals, chosen, options, List, ListJob);
   verb->footer(
       "Partial folders and what crashes left are told below the table. Of a job: what the coordinator has recorded.\n\n"
       "Examples:\n  trainctl checkpoint ls trainyard-runs/stdlib-gpt-k3x7q2ab\n  trainctl checkpoint ls RUN --verify "
@@ -314,30 +315,32 @@ void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
 void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb =
-      AddVerb(app, chosen, "show", "Show what a checkpoint holds; of a run folder the newest", options, Show);
+      AddVerb(app, globals, chosen, "show", "Show what a checkpoint holds; of a run folder the newest", options, Show);
   verb->add_flag("--verify", options->verify, "Verify every byte too");
   verb->add_flag("--tensors", options->tensors, "Every tensor, and where its pieces lie");
   AddThreads(*verb, *options);
-  AlsoOfJobs(*verb, globals, chosen, options, Show, ShowJob);
+  AlsoOfRecords(*verb, globals, chosen, options, Show, ShowJob);
   verb->footer(
       "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show k3x7q2ab --step 100\n  trainctl "
       "checkpoint show RUN/step-00000100 --tensors --json");
 }
 
-void AddVerify(CLI::App& app, Chosen* chosen) {
+void AddVerify(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb =
-      AddVerb(app, chosen, "verify", "Verify every byte of a checkpoint, or of all in a run folder", options, Verify);
+  CLI::App* verb = AddVerb(app, globals, chosen, "verify",
+                           "Verify every byte of a checkpoint, or of all in a run folder", options, Verify);
   AddThreads(*verb, *options);
   verb->footer(
       "Tells every problem: file, tensor, expected, found; and tensors with values that are not finite, from which no "
       "run goes on by itself. Exit code 0: all are good; 1: one is not; 2: there is none.\n\n"
-      "Examples:\n  trainctl checkpoint verify RUN\n  trainctl checkpoint verify RUN/step-00000100 --json");
+      "Examples:\n  trainctl checkpoint verify RUN\n  trainctl checkpoint verify k3x7q2ab\n  trainctl checkpoint "
+      "verify RUN/step-00000100 --json");
 }
 
-void AddRemove(CLI::App& app, Chosen* chosen) {
+void AddRemove(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = AddVerb(app, chosen, "rm", "Remove checkpoints, or what interrupted saves left", options, Remove);
+  CLI::App* verb =
+      AddVerb(app, globals, chosen, "rm", "Remove checkpoints, or what interrupted saves left", options, Remove);
   verb->add_flag("--partials", options->partials, "Partial folders and temporary files instead of checkpoints");
   verb->add_flag("--yes", options->yes, "Do not ask");
   verb->footer(
@@ -355,12 +358,12 @@ void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->require_subcommand(1);
   AddLs(*verb, globals, chosen);
   AddShow(*verb, globals, chosen);
-  AddVerify(*verb, chosen);
-  AddRemove(*verb, chosen);
+  AddVerify(*verb, globals, chosen);
+  AddRemove(*verb, globals, chosen);
   AddCheckpointNow(*verb, globals, chosen);
-  AddCheckpointExport(*verb, chosen);
+  AddCheckpointExport(*verb, globals, chosen);
   AddCheckpointImport(*verb, chosen);
-  AddCheckpointReshard(*verb, chosen);
+  AddCheckpointReshard(*verb, globals, chosen);
 }
 
 }  // namespace trainyard::client

@@ -1,6 +1,5 @@
 // trainctl checkpoint export and import: to and from the folder form of the Python library transformers.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,9 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/checkpoint_verbs.h"
+#include "client/find_job.h"
+#include "client/output.h"
 #include "client/text.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "trainyard/v1/job.pb.h"
 #include "worker/checkpoint/catalog.h"
@@ -38,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& opti
   }
   if (options.step.has_value()) return Checkpoint::Open(JoinPath(path, StepFolderName(*options.step)));
   ASSIGN_OR_RETURN(FoundCheckpoint found, FindCheckpoint(path));
-  for (const std::string& damaged : found.damaged) fputs(absl::StrCat("trainctl: ", damaged, "\n").c_str(), stderr);
+  for (const std::string& damaged : found.damaged) Say(damaged);
   if (found.checkpoint != nullptr) return std::move(found.checkpoint);
   if (found.damaged.empty()) {
     return absl::NotFoundError(
@@ -61,8 +63,12 @@ absl::StatusOr<Gpt2Sizes> SizesOf(const Checkpoint& checkpoint) {
                    .dropout = model.dropout()};
 }
 
-void Print(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
-  puts(options.json ? json.dump().c_str() : text.c_str());
+void PrintResult(const ConvertOptions& options, const nlohmann::ordered_json& json, const std::string& text) {
+  if (options.json) {
+    PrintJson(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  } else {
+    Print(absl::StrCat(text, "\n"));
+  }
 }
 
 absl::Status Export(const ConvertOptions& options) {
@@ -75,7 +81,7 @@ absl::Status Export(const ConvertOptions& options) {
     absl::StrAppend(&text, "\nits vocabulary is the 256 bytes, without special tokens; tokenizer.json says the same");
   }
   const uint64_t step = checkpoint->manifest().step;
-  Print(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
+  PrintResult(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
   return absl::OkStatus();
 }
 
@@ -104,35 +110,41 @@ absl::Status Import(const ConvertOptions& options) {
   ASSIGN_OR_RETURN(Gpt2Sizes sizes, ReadGpt2Config(folder));
   ASSIGN_OR_RETURN(SavedCheckpoint saved,
                    ImportGpt2(folder, sizes, run_folder, ManifestOfImport(sizes), FileSystem::Real()));
-  Print(options,
-        {{"event", "imported"},
-         {"checkpoint", saved.path},
-         {"manifest_hash", saved.manifest_hash},
-         {"bytes", saved.size_bytes}},
-        absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes), "): ", sizes.layers,
-                     " layers, ", sizes.heads, " heads, width ", sizes.width, ", context ", sizes.context,
-                     ", vocabulary ", sizes.vocabulary, "\ngo on from it with train.model of these sizes:\n",
-                     "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
+  PrintResult(options,
+              {{"event", "imported"},
+               {"checkpoint", saved.path},
+               {"manifest_hash", saved.manifest_hash},
+               {"bytes", saved.size_bytes}},
+              absl::StrCat("imported ", folder, " as ", saved.path, " (", BytesText(saved.size_bytes),
+                           "): ", Plural(static_cast<uint64_t>(sizes.layers), "layer"), ", ",
+                           Plural(static_cast<uint64_t>(sizes.heads), "head"), ", width ", sizes.width, ", context ",
+                           sizes.context, ", vocabulary ", sizes.vocabulary,
+                           "\ngo on from it with train.model of these sizes:\n",
+                           "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
   return absl::OkStatus();
 }
 
-using Act = absl::Status (*)(const ConvertOptions& options);
+absl::Status ExportGiven(const Globals& globals, ConvertOptions options) {
+  ASSIGN_OR_RETURN(options.from, RunFolderOf(globals, options.from));
+  return Export(options);
+}
 
 CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* help,
-                  const std::shared_ptr<ConvertOptions>& options, Act act) {
+                  const std::shared_ptr<ConvertOptions>& options,
+                  const std::function<absl::Status(const ConvertOptions&)>& act) {
   CLI::App* verb = app.add_subcommand(name, help);
-  verb->add_flag("--json", options->json, "One JSON object");
+  AddJson(*verb, &options->json, "One JSON object");
   verb->callback([options, chosen, act] { *chosen = [options, act] { return ExitOf(act(*options), options->json); }; });
   return verb;
 }
 
 }  // namespace
 
-void AddCheckpointExport(CLI::App& app, Chosen* chosen) {
+void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* verb =
-      AddVerb(app, chosen, "export", "Write a checkpoint's model as a folder that transformers opens", options, Export);
-  verb->add_option("folder", options->from, "A checkpoint, or a run folder: its newest good one")->required();
+  CLI::App* verb = AddVerb(app, chosen, "export", "Write a checkpoint's model as a folder that transformers opens",
+                           options, [&globals](const ConvertOptions& given) { return ExportGiven(globals, given); });
+  verb->add_option("folder", options->from, "A checkpoint, or a run folder or job: its newest good one")->required();
   verb->add_option("out", options->to, "A new folder")->required();
   verb->add_option("--step", options->step, "Of a run folder, the checkpoint of this step")->type_name("N");
   verb->footer(

@@ -1,27 +1,26 @@
 #include "client/checkpoint_job.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/job_calls.h"
 #include "client/job_stream.h"
-#include "client/run_folder.h"
+#include "client/output.h"
 #include "client/text.h"
-#include "common/files.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
 namespace {
 
 constexpr size_t kHashShown = 12;
+constexpr size_t kPathShown = 1000;
 
 struct NowOptions {
   std::string job_id;
@@ -59,7 +58,7 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, 
         last = event;
         stream.Stop();
       },
-      [](absl::string_view text) { fprintf(stderr, "trainctl: %s\n", std::string(text).c_str()); });
+      [](absl::string_view text) { Say(text); });
   if (word == AwaitedSave::Word::kFailed) {
     return absl::AbortedError(absl::StrCat("job ", job.job_id(), ": ", Printable(last.notice().text(), 2000)));
   }
@@ -69,16 +68,17 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, 
         absl::StrCat("job ", job.job_id(), " is ", StateName(*ended), " and has not saved since"));
   }
   if (options.json) {
-    puts(EventLine(last).c_str());
+    PrintJson(EventLine(last));
   } else {
-    printf("saved step %llu: %s (%s)\n", static_cast<unsigned long long>(last.checkpoint().step()),
-           last.checkpoint().path().c_str(), BytesText(last.checkpoint().size_bytes()).c_str());
+    Print(absl::StrCat("saved step ", last.checkpoint().step(), ": ", last.checkpoint().path(), " (",
+                       BytesText(last.checkpoint().size_bytes()), ")\n"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Now(const Globals& globals, const NowOptions& options) {
+absl::Status Now(const Globals& globals, NowOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   uint64_t before = 0;
   if (options.wait) {
     ASSIGN_OR_RETURN(before, NewestEvent(*connection, options.job_id));
@@ -89,22 +89,17 @@ absl::Status Now(const Globals& globals, const NowOptions& options) {
   ASSIGN_OR_RETURN(v1::Job job, SaveJob(*connection, request));
   if (options.wait) return Await(*connection, job, before, options);
   if (options.json) {
-    puts(JobJson(job).c_str());
+    PrintJson(JobJson(job));
   } else {
-    printf("job %s saves after its next step and goes on; trainctl checkpoint ls %s shows it\n", job.job_id().c_str(),
-           job.job_id().c_str());
+    Print(absl::StrCat(JobTitle(job), " saves after its next step and goes on; trainctl checkpoint ls ", job.job_id(),
+                       " shows it\n"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-bool MayBeJob(const std::string& name) {
-  return !absl::StrContains(name, '/') && name != "." && name != ".." &&
-         !FileExists(AbsolutePath(name, WorkingDirectory()));
-}
-
-std::string JobCheckpointTable(const v1::Job& job, absl::Time now) {
+std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns) {
   if (job.checkpoints().empty()) {
     return absl::StrCat("job ", job.job_id(), " is ", StateName(job.state()),
                         " and has saved nothing yet; its folder is ", job.spec().checkpoint().dir(), "\n");
@@ -112,38 +107,42 @@ std::string JobCheckpointTable(const v1::Job& job, absl::Time now) {
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "SIZE", "AGE", "STATE", "MANIFEST", "PATH"}};
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
     rows.push_back({absl::StrCat(info->step()), absl::StrCat(info->generation()), BytesText(info->size_bytes()),
-                    Age(*info, now), StateOf(*info), info->manifest_hash().substr(0, kHashShown), info->path()});
+                    Age(*info, now), StateOf(*info), Printable(info->manifest_hash(), kHashShown),
+                    Printable(info->path(), kPathShown)});
   }
-  return Table(rows);
+  return Table(rows, columns);
 }
 
-std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now) {
+std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, int columns) {
   const char* state = info.unconfirmed() ? "granted; that its folder has got the name was not heard yet" : "saved";
   return Table({{"step", absl::StrCat(info.step())},
                 {"generation", absl::StrCat(info.generation())},
                 {"state", state},
-                {"path", info.path()},
-                {"manifest hash", info.manifest_hash()},
+                {"path", Printable(info.path(), kPathShown)},
+                {"manifest hash", Printable(info.manifest_hash(), kPathShown)},
                 {"size", BytesText(info.size_bytes())},
-                {"age", Age(info, now)}});
+                {"age", Age(info, now)}},
+               columns);
 }
 
-absl::Status ListOfJob(const Globals& globals, const std::string& job_id, bool json) {
+absl::Status ListOfJob(const Globals& globals, const std::string& name, bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, job_id));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
   if (!json) {
-    fputs(JobCheckpointTable(job, absl::Now()).c_str(), stdout);
+    Print(JobCheckpointTable(job, absl::Now(), OutputColumns()));
     return absl::OkStatus();
   }
   for (auto info = job.checkpoints().rbegin(); info != job.checkpoints().rend(); ++info) {
-    puts(CheckpointLine(*info).c_str());
+    PrintJson(CheckpointLine(*info));
   }
   return absl::OkStatus();
 }
 
-absl::Status ShowOfJob(const Globals& globals, const std::string& job_id, std::optional<uint64_t> step, bool json) {
+absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::optional<uint64_t> step, bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, job_id));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
   std::vector<std::string> steps;
   const v1::CheckpointInfo* chosen = nullptr;
   for (const v1::CheckpointInfo& info : job.checkpoints()) {
@@ -152,14 +151,14 @@ absl::Status ShowOfJob(const Globals& globals, const std::string& job_id, std::o
   }
   if (chosen == nullptr) {
     return absl::NotFoundError(absl::StrCat(
-        "job ", job_id,
+        JobTitle(job),
         step.has_value() ? absl::StrCat(" has no checkpoint of step ", *step) : std::string(" has saved nothing yet"),
         steps.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(steps, ", "))));
   }
   if (json) {
-    puts(CheckpointLine(*chosen).c_str());
+    PrintJson(CheckpointLine(*chosen));
   } else {
-    fputs(JobCheckpointView(*chosen, absl::Now()).c_str(), stdout);
+    Print(JobCheckpointView(*chosen, absl::Now(), OutputColumns()));
   }
   return absl::OkStatus();
 }
@@ -174,10 +173,10 @@ AwaitedSave::Word AwaitedSave::Take(const v1::Event& event) const {
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<NowOptions>();
   CLI::App* verb = app.add_subcommand("now", "Have a running job save at its next step, and go on");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Why, for those who ask later");
   verb->add_flag("--wait", options->wait, "Until the save is recorded, or has failed, or the job has ended");
-  verb->add_flag("--json", options->json, "Print the job, or with --wait the checkpoint, as a JSON object");
+  AddJson(*verb, &options->json, "Print the job, or with --wait the checkpoint, as a JSON object");
   AddPatience(*verb, &options->patience);
   verb->footer(
       "Returns once the wish is stored; a job that restarts meanwhile saves after that. Wishes during a save are one "

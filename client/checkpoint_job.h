@@ -12,17 +12,15 @@
 
 namespace trainyard::client {
 
-// Whether `name` may be a job's id rather than a folder: nothing of that name is here, and it is no path.
-bool MayBeJob(const std::string& name);
+// Newest first; `name`: as FindJob takes it. Possible errors: those of FindJob and GetJob.
+absl::Status ListOfJob(const Globals& globals, const std::string& name, bool json);
+// The newest, or that of a step. Possible errors: those of FindJob and GetJob; NotFound: the coordinator has no such
+// checkpoint.
+absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::optional<uint64_t> step, bool json);
 
-// Newest first. Possible errors: those of GetJob.
-absl::Status ListOfJob(const Globals& globals, const std::string& job_id, bool json);
-// The newest, or that of a step. Possible errors: those of GetJob; NotFound: the coordinator has no such checkpoint.
-absl::Status ShowOfJob(const Globals& globals, const std::string& job_id, std::optional<uint64_t> step, bool json);
-
-// The tables of the two, at `now`. Pure.
-std::string JobCheckpointTable(const v1::Job& job, absl::Time now);
-std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now);
+// The tables of the two, at `now`; `columns`: see Table. Pure.
+std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns = 0);
+std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, int columns = 0);
 
 // What of a job's events ends the wait for a save that was asked for. Pure.
 class AwaitedSave {

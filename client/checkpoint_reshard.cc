@@ -6,8 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/byte_progress.h"
 #include "client/checkpoint_verbs.h"
+#include "client/find_job.h"
+#include "client/output.h"
 #include "client/text.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/catalog.h"
 #include "worker/checkpoint/dtype_convert.h"
@@ -60,8 +63,9 @@ absl::StatusOr<SavedCheckpoint> WriteAndVerify(const Checkpoint& from, ReshardOp
                                                                     : verified.problems[0].Text(saved->path)));
 }
 
-absl::Status Reshard(const ReshardFlags& flags) {
-  const std::string folder = AbsolutePath(flags.folder, WorkingDirectory());
+absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
+  ASSIGN_OR_RETURN(const std::string given, RunFolderOf(globals, flags.folder));
+  const std::string folder = AbsolutePath(given, WorkingDirectory());
   const std::string out = AbsolutePath(flags.out, WorkingDirectory());
   if (out == folder) return absl::InvalidArgumentError("--out: name another run folder than the one that is read");
   const std::string path = JoinPath(folder, StepFolderName(flags.step));
@@ -80,23 +84,22 @@ absl::Status Reshard(const ReshardFlags& flags) {
                                          {"format", options.ranks == 0 ? "full" : "sharded"},
                                          {"manifest_hash", saved.manifest_hash},
                                          {"bytes", saved.size_bytes}};
-    puts(json.dump().c_str());
+    PrintJson(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return absl::OkStatus();
   }
-  const std::string layout = options.ranks == 0 ? "whole tensors" : absl::StrCat(options.ranks, " shards");
-  puts(absl::StrCat("wrote ", path, " again as ", saved.path, " (", layout,
-                    flags.dtype.empty() ? "" : absl::StrCat(", weights in ", flags.dtype), ", ",
-                    BytesText(saved.size_bytes), "), verified")
-           .c_str());
+  const std::string layout = options.ranks == 0 ? "whole tensors" : Plural(options.ranks, "shard");
+  Print(absl::StrCat("wrote ", path, " again as ", saved.path, " (", layout,
+                     flags.dtype.empty() ? "" : absl::StrCat(", weights in ", flags.dtype), ", ",
+                     BytesText(saved.size_bytes), "), verified\n"));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddCheckpointReshard(CLI::App& app, Chosen* chosen) {
+void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto flags = std::make_shared<ReshardFlags>();
   CLI::App* verb = app.add_subcommand("reshard", "Write a checkpoint again for another number of ranks, or whole");
-  verb->add_option("folder", flags->folder, "Run folder (checkpoint.dir)")->required();
+  verb->add_option("folder", flags->folder, "Run folder (checkpoint.dir), or a job")->required();
   verb->add_option("step", flags->step, "Which checkpoint of it")->required()->type_name("STEP");
   verb->add_option("--ranks", flags->ranks, "Shards, each with a flat share of every tensor")
       ->type_name("N")
@@ -106,8 +109,10 @@ void AddCheckpointReshard(CLI::App& app, Chosen* chosen) {
   verb->add_option("--dtype", flags->dtype, "Type of the weights, rounded to the nearest; the optimizer keeps its own")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp64"}));
   verb->add_option("--out", flags->out, "Another run folder; made if it is not there")->required();
-  verb->add_flag("--json", flags->json, "One JSON object");
-  verb->callback([flags, chosen] { *chosen = [flags] { return ExitOf(Reshard(*flags), flags->json); }; });
+  AddJson(*verb, &flags->json, "One JSON object");
+  verb->callback([&globals, flags, chosen] {
+    *chosen = [&globals, flags] { return ExitOf(Reshard(globals, *flags), flags->json); };
+  });
   verb->footer(
       "Every byte is verified when it is read, and once more when it is written; a piece is in memory at a time. A "
       "run\n"

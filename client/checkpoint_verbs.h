@@ -5,8 +5,8 @@
 
 namespace trainyard::client {
 
-void AddCheckpointExport(CLI::App& app, Chosen* chosen);   // checkpoint_convert.cc
-void AddCheckpointImport(CLI::App& app, Chosen* chosen);   // checkpoint_convert.cc
-void AddCheckpointReshard(CLI::App& app, Chosen* chosen);  // checkpoint_reshard.cc
+void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen);   // checkpoint_convert.cc
+void AddCheckpointImport(CLI::App& app, Chosen* chosen);                           // checkpoint_convert.cc
+void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen);  // checkpoint_reshard.cc
 
 }  // namespace trainyard::client

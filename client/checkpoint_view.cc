@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/text.h"
+#include "common/plural.h"
 #include "trainyard/v1/job.pb.h"
 #include "worker/checkpoint/safetensors.h"
 
@@ -41,7 +42,7 @@ std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 Json EntryJson(const LookedAt& one) {
   Json json = {
       {"event", "checkpoint"},         {"kind", KindName(one.entry.kind)},
-      {"name", one.entry.name},        {"path", one.entry.path},
+      {"name", one.entry.name},        {"path", Printable(one.entry.path, kTextBytes)},
       {"bytes", one.entry.size_bytes}, {"modified_s", absl::ToDoubleSeconds(one.entry.modified - absl::UnixEpoch())}};
   if (one.entry.step.has_value()) json["step"] = *one.entry.step;
   if (one.entry.kind == RunEntry::Kind::kOrphan) return json;
@@ -89,11 +90,11 @@ std::string ModelText(const std::string& spec_bytes) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(spec_bytes) || !spec.train().has_model()) return "";
   const v1::Model& model = spec.train().model();
-  return absl::StrCat("gpt2, ", model.layers(), " layers, ", model.heads(), " heads, width ", model.width(),
-                      ", context ", model.context());
+  return absl::StrCat("gpt2, ", Plural(model.layers(), "layer"), ", ", Plural(model.heads(), "head"), ", width ",
+                      model.width(), ", context ", model.context());
 }
 
-std::string TensorLines(const Manifest& manifest) {
+std::string TensorLines(const Manifest& manifest, int columns) {
   std::vector<std::vector<std::string>> rows = {{"ROLE", "TENSOR", "DTYPE", "SHAPE", "PIECES"}};
   for (const ManifestTensor& tensor : manifest.tensors) {
     std::vector<std::string> files;
@@ -105,14 +106,14 @@ std::string TensorLines(const Manifest& manifest) {
       files.push_back(absl::StrCat("and ", tensor.pieces.size() - kPiecesShown, " more (--json tells all)"));
     }
     rows.push_back({tensor.role, Printable(tensor.name, kTextBytes), tensor.dtype, ShapeText(tensor.shape),
-                    absl::StrJoin(files, "; ")});
+                    Printable(absl::StrJoin(files, "; "), kTextBytes)});
   }
-  return Table(rows);
+  return Table(rows, columns);
 }
 
 }  // namespace
 
-std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now) {
+std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now, int columns) {
   std::vector<std::vector<std::string>> rows = {{"STEP", "GENERATION", "STRATEGY", "RANKS", "BYTES", "AGE", "STATE"}};
   std::string below;
   for (const LookedAt& one : all) {
@@ -133,7 +134,7 @@ std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string&
                     known ? Printable(manifest.strategy, 40) : "-", known ? absl::StrCat(manifest.world_size) : "-",
                     BytesText(one.entry.size_bytes), DurationText(now - one.entry.modified), state});
   }
-  std::string text = rows.size() > 1 ? Table(rows) : "no checkpoint\n";
+  std::string text = rows.size() > 1 ? Table(rows, columns) : "no checkpoint\n";
   if (!holder.empty()) absl::StrAppend(&text, "in use by ", holder, "\n");
   return text + below;
 }
@@ -166,33 +167,37 @@ std::string VerdictText(const LookedAt& one) {
   return text;
 }
 
-std::string ManifestView(const LookedAt& one, bool with_tensors) {
+std::string ManifestView(const LookedAt& one, bool with_tensors, int columns) {
   if (!one.found.manifest.has_value()) return VerdictText(one);
   const Manifest& m = *one.found.manifest;
   std::vector<std::vector<std::string>> rows = {
-      {"path", one.entry.path},
+      {"path", Printable(one.entry.path, kTextBytes)},
       {"state", StateOf(one)},
       {"step", absl::StrCat(m.step)},
       {"job",
        absl::StrCat(Printable(m.job_name, kTextBytes), " (", Printable(m.job_id, 40), "), generation ", m.generation)},
       {"model", ModelText(m.spec)},
-      {"layout", absl::StrCat(Printable(m.strategy, 40), ", ", m.world_size, " ranks")},
-      {"optimizer", absl::StrCat(m.optimizer_updates, " updates",
+      {"layout", absl::StrCat(Printable(m.strategy, 40), ", ", Plural(m.world_size, "rank"))},
+      {"optimizer", absl::StrCat(Plural(m.optimizer_updates, "update"),
                                  m.loss_scale.scale > 0 ? absl::StrCat(", loss scale ", m.loss_scale.scale) : "")},
-      {"data", absl::StrCat(m.data.consumed_samples, " samples, epoch ", m.data.epoch, ", of ", m.data.num_files,
-                            " files, ", BytesText(m.data.num_bytes))},
+      {"data", absl::StrCat(Plural(m.data.consumed_samples, "sample"), ", epoch ", m.data.epoch, ", of ",
+                            Plural(m.data.num_files, "file"), ", ", BytesText(m.data.num_bytes))},
       {"seed", absl::StrCat(m.seed)},
       {"manifest", one.found.manifest_hash}};
   for (const auto& [role, count] : RolesOf(m)) {
-    rows.push_back({role, absl::StrCat(count.first, " tensors, ", count.second, " elements")});
+    rows.push_back({role, absl::StrCat(Plural(count.first, "tensor"), ", ", Plural(count.second, "element"))});
   }
   for (const ManifestFile& file : m.files) {
     rows.push_back(
         {"file", absl::StrCat(Printable(file.name, kTextBytes), ", ", BytesText(file.bytes), ", hash ", file.hash)});
   }
-  std::string text = Table(rows);
+  std::string text = Table(rows, columns);
   if (!one.found.problems.empty()) text += VerdictText(one);
-  return with_tensors ? text + "\n" + TensorLines(m) : text;
+  return with_tensors ? text + "\n" + TensorLines(m, columns) : text;
+}
+
+std::string RemovedJson(const std::vector<std::string>& names, uint64_t bytes) {
+  return Dump({{"event", "removed"}, {"names", names}, {"bytes", bytes}});
 }
 
 std::string ManifestJson(const LookedAt& one, bool with_tensors) {

@@ -18,8 +18,10 @@ struct LookedAt {
   VerifiedCheckpoint found = {};
 };
 
-// The table of `ls`, and below it what is no checkpoint. `holder`: who trains into the folder, or empty.
-std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now);
+// The table of `ls`, and below it what is no checkpoint. `holder`: who trains into the folder, or empty. `columns`: see
+// Table.
+std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now,
+                            int columns = 0);
 // One JSON object; problems included.
 std::string CheckpointLine(const LookedAt& one);
 
@@ -29,7 +31,10 @@ bool IsGood(const LookedAt& one);
 std::string VerdictText(const LookedAt& one);
 
 // Everything that `show` tells. `with_tensors`: each tensor and its pieces too.
-std::string ManifestView(const LookedAt& one, bool with_tensors);
+std::string ManifestView(const LookedAt& one, bool with_tensors, int columns = 0);
 std::string ManifestJson(const LookedAt& one, bool with_tensors);
+
+// {"event":"removed","names":[...],"bytes":N}
+std::string RemovedJson(const std::vector<std::string>& names, uint64_t bytes);
 
 }  // namespace trainyard::client

@@ -1,11 +1,11 @@
 #include "client/commands.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/output.h"
 
 namespace trainyard::client {
 
@@ -22,8 +22,23 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
 
 int ExitOf(const absl::Status& status, bool json) {
   if (status.ok()) return kExitDone;
-  if (json) puts(ErrorLine(status.message(), ExitCodeOf(status)).c_str());
+  if (json) PrintJson(ErrorLine(status.message(), ExitCodeOf(status)));
   return Fail(status);
+}
+
+void AddJson(CLI::App& verb, bool* json, const std::string& help) {
+  verb.add_flag("--json", *json, help);
+  // Hidden: one way is enough to be shown.
+  verb.add_option_function<std::string>(
+          "-o,--output",
+          [json](const std::string& form) {
+            if (form != "json" && form != "text") {
+              throw CLI::ValidationError(
+                  "-o", absl::StrCat("there is no output '", form, "': expected json (the same as --json) or text"));
+            }
+            *json = form == "json";
+          })
+      ->group("");
 }
 
 absl::Duration PatienceOptions::connect_wait() const {
@@ -61,6 +76,11 @@ void AddAllowDataChange(CLI::App& verb, JobOptions* options) {
   verb.add_flag_callback(
       "--allow-data-change", [options] { options->overrides.push_back("checkpoint.allow_data_change=true"); },
       "With --resume: go on although train.data.text is not the data that the checkpoint was made with");
+}
+
+void AddAllowFreshStart(CLI::App& verb, bool* allow) {
+  verb.add_flag("--allow-fresh-start", *allow, "With --resume: train from step 1 where there is nothing to resume")
+      ->needs(verb.get_option("--resume"));
 }
 
 }  // namespace trainyard::client

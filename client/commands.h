@@ -51,6 +51,14 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCheckpoint(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddParity(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddHelp(CLI::App& app, const Globals& globals, Chosen* chosen);
+void AddCompletion(CLI::App& app, const Globals& globals, Chosen* chosen);  // help.cc
+
+// --json, and -o json as other programs have it.
+void AddJson(CLI::App& verb, bool* json, const std::string& help);
+
+// The job that a verb is about: FindJob takes what was given.
+inline constexpr char kJobHelp[] = "Id of the job, its beginning, or its name";
 
 // The exit code of a verb that ended with `status`, after telling why it failed: a sentence on standard error, and with
 // `json` an object on standard output as well.
@@ -73,5 +81,6 @@ struct JobOptions {
 };
 void AddJobOptions(CLI::App& verb, JobOptions* options);
 void AddAllowDataChange(CLI::App& verb, JobOptions* options);
+void AddAllowFreshStart(CLI::App& verb, bool* allow);
 
 }  // namespace trainyard::client

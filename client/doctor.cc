@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -19,6 +18,7 @@
 #include "client/interrupts.h"
 #include "client/job_calls.h"
 #include "client/job_stream.h"
+#include "client/output.h"
 #include "common/files.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
@@ -54,7 +54,7 @@ class Doctor {
     if (!options_.no_probes) {
       RETURN_IF_ERROR(Probe());
     }
-    Tell(options_.json ? absl::StrCat(DoctorJson(report_), "\n") : VerdictsText(report_), /*always=*/true);
+    Tell(options_.json ? DoctorJson(report_) : VerdictsText(report_), /*always=*/true);
     return absl::OkStatus();
   }
 
@@ -64,8 +64,12 @@ class Doctor {
   // As it goes; with --json only what is there for `always`.
   void Tell(const std::string& text, bool always = false) const {
     if (options_.json && !always) return;
-    fputs(text.c_str(), stdout);
-    fflush(stdout);
+    if (options_.json) {
+      PrintJson(text);
+    } else {
+      Print(text);
+    }
+    FlushOutput();
   }
 
   absl::Status Probe() {
@@ -94,7 +98,7 @@ class Doctor {
       if (it == names.end()) {
         std::string nearest = NearestWord(name, names);
         return absl::NotFoundError(absl::StrCat("--hosts: no host is called '", name, "'",
-                                                nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+                                                nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
                                                 " There are: ", absl::StrJoin(names, ", ")));
       }
       *chosen.add_hosts() = all.hosts(static_cast<int>(it - names.begin()));
@@ -193,8 +197,7 @@ class Doctor {
   void Cancel(const std::string& job_id, const std::string& why) {
     auto cancelled = CancelJob(connection_, job_id, why);
     if (!cancelled.ok()) {
-      fprintf(stderr, "trainctl: could not cancel the probe %s: %s\n", job_id.c_str(),
-              std::string(cancelled.status().message()).c_str());
+      Say(absl::StrCat("could not cancel the probe ", job_id, ": ", cancelled.status().message()));
     }
   }
 
@@ -233,7 +236,7 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->add_option("--time-limit", options->time_limit_s, "Seconds that a round of probes may take")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 3600.0));
-  verb->add_flag("--json", options->json, "One JSON object");
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "Checks attachment, clocks, versions, disks, labels and addresses, then probes hosts in pairs: a matrix product "
       "and\n"

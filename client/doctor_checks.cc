@@ -59,6 +59,11 @@ class HostChecker {
     if (!host.reachable()) {
       Problem(absl::StrCat("does not answer: silent for ", DurationText(absl::Seconds(host.last_heard_s()))));
     }
+    if (!host.trouble().empty()) Problem(Printable(host.trouble(), 500));
+    if (!host.unknown_jobs().empty()) {
+      Problem(absl::StrCat("runs jobs that the coordinator does not know: ", absl::StrJoin(host.unknown_jobs(), ", "),
+                           "; trainctl cancel ends one"));
+    }
     if (host.cordoned()) Note(absl::StrCat("is cordoned: ", Printable(host.cordon_reason(), 300)));
     if (host.draining()) Note("its daemon is leaving");
     Versions();
@@ -185,6 +190,7 @@ std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const st
 std::string NotProbed(const v1::HostStatus& host) {
   if (!host.attached()) return "not attached";
   if (!host.reachable()) return "does not answer";
+  if (!host.trouble().empty()) return host.trouble();
   if (host.cordoned()) return "cordoned";
   if (host.draining()) return "its daemon is leaving";
   if (host.slots_free() > 0) return "";

@@ -1,6 +1,5 @@
 // trainctl events: what the coordinator decided and learned, of one job or of the whole cluster.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -10,7 +9,9 @@
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -30,19 +31,16 @@ struct EventsOptions {
 };
 
 void Show(const v1::Event& event, const EventsOptions& options) {
-  const std::string text =
-      options.json
-          ? EventLine(event)
-          : EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()});
-  puts(text.c_str());
+  if (options.json) return PrintJson(EventLine(event));
+  Print(absl::StrCat(
+      EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()}), "\n"));
 }
 
 // Before what is left, so that nobody takes that for all there was.
 void ShowDropped(uint64_t dropped, const EventsOptions& options) {
   if (dropped == 0) return;
-  const std::string text =
-      options.json ? absl::StrCat("{\"event\":\"dropped\",\"count\":", dropped, "}") : DroppedText(dropped);
-  puts(text.c_str());
+  if (options.json) return PrintJson(absl::StrCat("{\"event\":\"dropped\",\"count\":", dropped, "}"));
+  Print(absl::StrCat(DroppedText(dropped), "\n"));
 }
 
 // Shows what is new. Returns whether the job, where one was named, has ended.
@@ -53,12 +51,15 @@ bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options,
     request->set_after_sequence(std::max(request->after_sequence(), event.sequence()));
     if (!options.job_id.empty() && event.has_state() && IsFinal(event.state().state())) ended = true;
   }
-  fflush(stdout);
+  FlushOutput();
   return ended;
 }
 
-absl::Status Events(const Globals& globals, const EventsOptions& options) {
+absl::Status Events(const Globals& globals, EventsOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  if (!options.job_id.empty()) {
+    ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
+  }
   v1::ListEventsRequest request;
   request.set_job_id(options.job_id);
   request.set_limit(options.limit);
@@ -67,17 +68,17 @@ absl::Status Events(const Globals& globals, const EventsOptions& options) {
   bool ended = ShowAll(first, options, &request);
   request.set_limit(kEventsMax);
   Retry retry(options.patience.retry);
-  while (options.follow && !ended) {
+  while (options.follow && !ended && !OutputFailed()) {
     absl::SleepFor(kPoll);
     auto more = ListEvents(*connection, request);
     if (more.ok()) {
-      if (retry.away()) fprintf(stderr, "trainctl: the coordinator answers again\n");
+      if (retry.away()) Say("the coordinator answers again");
       retry.Answered();
       ended = ShowAll(*more, options, &request);
       continue;
     }
     if (!IsAway(more.status())) return more.status();
-    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(more.status().message()).c_str());
+    if (!retry.away()) Say(absl::StrCat(more.status().message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return more.status();
     absl::SleepFor(*wait);
@@ -90,12 +91,12 @@ absl::Status Events(const Globals& globals, const EventsOptions& options) {
 void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<EventsOptions>();
   CLI::App* verb = app.add_subcommand("events", "List what was decided and what happened, of the cluster or of a job");
-  verb->add_option("--job", options->job_id, "Only of this job")->type_name("ID");
+  verb->add_option("--job", options->job_id, "Only of this job")->type_name("JOB");
   verb->add_flag("-f,--follow", options->follow, "Go on with what happens; with --job until the job ends");
   verb->add_option("--limit", options->limit, "Only the newest so many")
       ->capture_default_str()
       ->check(CLI::Range(1u, kEventsMax));
-  verb->add_flag("--json", options->json, "One JSON object a line");
+  AddJson(*verb, &options->json, "One JSON object a line");
   AddPatience(*verb, &options->patience);
   verb->footer(
       "Steps and evaluations are not among them: trainctl watch shows those. Where older ones are no longer kept, "

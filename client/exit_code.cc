@@ -1,10 +1,10 @@
 #include "client/exit_code.h"
 
-#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/output.h"
 
 namespace trainyard::client {
 
@@ -17,6 +17,7 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:  // another token must be given
       return kExitBadInput;
     case absl::StatusCode::kUnavailable:
@@ -35,8 +36,7 @@ int ExitCodeOf(v1::JobState state) {
 }
 
 int Fail(const absl::Status& status) {
-  std::string text = absl::StrCat("trainctl: ", status.message(), "\n");
-  fputs(text.c_str(), stderr);
+  Say(status.message());
   return ExitCodeOf(status);
 }
 

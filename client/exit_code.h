@@ -15,7 +15,8 @@ enum ExitCode {
 };
 
 // Bad input is what the caller can mend by calling differently (InvalidArgument, NotFound, AlreadyExists,
-// FailedPrecondition, OutOfRange); Unavailable and DeadlineExceeded are unreachable; all else is a failure.
+// FailedPrecondition, OutOfRange, PermissionDenied); Unavailable and DeadlineExceeded are unreachable; all else is a
+// failure.
 int ExitCodeOf(const absl::Status& status);
 
 // Of a job's final state.

@@ -1,12 +1,13 @@
 // trainctl goodput: where the time of a job's ranks went.
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/goodput_view.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -19,9 +20,10 @@ struct GoodputOptions {
 
 absl::Status Goodput(const Globals& globals, const GoodputOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options.job_id));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
   if (!options.json) {
-    fputs(GoodputText(job).c_str(), stdout);
+    Print(GoodputText(job, OutputColumns()));
     return absl::OkStatus();
   }
   nlohmann::ordered_json json = {{"id", job.job_id()},
@@ -29,7 +31,7 @@ absl::Status Goodput(const Globals& globals, const GoodputOptions& options) {
                                  {"state", StateName(job.state())},
                                  {"ranks", job.spec().resources().ranks()}};
   json.update(nlohmann::ordered_json::parse(GoodputJson(job.goodput())));
-  puts(json.dump().c_str());
+  PrintJson(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   return absl::OkStatus();
 }
 
@@ -38,8 +40,8 @@ absl::Status Goodput(const Globals& globals, const GoodputOptions& options) {
 void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<GoodputOptions>();
   CLI::App* verb = app.add_subcommand("goodput", "Show where the time of a job's ranks went");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
-  verb->add_flag("--json", options->json, "One JSON object");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "Every second of every rank is in exactly one part, from the submission to the job's end.\n\n"
       "Examples:\n  trainctl goodput k3x7q2ab\n  trainctl goodput k3x7q2ab --json | jq .shares.lost");

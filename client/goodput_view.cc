@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/exit_code.h"
+#include "client/job_calls.h"
 #include "client/text.h"
 
 namespace trainyard::client {
@@ -37,10 +38,10 @@ std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput) {
 
 double GoodputShare(const v1::Goodput& goodput) { return ShareOf(goodput.train_s(), goodput); }
 
-std::string GoodputText(const v1::Job& job) {
+std::string GoodputText(const v1::Job& job, int columns) {
   const v1::Goodput& goodput = job.goodput();
-  std::string text = absl::StrFormat("job %s (%s): %s, goodput %.1f %%\n", job.job_id(), job.spec().name(),
-                                     StateName(job.state()), 100 * GoodputShare(goodput));
+  std::string text =
+      absl::StrFormat("%s: %s, goodput %.1f %%\n", JobTitle(job), StateName(job.state()), 100 * GoodputShare(goodput));
   std::vector<std::vector<std::string>> rows = {{"  PART", "RANK-SECONDS", "SHARE", "IN WHICH THE RANKS"}};
   double sum = 0;
   for (const GoodputPart& part : GoodputParts(goodput)) {
@@ -51,7 +52,7 @@ std::string GoodputText(const v1::Job& job) {
   rows.push_back(Row("sum", sum, goodput,
                      absl::StrFormat("of %.3f s: %d %s for %s", goodput.total_s(), ranks, ranks == 1 ? "rank" : "ranks",
                                      DurationText(absl::Seconds(goodput.total_s() / std::max(ranks, 1u))))));
-  return absl::StrCat(text, Table(rows));
+  return absl::StrCat(text, Table(rows, columns));
 }
 
 std::string GoodputJson(const v1::Goodput& goodput) {

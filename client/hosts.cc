@@ -1,5 +1,4 @@
 // trainctl cluster, cordon, uncordon, drain, forget: the hosts, and what an operator does with one.
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +7,7 @@
 #include "client/exit_code.h"
 #include "client/hosts_view.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -25,10 +25,10 @@ absl::Status Cluster(const Globals& globals, bool json) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   ASSIGN_OR_RETURN(v1::ListHostsResponse hosts, ListHosts(*connection));
   if (!json) {
-    fputs(HostTable(hosts).c_str(), stdout);
+    Print(HostTable(hosts, OutputColumns()));
     return absl::OkStatus();
   }
-  for (const v1::HostStatus& host : hosts.hosts()) puts(HostJson(host).c_str());
+  for (const v1::HostStatus& host : hosts.hosts()) PrintJson(HostJson(host));
   return absl::OkStatus();
 }
 
@@ -61,9 +61,9 @@ absl::Status Set(const Globals& globals, const HostOptions& options, v1::SetHost
   request.set_now(options.now);
   ASSIGN_OR_RETURN(v1::HostStatus host, SetHost(*connection, request));
   if (options.json) {
-    puts(HostJson(host).c_str());
+    PrintJson(HostJson(host));
   } else {
-    printf("host %s %s\n", host.name().c_str(), Told(host, action).c_str());
+    Print(absl::StrCat("host ", host.name(), " ", Told(host, action), "\n"));
   }
   return absl::OkStatus();
 }
@@ -74,7 +74,7 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("host", options->name, "Name of the host, as trainctl cluster shows it")->required();
   verb->add_option("--reason", options->reason, "Why, for those who ask later");
-  verb->add_flag("--json", options->json, "Print the host as a JSON object");
+  AddJson(*verb, &options->json, "Print the host as a JSON object");
   verb->callback([&globals, options, chosen, action] {
     *chosen = [&globals, options, action] {
       const auto asked = options->lost ? v1::SetHostRequest::ACTION_LOST : action;
@@ -89,7 +89,8 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
 void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto json = std::make_shared<bool>(false);
   CLI::App* verb = app.add_subcommand("cluster", "List hosts: state, slots, jobs, labels, versions, clock skew");
-  verb->add_flag("--json", *json, "One JSON object a line and host");
+  verb->alias("hosts")->alias("nodes");
+  AddJson(*verb, json.get(), "One JSON object a line and host");
   verb->footer(
       "SLOTS is used/all. SKEW is the host's clock less the coordinator's.\n\n"
       "Examples:\n  trainctl cluster\n  trainctl cluster --json | jq -r 'select(.reachable | not) | .name'");

@@ -26,7 +26,7 @@ std::vector<std::string> Row(const v1::HostStatus& host) {
   return {Printable(host.name(), 253),
           HostState(host),
           absl::StrCat(host.slots() - std::min(host.slots(), host.slots_free()), "/", host.slots()),
-          host.jobs().empty() ? "-" : absl::StrJoin(host.jobs(), ","),
+          host.jobs().empty() ? "-" : Printable(absl::StrJoin(host.jobs(), ","), 500),
           host.labels().empty() ? "-" : Printable(LabelsText(host), 200),
           host.version().empty() ? "-" : Printable(host.version(), 40),
           known ? absl::StrFormat("%+.3f s", host.clock_offset_s()) : "-",
@@ -40,12 +40,13 @@ std::string HostState(const v1::HostStatus& host) {
   std::string state = !host.attached()    ? absl::StrCat("away ", silent)
                       : !host.reachable() ? absl::StrCat("unreachable ", silent)
                                           : "up";
+  if (!host.trouble().empty()) state += ", in trouble";
   if (host.cordoned()) state += ", cordoned";
   if (host.draining()) state += ", leaving";
   return state;
 }
 
-std::string HostTable(const v1::ListHostsResponse& hosts) {
+std::string HostTable(const v1::ListHostsResponse& hosts, int columns) {
   if (hosts.hosts().empty()) {
     return "no host has ever attached: start trainyard-worker --coordinator HOST:PORT on each machine\n";
   }
@@ -54,16 +55,28 @@ std::string HostTable(const v1::ListHostsResponse& hosts) {
   std::string reasons;
   for (const v1::HostStatus& host : hosts.hosts()) {
     rows.push_back(Row(host));
+    const std::string name = Printable(host.name(), 253);
+    if (!host.trouble().empty()) {
+      absl::StrAppend(&reasons, name, " can be given nothing: ", Printable(host.trouble(), 500), "\n");
+    }
+    if (!host.unknown_jobs().empty()) {
+      absl::StrAppend(
+          &reasons, name, " runs ", host.unknown_jobs_size() == 1 ? "a job" : "jobs",
+          " that this coordinator does not know: ", Printable(absl::StrJoin(host.unknown_jobs(), ", "), 500),
+          "; trainctl cancel ends ", host.unknown_jobs_size() == 1 ? "it" : "one", "\n");
+    }
     if (!host.cordoned() || host.cordon_reason().empty()) continue;
-    absl::StrAppend(&reasons, host.name(), " is cordoned: ", Printable(host.cordon_reason(), 500), "\n");
+    absl::StrAppend(&reasons, name, " is cordoned: ", Printable(host.cordon_reason(), 500), "\n");
   }
-  return absl::StrCat(Table(rows), reasons);
+  return absl::StrCat(Table(rows, columns), reasons);
 }
 
 std::string HostJson(const v1::HostStatus& host) {
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array(), labels = nlohmann::ordered_json::object();
   for (const std::string& job : host.jobs()) jobs.push_back(job);
   for (const auto& [key, value] : LabelsOf(host)) labels[key] = value;
+  nlohmann::ordered_json unknown_jobs = nlohmann::ordered_json::array();
+  for (const std::string& job : host.unknown_jobs()) unknown_jobs.push_back(job);
   nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
   for (const v1::Gpu& gpu : host.gpu_devices()) {
     gpus.push_back(
@@ -77,6 +90,8 @@ std::string HostJson(const v1::HostStatus& host) {
                                  {"cordoned", host.cordoned()},
                                  {"cordon_reason", host.cordon_reason()},
                                  {"draining", host.draining()},
+                                 {"trouble", host.trouble()},
+                                 {"unknown_jobs", unknown_jobs},
                                  {"last_heard_s", host.last_heard_s()},
                                  {"peer", host.peer()},
                                  {"data_address", host.data_address()},

@@ -41,6 +41,10 @@ absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::S
   return Call<v1::SubmitRequest, v1::SubmitResponse>(connection, request, &v1::JobService::StubInterface::Submit);
 }
 
+absl::StatusOr<v1::FindJobsResponse> FindJobs(Connection& connection, const v1::FindJobsRequest& request) {
+  return Call<v1::FindJobsRequest, v1::FindJobsResponse>(connection, request, &v1::JobService::StubInterface::FindJobs);
+}
+
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id) {
   v1::GetRequest request;
   request.set_job_id(job_id);
@@ -111,6 +115,11 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
     if (page->next_page_token().empty() || page->jobs().empty()) break;
   }
   return jobs;
+}
+
+std::string JobTitle(const v1::Job& job) {
+  constexpr size_t kNameBytes = 200;
+  return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
 const v1::CheckpointInfo* NewestNamed(const v1::Job& job) {

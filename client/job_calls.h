@@ -14,6 +14,7 @@ namespace trainyard::client {
 
 // With a job_id in the request a retry submits nothing twice. Possible errors: as the RPC's.
 absl::StatusOr<v1::SubmitResponse> SubmitJob(Connection& connection, const v1::SubmitRequest& request);
+absl::StatusOr<v1::FindJobsResponse> FindJobs(Connection& connection, const v1::FindJobsRequest& request);
 absl::StatusOr<v1::Job> GetJob(Connection& connection, const std::string& job_id);
 // `save`: at a step, with a save before, and not at all where that fails.
 absl::StatusOr<v1::Job> CancelJob(Connection& connection, const std::string& job_id, const std::string& reason,
@@ -32,6 +33,9 @@ absl::StatusOr<v1::ListEventsResponse> ListEvents(Connection& connection, v1::Li
 absl::StatusOr<v1::ServerInfo> GetServerInfo(Connection& connection);
 // The last lines of one rank's output, both streams in order.
 std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank, uint32_t lines);
+
+// "job k3x7q2ab (stdlib-gpt)". Pure.
+std::string JobTitle(const v1::Job& job);
 
 // The job's newest checkpoint that is known to have its name; null: there is none. Pure.
 const v1::CheckpointInfo* NewestNamed(const v1::Job& job);

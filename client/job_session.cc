@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "client/summary.h"
 
 namespace trainyard::client {
@@ -48,13 +49,26 @@ void JobSession::Aside(absl::string_view text) {
   progress_->Aside(text);
 }
 
+void JobSession::CheckOutput() {
+  if (!OutputFailed() || output_failed_) return;
+  output_failed_ = true;
+  const std::string why =
+      absl::StrCat(OutputStatus().message(), "; job ", job_.job_id(), " continues. ", options_.seen_by);
+  if (options_.ends_with_output) return Abort(why);
+  Say(why);
+}
+
 absl::StatusOr<v1::Job> JobSession::Follow() {
+  CheckOutput();
   v1::StateChange last;
   auto state = stream_.Follow(
       [this, &last](const v1::Event& event) {
         if (event.has_state()) last = event.state();
-        absl::MutexLock lock(&mu_);
-        progress_->Event(event);
+        {
+          absl::MutexLock lock(&mu_);
+          progress_->Event(event);
+        }
+        CheckOutput();
       },
       [this](absl::string_view text) { Aside(text); });
   if (!state.ok()) {

@@ -21,7 +21,11 @@ struct JobSessionOptions {
   bool json = false;
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
-  RetryOptions retry;        // while the coordinator is away
+  // What Follow does once standard output cannot be written: ends, or follows the job in silence.
+  bool ends_with_output = true;
+  // A sentence for then: how to see the job.
+  std::string seen_by;
+  RetryOptions retry;  // while the coordinator is away
 };
 
 // Follow on one thread; Cancel, Abort and Notice from any.
@@ -34,7 +38,7 @@ class JobSession {
   // Tells what the job is. `warnings` are those the user has not seen.
   void Start(const std::vector<std::string>& warnings);
   // Blocks until the job's end and fetches how it stands then. Possible errors: as JobStream::Follow; Aborted: by
-  // Abort.
+  // Abort, or standard output cannot be written.
   absl::StatusOr<v1::Job> Follow();
   // Tells the end. Returns the exit code.
   int Finish(const v1::Job& job);
@@ -49,6 +53,9 @@ class JobSession {
   void Notice(absl::string_view level, absl::string_view text);
 
  private:
+  // After something was shown; says once that it could not be.
+  void CheckOutput();
+
   Connection& connection_;
   const v1::Job job_;
   const JobSessionOptions options_;
@@ -58,6 +65,7 @@ class JobSession {
   absl::Mutex mu_;
   std::unique_ptr<Progress> progress_ ABSL_GUARDED_BY(mu_);
   std::string abort_reason_ ABSL_GUARDED_BY(mu_);
+  bool output_failed_ = false;  // and it was said; of the thread that follows
   std::thread canceller_ ABSL_GUARDED_BY(mu_);
 };
 

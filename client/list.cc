@@ -1,5 +1,5 @@
 // trainctl list: the jobs of a coordinator, newest first.
-#include <cstdio>
+#include <limits>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +10,7 @@
 #include "client/event_json.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "client/text.h"
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
@@ -17,11 +18,9 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kJobsDefault = 100;
-
 struct ListOptions {
   std::vector<std::string> states;
-  size_t limit = kJobsDefault;
+  size_t limit = 0;  // 0: all
   bool json = false;
 };
 
@@ -37,7 +36,7 @@ absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::str
         state == v1::JOB_STATE_UNSPECIFIED) {
       std::string nearest = NearestWord(word, names);
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", word, "' is no state of a job", nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),
+          "'", word, "' is no state of a job", nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
           " There are: ", absl::StrJoin(names, ", ")));
     }
     states.push_back(state);
@@ -53,19 +52,25 @@ std::string Progress(const v1::Job& job) {
 absl::Status List(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, options.limit));
+  // One more than is asked for tells whether there are more.
+  const size_t most = options.limit == 0 ? std::numeric_limits<size_t>::max() : options.limit + 1;
+  ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, most));
+  if (options.limit > 0 && jobs.size() > options.limit) {
+    jobs.resize(options.limit);
+    Say(absl::StrCat("these are the newest ", options.limit, "; there are more (--limit 0 lists all)"));
+  }
   if (options.json) {
-    for (const v1::Job& job : jobs) puts(JobJson(job).c_str());
+    for (const v1::Job& job : jobs) PrintJson(JobJson(job));
     return absl::OkStatus();
   }
   std::vector<std::vector<std::string>> rows = {{"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"}};
   for (const v1::Job& job : jobs) {
     absl::Duration age = absl::Now() - absl::FromUnixMillis(job.submitted_unix_ms());
-    rows.push_back({job.job_id(), job.spec().name(), StateName(job.state()),
+    rows.push_back({job.job_id(), Printable(job.spec().name(), 100), StateName(job.state()),
                     absl::StrCat(job.spec().resources().ranks()), Progress(job), absl::StrCat(job.restarts()),
                     DurationText(age), Printable(job.reason(), 100)});
   }
-  fputs(Table(rows).c_str(), stdout);
+  Print(Table(rows, OutputColumns()));
   return absl::OkStatus();
 }
 
@@ -74,9 +79,12 @@ absl::Status List(const Globals& globals, const ListOptions& options) {
 void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ListOptions>();
   CLI::App* verb = app.add_subcommand("list", "List jobs, newest first");
+  verb->alias("ls")->alias("ps")->alias("jobs");
   verb->add_option("--state", options->states, "Only jobs in this state (repeat for several)")->allow_extra_args(false);
-  verb->add_option("--limit", options->limit, "Most jobs to list")->capture_default_str()->check(CLI::Range(1, 100000));
-  verb->add_flag("--json", options->json, "One JSON object a line and job");
+  verb->add_option("--limit", options->limit, "Only the newest so many; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
+  AddJson(*verb, &options->json, "One JSON object a line and job");
   verb->footer("Examples:\n  trainctl list\n  trainctl list --state running --state queued --json");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {

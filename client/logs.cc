@@ -1,7 +1,6 @@
 // trainctl logs: the output of a job's trainers.
 #include <grpcpp/grpcpp.h>
 
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,7 +9,10 @@
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/log_cursor.h"
+#include "client/output.h"
+#include "client/text.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -23,6 +25,7 @@ struct LogsOptions {
   uint32_t tail = 0;
   bool follow = false;
   bool json = false;
+  bool on_terminal = false;
   PatienceOptions patience;
 };
 
@@ -39,9 +42,13 @@ std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
 }
 
 void Show(const v1::LogLine& line, const LogsOptions& options) {
-  std::string text = absl::StrCat(LineText(line, options), "\n");
-  fwrite(text.data(), 1, text.size(), stdout);
-  fflush(stdout);
+  if (options.json) {
+    PrintJson(LineText(line, options));
+  } else {
+    PrintRaw(absl::StrCat(options.on_terminal ? LogLineForTerminals(LineText(line, options)) : LineText(line, options),
+                          "\n"));
+  }
+  FlushOutput();
 }
 
 using OnLine = std::function<void(const v1::LogLine&)>;
@@ -58,8 +65,12 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
   ASSIGN_OR_RETURN(Connection::Stub stub, connection.Begin(context));
   auto reader = stub->Logs(&context, request);
   v1::LogLine line;
-  while (reader->Read(&line)) on_line(line);
-  return connection.ToStatus(reader->Finish());
+  while (reader->Read(&line)) {
+    on_line(line);
+    if (OutputFailed()) context.TryCancel();
+  }
+  grpc::Status status = reader->Finish();
+  return OutputFailed() ? OutputStatus() : connection.ToStatus(status);
 }
 
 // After a break: first what is kept, to find the place, then on from there.
@@ -67,7 +78,7 @@ absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCurso
   LogCursor::Search search = cursor.Resume();
   RETURN_IF_ERROR(
       ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
-  fprintf(stderr, "trainctl: the coordinator answers again\n");
+  Say("the coordinator answers again");
   retry.Answered();
   for (const v1::LogLine& line : search.Unshown()) Show(line, options);
   return ReadLogs(connection, options, 0, /*follow=*/true, [&](const v1::LogLine& line) {
@@ -77,8 +88,9 @@ absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCurso
   });
 }
 
-absl::Status Logs(const Globals& globals, const LogsOptions& options) {
+absl::Status Logs(const Globals& globals, LogsOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
+  ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   if (!options.follow) {
     return ReadLogs(*connection, options, options.tail, false, [&](const v1::LogLine& line) { Show(line, options); });
   }
@@ -93,7 +105,7 @@ absl::Status Logs(const Globals& globals, const LogsOptions& options) {
   // Without a line yet, a job whose hosts are away is told at once, as without --follow.
   if (!any) return status;
   while (IsAway(status)) {
-    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(status.message()).c_str());
+    if (!retry.away()) Say(absl::StrCat(status.message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return status;
     absl::SleepFor(*wait);
@@ -107,7 +119,8 @@ absl::Status Logs(const Globals& globals, const LogsOptions& options) {
 void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<LogsOptions>();
   CLI::App* verb = app.add_subcommand("logs", "Show the output of a job's trainers");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->alias("log");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_flag("-f,--follow", options->follow, "Go on until the job ends");
   auto* ranks = verb->add_option("--rank", options->ranks,
                                  "This rank (repeat for several). Default: rank 0, which "
@@ -115,11 +128,12 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   ranks->allow_extra_args(false);
   verb->add_flag("--all-ranks", options->all_ranks, "Every rank")->excludes(ranks);
   verb->add_option("--tail", options->tail, "Only the last lines of each rank");
-  verb->add_flag("--json", options->json, "One JSON object a line");
+  AddJson(*verb, &options->json, "One JSON object a line");
   AddPatience(*verb, &options->patience);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");
   verb->callback([&globals, options, chosen] {
     if (options->ranks.empty() && !options->all_ranks) options->ranks = {0};
+    options->on_terminal = OutputColumns() > 0;
     *chosen = [&globals, options] {
       absl::Status status = Logs(globals, *options);
       return ExitOf(status, options->json);

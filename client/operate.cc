@@ -1,12 +1,13 @@
 // trainctl restart, pause, resume: what an operator does with a job's group. Each returns once the wish is stored.
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "client/text.h"
 #include "common/status_macros.h"
 
@@ -47,15 +48,16 @@ absl::StatusOr<v1::Job> Resume(Connection& connection, const Options& options) {
   return ResumeJob(connection, request);
 }
 
-absl::Status Operate(const Globals& globals, const Options& options, Act act) {
+absl::Status Operate(const Globals& globals, Options options, Act act) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   ASSIGN_OR_RETURN(v1::Job job, act(*connection, options));
   if (options.json) {
-    puts(JobJson(job).c_str());
+    PrintJson(JobJson(job));
     return absl::OkStatus();
   }
   std::string reason = job.reason().empty() ? "" : absl::StrCat(": ", Printable(job.reason(), 500));
-  printf("job %s is %s%s\n", job.job_id().c_str(), StateName(job.state()).c_str(), reason.c_str());
+  Print(absl::StrCat(JobTitle(job), " is ", StateName(job.state()), reason, "\n"));
   return absl::OkStatus();
 }
 
@@ -64,9 +66,9 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
                   const std::shared_ptr<Options>& options, Act act) {
   options->reason = absl::StrCat("trainctl ", name);
   CLI::App* verb = app.add_subcommand(name, help);
-  verb->add_option("job", options->job_id, "Id of the job")->required();
+  verb->add_option("job", options->job_id, kJobHelp)->required();
   verb->add_option("--reason", options->reason, "Why, for those who ask later");
-  verb->add_flag("--json", options->json, "Print the job as a JSON object");
+  AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->callback([&globals, options, chosen, act] {
     *chosen = [&globals, options, act] { return ExitOf(Operate(globals, *options, act), options->json); };
   });

@@ -1,7 +1,6 @@
 // trainctl parity: the losses of a job in one process and under every data-parallel strategy, side by side.
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 
@@ -16,6 +15,7 @@
 #include "client/job_calls.h"
 #include "client/job_input.h"
 #include "client/job_stream.h"
+#include "client/output.h"
 #include "client/parity_plan.h"
 #include "client/parity_report.h"
 #include "client/private_cluster.h"
@@ -92,17 +92,21 @@ class Parity {
     }
     if (!options_.json) {
       const uint32_t ranks = variant.spec.resources().ranks();
-      fprintf(stderr, "%-12s %u %s  %.1f s\n", variant.name.c_str(), ranks, ranks == 1 ? "rank " : "ranks",
-              absl::ToDoubleSeconds(absl::Now() - began));
+      SayPlainly(absl::StrFormat("%-12s %u %s  %.1f s", variant.name, ranks, ranks == 1 ? "rank " : "ranks",
+                                 absl::ToDoubleSeconds(absl::Now() - began)));
     }
     return result;
   }
 
   int Tell(const std::vector<ParityResult>& results) const {
-    fputs(options_.json ? absl::StrCat(ParityJson(results), "\n").c_str() : ParityText(results).c_str(), stdout);
+    if (options_.json) {
+      PrintJson(ParityJson(results));
+    } else {
+      Print(ParityText(results, OutputColumns()));
+    }
     const double worst = WorstDifference(results);
     if (options_.most < 0 || worst <= options_.most) return kExitDone;
-    fprintf(stderr, "trainctl: the losses differ by up to %.1e, more than --assert %.1e\n", worst, options_.most);
+    Say(absl::StrFormat("the losses differ by up to %.1e, more than --assert %.1e", worst, options_.most));
     return kExitFailed;
   }
 
@@ -129,7 +133,7 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
   verb->add_option("--assert", options->most, "Exit code 1 when any loss differs by more than this, relatively")
       ->check(CLI::Range(0.0, 1.0));
   verb->add_flag("--keep", options->keep, "Leave the run folders of all variants in ./trainyard-runs/parity-*");
-  verb->add_flag("--json", options->json, "One JSON object");
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "Runs here, with daemons of its own: in one process, there once more with each step's micro-batches in reverse\n"
       "(the noise floor: how far apart two right answers are), then ddp, zero1, zero2, zero3, fsdp with and without\n"

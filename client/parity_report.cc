@@ -36,7 +36,7 @@ double WorstDifference(const std::vector<ParityResult>& results) {
   return worst;
 }
 
-std::string ParityText(const std::vector<ParityResult>& results) {
+std::string ParityText(const std::vector<ParityResult>& results, int columns) {
   std::vector<std::vector<std::string>> rows(1, {"step"});
   for (const ParityResult& result : results) rows[0].push_back(result.name);
   for (size_t step = 0; step < results[0].losses.size(); ++step) {
@@ -46,7 +46,7 @@ std::string ParityText(const std::vector<ParityResult>& results) {
       row.push_back(step < result.losses.size() ? absl::StrFormat("%.9f", result.losses[step]) : "-");
     }
   }
-  std::string text = Table(rows);
+  std::string text = Table(rows, columns);
   absl::StrAppend(&text, "\nlargest relative difference from ", results[0].name, ":\n");
   for (size_t i = 1; i < results.size(); ++i) {
     absl::StrAppendFormat(&text, "  %-12s %.1e%s\n", results[i].name, LargestDifference(results[i], results[0]),

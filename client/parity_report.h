@@ -18,8 +18,8 @@ double LargestDifference(const ParityResult& result, const ParityResult& referen
 // The largest over all results but the first, which is the reference, and the second, which is the noise floor.
 double WorstDifference(const std::vector<ParityResult>& results);
 
-// A table of losses, a row a step, then the largest differences.
-std::string ParityText(const std::vector<ParityResult>& results);
+// A table of losses, a row a step, then the largest differences. `columns`: see Table.
+std::string ParityText(const std::vector<ParityResult>& results, int columns = 0);
 
 // {"variants":[{"name":"one process","losses":[...],"largest_difference":0},...],"worst":2.1e-08}
 std::string ParityJson(const std::vector<ParityResult>& results);

@@ -5,14 +5,23 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/live_line.h"
+#include "client/output.h"
 #include "client/text.h"
 
 namespace trainyard::client {
 namespace {
 
 constexpr size_t kNoticeBytes = 2000;
+
+// Foreign text of several lines: none of them can be taken for a line of ours.
+std::string Indented(absl::string_view text) {
+  return absl::StrReplaceAll(text.substr(0, kNoticeBytes), {{"\n", "\n  "}});
+}
 
 class TextProgress final : public Progress {
  public:
@@ -30,7 +39,7 @@ class TextProgress final : public Progress {
     for (const v1::ResolvedKey& decision : job.decisions()) {
       terminal_.Print(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
     }
-    for (const std::string& warning : warnings) terminal_.Print(absl::StrCat("warning: ", warning));
+    for (const std::string& warning : warnings) terminal_.Print(absl::StrCat("warning: ", warning), Style::kWarning);
   }
 
   void Event(const v1::Event& event) override {
@@ -69,14 +78,21 @@ class TextProgress final : public Progress {
     if (!told_.empty() && text == told_) return;
     told_ = std::string(text);
     std::string prefix = level == "info" ? "" : absl::StrCat(level, ": ");
-    terminal_.Print(absl::StrCat(prefix, Printable(std::string(text), kNoticeBytes)));
+    const Style style = level == "warning" ? Style::kWarning : level == "error" ? Style::kBad : Style::kPlain;
+    terminal_.Print(absl::StrCat(prefix, Indented(text)), style);
   }
 
   void Aside(absl::string_view text) override { terminal_.Aside(stderr, absl::StrCat("trainctl: ", text)); }
 
-  void Done(const v1::Job&, const std::string& details, int) override {
+  void Done(const v1::Job& job, const std::string& details, int) override {
     terminal_.ClearStatus();
-    terminal_.Print(absl::StrCat("\n", details));
+    const Style style = job.state() == v1::JOB_STATE_SUCCEEDED ? Style::kGood
+                        : job.state() == v1::JOB_STATE_FAILED  ? Style::kBad
+                                                               : Style::kWarning;
+    const size_t head = details.find('\n');
+    terminal_.Print("");
+    terminal_.Print(details.substr(0, head), style);
+    if (head != std::string::npos) terminal_.Print(details.substr(head + 1));
   }
 
  private:
@@ -86,21 +102,25 @@ class TextProgress final : public Progress {
     if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
     const bool known = change.reason().empty() || change.reason() == told_;
     if (!known) told_ = change.reason();
-    terminal_.Print(known ? name : absl::StrCat(name, ": ", Printable(change.reason(), kNoticeBytes)));
+    // Some reasons start with the state's name.
+    absl::string_view reason = change.reason();
+    absl::ConsumePrefix(&reason, absl::StrCat(name, ": "));
+    terminal_.Print(known ? name : absl::StrCat(name, ": ", Indented(reason)));
     if (change.state() != v1::JOB_STATE_RUNNING) terminal_.Status(name);
   }
 
   void Step(const v1::StepReport& step, absl::Time time) {
-    std::string line = StepLine(step, steps_total_, stats_);
     if (!terminal_.traits().is_terminal) {
-      if (pacer_.Take(step.step(), steps_total_, time)) terminal_.Print(line);
+      if (pacer_.Take(step.step(), steps_total_, time)) terminal_.Print(StepLine(step, steps_total_, stats_));
       return;
     }
     // Ten times a second is as fast as anyone reads; the last step is always shown.
     constexpr absl::Duration kRedraw = absl::Milliseconds(100);
     if (time - drawn_at_ < kRedraw && step.step() != steps_total_) return;
     drawn_at_ = time;
-    terminal_.Status(line);
+    TerminalTraits now = terminal_.traits();
+    now.columns = terminal_.columns();
+    terminal_.Status(LiveLine(step, steps_total_, stats_, now));
   }
 
   Terminal terminal_;
@@ -121,15 +141,11 @@ class JsonProgress final : public Progress {
     Put(EventLine(event));
   }
   void Notice(absl::string_view level, absl::string_view text) override { Put(NoticeLine(level, text)); }
-  void Aside(absl::string_view text) override { fputs(absl::StrCat("trainctl: ", text, "\n").c_str(), stderr); }
+  void Aside(absl::string_view text) override { Say(text); }
   void Done(const v1::Job& job, const std::string&, int exit_code) override { Put(DoneLine(job, stats_, exit_code)); }
 
  private:
-  void Put(const std::string& line) {
-    fputs(line.c_str(), stream_);
-    fputc('\n', stream_);
-    fflush(stream_);
-  }
+  void Put(const std::string& line) { WriteNow(stream_, absl::StrCat(JsonForTerminals(line), "\n")); }
 
   FILE* stream_;
 };

@@ -1,6 +1,5 @@
 // trainctl run: trains a job and shows it to its end. With no coordinator configured it starts its own daemons for the
 // time of the job; with one, it is submit and watch in one.
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +16,13 @@
 #include "client/job_calls.h"
 #include "client/job_input.h"
 #include "client/job_session.h"
+#include "client/output.h"
 #include "client/private_cluster.h"
 #include "client/run_folder.h"
 #include "client/text.h"
 #include "common/files.h"
 #include "common/ids.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -30,6 +31,7 @@ namespace {
 struct RunOptions {
   JobOptions job;
   bool resume = false;
+  bool allow_fresh_start = false;
   bool json = false;
   PatienceOptions patience;
 };
@@ -52,8 +54,8 @@ class RunCommand {
     }
     int code = interrupts.interrupted() ? kExitCancelled : ExitCodeOf(exit_code.status());
     if (options_.json) {
-      puts(ErrorLine(exit_code.status().message(), code).c_str());
-      puts(DoneWithoutJobLine(job_id_, exit_code.status().message(), code).c_str());
+      PrintJson(ErrorLine(exit_code.status().message(), code));
+      PrintJson(DoneWithoutJobLine(job_id_, exit_code.status().message(), code));
     }
     Fail(exit_code.status());
     return code;
@@ -69,7 +71,7 @@ class RunCommand {
       RETURN_IF_ERROR(CheckHosts(loaded.spec));
     }
     for (const Problem& warning : loaded.problems.Warnings()) {
-      fprintf(stderr, "%s\n", warning.ToString().c_str());
+      SayPlainly(warning.ToString());
       told_.insert(warning.Message());
     }
     v1::SubmitRequest request;
@@ -77,9 +79,11 @@ class RunCommand {
     request.set_job_id(RandomId(8));
     request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
     request.set_resume(options_.resume);
+    request.set_allow_fresh_start(options_.allow_fresh_start);
     std::string told;
-    absl::Status chosen = ChooseRunFolder(&request, &told);
-    if (!told.empty()) fprintf(stderr, "%s\n", told.c_str());
+    absl::Status chosen =
+        ChooseRunFolder(&request, /*on_this_machine=*/embedded || IsLocalAddress(globals_.coordinator), &told);
+    if (!told.empty()) SayPlainly(told);
     RETURN_IF_ERROR(chosen);
     if (embedded) {
       RETURN_IF_ERROR(StartCluster(request));
@@ -173,6 +177,10 @@ class RunCommand {
                        {.json = options_.json,
                         .own_daemons = cluster_ != nullptr,
                         .logs_place = logs,
+                        // The daemons and the job end with this program, so it stays until the job's end.
+                        .ends_with_output = false,
+                        .seen_by = "It is followed to its end without being shown; Ctrl-C cancels it. To see it: " +
+                                   WatchCommand(job.job_id()),
                         .retry = options_.patience.retry});
     session.Start(untold);
     if (cluster_ != nullptr) cluster_->WatchDaemons([&session](const std::string& death) { session.Abort(death); });
@@ -194,25 +202,28 @@ class RunCommand {
     int exit_code = session.Finish(*ended);
     if (cluster_ != nullptr) {
       absl::Status stopped = cluster_->Stop();
-      if (!stopped.ok()) fprintf(stderr, "trainctl: %s\n", std::string(stopped.message()).c_str());
+      if (!stopped.ok()) Say(stopped.message());
     }
     return exit_code;
   }
 
+  std::string WatchCommand(const std::string& job_id) const {
+    const std::string address = cluster_ != nullptr ? cluster_->address() : globals_.coordinator;
+    return absl::StrCat(ShellWord(JoinPath(BinaryFolder(), "trainctl")),
+                        globals_.allow_plaintext ? " --allow-plaintext" : "",
+                        globals_.token_file.empty() ? "" : absl::StrCat(" --token-file ", ShellWord(TokenFile())),
+                        " --coordinator ", ShellWord(address), " watch ", job_id);
+  }
+
   // The terminal has gone, the job goes on: how to see it again is written down where its results are.
   absl::StatusOr<int> Leave(const v1::Job& job, JobSession& session) {
-    const std::string address = cluster_ != nullptr ? cluster_->address() : globals_.coordinator;
-    const std::string command = absl::StrCat(
-        ShellWord(JoinPath(BinaryFolder(), "trainctl")), globals_.allow_plaintext ? " --allow-plaintext" : "",
-        globals_.token_file.empty() ? "" : absl::StrCat(" --token-file ", ShellWord(TokenFile())), " --coordinator ",
-        ShellWord(address), " watch ", job.job_id());
+    const std::string command = WatchCommand(job.job_id());
     std::string text = absl::StrCat(command, "\n");
     if (cluster_ != nullptr) {
       absl::StrAppend(&text, "# The daemons of this run go on after it. Once it has ended: kill ",
                       cluster_->coordinator_pid(), " ", cluster_->worker_pid(), "\n");
       RETURN_IF_ERROR(cluster_->LetGo());
     }
-    signal(SIGPIPE, SIG_IGN);
     const std::string& folder = job.spec().checkpoint().dir();
     absl::Status written = folder.empty() ? absl::FailedPreconditionError("the job has no run folder")
                                           : WriteFileAtomically(JoinPath(folder, kWatchFile), text);
@@ -222,8 +233,8 @@ class RunCommand {
                                   : absl::StrCat(" (could not be written down: ", written.message(), ")"));
     session.Aside(told);
     if (options_.json) {
-      puts(NoticeLine("info", told).c_str());
-      puts(DoneWithoutJobLine(job.job_id(), told, kExitDone).c_str());
+      PrintJson(NoticeLine("info", told));
+      PrintJson(DoneWithoutJobLine(job.job_id(), told, kExitDone));
     }
     return kExitDone;
   }
@@ -257,7 +268,8 @@ void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume,
                  "Go on from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
-  verb->add_flag("--json", options->json, "One JSON object a line on standard output");
+  AddAllowFreshStart(*verb, &options->allow_fresh_start);
+  AddJson(*verb, &options->json, "One JSON object a line on standard output");
   AddPatience(*verb, &options->patience);
   verb->footer(
       "Without a coordinator it starts one and a worker daemon for the time of the job, with as many slots as the job "

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/status_macros.h"
+#include "common/strict_yaml.h"
 
 namespace trainyard::client {
 namespace {
@@ -27,6 +29,17 @@ fs::file_time_type LastProgress(const fs::path& folder) {
     if (!ignored) newest = std::max(newest, time);
   }
   return newest;
+}
+
+constexpr char kFreshStart[] = "To train from step 1 where there is nothing to resume, give --allow-fresh-start";
+
+bool HoldsCheckpoint(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    // Also one that a crash left without its name: the trainer may give it that.
+    if (absl::StartsWith(it->path().filename().string(), "step-")) return true;
+  }
+  return false;
 }
 
 bool IsId(absl::string_view text) {
@@ -98,7 +111,22 @@ absl::Status CheckRunFolder(const std::string& path, bool resume) {
                                                     "newest checkpoint, or another folder: --set checkpoint.dir=DIR"));
 }
 
-absl::Status ChooseRunFolder(v1::SubmitRequest* request, std::string* told) {
+absl::Status CheckResumable(const std::string& path) {
+  if (HoldsCheckpoint(path)) return absl::OkStatus();
+  const fs::path folder(path);
+  std::vector<std::string> beside;
+  std::error_code error;
+  for (fs::directory_iterator it(folder.parent_path(), error), end; !error && it != end; it.increment(error)) {
+    if (HoldsCheckpoint(it->path())) beside.push_back(it->path().filename().string());
+  }
+  const std::string nearest = NearestWord(folder.filename().string(), beside);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--resume: checkpoint.dir ", path, FileExists(path) ? " holds no checkpoint" : " is not there",
+      nearest.empty() ? "." : absl::StrCat("; did you mean ", (folder.parent_path() / nearest).string(), "?"), " ",
+      kFreshStart));
+}
+
+absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* told) {
   v1::JobSpec& spec = *request->mutable_spec();
   if (spec.has_probe()) {
     if (!request->resume()) return absl::OkStatus();
@@ -107,14 +135,23 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, std::string* told) {
   if (!spec.checkpoint().has_dir() && request->resume()) {
     std::string newest = NewestRun(request->default_run_root(), spec.name());
     if (newest.empty()) {
-      *told = absl::StrCat("nothing to resume: no ", request->default_run_root(), "/", spec.name(),
-                           "-* holds a checkpoint or metrics; starting from the beginning");
+      const std::string nothing = absl::StrCat("nothing to resume: no ", request->default_run_root(), "/", spec.name(),
+                                               "-* holds a checkpoint");
+      if (!request->allow_fresh_start()) {
+        return absl::FailedPreconditionError(absl::StrCat(nothing, ". ", kFreshStart));
+      }
+      *told = absl::StrCat(nothing, "; starting from step 1");
+      // A new folder, of which nothing is to be resumed.
+      request->set_resume(false);
       return absl::OkStatus();
     }
     *told = absl::StrCat("resuming the run in ", newest);
     spec.mutable_checkpoint()->set_dir(newest);
   }
   if (!spec.checkpoint().has_dir()) return absl::OkStatus();
+  if (request->resume() && !request->allow_fresh_start() && on_this_machine) {
+    RETURN_IF_ERROR(CheckResumable(spec.checkpoint().dir()));
+  }
   return CheckRunFolder(spec.checkpoint().dir(), request->resume());
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/run_folder.h"
 #include "common/files.h"
 #include "common/status_macros.h"
@@ -26,16 +27,19 @@ struct SampleOptions {
 };
 
 // The trainer takes a run folder or a checkpoint, verifies it, and falls back to an older one that is whole.
-absl::StatusOr<std::string> ChooseFolder(const std::string& folder) {
-  if (!folder.empty()) return AbsolutePath(folder, WorkingDirectory());
+absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::string& given) {
+  if (!given.empty()) {
+    ASSIGN_OR_RETURN(const std::string folder, RunFolderOf(globals, given));
+    return AbsolutePath(folder, WorkingDirectory());
+  }
   std::string root = DefaultRunRoot(WorkingDirectory());
   std::string newest = NewestRun(root, "");
   if (!newest.empty()) return newest;
   return absl::NotFoundError(absl::StrCat("there is no run in ", root, "; name a run folder or a checkpoint"));
 }
 
-absl::Status Sample(const SampleOptions& options) {
-  ASSIGN_OR_RETURN(std::string checkpoint, ChooseFolder(options.folder));
+absl::Status Sample(const Globals& globals, const SampleOptions& options) {
+  ASSIGN_OR_RETURN(std::string checkpoint, ChooseFolder(globals, options.folder));
   std::string program = JoinPath(BinaryFolder(), "trainyard-trainer");
   std::vector<std::string> words = {program,         "sample",
                                     "--checkpoint",  checkpoint,
@@ -54,11 +58,11 @@ absl::Status Sample(const SampleOptions& options) {
 
 }  // namespace
 
-void AddSample(CLI::App& app, const Globals&, Chosen* chosen) {
+void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SampleOptions>();
   CLI::App* verb = app.add_subcommand("sample", "Print text that a trained model writes");
   verb->add_option("folder,--checkpoint", options->folder,
-                   "Checkpoint, or run folder (its newest one); default: the newest in ./trainyard-runs");
+                   "Checkpoint, or run folder or job (its newest one); default: the newest in ./trainyard-runs");
   verb->add_option("--prompt", options->prompt, "Text to go on from");
   verb->add_option("--tokens", options->tokens, "Tokens to write")
       ->capture_default_str()
@@ -68,12 +72,14 @@ void AddSample(CLI::App& app, const Globals&, Chosen* chosen) {
       ->check(CLI::Range(0.0, 100.0));
   verb->add_option("--top-k", options->top_k, "Choose among so many likeliest tokens; 0: all")->capture_default_str();
   verb->add_option("--seed", options->seed, "Seed of the choices")->capture_default_str();
-  verb->add_flag("--json", options->json, "One JSON object");
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "Examples:\n"
       "  trainctl sample\n"
       "  trainctl sample trainyard-runs/stdlib-gpt-k3x7q2ab --prompt 'template <typename' --tokens 300");
-  verb->callback([options, chosen] { *chosen = [options] { return Fail(Sample(*options)); }; });
+  verb->callback([&globals, options, chosen] {
+    *chosen = [&globals, options] { return ExitOf(Sample(globals, *options), options->json); };
+  });
 }
 
 }  // namespace trainyard::client

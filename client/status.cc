@@ -1,5 +1,4 @@
 // trainctl status: how a job stands, and each of its ranks.
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -8,14 +7,18 @@
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/goodput_view.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "client/status.h"
 #include "client/text.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
 namespace {
+
+constexpr size_t kPathBytes = 1000;
 
 // ", 1.2 GiB, 35.2 s of CPU" of a process that has ended.
 std::string UsageText(const v1::RankStatus& rank) {
@@ -24,7 +27,7 @@ std::string UsageText(const v1::RankStatus& rank) {
 }
 
 // A table of what each rank holds, "now (most)" by kind; empty where none has told.
-std::string MemoryText(const v1::Job& job) {
+std::string MemoryText(const v1::Job& job, int columns) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::RankStatus& rank : job.ranks()) {
     if (rank.memory_size() == 0) continue;
@@ -38,13 +41,13 @@ std::string MemoryText(const v1::Job& job) {
       rows.back().push_back(absl::StrCat(BytesText(use.bytes()), " (", BytesText(use.peak_bytes()), ")"));
     }
   }
-  return rows.empty() ? "" : absl::StrCat("\nmemory now (and at most)\n", Table(rows));
+  return rows.empty() ? "" : absl::StrCat("\nmemory now (and at most)\n", Table(rows, columns));
 }
 
 }  // namespace
 
-std::string StatusText(const v1::Job& job) {
-  std::string text = absl::StrCat("job ", job.job_id(), " (", job.spec().name(), "): ", StateName(job.state()),
+std::string StatusText(const v1::Job& job, int columns) {
+  std::string text = absl::StrCat(JobTitle(job), ": ", StateName(job.state()),
                                   job.unconfirmed() ? ", unconfirmed since the coordinator started" : "",
                                   job.unreachable() ? ", no host of it can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
@@ -57,29 +60,31 @@ std::string StatusText(const v1::Job& job) {
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                 job.spec().recovery().max_restarts(), planned)});
   if (const v1::CheckpointInfo* newest = NewestNamed(job); newest != nullptr) {
-    facts.push_back({"  checkpoint", absl::StrCat("step ", newest->step(), ", ", newest->path())});
+    facts.push_back(
+        {"  checkpoint", absl::StrCat("step ", newest->step(), ", ", Printable(newest->path(), kPathBytes))});
   }
   if (job.goodput().total_s() > 0) {
     facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s tells where the rest went)",
                                                   100 * GoodputShare(job.goodput()), job.job_id())});
   }
-  if (!job.spec().has_probe()) facts.push_back({"  run folder", job.spec().checkpoint().dir()});
-  absl::StrAppend(&text, Table(facts));
+  if (!job.spec().has_probe()) facts.push_back({"  run folder", Printable(job.spec().checkpoint().dir(), kPathBytes)});
+  absl::StrAppend(&text, Table(facts, columns));
   if (job.ranks_size() == 0) return text;
   std::vector<std::vector<std::string>> rows = {
       {"RANK", "HOST", "PHASE", "FOR", "LAST STEP", "COMPUTE", "WAITED", "REPORT AGE", "PID", "WAITS IN", "EXIT"}};
   for (const v1::RankStatus& rank : job.ranks()) {
     const bool ended = !rank.exit().empty();
-    rows.push_back(
-        {absl::StrCat(rank.rank()), rank.host(), absl::StrCat(rank.phase(), rank.straggler() ? " (straggler)" : ""),
-         ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
-         rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
-         rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
-         DurationText(absl::Seconds(rank.last_report_age_s())), rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
-         rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
-         absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
+    rows.push_back({absl::StrCat(rank.rank()), Printable(rank.host(), 253),
+                    absl::StrCat(Printable(rank.phase(), 40), rank.straggler() ? " (straggler)" : ""),
+                    ended ? "-" : DurationText(absl::Seconds(rank.phase_s())), absl::StrCat(rank.last_step()),
+                    rank.compute_s() > 0 ? absl::StrFormat("%.3f s", rank.compute_s()) : "-",
+                    rank.compute_s() > 0 ? absl::StrFormat("%.0f %%", 100 * rank.wait_share()) : "-",
+                    DurationText(absl::Seconds(rank.last_report_age_s())),
+                    rank.pid() > 0 ? absl::StrCat(rank.pid()) : "-",
+                    rank.waits_in().empty() ? "-" : Printable(rank.waits_in(), 80),
+                    absl::StrCat(Printable(rank.exit(), 200), UsageText(rank))});
   }
-  return absl::StrCat(text, "\n", Table(rows), MemoryText(job));
+  return absl::StrCat(text, "\n", Table(rows, columns), MemoryText(job, columns));
 }
 
 void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
@@ -89,17 +94,23 @@ void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("status", "Show how a job stands, rank by rank");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
-  verb->add_flag("--json", options->json, "One JSON object");
+  verb->alias("describe")->alias("show");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer("Examples:\n  trainctl status k3x7q2ab\n  trainctl status k3x7q2ab --json | jq .ranks");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       auto job = [&]() -> absl::StatusOr<v1::Job> {
         ASSIGN_OR_RETURN(auto connection, Connect(globals));
-        return GetJob(*connection, options->job_id);
+        ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options->job_id));
+        return GetJob(*connection, id);
       }();
       if (!job.ok()) return ExitOf(job.status(), options->json);
-      fputs(options->json ? absl::StrCat(JobJson(*job), "\n").c_str() : StatusText(*job).c_str(), stdout);
+      if (options->json) {
+        PrintJson(JobJson(*job));
+      } else {
+        Print(StatusText(*job, OutputColumns()));
+      }
       return static_cast<int>(kExitDone);
     };
   });

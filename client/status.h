@@ -7,6 +7,7 @@
 
 namespace trainyard::client {
 
-std::string StatusText(const v1::Job& job);
+// `columns`: see Table.
+std::string StatusText(const v1::Job& job, int columns = 0);
 
 }  // namespace trainyard::client

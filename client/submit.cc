@@ -1,15 +1,17 @@
 // trainctl submit: hands a job to a coordinator and returns.
-#include <cstdio>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
 #include "client/job_calls.h"
 #include "client/job_input.h"
+#include "client/output.h"
 #include "client/run_folder.h"
 #include "common/files.h"
 #include "common/ids.h"
+#include "common/network.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -18,23 +20,32 @@ namespace {
 struct SubmitOptions {
   JobOptions job;
   bool resume = false;
+  bool allow_fresh_start = false;
   bool json = false;
 };
+
+// A job of which nobody knows the id could not be found again.
+absl::Status CheckTold(const v1::Job& job) {
+  FlushOutput();
+  if (!OutputFailed()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
+}
 
 absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
   ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/false));
   RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
-  for (const Problem& warning : loaded.problems.Warnings()) fprintf(stderr, "%s\n", warning.ToString().c_str());
+  for (const Problem& warning : loaded.problems.Warnings()) SayPlainly(warning.ToString());
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   v1::SubmitRequest request;
   *request.mutable_spec() = loaded.spec;
   request.set_job_id(RandomId(8));
   request.set_default_run_root(DefaultRunRoot(WorkingDirectory()));
   request.set_resume(options.resume);
+  request.set_allow_fresh_start(options.allow_fresh_start);
   std::string told;
-  absl::Status chosen = ChooseRunFolder(&request, &told);
-  if (!told.empty()) fprintf(stderr, "%s\n", told.c_str());
+  absl::Status chosen = ChooseRunFolder(&request, /*on_this_machine=*/IsLocalAddress(globals.coordinator), &told);
+  if (!told.empty()) SayPlainly(told);
   RETURN_IF_ERROR(chosen);
   ASSIGN_OR_RETURN(v1::SubmitResponse accepted, SubmitJob(*connection, request));
   v1::Job job;
@@ -43,15 +54,15 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
   *job.mutable_decisions() = accepted.decisions();
   *job.mutable_warnings() = accepted.warnings();
   if (options.json) {
-    puts(JobLine(job).c_str());
-    return absl::OkStatus();
+    PrintJson(JobLine(job));
+    return CheckTold(job);
   }
   // The id alone on standard output, for scripts: id=$(trainctl submit job.yaml).
   for (const v1::ResolvedKey& decision : accepted.decisions()) {
-    fprintf(stderr, "  %s = %s  (%s)\n", decision.key().c_str(), decision.value().c_str(), decision.reason().c_str());
+    SayPlainly(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
   }
-  puts(accepted.job_id().c_str());
-  return absl::OkStatus();
+  Print(absl::StrCat(accepted.job_id(), "\n"));
+  return CheckTold(job);
 }
 
 }  // namespace
@@ -62,7 +73,8 @@ void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   AddJobOptions(*verb, &options->job);
   AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume, "Go on from the newest checkpoint in the run folder");
-  verb->add_flag("--json", options->json, "Print the job as a JSON object");
+  AddAllowFreshStart(*verb, &options->allow_fresh_start);
+  AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
       "Examples:\n"
       "  trainctl --coordinator 127.0.0.1:7070 submit configs/jobs/stdlib.yaml\n"

@@ -38,8 +38,15 @@ std::string LossText(const RunStats& stats) {
 
 std::string CheckpointText(const v1::Job& job) {
   const v1::CheckpointInfo* newest = NewestNamed(job);
-  if (newest == nullptr) return "none";
-  return absl::StrCat(newest->path(), " (step ", newest->step(), ", ", BytesText(newest->size_bytes()), ")");
+  const uint64_t saved = newest == nullptr ? 0 : newest->step();
+  std::string text = "none";
+  if (newest != nullptr) {
+    text = absl::StrCat(Printable(newest->path(), kLineBytes), " (step ", saved, ", ", BytesText(newest->size_bytes()),
+                        ")");
+  }
+  if (job.state() == v1::JOB_STATE_SUCCEEDED || job.last_step() <= saved || newest == nullptr) return text;
+  return absl::StrCat(text, "; ", job.last_step() - saved == 1 ? "step " : absl::StrCat("steps ", saved + 1, " to "),
+                      job.last_step(), job.last_step() - saved == 1 ? " is" : " are", " in no checkpoint");
 }
 
 }  // namespace
@@ -62,7 +69,8 @@ int FailedRank(const v1::Job& job) {
 std::string Summary(const SummaryInput& input) {
   const v1::Job& job = input.job;
   const RunStats& stats = input.stats;
-  std::string text = absl::StrCat(StateName(job.state()), "  ", job.spec().name(), " (", job.job_id(), ")");
+  std::string text =
+      absl::StrCat(StateName(job.state()), "  ", Printable(job.spec().name(), kLineBytes), " (", job.job_id(), ")");
   if (!job.reason().empty()) absl::StrAppend(&text, ": ", Printable(job.reason(), 2000));
   text += '\n';
   std::vector<std::vector<std::string>> rows;
@@ -76,13 +84,14 @@ std::string Summary(const SummaryInput& input) {
   rows.push_back({"  restarts", absl::StrCat(job.restarts())});
   if (trains) rows.push_back({"  checkpoint", CheckpointText(job)});
   if (!job.spec().checkpoint().dir().empty()) {
-    rows.push_back({"  run folder", job.spec().checkpoint().dir()});
-    if (stats.steps() > 0) rows.push_back({"  metrics", absl::StrCat(job.spec().checkpoint().dir(), "/metrics.jsonl")});
+    const std::string folder = Printable(job.spec().checkpoint().dir(), kLineBytes);
+    rows.push_back({"  run folder", folder});
+    if (stats.steps() > 0) rows.push_back({"  metrics", absl::StrCat(folder, "/metrics.jsonl")});
   }
   rows.push_back({"  logs", input.logs_place});
-  absl::StrAppend(&text, Table(rows));
-  std::string plot =
-      Plot(stats.curve(), {.columns = std::min(input.traits.columns, 72), .rows = 10, .unicode = input.traits.unicode});
+  absl::StrAppend(&text, Table(rows, input.traits.is_terminal ? input.traits.columns : 0));
+  std::string plot = Plot(
+      stats.curve(), {.columns = std::min(input.traits.columns - 1, 72), .rows = 10, .unicode = input.traits.unicode});
   if (!plot.empty()) absl::StrAppend(&text, "\nloss\n", plot);
   if (!input.last_lines.empty()) {
     absl::StrAppend(&text, "\nlast lines of rank ", FailedRank(job), ":\n");

@@ -7,10 +7,18 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/output.h"
+#include "common/escape.h"
 
 namespace trainyard::client {
 namespace {
+
+constexpr int kColumnsDefault = 80;
+constexpr char kClearLine[] = "\r\x1b[K";
+constexpr char kEndColour[] = "\x1b[0m";
 
 bool LocaleIsUtf8() {
   // The first of these that is set and not empty decides, as for any program of POSIX.
@@ -23,6 +31,40 @@ bool LocaleIsUtf8() {
   return false;
 }
 
+// https://no-color.org: set, and not empty.
+bool ColourIsWanted() {
+  const char* term = getenv("TERM");
+  const char* no_colour = getenv("NO_COLOR");
+  return term != nullptr && *term != '\0' && (no_colour == nullptr || *no_colour == '\0');
+}
+
+// Of the window that `stream` is; 0: it is none, or does not say.
+int WindowColumns(FILE* stream) {
+  winsize size = {};
+  return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+const char* CodeOf(Style style) {
+  switch (style) {
+    case Style::kGood:
+      return "\x1b[32m";
+    case Style::kWarning:
+      return "\x1b[33m";
+    case Style::kBad:
+      return "\x1b[31m";
+    case Style::kPlain:
+      break;
+  }
+  return "";
+}
+
+// The code of a colour that `text` starts with; empty: none.
+absl::string_view ColourAt(absl::string_view text) {
+  if (!absl::StartsWith(text, "\x1b[")) return "";
+  const size_t end = text.find_first_not_of("0123456789;", 2);
+  return end != absl::string_view::npos && text[end] == 'm' ? text.substr(0, end + 1) : "";
+}
+
 }  // namespace
 
 TerminalTraits TraitsOf(FILE* stream) {
@@ -30,46 +72,77 @@ TerminalTraits TraitsOf(FILE* stream) {
   const char* term = getenv("TERM");
   traits.is_terminal = isatty(fileno(stream)) != 0 && (term == nullptr || absl::string_view(term) != "dumb");
   traits.unicode = LocaleIsUtf8();
-  winsize size = {};
-  if (traits.is_terminal && ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    traits.columns = size.ws_col;
+  traits.colour = traits.is_terminal && ColourIsWanted();
+  if (traits.is_terminal) traits.columns = ColumnsOf(stream);
   return traits;
 }
 
-void Terminal::Print(absl::string_view text) {
-  std::string out;
-  if (!status_.empty()) out = "\r\x1b[K";
-  absl::StrAppend(&out, text);
-  if (out.empty() || out.back() != '\n') out += '\n';
-  absl::StrAppend(&out, status_);
-  fwrite(out.data(), 1, out.size(), stream_);
-  fflush(stream_);
+int ColumnsOf(FILE* stream) {
+  constexpr int kLeast = 20, kMost = 10'000;
+  int columns = 0;
+  const char* given = getenv("COLUMNS");
+  if (given != nullptr && absl::SimpleAtoi(given, &columns) && columns >= kLeast && columns <= kMost) return columns;
+  columns = WindowColumns(stream);
+  return columns > 0 ? columns : kColumnsDefault;
+}
+
+std::string Styled(absl::string_view text, Style style, bool colour) {
+  if (!colour || style == Style::kPlain || text.empty()) return std::string(text);
+  return absl::StrCat(CodeOf(style), text, kEndColour);
+}
+
+std::string CutToColumns(absl::string_view text, size_t columns) {
+  std::string cut;
+  bool coloured = false;
+  for (size_t used = 0; !text.empty();) {
+    if (absl::string_view code = ColourAt(text); !code.empty()) {
+      coloured = code != kEndColour;
+      absl::StrAppend(&cut, code);
+      text.remove_prefix(code.size());
+      continue;
+    }
+    const bool starts = (text[0] & 0xC0) != 0x80;
+    if (starts && used == columns) break;
+    used += starts ? 1 : 0;
+    cut += text[0];
+    text.remove_prefix(1);
+  }
+  if (coloured) absl::StrAppend(&cut, kEndColour);
+  return cut;
+}
+
+int Terminal::columns() const {
+  const int now = traits_.is_terminal && getenv("COLUMNS") == nullptr ? WindowColumns(stream_) : 0;
+  return now > 0 ? now : traits_.columns;
+}
+
+void Terminal::Print(absl::string_view text, Style style) {
+  absl::ConsumeSuffix(&text, "\n");
+  const std::string safe = EscapeLines(text);
+  WriteNow(stream_,
+           absl::StrCat(status_.empty() ? "" : kClearLine, Styled(safe, style, traits_.colour), "\n", status_));
 }
 
 void Terminal::Status(absl::string_view line) {
   if (!traits_.is_terminal) return;
   // A line of the terminal's full width would wrap on some of them.
-  std::string shown(line.substr(0, static_cast<size_t>(traits_.columns > 1 ? traits_.columns - 1 : 1)));
+  std::string shown = CutToColumns(line, static_cast<size_t>(columns() > 1 ? columns() - 1 : 1));
   if (shown == status_) return;
   status_ = shown;
-  std::string out = absl::StrCat("\r\x1b[K", status_);
-  fwrite(out.data(), 1, out.size(), stream_);
-  fflush(stream_);
+  WriteNow(stream_, absl::StrCat(kClearLine, status_));
 }
 
 void Terminal::Aside(FILE* other, absl::string_view line) {
   const std::string status = status_;
   ClearStatus();
-  fputs(absl::StrCat(line, "\n").c_str(), other);
-  fflush(other);
+  WriteNow(other, absl::StrCat(EscapeLines(line), "\n"));
   Status(status);
 }
 
 void Terminal::ClearStatus() {
   if (status_.empty()) return;
   status_.clear();
-  fputs("\r\x1b[K", stream_);
-  fflush(stream_);
+  WriteNow(stream_, kClearLine);
 }
 
 }  // namespace trainyard::client

@@ -1,19 +1,115 @@
 #include "client/text.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/escape.h"
 
 namespace trainyard::client {
 namespace {
 
+bool StartsCharacter(char c) { return (c & 0xC0) != 0x80; }
+
 // Columns that `text` takes: code points, taken as one column each.
-size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+size_t Width(absl::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), StartsCharacter));
+}
+
+// Bytes of the first `columns` code points of `text`.
+size_t BytesOf(absl::string_view text, size_t columns) {
+  size_t at = 0;
+  for (size_t used = 0; at < text.size(); ++at) {
+    if (StartsCharacter(text[at]) && used++ == columns) break;
+  }
+  return at;
+}
+
+// Bytes of the escape sequence that `text` starts with, as ECMA-48 has them.
+size_t SequenceBytes(absl::string_view text) {
+  if (text.size() < 2) return text.size();
+  if (text[1] == '[') {
+    const size_t end = text.find_first_not_of("0123456789:;<=>? !\"#$%&'()*+,-./", 2);
+    return end == absl::string_view::npos ? text.size() : end + 1;
+  }
+  if (absl::string_view("]PX^_").find(text[1]) != absl::string_view::npos) {
+    // A string of the terminal's own (its title, the clipboard), up to BEL or ESC \.
+    const size_t end = text.find_first_of("\a\x1b", 2);
+    if (end == absl::string_view::npos) return text.size();
+    return std::min(end + (text[end] == '\a' ? 1 : 2), text.size());
+  }
+  return std::min(text.find_first_not_of(" !\"#$%&'()*+,-./", 1), text.size() - 1) + 1;
+}
+
+bool SetsColour(absl::string_view sequence) {
+  return absl::ConsumePrefix(&sequence, "\x1b[") && absl::ConsumeSuffix(&sequence, "m") &&
+         sequence.find_first_not_of("0123456789;:") == absl::string_view::npos;
+}
+
+constexpr size_t kGap = 2;
+constexpr size_t kIndent = 4;
+// Text that is to be parted is readable from this width on.
+constexpr size_t kReadable = 24;
+
+// Where the columns of a table stand: each line of a row has some, in order.
+struct Layout {
+  struct Place {
+    size_t column;
+    size_t width;
+  };
+  std::vector<std::vector<Place>> lines = {{}};
+};
+
+Layout PlaceColumns(const std::vector<size_t>& widths, size_t columns) {
+  Layout layout;
+  size_t start = 0;
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const bool last = i + 1 == widths.size();
+    const size_t room = start < columns ? columns - start : 0;
+    size_t width = widths[i];
+    if (width > room) {
+      // A new line, unless this is text that may go on below itself and there is room for that.
+      const bool parted = room >= kReadable && (last || width > columns - kIndent);
+      if (!parted && !layout.lines.back().empty()) {
+        layout.lines.emplace_back();
+        start = kIndent;
+      }
+      width = std::min(width, columns - start);
+    }
+    layout.lines.back().push_back({.column = i, .width = width});
+    start += width + kGap;
+  }
+  return layout;
+}
+
+void AppendLine(std::string line, std::string* text) {
+  absl::StripTrailingAsciiWhitespace(&line);
+  absl::StrAppend(text, line, "\n");
+}
+
+// The columns of one line of the layout, as many lines of text as its highest cell.
+void AppendPlaces(const std::vector<std::string>& row, const std::vector<Layout::Place>& places, size_t indent,
+                  std::string* text) {
+  std::vector<std::vector<std::string>> cells;
+  size_t height = 0;
+  for (const Layout::Place& place : places) {
+    cells.push_back(WrapText(place.column < row.size() ? row[place.column] : "", place.width));
+    height = std::max(height, cells.back().size());
+  }
+  for (size_t y = 0; y < height; ++y) {
+    std::string line(indent, ' ');
+    for (size_t i = 0; i < places.size(); ++i) {
+      const std::string cell = y < cells[i].size() ? cells[i][y] : "";
+      const size_t width = Width(cell);
+      absl::StrAppend(&line, cell, std::string(places[i].width - std::min(width, places[i].width) + kGap, ' '));
+    }
+    AppendLine(std::move(line), text);
+  }
 }
 
 }  // namespace
@@ -50,30 +146,55 @@ std::string BytesText(uint64_t bytes) {
   return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
+std::vector<std::string> WrapText(absl::string_view text, size_t columns) {
+  columns = std::max<size_t>(columns, 1);
+  std::vector<std::string> lines;
+  while (Width(text) > columns) {
+    size_t end = BytesOf(text, columns);
+    // The last blank that the line may end at; one just behind it does as well.
+    const size_t blank = text.substr(0, end + 1).rfind(' ');
+    if (blank != absl::string_view::npos && blank > 0) end = blank;
+    lines.emplace_back(absl::StripTrailingAsciiWhitespace(text.substr(0, end)));
+    text = absl::StripLeadingAsciiWhitespace(text.substr(end));
+  }
+  if (!text.empty() || lines.empty()) lines.emplace_back(text);
+  return lines;
+}
+
+std::string Table(const std::vector<std::vector<std::string>>& rows, int columns) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max({widths[i], Width(row[i]), size_t{1}});
   }
+  const size_t limit =
+      columns <= 0 ? std::numeric_limits<size_t>::max() / 2 : std::max(static_cast<size_t>(columns), kIndent + 1);
+  const Layout layout = PlaceColumns(widths, limit);
   std::string text;
   for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      absl::StrAppend(&line, row[i], std::string(widths[i] - Width(row[i]) + 2, ' '));
+    for (size_t i = 0; i < layout.lines.size(); ++i) {
+      const auto& places = layout.lines[i];
+      const auto has_text = [&](const Layout::Place& place) {
+        return place.column < row.size() && !row[place.column].empty();
+      };
+      if (i > 0 && std::none_of(places.begin(), places.end(), has_text)) continue;
+      AppendPlaces(row, places, i == 0 ? 0 : kIndent, &text);
     }
-    absl::StripTrailingAsciiWhitespace(&line);
-    absl::StrAppend(&text, line, "\n");
   }
   return text;
 }
 
-std::string Printable(const std::string& text, size_t bytes_max) {
-  std::string printable = text.substr(0, bytes_max);
-  for (char& c : printable) {
-    if (c == '\t') c = ' ';
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+std::string Printable(absl::string_view text, size_t bytes_max) {
+  // Every byte becomes one at least, so more than this is not looked at; no character is parted.
+  size_t looked_at = std::min(text.size(), bytes_max + 1);
+  for (int i = 0; i < 3 && looked_at < text.size() && looked_at > 0 && !StartsCharacter(text[looked_at]); ++i) {
+    --looked_at;
   }
+  std::string printable = EscapeText(text.substr(0, looked_at));
+  if (printable.size() <= bytes_max) return printable;
+  size_t end = bytes_max;
+  while (end > 0 && !StartsCharacter(printable[end])) --end;
+  printable.resize(end);
   return printable;
 }
 
@@ -82,6 +203,28 @@ std::string ShellWord(const std::string& text) {
     return absl::ascii_isalnum(c) || absl::StrContains("-_./:@%+=,", c);
   });
   return plain ? text : absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string LogLineForTerminals(absl::string_view line) {
+  std::string shown;
+  bool coloured = false;
+  absl::ConsumeSuffix(&line, "\r");
+  while (!line.empty()) {
+    const size_t plain = std::min(line.find_first_of("\x1b\t"), line.size());
+    absl::StrAppend(&shown, EscapeText(line.substr(0, plain)));
+    line.remove_prefix(plain);
+    if (absl::ConsumePrefix(&line, "\t")) {
+      shown += '\t';
+    } else if (!line.empty()) {
+      const absl::string_view sequence = line.substr(0, SequenceBytes(line));
+      line.remove_prefix(sequence.size());
+      if (!SetsColour(sequence)) continue;
+      absl::StrAppend(&shown, sequence);
+      coloured = true;
+    }
+  }
+  if (coloured) absl::StrAppend(&shown, "\x1b[0m");
+  return shown;
 }
 
 }  // namespace trainyard::client

@@ -1,5 +1,4 @@
 // trainctl validate: everything that can be wrong with a job, told without running it.
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -7,8 +6,11 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/job_input.h"
+#include "client/output.h"
 #include "client/run_folder.h"
+#include "client/text.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "spec/prepare.h"
 
@@ -21,7 +23,7 @@ struct ValidateOptions {
   bool json = false;
 };
 
-void PrintJson(const Problems& problems, const PreparedJob* prepared) {
+void PrintReport(const Problems& problems, const PreparedJob* prepared) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Problem& problem : problems.all()) {
     list.push_back({{"severity", problem.is_warning ? "warning" : "error"},
@@ -40,13 +42,13 @@ void PrintJson(const Problems& problems, const PreparedJob* prepared) {
     out["decisions"] = decisions;
     out["resolved"] = WriteYaml(prepared->spec);
   }
-  puts(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  PrintJson(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void PrintResolved(const PreparedJob& prepared) {
-  fputs(WriteYaml(prepared.spec).c_str(), stdout);
+  Print(WriteYaml(prepared.spec));
   for (const v1::ResolvedKey& decision : prepared.decisions) {
-    printf("# %s = %s  (%s)\n", decision.key().c_str(), decision.value().c_str(), decision.reason().c_str());
+    Print(absl::StrCat("# ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")\n"));
   }
 }
 
@@ -63,17 +65,17 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
   }
   absl::Status status = ProblemsStatus(input, loaded->problems);
   if (options.json) {
-    PrintJson(loaded->problems, prepared.get());
+    PrintReport(loaded->problems, prepared.get());
     return ExitCodeOf(status);
   }
-  for (const Problem& warning : loaded->problems.Warnings()) fprintf(stderr, "%s\n", warning.ToString().c_str());
+  for (const Problem& warning : loaded->problems.Warnings()) SayPlainly(warning.ToString());
   if (!status.ok()) return Fail(status);
   if (options.resolved) {
     PrintResolved(*prepared);
   } else {
     const size_t warnings = loaded->problems.Warnings().size();
-    printf("%s is a valid job%s\n", input.file.c_str(),
-           warnings == 0 ? "" : absl::StrCat(", with ", warnings, warnings == 1 ? " warning" : " warnings").c_str());
+    Print(absl::StrCat(input.file, " is a valid job",
+                       warnings == 0 ? "" : absl::StrCat(", with ", Plural(warnings, "warning")), "\n"));
   }
   return kExitDone;
 }
@@ -85,7 +87,7 @@ void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("validate", "Check a job file without running it");
   AddJobOptions(*verb, &options->job);
   verb->add_flag("--resolved", options->resolved, "Print the job with every default and decision");
-  verb->add_flag("--json", options->json, "Print problems (and the resolved job) as one JSON object");
+  AddJson(*verb, &options->json, "Print problems (and the resolved job) as one JSON object");
   verb->footer(
       "Tells all problems at once, each with file, line and column. Exit code 0: valid, 2: not.\n\n"
       "Examples:\n"

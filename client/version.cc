@@ -3,22 +3,25 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "client/output.h"
+#include "client/text.h"
+#include "common/plural.h"
 
 namespace trainyard::client {
 namespace {
 
 int Version(const Globals& globals, bool json) {
   nlohmann::ordered_json out = {{"version", kVersion}, {"torch", kTorchVersion}};
-  if (!json) printf("trainctl %s (LibTorch %s)\n", kVersion, kTorchVersion);
+  if (!json) Print(absl::StrCat("trainctl ", kVersion, " (LibTorch ", kTorchVersion, ")\n"));
   if (globals.coordinator.empty()) {
-    if (json) puts(out.dump().c_str());
+    if (json) PrintJson(out.dump());
     return kExitDone;
   }
   auto connection = Connect(globals);
@@ -35,11 +38,12 @@ int Version(const Globals& globals, bool json) {
                         {"hosts", info.hosts()},           {"slots", info.slots()},
                         {"slots_free", info.slots_free()}, {"jobs_unfinished", info.jobs_unfinished()}};
   if (json) {
-    puts(out.dump().c_str());
+    PrintJson(out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    printf("coordinator %s at %s: cluster %s, %u hosts, %u of %u slots free, %u unfinished jobs\n",
-           info.version().c_str(), globals.coordinator.c_str(), info.cluster_id().c_str(), info.hosts(),
-           info.slots_free(), info.slots(), info.jobs_unfinished());
+    Print(absl::StrCat("coordinator ", info.version(), " at ", globals.coordinator, ": cluster ", info.cluster_id(),
+                       ", ", Plural(info.hosts(), "host"), ", ", info.slots_free(), " of ",
+                       Plural(info.slots(), "slot"), " free, ", Plural(info.jobs_unfinished(), "unfinished job"),
+                       "\n"));
   }
   return kExitDone;
 }
@@ -49,7 +53,7 @@ int Version(const Globals& globals, bool json) {
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto json = std::make_shared<bool>(false);
   CLI::App* verb = app.add_subcommand("version", "Print versions");
-  verb->add_flag("--json", *json, "One JSON object");
+  AddJson(*verb, json.get(), "One JSON object");
   verb->footer("Examples:\n  trainctl version\n  trainctl --coordinator 127.0.0.1:7070 version");
   verb->callback([&globals, json, chosen] { *chosen = [&globals, json] { return Version(globals, *json); }; });
 }

@@ -1,7 +1,6 @@
 // trainctl watch: shows a job to its end, from its beginning, over restarts of the coordinator.
 #include <unistd.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +8,11 @@
 #include "client/commands.h"
 #include "client/event_json.h"
 #include "client/exit_code.h"
+#include "client/find_job.h"
 #include "client/interrupts.h"
 #include "client/job_calls.h"
 #include "client/job_session.h"
+#include "client/output.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -27,9 +28,12 @@ struct WatchOptions {
 absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptions& options) {
   Retry retry(options.patience.retry);
   while (true) {
-    auto job = GetJob(connection, options.job_id);
+    auto job = [&]() -> absl::StatusOr<v1::Job> {
+      ASSIGN_OR_RETURN(const std::string id, FindJob(connection, options.job_id));
+      return GetJob(connection, id);
+    }();
     if (job.ok() || !IsAway(job.status())) return job;
-    if (!retry.away()) fprintf(stderr, "trainctl: %s; trying again\n", std::string(job.status().message()).c_str());
+    if (!retry.away()) Say(absl::StrCat(job.status().message(), "; trying again"));
     absl::optional<absl::Duration> wait = retry.Failed(absl::Now());
     if (!wait.has_value()) return job;
     absl::SleepFor(*wait);
@@ -48,6 +52,7 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
       *connection, job,
       {.json = options.json,
        .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id()),
+       .seen_by = absl::StrCat("To see it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
        .retry = options.patience.retry});
   session.Start({job.warnings().begin(), job.warnings().end()});
   interrupts.OnFirst([&session, &job] {
@@ -65,8 +70,8 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
 void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<WatchOptions>();
   CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints to its end");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
-  verb->add_flag("--json", options->json, "One JSON object a line");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
+  AddJson(*verb, &options->json, "One JSON object a line");
   AddPatience(*verb, &options->patience);
   verb->footer(
       "Every event is told once, in order, also when the coordinator goes and comes back meanwhile. The exit code is\n"

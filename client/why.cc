@@ -1,12 +1,13 @@
 // trainctl why: the chain of decisions behind how a job stands.
-#include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/chain.h"
 #include "client/commands.h"
+#include "client/find_job.h"
 #include "client/job_calls.h"
+#include "client/output.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 
@@ -24,15 +25,17 @@ struct WhyOptions {
 
 absl::Status Why(const Globals& globals, const WhyOptions& options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, options.job_id));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, options.job_id));
+  ASSIGN_OR_RETURN(v1::Job job, GetJob(*connection, id));
   v1::ListEventsRequest request;
-  request.set_job_id(options.job_id);
+  request.set_job_id(id);
   request.set_limit(kEventsAll);
   ASSIGN_OR_RETURN(v1::ListEventsResponse events, ListEvents(*connection, request));
-  std::string text = options.json
-                         ? absl::StrCat(WhyJson(job, events), "\n")
-                         : WhyText(job, events, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = false});
-  fputs(text.c_str(), stdout);
+  if (options.json) {
+    PrintJson(WhyJson(job, events));
+  } else {
+    Print(WhyText(job, events, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = false}));
+  }
   return absl::OkStatus();
 }
 
@@ -41,8 +44,8 @@ absl::Status Why(const Globals& globals, const WhyOptions& options) {
 void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<WhyOptions>();
   CLI::App* verb = app.add_subcommand("why", "Tell why a job stands as it does: its decisions, with times and causes");
-  verb->add_option("job", options->job_id, "Id of the job")->required();
-  verb->add_flag("--json", options->json, "One JSON object");
+  verb->add_option("job", options->job_id, kJobHelp)->required();
+  AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "For each generation: what placed it, what ended it, what was decided and by which rule (in brackets).\n\n"
       "Examples:\n  trainctl why k3x7q2ab\n"

@@ -28,7 +28,11 @@ BANNED = [
     (r"\busing namespace std;", {".cc", ".h"}, "name what is used"),
     (r"\bsleep_for\b|\bSleepFor\b|\busleep\(", {".cc", ".h"},
      "wait for a condition; let time be a clock that comes from outside"),
+    (r"\b(f?printf|f?puts|fputc|putchar|fwrite)\(|\bstd::(cout|cerr)\b", {".cc", ".h"},
+     "use client/output.h: it notices writes that fail, and escapes foreign text"),
 ]
+# Where the last rule holds.
+WRITES_THROUGH_OUTPUT = re.compile(r"^client/(?!output\.cc$)")
 # Effects at the edge that do wait in real time, each for a reason that stands beside the call.
 MAY_SLEEP = re.compile(r"^(common/(clock|files|listen)|client/|coordinator/main|tests/|"
                        r"worker/(shim|collectives|agent/(main|process_table)|checkpoint/fault_points|trainer/run_folder))")
@@ -56,6 +60,8 @@ def check_lines(name, suffix, lines):
                 if "leep" in pattern and MAY_SLEEP.match(name):
                     continue
                 if "SKIP" in pattern and name.startswith("tests/gpu/"):  # no machine grows one
+                    continue
+                if "puts" in pattern and not WRITES_THROUGH_OUTPUT.match(name):
                     continue
                 yield number, f"{re.search(pattern, line)[0]}: {instead}"
 

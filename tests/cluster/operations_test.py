@@ -230,10 +230,13 @@ def test_a_run_says_nothing_of_a_missing_host_and_a_folder_that_cannot_be_is_nam
     assert "checkpoint.dir" in refused.stderr and "/proc/x" in refused.stderr, refused.stderr
 
 
-def test_a_submit_that_finds_nothing_to_resume_says_so(one_host):
+def test_a_submit_that_finds_nothing_to_resume_is_refused_unless_a_fresh_start_is_allowed(one_host):
     job = one_host.write_job(name="fresh", train__steps=2)
 
-    assert "nothing to resume" in one_host.trainctl("submit", job, "--resume").stderr
+    assert "nothing to resume" in one_host.trainctl("submit", job, "--resume", expect=2).stderr
+    allowed = one_host.trainctl("submit", job, "--resume", "--allow-fresh-start")
+    assert "starting from step 1" in allowed.stderr
+    assert one_host.wait_for_end(allowed.stdout.strip()).state_name == "SUCCEEDED"
 
 
 def test_hosts_that_a_job_names_are_kept_to(two_hosts):

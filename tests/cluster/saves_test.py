@@ -39,7 +39,7 @@ def test_ls_and_show_of_a_job_tell_what_its_folder_holds(one_host, tmp_path):
     assert in_folder[15] in shown
     done = one_host.trainctl("checkpoint", "show", job, "--step", "7", expect=2)
     assert "no checkpoint of step 7; there are 15, 20" in done.stderr
-    assert "want its folder" in one_host.trainctl("checkpoint", "show", job, "--verify", expect=2).stderr
+    assert "verified" in one_host.trainctl("checkpoint", "show", job, "--verify").stdout
 
 
 def test_cancel_with_a_save_keeps_every_step_that_was_made(one_host):
@@ -113,8 +113,8 @@ def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant
         assert "it makes no steps now that could be saved" in one_host.trainctl(*verb, expect=2).stderr
     typo = waiting[:-1] + ("a" if waiting[-1] != "a" else "b")
     assert f"did you mean {waiting}?" in one_host.trainctl("checkpoint", "now", typo, expect=2).stderr
-    assert f"job {waiting} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr \
-        or f"job {job} has that name" in one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr
+    several = one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr
+    assert "may be any of 2 jobs" in several and job in several and waiting in several, several
     one_host.trainctl("cancel", waiting)
 
 

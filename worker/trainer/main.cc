@@ -2,8 +2,10 @@
 // that know nothing of the other.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -145,6 +147,13 @@ int RunTraining(const TrainerOptions& options) {
   return code;
 }
 
+// The exit code of a command whose result is what it has written.
+int Written(const char* command) {
+  if (std::cout.good()) return kExitDone;
+  std::cerr << command << ": standard output cannot be written: " << strerror(errno) << "\n";
+  return kExitFailed;
+}
+
 int RunSample(const SampleOptions& options) {
   // One token at a time is too little work to share: threads would wait for each other most of the time.
   at::set_num_threads(1);
@@ -156,13 +165,13 @@ int RunSample(const SampleOptions& options) {
   }
   if (!options.json) {
     std::cout << sample->text << std::endl;
-    return kExitDone;
+    return Written("sample");
   }
   nlohmann::ordered_json json = {
       {"event", "sample"}, {"checkpoint", sample->checkpoint}, {"step", sample->step}, {"text", sample->text}};
   // Half a character at the end is common with bytes: shown as U+FFFD.
   std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
-  return kExitDone;
+  return Written("sample");
 }
 
 int RunHostProbe(const ProbeOptions& options) {
@@ -184,7 +193,7 @@ int RunHostProbe(const ProbeOptions& options) {
                                    {"all_reduce_latency_s", fact->all_reduce_latency_s},
                                    {"all_reduce_bytes_per_s", fact->all_reduce_bytes_per_s}};
     std::cout << json.dump() << std::endl;
-    return kExitDone;
+    return Written("probe");
   }
   std::cout << absl::StrFormat(
                    "matrix product of %d: %.1f GFLOP/s with %d threads; %s\n"
@@ -192,7 +201,7 @@ int RunHostProbe(const ProbeOptions& options) {
                    options.matmul_size, fact->matmul_gflops, threads, kernels, fact->all_reduce_latency_s * 1e6,
                    fact->all_reduce_bytes_per_s / 1e6, options.all_reduce_bytes)
             << std::endl;
-  return kExitDone;
+  return Written("probe");
 }
 
 // Of one thread, as a number alone.

@@ -91,11 +91,5 @@ TEST(CheckpointJob, Wait_EndsWithASaveThatIsNotOlderThanTheWish) {
   EXPECT_EQ(awaited.Take(Failed(12, 0)), Word::kNone) << "a notice of something else";
 }
 
-TEST(CheckpointJob, Name_IsAJobsOnlyWhereNothingOfThatNameIsHere) {
-  EXPECT_TRUE(MayBeJob("k3x7q2ab"));
-  EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
-  EXPECT_FALSE(MayBeJob("."));
-}
-
 }  // namespace
 }  // namespace trainyard::client

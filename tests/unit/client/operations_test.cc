@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_split.h"
 #include "client/chain.h"
 #include "client/goodput_view.h"
 #include "client/hosts_view.h"
@@ -47,6 +48,23 @@ TEST(Hosts, TableShowsStateSlotsJobsLabelsVersionAndSkew) {
             "w1    up                    1/2    k3x7q2ab  rack=r1,switch=s1  0.1.0    -0.013 s  3.0 GiB\n"
             "w2    away 3m10s, cordoned  1/1    -         -                  -        -         -\n"
             "w2 is cordoned: fan is loud\n");
+}
+
+TEST(Hosts, TableSaysWhatIsWrongAndFitsSixtyColumns) {
+  v1::ListHostsResponse hosts = TwoHosts();
+  hosts.mutable_hosts(0)->set_trouble("its state folder /var/lib/trainyard is gone");
+  hosts.mutable_hosts(0)->add_unknown_jobs("ab12cd34");
+
+  const std::string table = HostTable(hosts, 60);
+
+  EXPECT_THAT(table, HasSubstr("w1    up, in trouble"));
+  EXPECT_THAT(table, HasSubstr("w1 can be given nothing: its state folder /var/lib/trainyard is gone\n"));
+  EXPECT_THAT(table,
+              HasSubstr("w1 runs a job that this coordinator does not know: ab12cd34; trainctl cancel ends it\n"));
+  for (absl::string_view line : absl::StrSplit(table.substr(0, table.find("w1 can")), '\n')) {
+    EXPECT_LE(line.size(), 60u) << table;
+  }
+  EXPECT_EQ(nlohmann::json::parse(HostJson(hosts.hosts(0)))["unknown_jobs"][0], "ab12cd34");
 }
 
 TEST(Hosts, JsonHasNumbersAsNumbers) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "absl/strings/str_cat.h"
+#include "client/live_line.h"
 #include "tests/unit/client/events.h"
 
 namespace trainyard::client {
@@ -66,7 +67,7 @@ TEST(TextProgress, GoldenTranscript) {
             "step 10/10  loss 4.0000  lr 0.0e+00  2.00k tokens/s\n"
             "evaluation at step 10: loss 4.2000 (0.2 s)\n"
             "checkpoint of step 10 saved: /runs/x/step-10 (3.0 MiB)\n"
-            "warning: a rank ?[31mended\n"
+            "warning: a rank \\x1b[31mended\n"
             "succeeded\n"
             "\n"
             "the summary\n");
@@ -74,7 +75,8 @@ TEST(TextProgress, GoldenTranscript) {
 
 TEST(TextProgress, OnATerminalStepsShareOneLineThatFitsIt) {
   Memory out;
-  auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .unicode = true, .columns = 20}, false);
+  auto progress =
+      NewTextProgress(out.stream(), {.is_terminal = true, .unicode = true, .colour = false, .columns = 42}, false);
   progress->Start(TenSteps(), {});
   std::string before = out.text();
 
@@ -83,9 +85,44 @@ TEST(TextProgress, OnATerminalStepsShareOneLineThatFitsIt) {
   progress->Event(EvalEvent(3, 2, 4.5));
 
   EXPECT_EQ(out.text().substr(before.size()),
-            "\r\x1b[Kstep 1/10  loss 5.0"
+            "\r\x1b[K 10 %  step 1/10  loss 5.0000  ETA 4.5 s"
             "\r\x1b[Kevaluation at step 2: loss 4.5000 (0.2 s)\n"
-            "step 1/10  loss 5.0");
+            " 10 %  step 1/10  loss 5.0000  ETA 4.5 s");
+}
+
+TEST(TextProgress, ColoursWarningsAndTheEndWhereTheTerminalHasColours) {
+  Memory out;
+  auto progress = NewTextProgress(out.stream(), {.is_terminal = true, .colour = true}, false);
+  v1::Job job = TenSteps();
+  job.set_state(v1::JOB_STATE_FAILED);
+
+  progress->Notice("warning", "slow\nsucceeded");
+  progress->Done(job, "FAILED  tiny\n  steps 3\n", 1);
+
+  EXPECT_EQ(out.text(), "\x1b[33mwarning: slow\n  succeeded\x1b[0m\n\n\x1b[31mFAILED  tiny\x1b[0m\n  steps 3\n");
+}
+
+TEST(TextProgress, AReasonThatStartsWithItsStateDoesNotSayItTwice) {
+  Memory out;
+  auto progress = NewTextProgress(out.stream(), {}, false);
+
+  progress->Event(StateEvent(1, v1::JOB_STATE_CANCELLED, "cancelled: interrupted"));
+
+  EXPECT_EQ(out.text(), "cancelled: interrupted\n");
+}
+
+TEST(LiveLine, HasPercentBarStepLossSpeedAndTimeLeft_AndFitsSixtyColumns) {
+  RunStats stats;
+  for (uint64_t step = 1; step <= 120; ++step) stats.Add(StepEvent(step, step, 3.2145));
+  v1::StepReport step = StepEvent(1, 120, 3.2145).step();
+
+  EXPECT_EQ(LiveLine(step, 1200, stats, {.is_terminal = true, .columns = 100}),
+            " 10 % ##......................  step 120/1200  loss 3.2145  2.00k tokens/s  ETA 9m00s  lr 0.0e+00");
+  EXPECT_EQ(LiveLine(step, 1200, stats, {.is_terminal = true, .columns = 60}),
+            " 10 % #.............  step 120/1200  loss 3.2145  ETA 9m00s");
+  EXPECT_EQ(LiveLine(step, 1200, stats, {.is_terminal = true, .unicode = true, .colour = true, .columns = 60}),
+            " 10 % \x1b[32m█\x1b[0m░░░░░░░░░░░░░  step 120/1200  loss 3.2145  ETA 9m00s");
+  EXPECT_EQ(LiveLine(step, 1200, stats, {.is_terminal = true, .columns = 10}), " 10 %");
 }
 
 TEST(JsonProgress, EveryStepIsALine) {

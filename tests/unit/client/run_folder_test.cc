@@ -71,6 +71,35 @@ TEST_F(RunFolderTest, FullFolderIsRefusedWithBothWaysOutUnlessResumed) {
   EXPECT_TRUE(CheckRunFolder(folder, /*resume=*/true).ok());
 }
 
+TEST_F(RunFolderTest, ResumeOfAFolderWithoutACheckpointIsRefusedAndNamesTheOneThatIsMeant) {
+  Run("tour", "step-00000010", 1);
+  Run("empty", "metrics.jsonl", 1);
+
+  EXPECT_TRUE(CheckResumable(root_ + "/tour").ok());
+  EXPECT_EQ(CheckResumable(root_ + "/tuor").message(),
+            "--resume: checkpoint.dir " + root_ + "/tuor is not there; did you mean " + root_ +
+                "/tour? To train from step 1 where there is nothing to resume, give --allow-fresh-start");
+  EXPECT_NE(CheckResumable(root_ + "/empty").message().find("holds no checkpoint"), absl::string_view::npos);
+}
+
+TEST_F(RunFolderTest, NothingToResumeIsRefusedUnlessAFreshStartIsAllowed) {
+  v1::SubmitRequest request;
+  request.set_default_run_root(root_);
+  request.set_resume(true);
+  request.mutable_spec()->set_name("tiny");
+  std::string told;
+
+  EXPECT_EQ(ChooseRunFolder(&request, /*on_this_machine=*/false, &told).code(), absl::StatusCode::kFailedPrecondition);
+  request.set_allow_fresh_start(true);
+  EXPECT_TRUE(ChooseRunFolder(&request, false, &told).ok());
+  EXPECT_NE(told.find("starting from step 1"), std::string::npos) << told;
+  request.mutable_spec()->mutable_checkpoint()->set_dir(root_ + "/nowhere");
+  request.set_resume(true);
+  request.set_allow_fresh_start(false);
+  EXPECT_TRUE(ChooseRunFolder(&request, false, &told).ok()) << "the folder is elsewhere: its hosts will look";
+  EXPECT_FALSE(ChooseRunFolder(&request, true, &told).ok());
+}
+
 TEST_F(RunFolderTest, FileInPlaceOfAFolderIsRefused) {
   Run("a", "file", 1);
   EXPECT_EQ(CheckRunFolder(root_ + "/a/file", false).code(), absl::StatusCode::kFailedPrecondition);

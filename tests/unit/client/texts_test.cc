@@ -1,14 +1,18 @@
 // Tables, amounts, the plot, the status and the summary, as a person sees them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_split.h"
 #include "client/byte_progress.h"
 #include "client/exit_code.h"
+#include "client/output.h"
 #include "client/plot.h"
 #include "client/status.h"
 #include "client/summary.h"
+#include "client/terminal.h"
 #include "client/text.h"
 #include "tests/unit/client/events.h"
 
@@ -40,6 +44,8 @@ TEST(Bytes, AreInBinaryUnits) {
 TEST(Bars, ShowShareAmountAndRate) {
   EXPECT_EQ(ByteBar("verify", 3 << 20, 12 << 20, absl::Seconds(2)),
             "verify [#####...............] 25%  3.0 MiB of 12.0 MiB  1.5 MiB/s");
+  EXPECT_EQ(ByteBar("verify step-00000100", 3 << 20, 12 << 20, absl::Seconds(2), 60),
+            "verify step-00000100 25%  3.0 MiB of 12.0 MiB");
   EXPECT_EQ(ByteBar("verify", 0, 0, absl::ZeroDuration()), "verify [####################] 100%  0 B of 0 B");
 }
 
@@ -54,7 +60,79 @@ TEST(ShellWord, IsQuotedWhereAShellWouldTakeItApart) {
   EXPECT_EQ(ShellWord(""), "''");
 }
 
-TEST(Printable, KeepsEscapesFromTheTerminal) { EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a?[2J b?c"); }
+// The table of `trainctl list`, with a reason that is long and has a word that fits no line.
+std::vector<std::vector<std::string>> WideRows() {
+  return {
+      {"ID", "NAME", "STATE", "RANKS", "STEP", "RESTARTS", "AGE", "REASON"},
+      {"k3x7q2ab", "stdlib-gpt", "RUNNING", "2", "120/1200", "0", "3m10s", ""},
+      {"ab12cd34", "tiny", "FAILED", "16", "1/20", "10", "2d04h",
+       "rank 1 on w2 ended: the disk of /a/very/long/path/without/any/blank/in/it/that/is/longer/than/a/line/is full"}};
+}
+
+std::string Solid(std::string text) {
+  text.erase(std::remove_if(text.begin(), text.end(), [](char c) { return c == ' ' || c == '\n'; }), text.end());
+  return text;
+}
+
+TEST(Tables, FitAnyWidthAndLoseNothing) {
+  for (int columns : {20, 40, 60, 80, 100, 200}) {
+    const std::string table = Table(WideRows(), columns);
+
+    for (absl::string_view line : absl::StrSplit(table, '\n')) {
+      EXPECT_LE(line.size(), static_cast<size_t>(columns)) << table;
+    }
+    std::string characters = Solid(table), all = Solid(Table(WideRows()));
+    std::sort(characters.begin(), characters.end());
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(characters, all) << table;
+  }
+}
+
+TEST(Tables, ColumnsWithoutRoomStandBelowTheirRow) {
+  EXPECT_EQ(Table(WideRows(), 60),
+            "ID        NAME        STATE    RANKS  STEP      RESTARTS\n"
+            "    AGE    REASON\n"
+            "k3x7q2ab  stdlib-gpt  RUNNING  2      120/1200  0\n"
+            "    3m10s\n"
+            "ab12cd34  tiny        FAILED   16     1/20      10\n"
+            "    2d04h  rank 1 on w2 ended: the disk of\n"
+            "           /a/very/long/path/without/any/blank/in/it/that/is\n"
+            "           /longer/than/a/line/is full\n");
+}
+
+TEST(Tables, FreeTextAtTheEndOfARowGoesOnBelowItself) {
+  EXPECT_EQ(Table({{"  step", "1 of 2"}, {"  run folder", "a place with a name of several words"}}, 40),
+            "  step        1 of 2\n"
+            "  run folder  a place with a name of\n"
+            "              several words\n");
+}
+
+TEST(Printable, KeepsEscapesFromTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b[2J\tb\nc", 100), "a\\x1b[2J\\x09b\\x0ac");
+  EXPECT_EQ(Printable("12345ü", 6), "12345") << "half a character";
+  EXPECT_EQ(Printable("", 10), "");
+}
+
+TEST(LogLines, OnATerminalKeepColoursAndNothingElseThatItActsOn) {
+  EXPECT_EQ(LogLineForTerminals("plain\ttext"), "plain\ttext");
+  EXPECT_EQ(LogLineForTerminals("\x1b[1;31mred\x1b[2J\x1b[H\x1b]0;title\a!\x1b]52;c;x\x1b\\?\x1b(B"),
+            "\x1b[1;31mred!?\x1b[0m");
+  EXPECT_EQ(LogLineForTerminals("50 %\r100 %\r"), "50 %\\x0d100 %");
+  EXPECT_EQ(LogLineForTerminals("cut \x1b["), "cut ");
+  EXPECT_EQ(LogLineForTerminals("\xc2\x9b"
+                                "2J"),
+            "\\xc2\\x9b2J")
+      << "the same order in one character";
+}
+
+TEST(Json, HoldsNoCharacterThatATerminalActsOn) {
+  EXPECT_EQ(JsonForTerminals("{\"a\":\"\x7f\xc2\x9b\xe2\x80\xae ü\"}"), "{\"a\":\"\\u007f\\u009b\\u202e ü\"}");
+}
+
+TEST(CutToColumns, CountsNeitherColoursNorBytes) {
+  EXPECT_EQ(CutToColumns("\x1b[32m██\x1b[0m  ab", 5), "\x1b[32m██\x1b[0m  a");
+  EXPECT_EQ(CutToColumns("\x1b[32m████", 2), "\x1b[32m██\x1b[0m");
+}
 
 TEST(Plot, OfAStraightLine) {
   std::vector<std::pair<uint64_t, double>> points;
@@ -204,7 +282,30 @@ TEST(Summary, OfAFailureEndsWithTheFailedRanksLastLines) {
       Summary({.job = job, .stats = {}, .traits = {}, .logs_place = "in /logs", .last_lines = {"boom\x1b"}});
 
   EXPECT_NE(text.find("FAILED  tiny (k3x7q2ab): rank 1 exited with code 1\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("last lines of rank 1:\n  boom?\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("last lines of rank 1:\n  boom\\x1b\n"), std::string::npos) << text;
+}
+
+TEST(Summary, OfAJobWhoseLastSaveFailedSaysWhatNoCheckpointHolds) {
+  v1::Job job = SampleJob();
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_reason("the last save failed: /runs is full");
+  *job.add_checkpoints() = CheckpointEvent(1, 30).checkpoint();
+
+  std::string text = Summary({.job = job, .stats = {}, .traits = {}, .logs_place = "in /logs", .last_lines = {}});
+
+  EXPECT_NE(text.find("FAILED  tiny (k3x7q2ab): the last save failed: /runs is full\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("(step 30, 3.0 MiB); steps 31 to 40 are in no checkpoint\n"), std::string::npos) << text;
+}
+
+TEST(StatusText, FitsSixtyColumnsAndEscapesPaths) {
+  v1::Job job = SampleJob();
+  job.mutable_spec()->mutable_checkpoint()->set_dir("/runs/\x1b]0;owned\a");
+  job.mutable_ranks(1)->set_exit("killed by signal 9 (SIGKILL), and this is said at some length, so that it is parted");
+
+  std::string text = StatusText(job, 60);
+
+  for (absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(line.size(), 60u) << text;
+  EXPECT_NE(text.find("  run folder  /runs/\\x1b]0;owned\\x07\n"), std::string::npos) << text;
 }
 
 TEST(FailedRank, IsTheOneTheReasonNamesElseTheFirstThatFailed) {
@@ -225,6 +326,7 @@ TEST(ExitCodes, FollowStateAndStatus) {
   EXPECT_EQ(ExitCodeOf(v1::JOB_STATE_CANCELLED), 130);
   EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("")), 2);
   EXPECT_EQ(ExitCodeOf(absl::NotFoundError("")), 2);
+  EXPECT_EQ(ExitCodeOf(absl::PermissionDeniedError("")), 2);
   EXPECT_EQ(ExitCodeOf(absl::UnavailableError("")), 3);
   EXPECT_EQ(ExitCodeOf(absl::InternalError("")), 1);
 }

@@ -1,0 +1,63 @@
+#include "client/find_job.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/exit_code.h"
+#include "client/job_calls.h"
+#include "client/text.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kTextBytes = 200;
+
+}  // namespace
+
+absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJobsResponse& found) {
+  if (found.jobs().empty()) return text;
+  if (found.total() <= 1) return found.jobs(0).job_id();
+  const uint64_t more = found.total() - static_cast<uint64_t>(found.jobs_size());
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", Printable(text, kTextBytes), "' may be any of ", found.total(), " jobs; give more of its id:\n",
+                   absl::StrJoin(found.jobs(), "\n",
+                                 [](std::string* out, const v1::FoundJob& job) {
+                                   absl::StrAppend(out, "  ", job.job_id(), "  ", StateName(job.state()), "  ",
+                                                   Printable(job.name(), kTextBytes));
+                                 }),
+                   more > 0 ? absl::StrCat("\n  and ", more, " more") : ""));
+}
+
+absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& text) {
+  v1::FindJobsRequest request;
+  request.set_text(text);
+  auto found = FindJobs(connection, request);
+  // A coordinator of an older version takes whole ids alone.
+  if (found.status().code() == absl::StatusCode::kUnimplemented || text.empty()) return text;
+  RETURN_IF_ERROR(found.status());
+  return ChooseJob(text, *found);
+}
+
+bool MayBeJob(const std::string& name) {
+  return !name.empty() && !absl::StrContains(name, '/') && name != "." && name != ".." &&
+         !FileExists(AbsolutePath(name, WorkingDirectory()));
+}
+
+absl::StatusOr<std::string> RunFolderOf(const Globals& globals, const std::string& name) {
+  if (globals.coordinator.empty() || !MayBeJob(name)) return name;
+  ASSIGN_OR_RETURN(auto connection, Connect(globals));
+  ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
+  auto job = GetJob(*connection, id);
+  if (absl::IsNotFound(job.status())) {
+    return absl::NotFoundError(absl::StrCat(name, " is no folder here, and ", job.status().message()));
+  }
+  RETURN_IF_ERROR(job.status());
+  const std::string& folder = job->spec().checkpoint().dir();
+  if (!folder.empty() && FileExists(folder)) return folder;
+  return absl::NotFoundError(absl::StrCat("the run folder of ", JobTitle(*job), ", ", folder,
+                                          ", is not on this machine: run this where it lies"));
+}
+
+}  // namespace trainyard::client

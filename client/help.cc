@@ -1,0 +1,56 @@
+// trainctl help and completion: what trainctl can do, for people and for their shells.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands.h"
+#include "client/completion.h"
+#include "client/exit_code.h"
+#include "client/output.h"
+#include "client/verb_words.h"
+#include "common/status_macros.h"
+
+namespace trainyard::client {
+namespace {
+
+absl::Status Help(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string name = app.get_name();
+  for (const std::string& word : words) {
+    const CLI::App* below = VerbNamed(*at, word);
+    if (below == nullptr) return absl::InvalidArgumentError(NoSuchVerb(*at, word));
+    at = below;
+    absl::StrAppend(&name, " ", at->get_name());
+  }
+  // Not App::help, which would tell of this verb, since it is the one that was parsed.
+  Print(at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal));
+  return absl::OkStatus();
+}
+
+absl::Status Completion(const CLI::App& app, const std::string& shell) {
+  ASSIGN_OR_RETURN(const std::string script, CompletionScript(app, shell));
+  PrintRaw(script);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddHelp(CLI::App& app, const Globals&, Chosen* chosen) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App* verb = app.add_subcommand("help", "Show what a verb does and takes; the same as VERB --help");
+  verb->add_option("verb", *words, "Verb, or verb and verb below it");
+  verb->footer("Examples:\n  trainctl help\n  trainctl help checkpoint export");
+  verb->callback([&app, words, chosen] { *chosen = [&app, words] { return ExitOf(Help(app, *words), false); }; });
+}
+
+void AddCompletion(CLI::App& app, const Globals&, Chosen* chosen) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App* verb = app.add_subcommand("completion", "Print a script that completes verbs, options and files");
+  verb->add_option("shell", *shell, "bash, zsh or fish")->required();
+  verb->footer(
+      "Examples:\n  source <(trainctl completion bash)\n"
+      "  trainctl completion fish > ~/.config/fish/completions/trainctl.fish");
+  verb->callback([&app, shell, chosen] { *chosen = [&app, shell] { return ExitOf(Completion(app, *shell), false); }; });
+}
+
+}  // namespace trainyard::client

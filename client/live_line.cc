@@ -1,0 +1,63 @@
+#include "client/live_line.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/text.h"
+
+namespace trainyard::client {
+namespace {
+
+constexpr size_t kBarLeast = 8;
+constexpr size_t kBarMost = 24;
+
+std::string Bar(double share, size_t columns, const TerminalTraits& traits) {
+  const auto filled = static_cast<size_t>(share * static_cast<double>(columns));
+  std::string done, left;
+  for (size_t i = 0; i < columns; ++i) {
+    absl::StrAppend(i < filled ? &done : &left, traits.unicode ? (i < filled ? "█" : "░") : i < filled ? "#" : ".");
+  }
+  return absl::StrCat(Styled(done, Style::kGood, traits.colour), left);
+}
+
+}  // namespace
+
+std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats,
+                     const TerminalTraits& traits) {
+  const double share =
+      steps_total == 0 ? 1 : std::min(1.0, static_cast<double>(step.step()) / static_cast<double>(steps_total));
+  const absl::optional<absl::Duration> left = step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
+  const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(share * 100));
+  // In the order in which they give way.
+  enum Part { kStep, kLoss, kEta, kSpeed, kRate, kParts };
+  std::array<std::string, kParts> parts;
+  parts[kStep] = absl::StrCat("step ", step.step(), "/", steps_total);
+  parts[kLoss] = absl::StrFormat("loss %.4f", step.loss());
+  parts[kEta] = left.has_value() ? absl::StrCat("ETA ", DurationText(*left)) : "";
+  parts[kSpeed] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
+  parts[kRate] = absl::StrFormat("lr %.1e", step.lr());
+  // The last column stays free: some terminals wrap a line that fills it.
+  const size_t room = static_cast<size_t>(std::max(traits.columns - 1, 1));
+  size_t used = percent.size();
+  for (int i = kStep; i < kParts; ++i) {
+    // Speed and learning rate are worth less than a bar of the least length.
+    const size_t for_bar = i > kEta ? 1 + kBarLeast : 0;
+    if (parts[i].empty()) continue;
+    if (used + 2 + parts[i].size() + for_bar > room) {
+      parts[i].clear();
+    } else {
+      used += 2 + parts[i].size();
+    }
+  }
+  const size_t bar = used + 1 + kBarLeast <= room ? std::min(kBarMost, room - used - 1) : 0;
+  std::string line = percent;
+  if (bar > 0) absl::StrAppend(&line, " ", Bar(share, bar, traits));
+  for (Part part : {kStep, kLoss, kSpeed, kEta, kRate}) {
+    if (!parts[part].empty()) absl::StrAppend(&line, "  ", parts[part]);
+  }
+  return line;
+}
+
+}  // namespace trainyard::client

@@ -1,0 +1,204 @@
+"""What trainctl writes, and to what: a full disk, a reader that has gone, a narrow terminal, a shell that completes."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+
+import harness
+import processes
+
+CODES = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+TRAINCTL = str(harness.BIN / "trainctl")
+
+
+def into_full(cluster, *arguments):
+    """trainctl with a standard output that takes nothing."""
+    prefix = ["--coordinator", cluster.coordinator.address] if cluster.coordinator else []
+    command = [TRAINCTL, *prefix, *map(str, arguments)]
+    with open("/dev/full", "w") as full:
+        popen = processes.start(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=cluster.folder,
+                                stdin=subprocess.DEVNULL)
+        err = popen.communicate(timeout=60)[1]
+    return subprocess.CompletedProcess(command, popen.returncode, "", err)
+
+
+def on_terminal(cluster, columns, *arguments, env=None):
+    """What trainctl writes to a terminal of so many columns."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
+    environment.pop("COLUMNS", None)
+    popen = processes.start([TRAINCTL, *map(str, arguments)], stdout=there, stderr=subprocess.DEVNULL, env=environment,
+                            cwd=cluster.folder, stdin=subprocess.DEVNULL)
+    os.close(there)
+    written = b""
+    while True:
+        try:
+            piece = os.read(here, 65536)
+        except OSError:  # the last writer has closed it
+            break
+        if not piece:
+            break
+        written += piece
+    os.close(here)
+    assert popen.wait(60) == 0, written.decode(errors="replace")
+    return written
+
+
+def widths(written):
+    """Of every line that stood on the terminal, those that were written anew too."""
+    return [len(CODES.sub(b"", line).decode()) for line in re.split(rb"[\r\n]+", written)]
+
+
+def test_a_verb_whose_output_cannot_be_written_fails_and_says_so(one_host):
+    run = one_host.folder / "run"
+    file = one_host.write_job(train__steps=4)
+    job = one_host.submit(run_folder=run, train__steps=4)
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+    verbs = [["--help"], ["help", "run"], ["completion", "bash"], ["version"], ["validate", file], ["list"], ["list", "--json"],
+             ["status", job], ["watch", job], ["watch", job, "--json"], ["logs", job], ["why", job], ["events"],
+             ["events", "--job", job, "--json"], ["goodput", job], ["cluster"], ["doctor", "--no-probes"], ["cancel", job],
+             ["checkpoint", "ls", run], ["checkpoint", "show", run], ["checkpoint", "verify", run], ["checkpoint", "ls", job],
+             ["checkpoint", "export", run, one_host.folder / "out"], ["sample", run, "--tokens", "3"], ["submit", file]]
+
+    for verb in verbs:
+        done = into_full(one_host, *verb)
+        assert done.returncode == 1, f"{verb}: {done.returncode}, {done.stderr}"
+        assert "cannot be written: No space left on device" in done.stderr, f"{verb}: {done.stderr}"
+        assert done.stderr.count("cannot be written") == 1, f"{verb}: {done.stderr}"
+
+    assert " was submitted" in done.stderr, "nobody would know the job's id"
+
+
+def test_watch_ends_with_its_output_and_the_job_continues(one_host):
+    job = one_host.submit(train__steps=1_000_000)
+    one_host.wait_for_step(job, 3)
+
+    done = into_full(one_host, "watch", job)
+
+    assert done.returncode == 1 and f"watch {job}" in done.stderr, done.stderr
+    assert one_host.get(job).state_name == "RUNNING"
+    one_host.trainctl("cancel", job)
+    one_host.wait_for_state(job, "CANCELLED")
+
+
+def test_a_run_whose_output_cannot_be_written_trains_to_its_end_and_fails(cluster):
+    run = cluster.folder / "run"
+    job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
+
+    done = into_full(cluster, "run", job, "--json")
+
+    assert done.returncode == 1, done.stderr
+    assert "cannot be written" in done.stderr and " watch " in done.stderr, done.stderr
+    assert sorted(harness.metrics_steps(run)) == list(range(1, 31))
+    assert (run / "step-00000030" / "manifest.json").is_file()
+    harness.assert_nothing_runs(5)
+
+
+def test_a_run_whose_reader_has_gone_trains_to_its_end_and_fails(cluster):
+    run = cluster.folder / "run"
+    job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
+
+    popen = processes.start(["bash", "-c", '"$0" run "$1" --json | head -n 1; exit ${PIPESTATUS[0]}', TRAINCTL, str(job)],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.folder)
+    out, err = popen.communicate(timeout=60)
+
+    assert popen.returncode == 1, err
+    assert len(out.splitlines()) == 1 and "cannot be written: Broken pipe" in err, err
+    assert sorted(harness.metrics_steps(run)) == list(range(1, 31))
+
+
+def test_tables_and_the_live_line_fit_sixty_columns(one_host):
+    job = one_host.submit(train__steps=10)
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+    address = ["--coordinator", one_host.coordinator.address]
+
+    for verb in (["list"], ["status", job], ["cluster"], ["goodput", job], ["checkpoint", "ls", job]):
+        written = on_terminal(one_host, 60, *address, *verb)
+        assert max(widths(written)) <= 60, written.decode()
+    wide = one_host.trainctl("status", job).stdout
+    assert any(len(line) > 60 for line in wide.splitlines()), "a pipe has no width"
+    live = on_terminal(one_host, 60, "run", one_host.write_job(train__steps=300))
+    assert b" %" in live and "█".encode() in live and b"ETA" in live
+    steps = [width for line, width in zip(re.split(rb"[\r\n]+", live), widths(live)) if b"step " in line and b"/300" in line]
+    assert steps and max(steps) < 60
+
+
+def test_colours_are_for_terminals_that_have_them(cluster):
+    job = cluster.write_job(train__steps=40)
+
+    assert b"\x1b[32m" in on_terminal(cluster, 80, "run", job)
+    without = on_terminal(cluster, 80, "run", job, env={"NO_COLOR": "1"})
+    assert b"\x1b[32m" not in without and b"\x1b[K" in without
+    assert b"\x1b" not in on_terminal(cluster, 80, "run", job, env={"TERM": "dumb"})
+
+
+def test_bash_completes_verbs_options_and_files(cluster):
+    script = cluster.folder / "completion.bash"
+    script.write_text(cluster.run_trainctl("completion", "bash").stdout)
+
+    def completed(*words):
+        given = " ".join(f"'{word}'" for word in words)
+        program = f'source {script}; COMP_WORDS=(trainctl {given}); COMP_CWORD={len(words)}; _trainctl; echo "${{COMPREPLY[@]}}"'
+        return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("va") == ["validate"]
+    assert completed("checkpoint", "ver") == ["verify"]
+    assert completed("--coordinator", "h:1", "run", "--resu") == ["--resume"]
+    assert completed("ps", "--li") == ["--limit"]
+    assert completed("run", "job") == [], "files are completed by the shell itself"
+
+
+def test_words_of_other_programs_work_or_name_the_verb(one_host):
+    job = one_host.submit(train__steps=2, name="the-only-one")
+    assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
+
+    for verb in ("ps", "ls", "jobs"):
+        assert job in one_host.trainctl(verb).stdout
+    assert harness.events(one_host.trainctl("ps", "-o", "json").stdout)[0]["id"] == job
+    assert "SUCCEEDED" in one_host.trainctl("describe", job).stdout
+    assert one_host.run_trainctl("-V").stdout == one_host.run_trainctl("--version").stdout
+    assert "checkpoint.dir" in one_host.trainctl("help", "checkpoint", "verify").stdout
+    for word in ("get", "delete", "kill", "top"):
+        assert "`trainctl " in one_host.trainctl(word, job, expect=2).stderr
+    assert "not expected: -x yaml" in one_host.trainctl("list", "-x", "yaml", expect=2).stderr
+    assert "expected json" in one_host.trainctl("list", "-o", "yaml", expect=2).stderr
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id_and_by_its_name(one_host):
+    job = one_host.submit(train__steps=2, name="the-only-one")
+    others = [one_host.submit(train__steps=2, name="one-of-two") for _ in range(2)]
+    for each in (job, *others):
+        assert one_host.wait_for_end(each).state_name == "SUCCEEDED"
+
+    for verb in (["status"], ["watch"], ["logs"], ["why"], ["goodput"], ["cancel"], ["checkpoint", "ls"], ["events", "--job"]):
+        assert one_host.trainctl(*verb, "the-only-one").stdout, verb
+    assert job in one_host.trainctl("status", job[:7]).stdout
+    refused = one_host.trainctl("cancel", "one-of-two", expect=2).stderr
+    assert "may be any of 2 jobs" in refused and all(other in refused for other in others), refused
+    assert "good" in one_host.trainctl("checkpoint", "verify", "the-only-one").stdout
+    assert one_host.trainctl("sample", "the-only-one", "--tokens", "3").stdout
+
+
+def test_list_tells_all_jobs_or_that_there_are_more(one_host):
+    jobs = [one_host.submit(resources__ranks=64) for _ in range(3)]
+
+    assert all(job in one_host.trainctl("list").stdout for job in jobs)
+    limited = one_host.trainctl("list", "--limit", "2")
+    assert "there are more" in limited.stderr and jobs[0] not in limited.stdout
+
+
+def test_a_mistyped_folder_is_not_resumed_from_step_one(cluster):
+    cluster.run_trainctl("run", cluster.write_job(train__steps=4, checkpoint__dir=str(cluster.folder / "tour")))
+    job = cluster.write_job(train__steps=6, checkpoint__dir=str(cluster.folder / "tuor"))
+
+    refused = cluster.run_trainctl("run", job, "--resume", expect=2)
+    fresh = cluster.run_trainctl("run", job, "--resume", "--allow-fresh-start", "--json")
+
+    assert f"did you mean {cluster.folder / 'tour'}?" in refused.stderr, refused.stderr
+    assert not (refused.stdout or harness.trainers())
+    assert sorted(harness.steps_of(harness.events(fresh.stdout))) == list(range(1, 7))

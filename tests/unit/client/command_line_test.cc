@@ -1,0 +1,120 @@
+// What trainctl makes of words that are no verb, of parts of names, and what it tells shells.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/completion.h"
+#include "client/find_job.h"
+#include "client/verb_words.h"
+
+namespace trainyard::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::FindJobsResponse Found(const std::vector<std::string>& ids, uint32_t total) {
+  v1::FindJobsResponse found;
+  for (const std::string& id : ids) {
+    v1::FoundJob& job = *found.add_jobs();
+    job.set_job_id(id);
+    job.set_name("tiny\x1b[2J");
+    job.set_state(v1::JOB_STATE_RUNNING);
+  }
+  found.set_total(total);
+  return found;
+}
+
+TEST(FindJob, TakesTheOnlyOne_AndLeavesWhatIsUnknownToTheCallThatFollows) {
+  EXPECT_EQ(*ChooseJob("k3", Found({"k3x7q2ab"}, 1)), "k3x7q2ab");
+  EXPECT_EQ(*ChooseJob("nosuchjob", Found({}, 0)), "nosuchjob");
+}
+
+TEST(FindJob, OfSeveralIsRefusedWithTheList) {
+  auto chosen = ChooseJob("tiny", Found({"k3x7q2ab", "ab12cd34"}, 3));
+
+  EXPECT_EQ(chosen.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(chosen.status().message(),
+            "'tiny' may be any of 3 jobs; give more of its id:\n"
+            "  k3x7q2ab  RUNNING  tiny\\x1b[2J\n"
+            "  ab12cd34  RUNNING  tiny\\x1b[2J\n"
+            "  and 1 more");
+}
+
+TEST(FindJob, NameIsAJobsOnlyWhereNothingOfThatNameIsHere) {
+  EXPECT_TRUE(MayBeJob("k3x7q2ab"));
+  EXPECT_FALSE(MayBeJob("runs/k3x7q2ab"));
+  EXPECT_FALSE(MayBeJob("."));
+}
+
+class CommandLine : public testing::Test {
+ protected:
+  CommandLine() {
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.add_option("--coordinator", text_, "Coordinator");
+    CLI::App* list = app_.add_subcommand("list", "List jobs");
+    list->alias("ls");
+    list->add_flag("--json", flag_, "One's JSON");
+    CLI::App* checkpoint = app_.add_subcommand("checkpoint", "Look after checkpoints");
+    checkpoint->require_subcommand(1);
+    CLI::App* verify = checkpoint->add_subcommand("verify", "Verify");
+    verify->add_option("folder", text_, "Folder");
+    verify->add_option("--threads", text_, "Threads");
+  }
+
+  // What is said of these words; empty: they are right.
+  std::string Wrong(std::vector<std::string> words) {
+    std::vector<std::string> reversed(words.rbegin(), words.rend());
+    try {
+      app_.parse(reversed);
+    } catch (const CLI::ParseError& error) {
+      return WrongCommandLine(app_, error, words);
+    }
+    return "";
+  }
+
+  CLI::App app_{"Trainyard", "trainctl"};
+  std::string text_;
+  bool flag_ = false;
+};
+
+TEST_F(CommandLine, WordOfAnotherProgramNamesTheRightVerb) {
+  EXPECT_THAT(Wrong({"delete", "k3x7q2ab"}), HasSubstr("there is no verb 'delete': `trainctl cancel JOB` ends a job"));
+  for (const char* word : {"get", "kill", "top", "stop", "start"}) {
+    EXPECT_THAT(Wrong({"--coordinator", "h:1", word}), HasSubstr("`trainctl ")) << word;
+  }
+}
+
+TEST_F(CommandLine, MisspeltVerbNamesTheNearest) {
+  EXPECT_EQ(Wrong({"lits"}), "there is no verb 'lits'; did you mean 'list'? Verbs: list, checkpoint");
+  EXPECT_EQ(Wrong({"checkpoint", "verfy"}), "there is no verb 'verfy'; did you mean 'verify'? Verbs: verify");
+  EXPECT_EQ(Wrong({}), "no verb is given; trainctl --help says more. Verbs: list, checkpoint");
+}
+
+TEST_F(CommandLine, ExtraWordsAreToldInTheirOrder) {
+  EXPECT_EQ(Wrong({"list", "-x", "json"}), "not expected: -x json (trainctl list --help says what is)");
+}
+
+TEST_F(CommandLine, AliasIsAVerb) { EXPECT_EQ(Wrong({"ls", "--json"}), ""); }
+
+TEST(Json, IsAskedForInEitherWay) {
+  EXPECT_TRUE(AsksForJson({"list", "--json"}));
+  EXPECT_TRUE(AsksForJson({"list", "-o", "json"}));
+  EXPECT_FALSE(AsksForJson({"list", "-o"}));
+  EXPECT_FALSE(AsksForJson({"list", "-o", "text", "json"}));
+}
+
+TEST_F(CommandLine, CompletionNamesVerbsOptionsAndAliases) {
+  const std::string bash = *CompletionScript(app_, "bash");
+  EXPECT_THAT(bash, HasSubstr("'list'|'ls') choices='--help -h --json' ;;"));
+  EXPECT_THAT(bash, HasSubstr("'checkpoint verify') choices='--help -h --threads' ;;"));
+  EXPECT_THAT(bash, HasSubstr("complete -o default -F _trainctl trainctl"));
+  EXPECT_THAT(*CompletionScript(app_, "zsh"), HasSubstr("#compdef trainctl"));
+  const std::string fish = *CompletionScript(app_, "fish");
+  EXPECT_THAT(fish, HasSubstr("complete -c trainctl -n '__fish_use_subcommand' -f -a list -d 'List jobs'\n"));
+  EXPECT_THAT(fish, HasSubstr("-n '__fish_seen_subcommand_from list' -l json -d 'One'\\''s JSON'\n"));
+  EXPECT_EQ(CompletionScript(app_, "tcsh").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace trainyard::client
