@@ -16,7 +16,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   Problems problems;
   Positions positions;  // of no file: the keys that were refused
   if (const size_t bytes = spec.ByteSizeLong(); bytes > kSpecBytesMax) {
-    problems.AddError({}, "", absl::StrCat("has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
+    problems.AddError({}, "", absl::StrCat("the spec has ", bytes, " bytes; at most ", kSpecBytesMax, " are accepted"));
     return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
   }
   job.spec = spec;

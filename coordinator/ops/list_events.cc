@@ -15,13 +15,13 @@
 #include "absl/strings/str_split.h"
 #include "common/limits.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/ops/check_request.h"
 #include "coordinator/ops/ops.h"
 
 namespace trainyard {
 namespace {
 
 constexpr uint32_t kEventsDefault = 1'000;
-constexpr uint32_t kEventsMax = 10'000;
 constexpr size_t kFieldBytes = 8;  // of the message, around each
 constexpr char kPageTokenPrefix[] = "events";
 
@@ -65,7 +65,7 @@ absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64
   auto first = FirstAfter(events, span.after);
   const auto end = FirstAfter(events, span.last);
   const auto most =
-      static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsMax));
+      static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
   if (request.page_token().empty() && end - first > most) first = end - most;
   size_t bytes = 0;
   for (; first < end; ++first) {

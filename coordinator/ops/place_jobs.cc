@@ -282,7 +282,7 @@ bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const s
   std::vector<HostSlots> hosts = AllHosts(state);
   PlacementFacts facts = MakeFacts(now, job, hosts);
   facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
-  facts.excluded.insert(facts.excluded.end(), without.begin(), without.end());
+  facts.excluded.insert(without.begin(), without.end());
   return CouldFit(facts);
 }
 

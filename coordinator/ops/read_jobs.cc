@@ -8,6 +8,7 @@
 #include "common/limits.h"
 #include "common/version.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/ops/check_request.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/placement.h"
@@ -17,7 +18,6 @@ namespace trainyard {
 namespace {
 
 constexpr uint32_t kPageDefault = 100;
-constexpr uint32_t kPageMax = 1000;
 constexpr char kPageTokenPrefix[] = "before-";
 
 v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) {
@@ -96,7 +96,7 @@ void Run(Turn& turn, ListJobs& event) {
                     {}});
     return;
   }
-  uint32_t size = request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kPageMax);
+  uint32_t size = request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kJobsPageMax);
   v1::ListResponse response;
   const auto& order = turn.state.by_submission;
   for (auto it = order.lower_bound(before); it != order.begin();) {

@@ -17,9 +17,9 @@ constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
 
 std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
   std::set<HostName> hosts;
+  const std::set<uint32_t> asked(request.ranks().begin(), request.ranks().end());
   for (const Rank& rank : job.ranks) {
-    const auto& asked = request.ranks();
-    if (asked.empty() || std::count(asked.begin(), asked.end(), rank.record.rank()) > 0) hosts.insert(rank.host());
+    if (asked.empty() || asked.count(rank.record.rank()) > 0) hosts.insert(rank.host());
   }
   return hosts;
 }

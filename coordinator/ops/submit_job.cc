@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/limits.h"
 #include "common/plural.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/ops/check_request.h"
 #include "coordinator/ops/ops.h"
 #include "coordinator/policy/goodput.h"
 #include "spec/prepare.h"
@@ -15,20 +15,7 @@
 namespace trainyard {
 namespace {
 
-bool IsJobId(absl::string_view id) {
-  return id.size() >= 8 && id.size() <= 32 &&
-         std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); });
-}
-
-absl::Status CheckRequest(const State& state, const v1::SubmitRequest& request, const JobId& id) {
-  if (!IsJobId(id.value())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("job_id '", id.value().substr(0, 64), "' must be 8 to 32 of a-z and 0-9"));
-  }
-  if (!request.default_run_root().empty() && request.default_run_root().front() != '/') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("default_run_root '", request.default_run_root(), "' must be an absolute path"));
-  }
+absl::Status CheckState(const State& state, const JobId& id) {
   for (const auto& [name, host] : state.hosts) {
     const auto is_its = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
     if (std::any_of(host.unknown.begin(), host.unknown.end(), is_its) ||
@@ -79,6 +66,10 @@ Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, Pr
 void Run(Turn& turn, SubmitJob& event) {
   State& state = turn.state;
   const v1::SubmitRequest& request = event.request;
+  if (absl::Status status = CheckRequest(request); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
   JobId id = request.job_id().empty() ? event.fallback_id : JobId(request.job_id());
   std::string request_digest = HashHex(request.SerializeAsString());
   if (auto it = state.jobs.find(id); it != state.jobs.end()) {
@@ -92,7 +83,7 @@ void Run(Turn& turn, SubmitJob& event) {
     }
     return;
   }
-  if (absl::Status status = CheckRequest(state, request, id); !status.ok()) {
+  if (absl::Status status = CheckState(state, id); !status.ok()) {
     turn.Emit(Reply{event.call, std::move(status), {}});
     return;
   }

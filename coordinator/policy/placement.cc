@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -20,10 +21,6 @@ std::string TellNames(std::vector<std::string> names) {
   std::string text = absl::StrJoin(names, ", ");
   if (more > 0) absl::StrAppend(&text, " and ", more, " more");
   return text;
-}
-
-bool Names(const std::vector<std::string>& names, const HostName& host) {
-  return std::find(names.begin(), names.end(), host.value()) != names.end();
 }
 
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
@@ -67,10 +64,10 @@ std::string TellWaiting(const PlacementFacts& facts) {
       busy.push_back(absl::StrCat(host.name.value(), " (", host.busy_with, ")"));
     }
   }
+  std::set<std::string> here;
+  for (const HostSlots& host : facts.hosts) here.insert(host.name.value());
   for (const std::string& name : facts.only) {
-    bool here = std::any_of(facts.hosts.begin(), facts.hosts.end(),
-                            [&](const HostSlots& host) { return host.name.value() == name; });
-    if (!here) missing.push_back(name);
+    if (here.count(name) == 0) missing.push_back(name);
   }
   std::string text = absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " asked, ", TellSlots(facts));
   if (!busy.empty()) absl::StrAppend(&text, "; busy: ", TellNames(std::move(busy)));
@@ -105,8 +102,8 @@ void OrderByPlace(std::vector<HostSlots>& hosts) {
 }
 
 std::string BarredFor(const PlacementFacts& facts, const HostSlots& host) {
-  if (Names(facts.excluded, host.name)) return "in resources.exclude_hosts";
-  if (!facts.only.empty() && !Names(facts.only, host.name)) return "not in resources.hosts";
+  if (facts.excluded.count(host.name.value()) > 0) return "in resources.exclude_hosts";
+  if (!facts.only.empty() && facts.only.count(host.name.value()) == 0) return "not in resources.hosts";
   if (auto avoided = facts.avoided.find(host.name.value()); avoided != facts.avoided.end() && host.barred.empty()) {
     return avoided->second;
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,8 +42,8 @@ struct PlacementFacts {
   bool needs_gpu = false;                  // each rank needs one; a host has as many slots for them as GPUs at most
   absl::Span<const HostSlots> hosts = {};  // reachable ones, as OrderByPlace leaves them
   std::vector<HostName> previous = {};     // by rank, of the generation before; empty: there was none
-  std::vector<std::string> only = {};      // resources.hosts; empty: any
-  std::vector<std::string> excluded = {};  // resources.exclude_hosts
+  std::set<std::string> only = {};         // resources.hosts; empty: any
+  std::set<std::string> excluded = {};     // resources.exclude_hosts
   // Hosts that could not run this job lately, and why: "the checkpoint of step 40 is not in /runs/a".
   std::map<std::string, std::string> avoided = {};
   bool one_a_host = false;  // a probe of hosts: each of `only` gets one rank

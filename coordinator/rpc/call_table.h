@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/rpc_status.h"
 #include "coordinator/core/effect.h"
+#include "coordinator/ops/check_request.h"
 #include "coordinator/rpc/context.h"
 
 namespace trainyard {
@@ -24,12 +25,15 @@ class CallTable {
  public:
   explicit CallTable(const RpcContext& context) : context_(context) {}
 
-  // Posts the event that `make_event(call)` gives and answers the call once its reply comes; refuses who may not call.
+  // Posts the event that `make_event(call)` gives and answers the call once its reply comes. Who may not call, and a
+  // request that CheckRequest refuses, are answered at once.
   template <typename Response, typename MakeEvent>
-  grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context, Response* response,
-                                  MakeEvent make_event) {
+  grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context,
+                                  const google::protobuf::Message& request, Response* response, MakeEvent make_event) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (absl::Status allowed = context_.access->Check(*context); !allowed.ok()) {
+    absl::Status allowed = context_.access->Check(*context);
+    if (allowed.ok()) allowed = CheckRequest(request);
+    if (!allowed.ok()) {
       context_.Count(method, allowed.code());
       reactor->Finish(ToGrpcStatus(allowed));
       return reactor;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/ids.h"
+#include "coordinator/ops/check_request.h"
 #include "coordinator/rpc/stream_writer.h"
 
 namespace trainyard {
@@ -30,9 +31,10 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
             .sequence = request.after_sequence(), .step = request.after_step(), .eval_step = request.after_eval_step()},
         writer_(this) {}
 
-  void Start(std::shared_ptr<WatchStream> self) {
+  void Start(std::shared_ptr<WatchStream> self, const v1::WatchRequest& request) {
     registry_.Add(id_, std::move(self));
-    Ask(true);
+    absl::Status status = CheckRequest(request);
+    status.ok() ? Ask(true) : End(status);
   }
 
   void Deliver(WatchBatch batch) {
@@ -100,6 +102,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
 
   void Start(std::shared_ptr<LogsStream> self, const v1::LogsRequest& request) {
     registry_.Add(id_, std::move(self));
+    if (absl::Status status = CheckRequest(request); !status.ok()) return End(status);
     if (!context_.queue->TryPost(OpenLogs{id_, request})) End(OverloadedStatus());
   }
 
@@ -165,70 +168,71 @@ JobServiceImpl::~JobServiceImpl() = default;
 
 grpc::ServerUnaryReactor* JobServiceImpl::Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
                                                  v1::SubmitResponse* response) {
-  return calls_.Start("Submit", context, response, [request](CallId call) {
+  return calls_.Start("Submit", context, *request, response, [request](CallId call) {
     return SubmitJob{call, *request, JobId(RandomId(kJobIdLength))};
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                               v1::Job* response) {
-  return calls_.Start("Get", context, response, [request](CallId call) {
+  return calls_.Start("Get", context, *request, response, [request](CallId call) {
     return GetJob{call, JobId(request->job_id())};
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
                                                v1::ListResponse* response) {
-  return calls_.Start("List", context, response, [request](CallId call) { return ListJobs{call, *request}; });
+  return calls_.Start("List", context, *request, response, [request](CallId call) { return ListJobs{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::FindJobs(grpc::CallbackServerContext* context,
                                                    const v1::FindJobsRequest* request, v1::FindJobsResponse* response) {
-  return calls_.Start("FindJobs", context, response, [request](CallId call) {
+  return calls_.Start("FindJobs", context, *request, response, [request](CallId call) {
     return trainyard::FindJobs{call, request->text()};
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                                  v1::Job* response) {
-  return calls_.Start("Cancel", context, response, [request](CallId call) {
+  return calls_.Start("Cancel", context, *request, response, [request](CallId call) {
     return CancelJob{call, JobId(request->job_id()), request->reason(), request->save()};
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
-                                                        const v1::GetServerInfoRequest*, v1::ServerInfo* response) {
-  return calls_.Start("GetServerInfo", context, response, [](CallId call) { return trainyard::GetServerInfo{call}; });
+                                                        const v1::GetServerInfoRequest* request,
+                                                        v1::ServerInfo* response) {
+  return calls_.Start("GetServerInfo", context, *request, response, [](CallId call) { return trainyard::GetServerInfo{call}; });
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context, const v1::ListHostsRequest*,
+grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context, const v1::ListHostsRequest* request,
                                                     v1::ListHostsResponse* response) {
-  return calls_.Start("ListHosts", context, response, [](CallId call) { return trainyard::ListHosts{call}; });
+  return calls_.Start("ListHosts", context, *request, response, [](CallId call) { return trainyard::ListHosts{call}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Restart(grpc::CallbackServerContext* context,
                                                   const v1::RestartRequest* request, v1::Job* response) {
-  return calls_.Start("Restart", context, response, [request](CallId call) { return RestartJob{call, *request}; });
+  return calls_.Start("Restart", context, *request, response, [request](CallId call) { return RestartJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Save(grpc::CallbackServerContext* context, const v1::SaveRequest* request,
                                                v1::Job* response) {
-  return calls_.Start("Save", context, response, [request](CallId call) { return SaveJob{call, *request}; });
+  return calls_.Start("Save", context, *request, response, [request](CallId call) { return SaveJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,
                                                 v1::Job* response) {
-  return calls_.Start("Pause", context, response, [request](CallId call) { return PauseJob{call, *request}; });
+  return calls_.Start("Pause", context, *request, response, [request](CallId call) { return PauseJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,
                                                  v1::Job* response) {
-  return calls_.Start("Resume", context, response, [request](CallId call) { return ResumeJob{call, *request}; });
+  return calls_.Start("Resume", context, *request, response, [request](CallId call) { return ResumeJob{call, *request}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* context,
                                                   const v1::SetHostRequest* request, v1::HostStatus* response) {
-  return calls_.Start("SetHost", context, response, [request](CallId call) {
+  return calls_.Start("SetHost", context, *request, response, [request](CallId call) {
     return trainyard::SetHost{call, *request};
   });
 }
@@ -236,7 +240,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* JobServiceImpl::ListEvents(grpc::CallbackServerContext* context,
                                                      const v1::ListEventsRequest* request,
                                                      v1::ListEventsResponse* response) {
-  return calls_.Start("ListEvents", context, response, [request](CallId call) {
+  return calls_.Start("ListEvents", context, *request, response, [request](CallId call) {
     return trainyard::ListEvents{call, *request};
   });
 }
@@ -247,7 +251,7 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
   auto stream = std::make_shared<WatchStream>(context_, watches_, *request);
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
-  reactor->Start(stream);
+  reactor->Start(stream, *request);
   if (stalled_ != nullptr) stream->Tell(stalled_);
   return reactor;
 }

@@ -12,9 +12,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make(folder):
-    """Generates into `folder` and returns the modules as attributes: job, service, service_grpc, agent."""
+    """Generates into `folder` and returns the modules as attributes: job, service, service_grpc, agent, and those of google.rpc."""
     well_known = pathlib.Path(grpc_tools.__file__).parent / "_proto"
-    files = sorted(str(path) for path in (ROOT / "proto").rglob("trainyard/**/*.proto"))
+    files = sorted(str(path) for path in (ROOT / "proto").rglob("*.proto"))
     code = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"-I{well_known}", f"--python_out={folder}",
                         f"--grpc_python_out={folder}", *files])
     assert code == 0, f"protoc refused {files}"
@@ -24,4 +24,6 @@ def make(folder):
         service=importlib.import_module("trainyard.v1.service_pb2"),
         service_grpc=importlib.import_module("trainyard.v1.service_pb2_grpc"),
         agent=importlib.import_module("trainyard.v1.agent_pb2"),
+        status=importlib.import_module("google.rpc.status_pb2"),
+        error_details=importlib.import_module("google.rpc.error_details_pb2"),
     )

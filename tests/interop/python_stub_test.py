@@ -40,3 +40,21 @@ def test_the_api_refuses_a_wrong_spec_with_every_problem(one_host, stubs):
 
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "name" in refused.value.details() and "steps" in refused.value.details()
+
+
+def test_a_refusal_names_each_field_as_the_api_does(one_host, stubs):
+    spec = stubs.job.JobSpec(name="refused", train=stubs.job.Train(data=stubs.job.Data(text=["corpus"])))
+    spec.train.batch.global_size = 0
+
+    with pytest.raises(grpc.RpcError) as refused:
+        one_host.jobs.Submit(stubs.service.SubmitRequest(spec=spec, default_run_root="/runs"), timeout=10)
+
+    trailing = dict(refused.value.trailing_metadata())
+    status = stubs.status.Status.FromString(trailing["grpc-status-details-bin"])
+    assert (status.code, status.message) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], refused.value.details())
+    details = stubs.error_details.BadRequest()
+    assert status.details[0].Unpack(details)
+    violations = {violation.field: violation.description for violation in details.field_violations}
+    assert violations["spec.train.batch.global_size"] == "must be from 1 to 16777216, found 0"
+    assert violations["spec.train.data.text"] == "must be an absolute path, found 'corpus'"
+    assert "spec.train.steps" in violations

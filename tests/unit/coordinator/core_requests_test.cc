@@ -1,0 +1,283 @@
+// Requests as strangers may send them: which are refused before the core sees them, and a seeded fuzzer over every field
+// of every request of JobService, on the production core with a host and running jobs. After each event all invariants
+// hold, and none takes long. TRAINYARD_REQUESTS=N takes N requests; each is made from its number alone.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "common/plain_text.h"
+#include "coordinator/ops/check_request.h"
+#include "google/protobuf/dynamic_message.h"
+#include "tests/unit/coordinator/core_harness.h"
+
+namespace trainyard {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] = "job00000001";
+constexpr double kSecondsMax = 0.5;  // a thousand times what it takes, for loaded machines and sanitizers
+
+std::string RefusalOf(const Message& request) { return std::string(CheckRequest(request).message()); }
+
+TEST(CheckRequest, RefusesWhatNoOperationCouldHandle) {
+  v1::CancelRequest cancel;
+  EXPECT_EQ(RefusalOf(cancel), "job_id: is required");
+  cancel.set_job_id(kJob);
+  EXPECT_EQ(RefusalOf(cancel), "");
+  cancel.set_reason("enough\x1b[2J");
+  EXPECT_THAT(RefusalOf(cancel), HasSubstr("reason: holds the control character 27"));
+  cancel.set_reason("\xff");
+  EXPECT_THAT(RefusalOf(cancel), HasSubstr("reason: is not UTF-8 text"));
+
+  v1::SetHostRequest host;
+  host.set_name("w1");
+  EXPECT_EQ(RefusalOf(host), "action: is required");
+  host.set_action(static_cast<v1::SetHostRequest::Action>(77));
+  EXPECT_THAT(RefusalOf(host), HasSubstr("found the unknown value 77"));
+
+  v1::ListEventsRequest events;
+  EXPECT_EQ(RefusalOf(events), "");
+  events.set_limit(10'001);
+  EXPECT_EQ(RefusalOf(events), "limit: must be from 0 to 10000, found 10001");
+
+  v1::ListRequest list;
+  list.set_page_size(1'001);
+  EXPECT_EQ(RefusalOf(list), "page_size: must be from 0 to 1000, found 1001");
+  list.set_page_size(5);
+  list.add_states(v1::JOB_STATE_UNSPECIFIED);
+  EXPECT_THAT(RefusalOf(list), HasSubstr("states: expected"));
+
+  v1::LogsRequest logs;
+  logs.set_job_id(kJob);
+  logs.add_ranks(65'536);
+  EXPECT_EQ(RefusalOf(logs), "ranks: must be from 0 to 65535, found 65536");
+
+  v1::SubmitRequest submit;
+  submit.set_job_id("UPPER CASE");
+  submit.set_default_run_root("runs");
+  EXPECT_EQ(RefusalOf(submit),
+            "job_id: 'UPPER CASE' must be 8 to 32 of a-z and 0-9, or empty\n"
+            "default_run_root: must be an absolute path, found 'runs'");
+}
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(uint64_t seed) : random_(seed) {}
+
+  // Up to four fields of `request` get values that nobody meant.
+  void Spoil(Message* request) {
+    for (uint64_t i = Dice(4) + 1; i > 0; --i) SpoilOne(request, 0);
+  }
+  uint64_t Dice(uint64_t sides) { return random_() % sides; }
+
+ private:
+  void SpoilOne(Message* message, int depth) {
+    const auto& descriptor = *message->GetDescriptor();
+    if (descriptor.field_count() == 0) return;
+    const FieldDescriptor& field = *descriptor.field(static_cast<int>(Dice(descriptor.field_count())));
+    const auto& r = *message->GetReflection();
+    if (field.message_type() != nullptr) {
+      if (field.is_repeated() || depth > 8) return;
+      if (Dice(12) == 0) return r.ClearField(message, &field);
+      return SpoilOne(r.MutableMessage(message, &field), depth + 1);
+    }
+    if (Dice(16) == 0) return r.ClearField(message, &field);
+    const uint64_t count = !field.is_repeated() ? 1 : Dice(20) == 0 ? 5'000 : Dice(4);
+    for (uint64_t i = 0; i < count; ++i) Set(message, field);
+  }
+
+  void Set(Message* message, const FieldDescriptor& field) {
+    const auto& r = *message->GetReflection();
+    const bool add = field.is_repeated();
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_UINT32:
+        return add ? r.AddUInt32(message, &field, static_cast<uint32_t>(Whole()))
+                   : r.SetUInt32(message, &field, static_cast<uint32_t>(Whole()));
+      case FieldDescriptor::CPPTYPE_UINT64:
+        return add ? r.AddUInt64(message, &field, Whole()) : r.SetUInt64(message, &field, Whole());
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return add ? r.AddDouble(message, &field, Real()) : r.SetDouble(message, &field, Real());
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return add ? r.AddBool(message, &field, Dice(2) == 0) : r.SetBool(message, &field, Dice(2) == 0);
+      case FieldDescriptor::CPPTYPE_ENUM: {
+        const int values[] = {0, 1, 2, 3, 4, 5, 6, 7, 99, -1, std::numeric_limits<int>::max()};
+        const int value = values[Dice(std::size(values))];
+        return add ? r.AddEnumValue(message, &field, value) : r.SetEnumValue(message, &field, value);
+      }
+      case FieldDescriptor::CPPTYPE_STRING:
+        return add ? r.AddString(message, &field, Text()) : r.SetString(message, &field, Text());
+      default:
+        FAIL() << field.full_name() << " has a type that the fuzzer does not know";
+    }
+  }
+
+  uint64_t Whole() {
+    const uint64_t values[] = {0,    1,    2,     3,     7,        16,       255,       1'000,     1'024,     4'096, 65'535,
+                               65'536, 65'521, 65'537, 1 << 20, 16777213, 16777216, 16777217, UINT32_MAX, 1'000'000'000'000,
+                               9007199254740991, uint64_t{INT64_MAX}, UINT64_MAX, random_()};
+    return values[Dice(std::size(values))];
+  }
+  double Real() {
+    using Limits = std::numeric_limits<double>;
+    const double values[] = {0.0, -0.0, 0.5, 0.9, 1, -1, 1e-300, 1e9, 1e308, Limits::infinity(), -Limits::infinity(),
+                             Limits::quiet_NaN(), Limits::denorm_min()};
+    return values[Dice(std::size(values))];
+  }
+  std::string Text() {
+    const std::string values[] = {"", kJob, "job00000002", "w1", "nobody", "/", "/data", "relative/path", "~/x", "$HOME/x",
+                                  "../../etc/passwd", "a\nb", "\x1b[2J", std::string("/a\0b", 4), "\xff\xfe", "\xc2\x9b" "1m",
+                                  "h.*", "*?*?*?*?*?*?*?*?*?*", "[", "before-3", "before-", "events-1-18446744073709551615",
+                                  "lab-tiny", "lo", std::string(5'000, 'x'), std::string(300, '*'), std::string(64, 'j'),
+                                  "/" + std::string(3'999, 'p'), "%s%n", "'; drop table jobs"};
+    return values[Dice(std::size(values))];
+  }
+
+  std::mt19937_64 random_;
+};
+
+// The event that the server makes of a request; null: a method that this test does not know.
+using MakeEvent = std::function<Event(const Message&, uint64_t call)>;
+
+template <typename E, typename Request>
+MakeEvent Whole() {
+  return [](const Message& request, uint64_t call) -> Event {
+    return E{CallId(call), static_cast<const Request&>(request)};
+  };
+}
+
+std::map<std::string, MakeEvent> Methods() {
+  std::map<std::string, MakeEvent> methods;
+  methods["Submit"] = [](const Message& request, uint64_t call) -> Event {
+    return SubmitJob{CallId(call), static_cast<const v1::SubmitRequest&>(request),
+                     JobId(absl::StrCat("fallback", 1000 + call % 1000))};
+  };
+  methods["Get"] = [](const Message& request, uint64_t call) -> Event {
+    return GetJob{CallId(call), JobId(static_cast<const v1::GetRequest&>(request).job_id())};
+  };
+  methods["Cancel"] = [](const Message& request, uint64_t call) -> Event {
+    const auto& cancel = static_cast<const v1::CancelRequest&>(request);
+    return CancelJob{CallId(call), JobId(cancel.job_id()), cancel.reason(), cancel.save()};
+  };
+  methods["Watch"] = [](const Message& request, uint64_t call) -> Event {
+    const auto& watch = static_cast<const v1::WatchRequest&>(request);
+    return WatchJob{WatchId(call), JobId(watch.job_id()),
+                    {.sequence = watch.after_sequence(), .step = watch.after_step(), .eval_step = watch.after_eval_step()},
+                    true};
+  };
+  methods["Logs"] = [](const Message& request, uint64_t call) -> Event {
+    return OpenLogs{ReaderId(call), static_cast<const v1::LogsRequest&>(request)};
+  };
+  methods["GetServerInfo"] = [](const Message&, uint64_t call) -> Event { return GetServerInfo{CallId(call)}; };
+  methods["ListHosts"] = [](const Message&, uint64_t call) -> Event { return ListHosts{CallId(call)}; };
+  methods["FindJobs"] = [](const Message& request, uint64_t call) -> Event {
+    return FindJobs{CallId(call), static_cast<const v1::FindJobsRequest&>(request).text()};
+  };
+  methods["List"] = Whole<ListJobs, v1::ListRequest>();
+  methods["Restart"] = Whole<RestartJob, v1::RestartRequest>();
+  methods["Pause"] = Whole<PauseJob, v1::PauseRequest>();
+  methods["Save"] = Whole<SaveJob, v1::SaveRequest>();
+  methods["Resume"] = Whole<ResumeJob, v1::ResumeRequest>();
+  methods["SetHost"] = Whole<SetHost, v1::SetHostRequest>();
+  methods["ListEvents"] = Whole<ListEvents, v1::ListEventsRequest>();
+  return methods;
+}
+
+// A request that would do something: the fuzzer spoils it from there.
+void Begin(Message* request, uint64_t number) {
+  const auto& descriptor = *request->GetDescriptor();
+  const auto& r = *request->GetReflection();
+  if (auto* submit = dynamic_cast<v1::SubmitRequest*>(request); submit != nullptr) {
+    *submit->mutable_spec() = MakeSpec(static_cast<uint32_t>(number % 3 + 1));
+    submit->set_default_run_root("/runs");
+    submit->set_job_id(number % 2 == 0 ? absl::StrCat("fuzzed", 100'000 + number) : "");
+    return;
+  }
+  if (auto* host = dynamic_cast<v1::SetHostRequest*>(request); host != nullptr) {
+    host->set_name("w1");
+    host->set_action(v1::SetHostRequest::ACTION_UNCORDON);
+  }
+  if (const FieldDescriptor* id = descriptor.FindFieldByName("job_id"); id != nullptr) {
+    r.SetString(request, id, number % 2 == 0 ? kJob : "job00000002");
+  }
+}
+
+class Fuzzed {
+ public:
+  Fuzzed() : host_(harness, "w1", 4, 11) {
+    host_.Attach();
+    harness.Submit(MakeSpec(2), kJob);
+    BringToRunning(harness, host_, kJob);
+    harness.Submit(MakeSpec(1), "job00000002");
+  }
+
+  void Send(uint64_t number, const std::string& method, const MakeEvent& make, const Message& type) {
+    Fuzzer fuzzer(number);
+    std::unique_ptr<Message> request(type.New());
+    Begin(request.get(), number);
+    fuzzer.Spoil(request.get());
+    const auto what = [&] {
+      return absl::StrCat("request ", number, " of ", method, ":\n", request->ShortDebugString().substr(0, 2'000));
+    };
+
+    const clock_t begin = clock();
+    absl::Status status = CheckRequest(*request);
+    // The server passes nothing on that is refused; the core must stand it all the same, but for what is no text.
+    const bool texts = !absl::StrContains(status.message(), "UTF-8");
+    if (texts && (status.ok() || fuzzer.Dice(2) == 0)) harness.Handle(make(*request, 1'000 + number));
+    const double seconds = static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
+
+    ASSERT_FALSE(testing::Test::HasFatalFailure()) << what();
+    ASSERT_LT(seconds, kSecondsMax) << what();
+    if (!status.ok()) {
+      ASSERT_TRUE(absl::IsInvalidArgument(status)) << what();
+    }
+    for (char c : harness.replies[CallId(1'000 + number)].status.message()) {
+      ASSERT_TRUE(c == '\n' || !IsControl(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80) << what();
+    }
+    harness.replies.clear();
+    if (number % 7 == 0) host_.Apply();
+    if (number % 50 == 0) harness.Advance(absl::Seconds(1));
+  }
+
+  Harness harness;
+
+ private:
+  FakeHost host_;
+};
+
+TEST(RequestFuzzer, NoRequestEndsTheCore_BreaksAnInvariant_OrTakesLong) {
+  uint64_t requests = 4'000;
+  if (const char* asked = getenv("TRAINYARD_REQUESTS"); asked != nullptr) {
+    ASSERT_TRUE(absl::SimpleAtoi(asked, &requests));
+  }
+  const std::map<std::string, MakeEvent> methods = Methods();
+  const auto& service = *v1::SubmitRequest::descriptor()->file()->service(0);
+  std::unique_ptr<Fuzzed> fuzzed;
+
+  for (uint64_t number = 0; number < requests; ++number) {
+    // Jobs pile up, and every invariant looks at all of them.
+    if (number % 200 == 0) fuzzed = std::make_unique<Fuzzed>();
+    // Submit has most of the fields.
+    const auto& method = number % 2 == 0 ? *service.FindMethodByName("Submit")
+                                         : *service.method(static_cast<int>(number / 2 % service.method_count()));
+    auto make = methods.find(method.name());
+    ASSERT_NE(make, methods.end()) << "this test does not know how the server makes an event of " << method.name();
+    const Message& type =
+        *google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
+    fuzzed->Send(number, method.name(), make->second, type);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
