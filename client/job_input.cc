@@ -13,22 +13,27 @@ absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine) {
   const bool from_stdin = input.file == "-";
   auto text = ReadFile(from_stdin ? "/dev/stdin" : input.file, kYamlBytesMax);
   if (!text.ok()) {
+    // Whatever it is (a folder, too large, not to be read), another file is the way out.
     return absl::Status(
-        text.status().code() == absl::StatusCode::kUnknown ? absl::StatusCode::kInvalidArgument : text.status().code(),
+        absl::IsNotFound(text.status()) ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
         absl::StrCat("cannot read the job file: ", text.status().message()));
   }
   LoadedJob job;
-  Positions positions;
   job.spec = ReadJobFile({.text = *text,
                           .file_name = from_stdin ? "standard input" : input.file,
                           .working_directory = WorkingDirectory(),
                           .overrides = input.overrides},
-                         &job.problems, &positions);
+                         &job.problems, &job.positions);
   if (on_this_machine) {
-    CheckText(job.spec, positions, &job.problems);
-    if (job.problems.ok()) CheckMemory(job.spec, MachineMemoryBytes(), positions, &job.problems);
+    CheckFiles(&job);
+    if (job.problems.ok()) CheckMemory(job.spec, MachineMemoryBytes(), job.positions, &job.problems);
   }
   return job;
+}
+
+void CheckFiles(LoadedJob* job) {
+  CheckText(job->spec, job->positions, &job->problems);
+  CheckInitialWeights(job->spec, job->positions, &job->problems);
 }
 
 absl::Status ProblemsStatus(const JobInput& input, const Problems& problems) {

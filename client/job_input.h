@@ -18,11 +18,15 @@ struct JobInput {
 struct LoadedJob {
   v1::JobSpec spec;
   Problems problems;
+  Positions positions;  // where its keys stand
 };
 
 // Reads and checks; `on_this_machine` adds the checks of local_checks.h. What is wrong with the job is in `problems`.
-// Possible errors: NotFound, PermissionDenied, ...: the file cannot be read.
+// Possible errors: NotFound: there is no such file. InvalidArgument: it cannot be read.
 absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine);
+
+// Adds what is wrong with the files that the job reads, for one that runs on this machine.
+void CheckFiles(LoadedJob* job);
 
 // The errors of a job as one status: "N problems in job.yaml:" and a line each.
 absl::Status ProblemsStatus(const JobInput& input, const Problems& problems);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -102,6 +103,27 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
                                     " bytes for evaluation; a sequence of context ", sample - 1, " takes ", sample,
                                     ". Give more text, a larger share, or set train.evaluate.every_steps to 0"));
   }
+}
+
+void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems) {
+  const std::string& path = spec.train().model().init_from();
+  if (path.empty()) return;
+  struct stat st;
+  std::string wrong;
+  if (stat(path.c_str(), &st) != 0) {
+    wrong = errno == ENOENT ? " does not exist" : absl::StrCat(" cannot be read: ", strerror(errno));
+  } else if (access(path.c_str(), R_OK) != 0) {
+    wrong = absl::StrCat(" cannot be read: ", strerror(errno));
+  } else if (S_ISREG(st.st_mode)) {
+    char begin[9] = {};
+    std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+    if (begin[8] != '{') {
+      wrong = " is not a safetensors file: such a file begins with the length of its header in 8 bytes and a '{'";
+    }
+  } else if (!S_ISDIR(st.st_mode)) {
+    wrong = " is neither a safetensors file nor a checkpoint's folder";
+  }
+  if (!wrong.empty()) problems->AddError(positions, "train.model.init_from", absl::StrCat(path, wrong));
 }
 
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems) {

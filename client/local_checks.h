@@ -13,6 +13,9 @@ namespace trainyard::client {
 // Looks at no more files than it takes to know that there is enough text.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
+// Whether train.model.init_from is there and may be read: a safetensors file, or a checkpoint's folder.
+void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
+
 // The least that all ranks together take: weights, gradients and two moments. `machine_bytes` 0: not known.
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/files.h"
+#include "common/plain_text.h"
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
 
@@ -147,6 +148,14 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
     }
     *told = absl::StrCat("resuming the run in ", newest);
     spec.mutable_checkpoint()->set_dir(newest);
+  }
+  if (std::string wrong = WhyNotPlainText(request->default_run_root()); !wrong.empty()) {
+    if (!spec.checkpoint().has_dir()) {
+      return absl::InvalidArgumentError(absl::StrCat("the working folder's name ", wrong,
+                                                     ", and the job's folder would be made within it; set "
+                                                     "checkpoint.dir, or start trainctl in another folder"));
+    }
+    request->clear_default_run_root();
   }
   if (!spec.checkpoint().has_dir()) return absl::OkStatus();
   if (request->resume() && !request->allow_fresh_start() && on_this_machine) {

@@ -11,6 +11,7 @@
 #include "common/problems.h"
 #include "common/status_macros.h"
 #include "common/strict_yaml.h"
+#include "common/user_path.h"
 #include "common/version.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/rpc/server.h"
@@ -57,7 +58,11 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
   };
   // Text is set as it is: an address or a path is no YAML.
   if (flags.listen) config.set_listen(*flags.listen);
-  if (flags.state) config.set_state(AbsolutePath(*flags.state, WorkingDirectory()));
+  if (flags.state && !flags.state->empty()) {
+    auto path = PathOfUser(*flags.state, WorkingDirectory());
+    if (path.ok()) config.set_state(*path);
+    if (!path.ok()) problems.AddError({}, "--state", path.status().message());
+  }
   if (flags.metrics) config.set_metrics(*flags.metrics);
   if (flags.allow_plaintext) config.set_allow_plaintext(true);
   if (flags.allow_local_users) config.set_allow_local_users(true);

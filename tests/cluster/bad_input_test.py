@@ -96,6 +96,28 @@ def test_a_file_that_is_not_there_or_not_yaml_is_refused(cluster):
     assert "broken.yaml" in unparsable.stderr
 
 
+def test_a_job_file_or_run_folder_that_cannot_be_used_is_exit_2(cluster):
+    large, secret, folder = cluster.folder / "large.yaml", cluster.folder / "secret.yaml", cluster.folder / "sealed"
+    large.write_text("#" * (1 << 20) + "\nname: large\n")
+    secret.write_text("name: secret\n")
+    folder.mkdir()
+    sealed = cluster.write_job("sealed.yaml", checkpoint__dir=str(folder / "run"))
+    for path in (secret, folder):
+        path.chmod(0)
+    as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    for arguments, word in ((["validate", large], "large.yaml"), (["validate", secret], "secret.yaml"), (["run", sealed], "sealed")):
+        program = cluster.start("trainctl", [*as_anybody, harness.BIN / "trainctl", *arguments])
+        assert program.wait() == 2, program.output()
+        assert word in program.output()
+
+
+def test_initial_weights_that_are_no_safetensors_are_refused_at_once(cluster):
+    done = cluster.run_trainctl("validate", cluster.write_job(train__model__init_from="/etc/passwd"), expect=2)
+
+    assert "/etc/passwd is not a safetensors file" in done.stderr
+
+
 def test_a_bad_set_is_refused_and_named(cluster):
     job = cluster.write_job()
 

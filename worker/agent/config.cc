@@ -16,6 +16,7 @@
 #include "common/files.h"
 #include "common/limits.h"
 #include "common/strict_yaml.h"
+#include "common/user_path.h"
 #include "common/version.h"
 #include "trainyard/v1/config.pb.h"
 #include "worker/agent/inventory.h"
@@ -92,7 +93,11 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
     config->set_token_file(AbsolutePath(flags.token_file, WorkingDirectory()));
   }
   if (!flags.name.empty() && flags.name != "auto") config->set_name(flags.name);
-  if (!flags.state.empty() && flags.state != "auto") config->set_state(AbsolutePath(flags.state, WorkingDirectory()));
+  if (!flags.state.empty() && flags.state != "auto") {
+    auto path = PathOfUser(flags.state, WorkingDirectory());
+    if (path.ok()) config->set_state(*path);
+    if (!path.ok()) problems->AddError({}, "--state", path.status().message());
+  }
   if (flags.allow_plaintext) config->set_allow_plaintext(true);
   if (flags.metrics_given) config->set_metrics(flags.metrics);
   if (flags.health_given) config->set_health(flags.health);

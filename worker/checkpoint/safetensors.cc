@@ -145,7 +145,11 @@ SafetensorsFile::~SafetensorsFile() { munmap(const_cast<char*>(whole_.data()), w
 
 absl::Status SafetensorsFile::ReadHeader() {
   uint64_t length = LoadLength(whole_);
-  if (length > kHeaderBytes || length > whole_.size() - 8) {
+  if (length > kHeaderBytes || whole_.size() == 8 || whole_[8] != '{') {
+    return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
+                                            "its header in 8 bytes and a '{', as none of another kind does"));
+  }
+  if (length > whole_.size() - 8) {
     return absl::DataLossError(absl::StrCat(path_, ": its header is said to have ", length, " bytes; the file has ",
                                             whole_.size(), ", and ", kHeaderBytes, " are allowed"));
   }

@@ -95,5 +95,23 @@ TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
   EXPECT_TRUE(none.ok());
 }
 
+TEST_F(LocalChecksTest, InitialWeights_AreThereAndLookLikeSafetensors) {
+  Write("weights.safetensors", std::string("\x02\0\0\0\0\0\0\0{}", 10));
+  auto errors = [&](const std::string& path) {
+    spec_.mutable_train()->mutable_model()->set_init_from(path);
+    Problems problems;
+    CheckInitialWeights(spec_, {}, &problems);
+    return std::string(problems.ToStatus().message());
+  };
+
+  EXPECT_EQ(errors(folder_ + "/weights.safetensors"), "");
+  EXPECT_EQ(errors(folder_), "");
+  EXPECT_EQ(errors("/no/such/weights"), "train.model.init_from: /no/such/weights does not exist");
+  EXPECT_EQ(errors("/etc/passwd"),
+            "train.model.init_from: /etc/passwd is not a safetensors file: such a file begins with the length of its "
+            "header in 8 bytes and a '{'");
+  EXPECT_EQ(errors("/dev/null"), "train.model.init_from: /dev/null is neither a safetensors file nor a checkpoint's folder");
+}
+
 }  // namespace
 }  // namespace trainyard::client
