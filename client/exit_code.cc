@@ -19,7 +19,6 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:  // another token must be given
-    case absl::StatusCode::kPermissionDenied:
       return kExitBadInput;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

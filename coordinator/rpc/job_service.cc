@@ -202,17 +202,21 @@ grpc::ServerUnaryReactor* JobServiceImpl::Cancel(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* JobServiceImpl::GetServerInfo(grpc::CallbackServerContext* context,
                                                         const v1::GetServerInfoRequest* request,
                                                         v1::ServerInfo* response) {
-  return calls_.Start("GetServerInfo", context, *request, response, [](CallId call) { return trainyard::GetServerInfo{call}; });
+  return calls_.Start("GetServerInfo", context, *request, response,
+                      [](CallId call) { return trainyard::GetServerInfo{call}; });
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context, const v1::ListHostsRequest* request,
+grpc::ServerUnaryReactor* JobServiceImpl::ListHosts(grpc::CallbackServerContext* context,
+                                                    const v1::ListHostsRequest* request,
                                                     v1::ListHostsResponse* response) {
   return calls_.Start("ListHosts", context, *request, response, [](CallId call) { return trainyard::ListHosts{call}; });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Restart(grpc::CallbackServerContext* context,
                                                   const v1::RestartRequest* request, v1::Job* response) {
-  return calls_.Start("Restart", context, *request, response, [request](CallId call) { return RestartJob{call, *request}; });
+  return calls_.Start("Restart", context, *request, response, [request](CallId call) {
+    return RestartJob{call, *request};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Save(grpc::CallbackServerContext* context, const v1::SaveRequest* request,
@@ -222,12 +226,16 @@ grpc::ServerUnaryReactor* JobServiceImpl::Save(grpc::CallbackServerContext* cont
 
 grpc::ServerUnaryReactor* JobServiceImpl::Pause(grpc::CallbackServerContext* context, const v1::PauseRequest* request,
                                                 v1::Job* response) {
-  return calls_.Start("Pause", context, *request, response, [request](CallId call) { return PauseJob{call, *request}; });
+  return calls_.Start("Pause", context, *request, response, [request](CallId call) {
+    return PauseJob{call, *request};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::Resume(grpc::CallbackServerContext* context, const v1::ResumeRequest* request,
                                                  v1::Job* response) {
-  return calls_.Start("Resume", context, *request, response, [request](CallId call) { return ResumeJob{call, *request}; });
+  return calls_.Start("Resume", context, *request, response, [request](CallId call) {
+    return ResumeJob{call, *request};
+  });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::SetHost(grpc::CallbackServerContext* context,

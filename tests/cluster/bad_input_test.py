@@ -106,7 +106,8 @@ def test_a_job_file_or_run_folder_that_cannot_be_used_is_exit_2(cluster):
         path.chmod(0)
     as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
-    for arguments, word in ((["validate", large], "large.yaml"), (["validate", secret], "secret.yaml"), (["run", sealed], "sealed")):
+    refused = ((["validate", large], "large.yaml"), (["validate", secret], "secret.yaml"), (["run", sealed], "sealed"))
+    for arguments, word in refused:
         program = cluster.start("trainctl", [*as_anybody, harness.BIN / "trainctl", *arguments])
         assert program.wait() == 2, program.output()
         assert word in program.output()

@@ -1,6 +1,6 @@
-// Requests as strangers may send them: which are refused before the core sees them, and a seeded fuzzer over every field
-// of every request of JobService, on the production core with a host and running jobs. After each event all invariants
-// hold, and none takes long. TRAINYARD_REQUESTS=N takes N requests; each is made from its number alone.
+// Requests as strangers may send them: which are refused before the core sees them, and a seeded fuzzer over every
+// field of every request of JobService, on the production core with a host and running jobs. After each event all
+// invariants hold, and none takes long. TRAINYARD_REQUESTS=N takes N requests; each is made from its number alone.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -122,23 +122,81 @@ class Fuzzer {
   }
 
   uint64_t Whole() {
-    const uint64_t values[] = {0,    1,    2,     3,     7,        16,       255,       1'000,     1'024,     4'096, 65'535,
-                               65'536, 65'521, 65'537, 1 << 20, 16777213, 16777216, 16777217, UINT32_MAX, 1'000'000'000'000,
-                               9007199254740991, uint64_t{INT64_MAX}, UINT64_MAX, random_()};
+    const uint64_t values[] = {0,
+                               1,
+                               2,
+                               3,
+                               7,
+                               16,
+                               255,
+                               1'000,
+                               1'024,
+                               4'096,
+                               65'535,
+                               65'536,
+                               65'521,
+                               65'537,
+                               1 << 20,
+                               16777213,
+                               16777216,
+                               16777217,
+                               UINT32_MAX,
+                               1'000'000'000'000,
+                               9007199254740991,
+                               uint64_t{INT64_MAX},
+                               UINT64_MAX,
+                               random_()};
     return values[Dice(std::size(values))];
   }
   double Real() {
     using Limits = std::numeric_limits<double>;
-    const double values[] = {0.0, -0.0, 0.5, 0.9, 1, -1, 1e-300, 1e9, 1e308, Limits::infinity(), -Limits::infinity(),
-                             Limits::quiet_NaN(), Limits::denorm_min()};
+    const double values[] = {0.0,
+                             -0.0,
+                             0.5,
+                             0.9,
+                             1,
+                             -1,
+                             1e-300,
+                             1e9,
+                             1e308,
+                             Limits::infinity(),
+                             -Limits::infinity(),
+                             Limits::quiet_NaN(),
+                             Limits::denorm_min()};
     return values[Dice(std::size(values))];
   }
   std::string Text() {
-    const std::string values[] = {"", kJob, "job00000002", "w1", "nobody", "/", "/data", "relative/path", "~/x", "$HOME/x",
-                                  "../../etc/passwd", "a\nb", "\x1b[2J", std::string("/a\0b", 4), "\xff\xfe", "\xc2\x9b" "1m",
-                                  "h.*", "*?*?*?*?*?*?*?*?*?*", "[", "before-3", "before-", "events-1-18446744073709551615",
-                                  "lab-tiny", "lo", std::string(5'000, 'x'), std::string(300, '*'), std::string(64, 'j'),
-                                  "/" + std::string(3'999, 'p'), "%s%n", "'; drop table jobs"};
+    const std::string values[] = {"",
+                                  kJob,
+                                  "job00000002",
+                                  "w1",
+                                  "nobody",
+                                  "/",
+                                  "/data",
+                                  "relative/path",
+                                  "~/x",
+                                  "$HOME/x",
+                                  "../../etc/passwd",
+                                  "a\nb",
+                                  "\x1b[2J",
+                                  std::string("/a\0b", 4),
+                                  "\xff\xfe",
+                                  "\xc2\x9b"
+                                  "1m",
+                                  "h.*",
+                                  "*?*?*?*?*?*?*?*?*?*",
+                                  "[",
+                                  "before-3",
+                                  "before-",
+                                  "events-1-18446744073709551615",
+                                  "lab-tiny",
+                                  "lo",
+                                  std::string(5'000, 'x'),
+                                  std::string(300, '*'),
+                                  std::string(64, 'j'),
+                                  "/" + std::string(3'999, 'p'),
+                                  "%s%n",
+                                  "'; drop table jobs"};
     return values[Dice(std::size(values))];
   }
 
@@ -170,9 +228,11 @@ std::map<std::string, MakeEvent> Methods() {
   };
   methods["Watch"] = [](const Message& request, uint64_t call) -> Event {
     const auto& watch = static_cast<const v1::WatchRequest&>(request);
-    return WatchJob{WatchId(call), JobId(watch.job_id()),
-                    {.sequence = watch.after_sequence(), .step = watch.after_step(), .eval_step = watch.after_eval_step()},
-                    true};
+    return WatchJob{
+        WatchId(call),
+        JobId(watch.job_id()),
+        {.sequence = watch.after_sequence(), .step = watch.after_step(), .eval_step = watch.after_eval_step()},
+        true};
   };
   methods["Logs"] = [](const Message& request, uint64_t call) -> Event {
     return OpenLogs{ReaderId(call), static_cast<const v1::LogsRequest&>(request)};
@@ -242,7 +302,8 @@ class Fuzzed {
       ASSERT_TRUE(absl::IsInvalidArgument(status)) << what();
     }
     for (char c : harness.replies[CallId(1'000 + number)].status.message()) {
-      ASSERT_TRUE(c == '\n' || !IsControl(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80) << what();
+      ASSERT_TRUE(c == '\n' || !IsControl(static_cast<unsigned char>(c)) || static_cast<unsigned char>(c) >= 0x80)
+          << what();
     }
     harness.replies.clear();
     if (number % 7 == 0) host_.Apply();
@@ -272,8 +333,7 @@ TEST(RequestFuzzer, NoRequestEndsTheCore_BreaksAnInvariant_OrTakesLong) {
                                          : *service.method(static_cast<int>(number / 2 % service.method_count()));
     auto make = methods.find(method.name());
     ASSERT_NE(make, methods.end()) << "this test does not know how the server makes an event of " << method.name();
-    const Message& type =
-        *google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
+    const Message& type = *google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
     fuzzed->Send(number, method.name(), make->second, type);
     if (HasFatalFailure()) return;
   }
