@@ -115,8 +115,12 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
         absl::StrCat("the coordinator at ", address, " did not answer within ", absl::FormatDuration(kCallTimeout)));
   }
   if (code == absl::StatusCode::kUnimplemented) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the server at ", address, " is no Trainyard coordinator of this version: ", status.error_message()));
+    const std::string said =
+        status.error_message().empty() ? "" : absl::StrCat(" (it said: ", status.error_message(), ")");
+    return absl::UnimplementedError(absl::StrCat("the server at ", address,
+                                                 " is not a Trainyard coordinator, or one of an older version: it does "
+                                                 "not know this call",
+                                                 said));
   }
   return absl::Status(code, status.error_message());
 }
