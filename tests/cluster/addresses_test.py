@@ -28,18 +28,6 @@ def test_a_taken_port_is_refused_with_the_address(cluster):
         assert address in program.output() or address.rpartition(":")[2] in program.output(), program.output()
 
 
-def test_a_taken_metrics_port_is_a_warning_and_a_free_one_is_printed(cluster):
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        taken = holder.getsockname()[1]
-
-        coordinator = cluster.start_coordinator("--metrics", f"127.0.0.1:{taken}")
-
-        assert str(taken) in coordinator.output(), coordinator.output()
-        assert coordinator.alive()
-
-
 def test_a_second_coordinator_on_the_same_state_is_refused(one_host):
     program = one_host.start("second", [harness.BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{harness.free_port()}",
                                         "--state", one_host.folder / "coordinator", "--metrics", ""])

@@ -124,14 +124,14 @@ TEST_F(RunFolderTest, AWorkingFolderThatIsNoTextIsNamed_AndOnlyWhereTheRunWouldB
   request.set_default_run_root("/tmp/\xff/trainyard-runs");
   std::string told;
 
-  absl::Status status = ChooseRunFolder(&request, &told);
+  absl::Status status = ChooseRunFolder(&request, /*on_this_machine=*/true, &told);
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(status.message(),
             "the working folder's name is not UTF-8 text, and the job's folder would be made within it; set "
             "checkpoint.dir, or start trainctl in another folder");
   request.mutable_spec()->mutable_checkpoint()->set_dir(root_ + "/run");
-  EXPECT_TRUE(ChooseRunFolder(&request, &told).ok());
+  EXPECT_TRUE(ChooseRunFolder(&request, /*on_this_machine=*/true, &told).ok());
   EXPECT_EQ(request.default_run_root(), "");
 }
 
