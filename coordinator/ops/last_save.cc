@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
@@ -38,8 +39,11 @@ bool LastSaveIsRetried(const Job& job) {
 }
 
 void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
-  const std::string text = absl::StrCat("the last save fails and is tried again: rank ", rank.record.rank(), " on ",
-                                        rank.record.host(), ": ", CutText(failed.message(), kErrorBytes));
+  // Rank 0 names the rank that failed, which may be another one.
+  const bool names_rank = absl::StartsWith(failed.message(), "rank ");
+  const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
+  const std::string text =
+      absl::StrCat("the last save fails and is tried again: ", who, CutText(failed.message(), kErrorBytes));
   if (!WasTold(job, kRule, text)) {
     turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
     v1::Event event;
