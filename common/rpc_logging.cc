@@ -5,8 +5,11 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "common/logging.h"
+#include "common/rare_line.h"
 
 namespace trainyard {
 namespace {
@@ -45,10 +48,15 @@ void RouteRpcLogs() {
   gpr_set_log_function([](gpr_log_func_args* line) {
     spdlog::log(LevelOf(line->severity), "gRPC {}:{}: {}", FileName(line->file), line->line, line->message);
   });
-  google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel level, const char* file, int number, const std::string& message) {
-        spdlog::log(LevelOf(level), "protobuf {}:{}: {}", FileName(file), number, message);
-      });
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char* file, int number,
+                                     const std::string& message) {
+    // Requests are parsed before anybody asks who sent them, so each line may be a stranger's doing.
+    static auto* const rare = new RareLine(absl::Minutes(1));
+    const absl::optional<uint64_t> left_out = rare->Take(absl::Now());
+    if (!left_out.has_value()) return;
+    const std::string before = *left_out == 0 ? "" : absl::StrCat(" (", *left_out, " such lines were left out before)");
+    spdlog::log(LevelOf(level), "protobuf {}:{}: {}{}", FileName(file), number, message, before);
+  });
 }
 
 }  // namespace trainyard

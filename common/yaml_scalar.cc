@@ -49,6 +49,18 @@ bool ParseDouble(absl::string_view text, double* value) {
   return error == std::errc() && end == digits.data() + digits.size() && std::isfinite(*value);
 }
 
+// YAML 1.1 takes 010 for 8; a number that readers disagree about is refused.
+bool HasLeadingZero(const Scalar& scalar) {
+  absl::string_view digits = scalar.text;
+  if (!absl::ConsumePrefix(&digits, "-")) absl::ConsumePrefix(&digits, "+");
+  return !scalar.quoted && digits.size() > 1 && digits[0] == '0' && absl::ascii_isdigit(digits[1]);
+}
+
+std::string LeadingZero(const Scalar& scalar) {
+  return absl::StrCat("begins with a 0, which some readers of YAML take for octal; write the number without it, found ",
+                      Shown(scalar));
+}
+
 // A whole number with its sign apart, so that one function serves signed and unsigned fields. `1e3` and `100.0` are
 // whole.
 bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
@@ -82,6 +94,7 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
   std::string digits;
   const std::string& text = *AsNumber(scalar, field, &digits);
   if (scalar.quoted || !IsNumber(text)) return Mismatch(scalar, field);
+  if (HasLeadingZero(scalar)) return LeadingZero(scalar);
   if (!ParseWhole(text, &negative, &magnitude)) {
     double value = 0;
     if (ParseDouble(scalar.text, &value) && value != std::floor(value)) {
@@ -125,6 +138,7 @@ std::string SetWhole(const Scalar& scalar, const FieldDescriptor& field, Message
 
 std::string SetReal(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   double value = 0;
+  if (HasLeadingZero(scalar) && IsNumber(scalar.text)) return LeadingZero(scalar);
   if (scalar.quoted || !IsNumber(scalar.text) || !ParseDouble(scalar.text, &value) || !InRange(field, value)) {
     return Mismatch(scalar, field);
   }

@@ -167,6 +167,18 @@ std::string StateOf(const std::string& text) {
   return errors.empty() ? config.state() : errors;
 }
 
+TEST(Numbers, WithALeadingZero_AreRefused_BecauseReadersDisagree) {
+  for (const char* text : {"010", "-01", "00"}) {
+    v1::CoordinatorConfig config;
+    EXPECT_EQ(ErrorsOf(absl::StrCat("lease_ms: ", text, "\n"), &config),
+              absl::StrCat("f:1:11: lease_ms: begins with a 0, which some readers of YAML take for octal; write the "
+                           "number without it, found ",
+                           text));
+  }
+  v1::Optimizer optimizer;
+  EXPECT_EQ(ErrorsOf("lr: 0.5\nweight_decay: 0\n", &optimizer), "");
+}
+
 TEST(Paths, TildeIsTheHomeFolder) {
   Home home("/home/ada");
 
