@@ -78,8 +78,11 @@ def test_a_job_that_waits_for_a_run_folder_does_not_get_it_when_a_trainer_of_its
     cluster.start_worker("h1", 4, "--metrics", "", "--health", "")
     owner = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=20)
     cluster.wait_for_step(owner, 45)
-    other = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, flags=["--resume"])
-    cluster.wait_for_state(other, "STARTING")
+    # By the API: trainctl would look at the folder first.
+    request = cluster.stubs.service.SubmitRequest(spec=cluster.get(owner).job.spec, resume=True)
+    other = cluster.jobs.Submit(request, timeout=10).job_id
+    # What rank 0 says before it asks for the folder.
+    harness.wait_until(lambda: "data: 1 files" in cluster.logs_of(other), "the other job waits for the folder")
 
     os.kill(cluster.get(owner).pid_of(0), signal.SIGKILL)
 
