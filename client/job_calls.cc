@@ -119,6 +119,7 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
 
 std::string JobTitle(const v1::Job& job) {
   constexpr size_t kNameBytes = 200;
+  if (job.spec().name().empty()) return absl::StrCat("job ", job.job_id());  // one that the coordinator does not know
   return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
