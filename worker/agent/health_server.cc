@@ -18,6 +18,7 @@ constexpr char kSession[] = "trainyard.v1.AgentService";
 }  // namespace
 
 void HealthServer::TryListen(const std::string& address, int* port) {
+  server_.reset();
   grpc::ServerBuilder builder;
   // Without this a second daemon would share the port in silence.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -33,7 +34,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   // gRPC says only that it cannot listen; this socket says why, and is gone before gRPC's is made.
   absl::StatusOr<Listener> listener = ListenOn(address, may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
   if (listener.ok()) close(listener->fd);
-  const bool moves = may_move && absl::IsUnavailable(listener.status());
+  bool moves = may_move && absl::IsUnavailable(listener.status());
   if (absl::IsUnavailable(listener.status()) && !moves) {
     return absl::UnavailableError(absl::StrCat("health: ", listener.status().message(),
                                                "; stop the program that listens there, or give --health another "
@@ -45,6 +46,11 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   grpc::EnableDefaultHealthCheckService(true);
   int port = 0;
   health->TryListen(moves ? absl::StrCat(host, ":0") : std::string(address), &port);
+  if (may_move && !moves && (health->server_ == nullptr || port == 0)) {
+    // A daemon that started at the same time took the port between our look and gRPC's.
+    moves = true;
+    health->TryListen(absl::StrCat(host, ":0"), &port);
+  }
   grpc::EnableDefaultHealthCheckService(false);  // the trainers' socket has none
   if (health->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat("health: cannot serve on ", address,
