@@ -249,17 +249,26 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
   return absl::OkStatus();
 }
 
-// On rank 0: whether this job may go on from the checkpoint, whatever it holds. `changes` gets the keys that differ.
+// On rank 0: whether this job computes what the job that made the checkpoint did. `changes` gets the keys that differ.
+absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, std::vector<KeyChange>& changes) {
+  const Manifest& manifest = checkpoint.manifest();
+  changes.clear();
+  if (order.compare_spec == nullptr || manifest.spec.empty() || manifest.spec == order.spec_bytes) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(changes, order.compare_spec(manifest.spec), << checkpoint.path());
+  return absl::OkStatus();
+}
+
+// On rank 0: whether this job may go on from the checkpoint, whatever it holds.
 absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& checkpoint, const Corpus& corpus,
                                   std::vector<KeyChange>& changes, std::ostream& log) {
   const Manifest& manifest = checkpoint.manifest();
-  changes.clear();
   if (manifest.spec.empty() && order.compare_spec != nullptr) {
     log << checkpoint.path() << " does not say which job made it: only the shapes of its tensors are compared"
         << std::endl;
-  } else if (manifest.spec != order.spec_bytes && order.compare_spec != nullptr) {
-    ASSIGN_OR_RETURN(changes, order.compare_spec(manifest.spec), << checkpoint.path());
   }
+  RETURN_IF_ERROR(CompareSpec(order, checkpoint, changes));
   RETURN_IF_ERROR(CheckData(order, manifest.data, corpus, log)) << checkpoint.path();
   return absl::OkStatus();
 }
@@ -318,6 +327,11 @@ absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& fil
   const TakenFolder taken{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, taken, file_system));
   reading += Clock::GetSteadyClock().TimeNow() - began;
+  if (point.checkpoint != nullptr) {
+    // Before the others see the checkpoint: what they would say of its shapes says less than the key that differs.
+    std::vector<KeyChange> changes;
+    RETURN_IF_ERROR(CompareSpec(order, *point.checkpoint, changes));
+  }
   if (rank.folder->claimed()) {
     RETURN_IF_ERROR(rank.folder->MarkSettled());
   }
