@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/two_hosts.h"
 
 namespace trainyard {
 namespace {
@@ -11,31 +12,12 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kJob[] = "job00000001";
 constexpr char kWaits[] = "all-reduce 17 (64 x fp32)";
 
-// Two hosts of one slot, a job of two ranks, a spare.
-struct Cluster {
+// A third host is spare.
+struct Cluster : TwoHosts {
   explicit Cluster(bool running = true, double abandon_after_s = 600)
-      : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22), spare(harness, "w3", 1, 33) {
-    first.Attach();
-    second.Attach();
-    v1::JobSpec spec = MakeSpec(2);
-    spec.mutable_recovery()->set_abandon_after_s(abandon_after_s);
-    spec.mutable_train()->set_steps(1'000);
-    harness.Submit(spec, kJob);
-    if (running) Run();
-  }
-  void Run() {
-    uint64_t generation = Get().generation();
-    for (FakeHost* host : {&first, &second}) {
-      host->Apply();
-      uint32_t rank = host == &second ? 1 : 0;
-      host->Register(Key(kJob, generation, rank));
-      host->Ready(Key(kJob, generation, rank));
-    }
-    ASSERT_EQ(Get().state(), v1::JOB_STATE_RUNNING) << Get().reason();
-  }
+      : TwoHosts(running, abandon_after_s), spare(harness, "w3", 1, 33) {}
   // The ranks of reachable hosts go on reporting: they wait, or step.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
     for (absl::Time end = harness.now + time; harness.now < end;) {
@@ -61,10 +43,8 @@ struct Cluster {
       harness.Advance(absl::Milliseconds(100));
     }
   }
-  v1::Job Get() { return harness.Get(kJob); }
 
-  Harness harness;
-  FakeHost first, second, spare;
+  FakeHost spare;
   uint64_t step = 1;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
+#include "tests/unit/coordinator/two_hosts.h"
 
 namespace trainyard {
 namespace {
@@ -10,33 +11,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr char kJob[] = "job00000001";
-
-// Two hosts of one slot, and a job of two ranks that runs.
-struct Cluster {
-  Cluster() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
-    first.Attach();
-    second.Attach();
-    v1::JobSpec spec = MakeSpec(2);
-    spec.mutable_train()->set_steps(1'000);
-    harness.Submit(spec, kJob);
-    Run();
-  }
-  void Run() {
-    uint64_t generation = Get().generation();
-    for (FakeHost* host : {&first, &second}) {
-      host->Apply();
-      uint32_t rank = host == &second ? 1 : 0;
-      host->Register(Key(kJob, generation, rank));
-      host->Ready(Key(kJob, generation, rank));
-    }
-    ASSERT_EQ(Get().state(), v1::JOB_STATE_RUNNING) << Get().reason();
-  }
-  v1::Job Get() { return harness.Get(kJob); }
-
-  Harness harness;
-  FakeHost first, second;
-};
+using Cluster = TwoHosts;
 
 TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndGoesOn) {
   Cluster cluster;
