@@ -20,7 +20,7 @@ std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput);
 // The share of the time in which steps that count were made, 0 to 1; 0 of no time at all.
 double GoodputShare(const v1::Goodput& goodput);
 
-// A table of the parts with their shares, and their sum beside the whole; `columns`: see Table.
+// A table of the parts with their shares, and their sum next to the whole; `columns`: see Table.
 std::string GoodputText(const v1::Job& job, int columns = 0);
 
 // {"total_s":...,"goodput":0.93,"parts_s":{"queue":...},"shares":{...}}: as an object of its own, and in those of jobs.

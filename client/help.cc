@@ -22,7 +22,7 @@ absl::Status Help(const CLI::App& app, const std::vector<std::string>& words) {
     at = below;
     absl::StrAppend(&name, " ", at->get_name());
   }
-  // Not App::help, which would tell of this verb, since it is the one that was parsed.
+  // Not App::help, which would describe this verb, since it is the one that was parsed.
   Print(at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal));
   return absl::OkStatus();
 }

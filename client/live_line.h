@@ -11,7 +11,7 @@
 namespace trainyard::client {
 
 // " 10 % ████░░░░░░  step 120/1200  loss 3.2145  12.3k tokens/s  ETA 1m02s  lr 2.0e-03": as many of these parts as
-// `traits.columns` take, whole, the most telling first. The bar is of '#' and '.' where the locale is not UTF-8.
+// `traits.columns` take, whole, the most important first. The bar is of '#' and '.' where the locale is not UTF-8.
 std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats,
                      const TerminalTraits& traits);
 

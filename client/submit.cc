@@ -34,7 +34,8 @@ absl::Status CheckTold(const v1::Job& job) {
   return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
 }
 
-// Then what the job reads must be here. The machine's name alone tells: behind a tunnel, loopback is another machine.
+// Then what the job reads must be here. Only the machine's name proves it: behind a tunnel, loopback is another
+// machine.
 bool AllHostsAreThisMachine(Connection& connection) {
   char name[256] = {};
   absl::StatusOr<v1::ListHostsResponse> hosts = ListHosts(connection);

@@ -73,7 +73,7 @@ Layout PlaceColumns(const std::vector<size_t>& widths, size_t columns) {
     const size_t room = start < columns ? columns - start : 0;
     size_t width = widths[i];
     if (width > room) {
-      // A new line, unless this is text that may go on below itself and there is room for that.
+      // A new line, unless this is text that may continue below itself and there is room for that.
       const bool parted = room >= kReadable && (last || width > columns - kIndent);
       if (!parted && !layout.lines.back().empty()) {
         layout.lines.emplace_back();

@@ -45,7 +45,7 @@ struct Address {
 struct Peer {
   int fd = -1;
   std::string address;       // the one of several that answered, numeric
-  std::vector<uid_t> users;  // of what listens there; empty: nobody can be told
+  std::vector<uid_t> users;  // of what listens there; empty: they cannot be determined
 };
 
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& text) {

@@ -70,7 +70,7 @@ absl::StatusOr<Listener> ListenOn(absl::string_view address, absl::Duration wait
         const absl::string_view shown = address.substr(0, address.rfind(':'));
         return Listener{.fd = fd, .address = absl::StrCat(shown, ":", PortOf(fd))};
       }
-      if (error != EADDRINUSE) error = errno;  // the most telling of several
+      if (error != EADDRINUSE) error = errno;  // the most helpful of several
     }
     if (error != EADDRINUSE || absl::Now() >= deadline) return ListenError(error, address);
   }

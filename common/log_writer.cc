@@ -98,7 +98,7 @@ bool LogWriter::Write(const std::string& text) const {
     const ssize_t n = write(options_.fd, text.data() + written, text.size() - written);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
-      // Whoever shares the descriptor has made it one that does not wait.
+      // A process that shares the descriptor has made it one that does not wait.
       pollfd room = {.fd = options_.fd, .events = POLLOUT, .revents = 0};
       poll(&room, 1, -1);
       continue;

@@ -25,7 +25,7 @@ namespace trainyard {
 
 std::string DrawToken();
 
-// Whether both are the same, in a time that tells nothing of where they differ.
+// Whether both are the same, in a time that does not depend on where they differ.
 bool SameToken(absl::string_view one, absl::string_view other);
 
 // Of the user that this program runs as. Possible errors: as UserStateFolder.
@@ -38,7 +38,7 @@ std::string TokenPath(const std::string& folder, absl::string_view address);
 // cannot be made, or belongs to another user. ResourceExhausted: the disk is full.
 absl::Status WriteToken(const std::string& folder, absl::string_view address, absl::string_view token);
 
-// Replaces the file `path`, mode 0600, for readers that are told of it. Possible errors: as of any file.
+// Replaces the file `path`, mode 0600, for readers that know its path. Possible errors: as of any file.
 absl::Status WriteTokenFile(const std::string& path, absl::string_view token);
 
 // The token of a coordinator of this user, or of root; "" where none was written. Possible errors: PermissionDenied:

@@ -115,7 +115,7 @@ void Turn::ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped wh
 }
 
 // All jobs' events together have a limit. What repeats itself goes first, then what else the finished jobs have but
-// their newest, the oldest jobs first; where that is not enough, the job that tells gives up its own.
+// their newest, the oldest jobs first; where that is not enough, the job that records gives up its own.
 void Turn::BoundEvents(Job& job) {
   if (state.durable_bytes <= limits::kDurableEventBytes) return;
   for (auto what : {History::Dropped::kRepetitive, History::Dropped::kAny}) {

@@ -217,7 +217,7 @@ void TellChanges(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   }
 }
 
-// What a group went on from is a checkpoint of this job from then on, whoever wrote it.
+// The checkpoint that a group resumed from is one of this job from then on, also if another job wrote it.
 void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   const v1::Job& head = job.head();
   const int at = FirstAt(head, restored.step());

@@ -42,7 +42,7 @@ void KillAfterCause(Turn& turn, Job& job) {
 // A group that was being ended as asked has failed on its way.
 void FailEnding(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
-  // One that is to go on later makes its last steps once more then.
+  // A job that is to continue later makes its last steps once more then.
   const bool goes_on =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
   const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && goes_on;

@@ -66,7 +66,7 @@ bool IsUnknown(const State& state, const v1::TrainerKey& key) {
   return !state.jobs.contains(id) && !state.forgotten_ids.contains(id);
 }
 
-// A daemon of an earlier version would end them, whatever it is told.
+// A daemon of an earlier version would end them, whatever the desired state says.
 absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
   if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
     return absl::OkStatus();

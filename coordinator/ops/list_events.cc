@@ -53,7 +53,7 @@ absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64
                                                   const v1::ListEventsRequest& request) {
   const auto& events = history.durable();
   v1::ListEventsResponse response;
-  // Who asks for what follows an event that it has seen was told of those before it.
+  // A caller that asks for what follows an event has received those before it.
   if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
   if (events.empty()) return response;
   Span span{.after = request.after_sequence(), .last = events.back()->sequence()};

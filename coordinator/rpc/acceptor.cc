@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string
   }
   struct stat info;
   if (errno == ECONNREFUSED && lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
-  // Whoever connects before the mode is set is turned away by Admit.
+  // Admit turns away a client that connects before the mode is set.
   if (bind(fd, at, sizeof address) != 0 || chmod(path.c_str(), options.any_user ? 0666 : 0600) != 0 ||
       listen(fd, SOMAXCONN) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("cannot listen on unix:", path, ": ", strerror(errno)));

@@ -47,7 +47,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
     Written();
   }
 
-  // Besides what the core has for it.
+  // In addition to what the core has for it.
   void Tell(EventPtr event) {
     unwritten_.fetch_add(1);
     writer_.Push(std::move(event));

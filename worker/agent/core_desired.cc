@@ -37,7 +37,7 @@ void Core::On(DesiredStateReceived event) {
   WantPaths(desired);
 }
 
-// What runs of a job that the coordinator does not know goes on until it ends by itself.
+// Trainers of a job that the coordinator does not know continue until they end by themselves.
 void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto& [id, trainer] : trainers_) {
     const bool left_alone = trainer.process != Process::kEnded && unknown_jobs.contains(id.job.value());

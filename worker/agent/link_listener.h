@@ -1,6 +1,6 @@
 // The Unix sockets by which trainers find the daemon: listens, and hands on what it accepts. gRPC could listen by
 // itself, but a socket whose path was removed (a folder that logout or a cleaner took) then stays deaf for good. This
-// one can be made again while every connection that there is goes on.
+// one can be made again while every existing connection continues.
 //
 //   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may dial; they wait
 //   listener->Start([](int listener_fd, int fd) { ... });             // and are served

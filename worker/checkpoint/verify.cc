@@ -76,7 +76,7 @@ class FileCheck {
   std::vector<CheckpointProblem> Bytes(const std::function<void(uint64_t)>& on_bytes) {
     const absl::StatusOr<int> opened = OpenRegularFile(path_, O_RDONLY);
     if (!opened.ok()) {
-      // What is missing or no file is told with the lengths.
+      // What is missing or no file is reported with the lengths.
       const bool told = absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status());
       if (!told) Add("", "to be readable", std::string(opened.status().message()));
       return std::move(problems_);

@@ -190,7 +190,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   absl::Status CarryOut(Operation& operation) {
     if (operation.over) return operation.status;
     log_.WaitBegins(operation.name);
-    // The second halves of all ranks are started in one order, since they are told apart by it.
+    // The second halves of all ranks are started in one order, since only that order distinguishes them.
     for (const std::shared_ptr<Operation>& each : continued_) {
       if (each.get() == &operation) break;
       if (each->next != nullptr) GoOn(*each);

@@ -15,7 +15,7 @@ namespace trainyard {
 enum class MklLever { kAuto, kOn, kOff };
 
 // Whether the lever changes anything here: the CPU is not Intel's and has AVX2 at least. Which setting is faster, only
-// a measurement tells (trainer/kernel_choice.h); never where tests ask for a lesser CPU.
+// a measurement shows (trainer/kernel_choice.h); never where tests ask for a lesser CPU.
 bool MklLeverIsAChoice();
 
 // Call before the first tensor operation of the process; later calls change nothing in MKL. kAuto: on where the CPU has

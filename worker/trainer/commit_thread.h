@@ -31,7 +31,7 @@ struct CommitTask {
   absl::Duration stalled = {};             // that rank 0's loop waited for it
   bool waited = false;                     // it did all the time
   uint64_t stop_request = 0;               // that is off where it comes to nothing; 0: none
-  bool quiet = false;                      // where it fails, TakeFailure says so, and nobody is told
+  bool quiet = false;                      // where it fails, TakeFailure says so, and nothing is reported
 };
 
 class CommitThread {

@@ -1,4 +1,4 @@
-// Whether a run that goes on sees the data that its checkpoint was made with.
+// Whether a resumed run sees the data that its checkpoint was made with.
 #pragma once
 
 #include <string>

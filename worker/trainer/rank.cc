@@ -235,7 +235,7 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   return absl::OkStatus();
 }
 
-// What the files hold is read where a person had the run go on, and where they are not the very files, untouched, that
+// What the files hold is read where a person resumed the run, and where they are not the very files, untouched, that
 // were read when the checkpoint was made.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
@@ -260,7 +260,7 @@ absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, 
   return absl::OkStatus();
 }
 
-// On rank 0: whether this job may go on from the checkpoint, whatever it holds.
+// On rank 0: whether this job may resume from the checkpoint, whatever it holds.
 absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& checkpoint, const Corpus& corpus,
                                   std::vector<KeyChange>& changes, std::ostream& log) {
   const Manifest& manifest = checkpoint.manifest();

@@ -47,7 +47,7 @@ absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>&
 // A later generation finds what the one before has left, whether or not the user asked to resume.
 bool GoesOn(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
 
-// A person asked to go on, and where there is nothing to go on from, training from step 1 must be what they want.
+// A person asked to resume, and where there is nothing to resume from, training from step 1 must be what they want.
 bool MustFindOne(const StartOrder& order) {
   return order.resume && !order.allow_fresh_start && !order.restart_step.has_value();
 }

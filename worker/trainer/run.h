@@ -28,7 +28,7 @@ struct RunOptions {
   std::ostream& log;
   // SIGTERM came. Called from the loop's thread, at every step.
   std::function<bool()> told_to_leave;
-  Ledger* ledger = nullptr;                            // of this process, if its memory is to be told
+  Ledger* ledger = nullptr;                            // of this process, if its memory is to be reported
   Clock& clock = Clock::GetSteadyClock();              // of saves
   std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
 };

@@ -145,7 +145,7 @@ absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& option
   found.device = DeviceOf(options.folder);
   const bool foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
   const bool ours = found.fence.has_value() && !foreign;
-  // A folder of an earlier version: whoever fenced it settled it.
+  // A folder of an earlier version: the generation that fenced it settled it.
   if (!found.settled.has_value()) found.settled = found.fence;
   std::unique_ptr<RunFolder> folder(new RunFolder(options, std::move(lock), std::move(found)));
   if (options.had && foreign) {
@@ -168,7 +168,7 @@ RunFolder::~RunFolder() {
   if (claimed_ || !lock_->LiesAtPath()) return;
   std::error_code ignored;
   std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
-  // Whoever waits for the lock finds out that its file is gone, and makes another.
+  // A process that waits for the lock finds out that its file is gone, and makes another.
   if (lock_->made()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
   for (const std::string& folder : found_.made) std::filesystem::remove(folder, ignored);  // if nothing is in it
 }
@@ -221,7 +221,7 @@ absl::Status RunFolder::Mend() {
   if (!lock_->LiesAtPath()) {
     ASSIGN_OR_RETURN(std::unique_ptr<FileLock> again,
                      FileLock::Acquire(JoinPath(options_.folder, kRunLockName), absl::ZeroDuration()), << what);
-    // Whoever took the folder before us has left its fence.
+    // A job that took the folder before us has left its fence.
     RETURN_IF_ERROR(CheckFenceLocked());
     lock_ = std::move(again);
   }

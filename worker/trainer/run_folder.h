@@ -26,8 +26,8 @@ namespace trainyard {
 //   ...                                       every check, on all ranks; nothing of another job's is changed
 //   folder->Claim()
 //
-// Whoever ends before it claims leaves the folder as it was, so a job that is refused takes no other job's folder away.
-// Thread-safe.
+// A process that ends before it claims leaves the folder as it was, so a job that is refused takes no other job's
+// folder away. Thread-safe.
 //
 // [Note: fence] The lock keeps two jobs apart, but not two generations of one: rank 0 of a host that is cut off goes on
 // training, holds the lock and cannot be told. So the next generation writes its fence and seizes the lock without

@@ -95,9 +95,9 @@ class Saver {
   // with it, whether the checkpoint is complete. Possible errors: those of a Collective.
   absl::StatusOr<bool> SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request);
 
-  // What the last save asks its surroundings while it goes on. Called by the loop's thread.
+  // What the last save asks its surroundings while it runs. Called by the loop's thread.
   struct LastSaveHooks {
-    std::function<void(Phase)> enter = {};       // tells the phase that begins
+    std::function<void(Phase)> enter = {};       // reports the phase that begins
     std::function<bool()> leaves = {};           // this rank must leave
     std::function<StopRequest()> new_stop = {};  // rank 0: one that nobody has acted on; number 0: none
   };
@@ -147,7 +147,7 @@ class Saver {
   absl::StatusOr<bool> AwaitName(const LastSaveHooks& hooks);
   // What of the last try has failed on this rank, as a sentence; empty: nothing.
   std::string TakeLastFailure(uint64_t step, bool written);
-  // Tells of a try that failed, on rank 0.
+  // Reports a try that failed, on rank 0.
   void TellLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
   // Whether all are to try again, once `delay` has passed and nothing is left of the try before.
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);

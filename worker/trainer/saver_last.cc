@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Of the last save, for the coordinator's word.
+// How long the last save waits for the coordinator's grant.
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
 constexpr absl::Duration kNamingWait = absl::Seconds(30);
@@ -65,7 +65,7 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, parts_.world),
                      << "while hearing what became of the last save");
     if (written && failures.empty()) return LastSave{.saved = true};
-    // Whoever has taken the folder, or ended the generation, ends this.
+    // A job that has taken the folder, or the end of the generation, ends this.
     if (leads) {
       if (absl::Status fence = parts_.check_fence(); absl::IsAborted(fence)) return fence;
       RETURN_IF_ERROR(parts_.link.abort_status());

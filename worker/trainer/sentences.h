@@ -1,4 +1,4 @@
-// What single ranks have to say, so that every rank can tell it: a sentence each, as the bytes of a tensor.
+// What single ranks have to say, so that every rank can report it: a sentence each, as the bytes of a tensor.
 #pragma once
 
 #include <string>
