@@ -12,6 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/inventory.h"
+#include "checkpoint/lease.h"
 #include "client/byte_progress.h"
 #include "client/checkpoint_job.h"
 #include "client/checkpoint_verbs.h"
@@ -24,9 +27,6 @@
 #include "common/escape.h"
 #include "common/files.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/inventory.h"
-#include "worker/checkpoint/lease.h"
 
 namespace trainyard::client {
 namespace {

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/gpt2_folder.h"
 #include "client/checkpoint_verbs.h"
 #include "client/find_job.h"
 #include "client/output.h"
@@ -15,8 +17,6 @@
 #include "common/plural.h"
 #include "common/status_macros.h"
 #include "trainyard/v1/job.pb.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/gpt2_folder.h"
 
 namespace trainyard::client {
 namespace {

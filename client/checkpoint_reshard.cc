@@ -4,6 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/dtype_convert.h"
+#include "checkpoint/reshard.h"
+#include "checkpoint/verify.h"
 #include "client/byte_progress.h"
 #include "client/checkpoint_verbs.h"
 #include "client/find_job.h"
@@ -12,10 +16,6 @@
 #include "common/files.h"
 #include "common/plural.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/dtype_convert.h"
-#include "worker/checkpoint/reshard.h"
-#include "worker/checkpoint/verify.h"
 
 namespace trainyard::client {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
 #include "client/text.h"
 #include "common/plural.h"
 #include "trainyard/v1/job.pb.h"
-#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard::client {
 namespace {

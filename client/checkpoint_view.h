@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "worker/checkpoint/inventory.h"
-#include "worker/checkpoint/verify.h"
+#include "checkpoint/inventory.h"
+#include "checkpoint/verify.h"
 
 namespace trainyard::client {
 

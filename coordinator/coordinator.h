@@ -17,7 +17,7 @@
 #include "common/files.h"
 #include "coordinator/core/core_loop.h"
 #include "coordinator/core/event_queue.h"
-#include "coordinator/metrics.h"
+#include "coordinator/http/metrics.h"
 #include "coordinator/options.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/store.h"

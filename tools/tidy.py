@@ -35,7 +35,7 @@ BANNED = [
 WRITES_THROUGH_OUTPUT = re.compile(r"^client/(?!output\.cc$)")
 # Effects at the edge that do wait in real time, each for a reason that stands beside the call.
 MAY_SLEEP = re.compile(r"^(common/(clock|files|listen)|client/|coordinator/main|tests/|"
-                       r"worker/(shim|collectives|agent/(main|process_table)|checkpoint/fault_points|trainer/run_folder))")
+                       r"worker/(shim|collectives|agent/(main|process_table)|trainer/run_folder)|checkpoint/fault_points)")
 
 
 def tracked_files():

@@ -11,7 +11,7 @@
 #include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/ops/ops.h"
+#include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/placement.h"
 
 namespace trainyard {

@@ -1,6 +1,6 @@
 // The coordinator's event core: Handle(event, now) → records to store and effects to release. No thread, lock, clock,
 // disk, network or randomness inside, so that "durable before it is acknowledged" and "simulated in one thread" hold by
-// construction. One thread feeds it (core_loop.h); ops/ holds what each event does, policy/ what is decided.
+// construction. One thread feeds it (core_loop.h); handlers/ holds what each event does, policy/ what is decided.
 //
 //   ASSIGN_OR_RETURN(auto core, Core::New({.cluster_id = id, .incarnation = life}, records, now));
 //   Output output = core->Handle(SubmitJob{...}, now);

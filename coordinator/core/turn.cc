@@ -9,7 +9,7 @@
 #include "common/limits.h"
 #include "coordinator/core/desired.h"
 #include "coordinator/core/records.h"
-#include "coordinator/ops/ops.h"
+#include "coordinator/handlers/handlers.h"
 
 namespace trainyard {
 namespace {

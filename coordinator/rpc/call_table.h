@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/rpc_status.h"
 #include "coordinator/core/effect.h"
-#include "coordinator/ops/check_request.h"
+#include "coordinator/handlers/check_request.h"
 #include "coordinator/rpc/context.h"
 
 namespace trainyard {

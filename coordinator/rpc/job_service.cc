@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/ids.h"
-#include "coordinator/ops/check_request.h"
+#include "coordinator/handlers/check_request.h"
 #include "coordinator/rpc/stream_writer.h"
 
 namespace trainyard {

@@ -9,10 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "checkpoint/safetensors.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/model/gpt2.h"
-#include "worker/trainer/state.h"
+#include "worker/saving/state.h"
 
 namespace trainyard {
 namespace {

@@ -11,16 +11,16 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
 #include "tests/unit/temporary_folder.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
 #include "worker/diagnostics/ledger.h"
 #include "worker/parallel/parallelize.h"
-#include "worker/trainer/state.h"
+#include "worker/saving/state.h"
 
 namespace trainyard {
 namespace {

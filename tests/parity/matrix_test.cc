@@ -14,14 +14,14 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "tests/parity/cells.h"
 #include "tests/parity/rank_pool.h"
 #include "tests/parity/training.h"
 #include "tests/unit/temporary_folder.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
 namespace {

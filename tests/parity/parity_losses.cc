@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/safetensors.h"
 #include "common/status_macros.h"
 #include "tests/parity/rank_pool.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/model/gpt2.h"
 #include "worker/parallel/parallelize.h"
 

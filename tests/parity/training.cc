@@ -10,20 +10,20 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/import_writer.h"
+#include "checkpoint/part.h"
+#include "checkpoint/reader.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "common/status_macros.h"
 #include "tests/parity/delays.h"
 #include "tests/parity/reference.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/part.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/writer.h"
 #include "worker/data/sampler.h"
 #include "worker/parallel/deal.h"
 #include "worker/parallel/parallelize.h"
-#include "worker/trainer/save_thread.h"
-#include "worker/trainer/state.h"
+#include "worker/saving/save_thread.h"
+#include "worker/saving/state.h"
 
 namespace trainyard {
 namespace {

@@ -1,4 +1,4 @@
-// The folder in memory where this daemon's trainers keep what they copied for saves (worker/checkpoint/snapshot.h),
+// The folder in memory where this daemon's trainers keep what they copied for saves (checkpoint/snapshot.h),
 // which outlives them: `<root>/trainyard-<uid>-<key of host and state folder>`, for its owner alone. Beside the
 // snapshots lie a lock, held while the daemon lives, and a record of whose it is, by which other daemons find what
 // nobody will come back for. docs/decisions/0006-saves.md tells who removes what.

@@ -10,7 +10,7 @@
 #include "worker/parallel/autograd_hooks.h"
 #include "worker/parallel/group_plan.h"
 #include "worker/parallel/parallel_parts.h"
-#include "worker/parallel/schedule.h"
+#include "worker/parallel/pass_plan.h"
 #include "worker/parallel/state_io.h"
 
 namespace trainyard {

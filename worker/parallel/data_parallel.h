@@ -1,6 +1,6 @@
 // Data parallelism: every rank trains on samples of its own, and all of them make the update that one process with all
 // the samples would make. This class stands between the model, whose parameters it moves into flat groups, and the
-// communicators. Which strategy it is follows from placement.h alone.
+// communicators. Which strategy it is follows from sharding.h alone.
 //
 // The life of a step; `rounds` is the same on every rank, and a rank that has fewer micro-batches fills up with Shadow:
 //
@@ -42,8 +42,8 @@
 #include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/offload.h"
-#include "worker/parallel/placement.h"
 #include "worker/parallel/recompute.h"
+#include "worker/parallel/sharding.h"
 
 namespace trainyard {
 
@@ -71,7 +71,7 @@ struct DataParallelOptions {
   bool reduce_scatter = true;             // zero1: false reduces by all-reduce, which makes its numbers those of ddp
   bool reduce_every_micro_batch = false;  // sharded gradients: reduce each, so that they are never held whole
   bool reshard_after_forward = true;      // sharded parameters: gather them again for backward
-  int64_t prefetch_elements = -1;         // as in schedule.h
+  int64_t prefetch_elements = -1;         // as in pass_plan.h
   int64_t reuse_elements = 0;
   int64_t max_live_elements = 1000000000;
   int64_t persist_elements = 0;              // sharded parameters: smaller ones stay whole on every rank

@@ -23,8 +23,8 @@
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/offload.h"
-#include "worker/parallel/placement.h"
 #include "worker/parallel/shard_layout.h"
+#include "worker/parallel/sharding.h"
 
 namespace trainyard {
 

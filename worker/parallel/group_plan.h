@@ -12,7 +12,7 @@
 
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
-#include "worker/parallel/placement.h"
+#include "worker/parallel/sharding.h"
 
 namespace trainyard {
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/parallel/group_plan.h"
-#include "worker/parallel/schedule.h"
+#include "worker/parallel/pass_plan.h"
 
 namespace trainyard {
 namespace {

@@ -1,4 +1,4 @@
-// Carries out the plan of a pass (schedule.h) while the model runs: whoever computes and whoever has nothing to compute
+// Carries out the plan of a pass (pass_plan.h) while the model runs: whoever computes and whoever has nothing to compute
 // advance through the same list, so their collectives cannot diverge.
 //
 //   runner.Begin(with_backward)
@@ -19,8 +19,8 @@
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/flat_group.h"
 #include "worker/parallel/gatherer.h"
+#include "worker/parallel/pass_plan.h"
 #include "worker/parallel/reducer.h"
-#include "worker/parallel/schedule.h"
 
 namespace trainyard {
 

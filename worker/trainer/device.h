@@ -12,8 +12,8 @@
 #include "worker/collectives/group.h"
 #include "worker/cuda/cuda_plugin.h"
 #include "worker/diagnostics/ledger.h"
+#include "worker/link/config.h"
 #include "worker/numerics/precision.h"
-#include "worker/trainer/config.h"
 
 namespace trainyard {
 

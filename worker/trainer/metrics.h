@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/trainer/link.h"
+#include "worker/link/link.h"
 
 namespace trainyard {
 

@@ -4,8 +4,8 @@
 
 #include "absl/status/statusor.h"
 #include "worker/collectives/communicator.h"
-#include "worker/trainer/config.h"
-#include "worker/trainer/link.h"
+#include "worker/link/config.h"
+#include "worker/link/link.h"
 #include "worker/trainer/run.h"
 
 namespace trainyard {

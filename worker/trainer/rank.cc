@@ -11,14 +11,14 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/collectives/device_communicator.h"
+#include "worker/data/data_check.h"
 #include "worker/mesh/mesh.h"
 #include "worker/model/gpt2.h"
 #include "worker/numerics/precision.h"
 #include "worker/parallel/parallelize.h"
-#include "worker/trainer/data_check.h"
+#include "worker/saving/state.h"
 #include "worker/trainer/restore.h"
 #include "worker/trainer/run_folder.h"
-#include "worker/trainer/state.h"
 
 namespace trainyard {
 namespace {

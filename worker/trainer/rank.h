@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/file_system.h"
 #include "common/files.h"
-#include "worker/checkpoint/file_system.h"
 #include "worker/collectives/abort_switch.h"
 #include "worker/collectives/communicator.h"
 #include "worker/collectives/group.h"
 #include "worker/data/batches.h"
 #include "worker/data/corpus.h"
 #include "worker/diagnostics/event_log.h"
+#include "worker/link/config.h"
+#include "worker/link/link.h"
 #include "worker/model/model.h"
 #include "worker/parallel/data_parallel.h"
 #include "worker/parallel/deal.h"
-#include "worker/trainer/config.h"
 #include "worker/trainer/device.h"
-#include "worker/trainer/link.h"
 #include "worker/trainer/run_folder.h"
 
 namespace trainyard {

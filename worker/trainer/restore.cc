@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/status_macros.h"
+#include "worker/saving/sentences.h"
 #include "worker/trainer/run_folder.h"
-#include "worker/trainer/sentences.h"
 
 namespace trainyard {
 namespace {

@@ -14,11 +14,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/file_system.h"
-#include "worker/checkpoint/settle.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/settle.h"
 #include "worker/collectives/communicator.h"
-#include "worker/trainer/config.h"
+#include "worker/link/config.h"
 #include "worker/trainer/run_folder.h"
 
 namespace trainyard {

@@ -5,10 +5,10 @@
 #include <functional>
 #include <ostream>
 
+#include "checkpoint/file_system.h"
 #include "common/clock.h"
-#include "worker/checkpoint/file_system.h"
-#include "worker/trainer/config.h"
-#include "worker/trainer/link.h"
+#include "worker/link/config.h"
+#include "worker/link/link.h"
 
 namespace trainyard {
 

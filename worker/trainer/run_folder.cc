@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "checkpoint/catalog.h"
 #include "common/ids.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/catalog.h"
 
 namespace trainyard {
 namespace {

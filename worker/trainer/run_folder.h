@@ -14,8 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "checkpoint/settle.h"
 #include "common/files.h"
-#include "worker/checkpoint/settle.h"
 
 namespace trainyard {
 
@@ -72,7 +72,7 @@ class RunFolder {
   absl::Status CheckPlace() const;
 
   // Up to whom partials had been settled here when this generation took the folder; see [Note: whose partials count] in
-  // worker/checkpoint/settle.h. Not the fence that was replaced: its owner may have ended before it came to settle.
+  // checkpoint/settle.h. Not the fence that was replaced: its owner may have ended before it came to settle.
   const std::optional<JobGeneration>& settled() const { return found_.settled; }
   // Says durably that this generation has settled. Possible errors: those of CheckFence and of the file system.
   absl::Status MarkSettled() const;

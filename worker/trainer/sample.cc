@@ -10,13 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "checkpoint/catalog.h"
 #include "common/files.h"
 #include "common/status_macros.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/data/tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
+#include "worker/link/spec_config.h"
+#include "worker/saving/state.h"
 #include "worker/trainer/rank.h"
-#include "worker/trainer/spec_config.h"
-#include "worker/trainer/state.h"
 
 namespace trainyard {
 namespace {

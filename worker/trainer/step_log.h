@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "worker/trainer/link.h"
+#include "worker/link/link.h"
 
 namespace trainyard {
 

@@ -13,8 +13,8 @@
 #include "common/files.h"
 #include "common/status_macros.h"
 #include "worker/diagnostics/ledger.h"
-#include "worker/numerics/schedule.h"
-#include "worker/trainer/state.h"
+#include "worker/numerics/lr_schedule.h"
+#include "worker/saving/state.h"
 
 namespace trainyard {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/clock.h"
-#include "worker/trainer/agreement.h"
+#include "worker/collectives/agreement.h"
+#include "worker/saving/saver.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/rank.h"
-#include "worker/trainer/saver.h"
 #include "worker/trainer/step_log.h"
 
 namespace trainyard {

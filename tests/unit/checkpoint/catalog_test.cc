@@ -1,12 +1,12 @@
-#include "worker/checkpoint/catalog.h"
+#include "checkpoint/catalog.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <set>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/import_writer.h"
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/writer.h"
 
 namespace trainyard {
 namespace {

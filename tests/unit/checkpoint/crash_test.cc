@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <map>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/part.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/settle.h"
 #include "common/status_macros.h"
 #include "tests/unit/checkpoint/forgetful_disk.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/part.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/settle.h"
 
 namespace trainyard {
 namespace {

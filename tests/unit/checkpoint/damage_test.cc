@@ -6,8 +6,8 @@
 
 #include <random>
 
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {

@@ -1,12 +1,12 @@
-#include "worker/checkpoint/fault_points.h"
+#include "checkpoint/fault_points.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "checkpoint/catalog.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
 
 namespace trainyard {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/checkpoint/file_system.h"
+#include "checkpoint/file_system.h"
 
 namespace trainyard {
 

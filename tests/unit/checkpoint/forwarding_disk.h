@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "worker/checkpoint/file_system.h"
+#include "checkpoint/file_system.h"
 
 namespace trainyard {
 

@@ -1,5 +1,5 @@
 // To and from the folder form of transformers; that the library itself agrees is tests/interop/transformers_test.py.
-#include "worker/checkpoint/gpt2_folder.h"
+#include "checkpoint/gpt2_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "absl/strings/str_replace.h"
+#include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
 namespace {

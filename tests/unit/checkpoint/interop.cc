@@ -3,9 +3,9 @@
 // bytes.
 #include <iostream>
 
+#include "checkpoint/import_writer.h"
+#include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/writer.h"
 
 int main(int argc, char** argv) {
   using namespace trainyard;

@@ -1,14 +1,14 @@
 // What lies in a run folder, and what may be removed from it.
-#include "worker/checkpoint/inventory.h"
+#include "checkpoint/inventory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {

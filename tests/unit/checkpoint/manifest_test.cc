@@ -1,4 +1,4 @@
-#include "worker/checkpoint/manifest.h"
+#include "checkpoint/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // A checkpoint that several ranks have written: their parts, the manifest made of them, and what is wrong with either.
-#include "worker/checkpoint/part.h"
+#include "checkpoint/part.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <random>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {

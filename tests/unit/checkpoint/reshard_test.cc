@@ -1,4 +1,4 @@
-#include "worker/checkpoint/reshard.h"
+#include "checkpoint/reshard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <limits>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/dtype_convert.h"
+#include "checkpoint/verify.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/dtype_convert.h"
-#include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/settle.h"
+#include "checkpoint/settle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
+#include "checkpoint/catalog.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/catalog.h"
 
 namespace trainyard {
 namespace {

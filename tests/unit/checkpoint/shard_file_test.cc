@@ -1,14 +1,14 @@
 // Whole files that prove themselves while ranges of them are read.
-#include "worker/checkpoint/shard_file.h"
+#include "checkpoint/shard_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
+#include "checkpoint/reader.h"
+#include "checkpoint/verify.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/verify.h"
 
 namespace trainyard {
 namespace {

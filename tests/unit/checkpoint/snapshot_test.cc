@@ -1,5 +1,5 @@
 // A snapshot that says it is whole is whole, wherever its writer was killed and whatever became of a byte of it.
-#include "worker/checkpoint/snapshot.h"
+#include "checkpoint/snapshot.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,9 +8,9 @@
 
 #include <filesystem>
 
+#include "checkpoint/shard_writer.h"
+#include "checkpoint/snapshot_format.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/shard_writer.h"
-#include "worker/checkpoint/snapshot_format.h"
 
 namespace trainyard {
 namespace {

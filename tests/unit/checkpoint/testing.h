@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "checkpoint/import_writer.h"
 #include "common/files.h"
 #include "common/hash.h"
 #include "tests/unit/checkpoint/forwarding_disk.h"
 #include "tests/unit/temporary_folder.h"
-#include "worker/checkpoint/writer.h"
 
 namespace trainyard {
 

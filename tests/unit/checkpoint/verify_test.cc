@@ -1,5 +1,5 @@
 // Verification tells every problem, by file and tensor, and what of it is seen without reading the files.
-#include "worker/checkpoint/verify.h"
+#include "checkpoint/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <atomic>
 #include <filesystem>
 
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/safetensors.h"
 
 namespace trainyard {
 namespace {

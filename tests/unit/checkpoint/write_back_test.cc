@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
+#include "checkpoint/fault_points.h"
+#include "checkpoint/shard_writer.h"
 #include "tests/unit/checkpoint/recording_disk.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/checkpoint/fault_points.h"
-#include "worker/checkpoint/shard_writer.h"
 
 namespace trainyard {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "common/plain_text.h"
-#include "coordinator/ops/check_request.h"
+#include "coordinator/handlers/check_request.h"
 #include "google/protobuf/dynamic_message.h"
 #include "tests/unit/coordinator/core_harness.h"
 

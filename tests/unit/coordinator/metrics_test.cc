@@ -1,5 +1,5 @@
 // The list of metrics that people read is the list that the code serves; and job labels go with their jobs.
-#include "coordinator/metrics.h"
+#include "coordinator/http/metrics.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

@@ -6,8 +6,8 @@
 
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/rank_assignment.h"
 #include "coordinator/policy/recovery.h"
-#include "coordinator/policy/rendezvous.h"
 
 namespace trainyard {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tests/unit/temporary_folder.h"
-#include "worker/data/tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace trainyard {
 namespace {

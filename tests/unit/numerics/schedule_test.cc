@@ -1,4 +1,4 @@
-#include "worker/numerics/schedule.h"
+#include "worker/numerics/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

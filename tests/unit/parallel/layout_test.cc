@@ -9,8 +9,8 @@
 #include "worker/data/sampler.h"
 #include "worker/parallel/buckets.h"
 #include "worker/parallel/deal.h"
-#include "worker/parallel/placement.h"
 #include "worker/parallel/shard_layout.h"
+#include "worker/parallel/sharding.h"
 
 namespace trainyard {
 namespace {

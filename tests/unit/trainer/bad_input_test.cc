@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/rank.h"

@@ -11,11 +11,11 @@
 
 #include "common/limits.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "worker/trainer/agreement.h"
+#include "worker/collectives/agreement.h"
+#include "worker/link/outbox.h"
+#include "worker/link/phase_clock.h"
 #include "worker/trainer/metrics.h"
 #include "worker/trainer/options.h"
-#include "worker/trainer/outbox.h"
-#include "worker/trainer/phase_clock.h"
 #include "worker/trainer/run_folder.h"
 #include "worker/trainer/step_log.h"
 

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "worker/collectives/single_communicator.h"
 
 namespace trainyard {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tests/unit/checkpoint/testing.h"
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "worker/collectives/group.h"
 #include "worker/trainer/restore.h"
 

@@ -9,11 +9,11 @@
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/import_writer.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/writer.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/run.h"
 

@@ -8,12 +8,12 @@
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/gpt2_folder.h"
+#include "checkpoint/reader.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/gpt2_folder.h"
-#include "worker/checkpoint/reader.h"
 
 namespace trainyard {
 namespace {

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/temporary_folder.h"
-#include "tests/unit/trainer/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "worker/trainer/run.h"
 

@@ -14,13 +14,13 @@
 #include <sstream>
 #include <thread>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
 #include "tests/unit/checkpoint/testing.h"
-#include "tests/unit/trainer/fake_link.h"
+#include "tests/unit/link/fake_link.h"
 #include "tests/unit/trainer/small_job.h"
 #include "tests/unit/trainer/strategies_fixture.h"
-#include "worker/checkpoint/catalog.h"
-#include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/trainer/rank.h"
 #include "worker/trainer/run.h"

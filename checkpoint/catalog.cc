@@ -1,0 +1,126 @@
+#include "checkpoint/catalog.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/lease.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+
+absl::StatusOr<std::vector<std::string>> ListNames(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error), end;
+  while (!error && it != end) {
+    names.push_back(it->path().filename().string());
+    it.increment(error);
+  }
+  if (error == std::errc::no_such_file_or_directory) return std::vector<std::string>{};
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list ", folder));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string StepFolderName(uint64_t step) { return absl::StrFormat("step-%08d", step); }
+
+std::optional<uint64_t> StepOfFolderName(absl::string_view name) {
+  uint64_t step = 0;
+  if (!absl::ConsumePrefix(&name, "step-") || name.size() < 8 || !absl::SimpleAtoi(name, &step)) return std::nullopt;
+  if (!std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
+  return step;
+}
+
+absl::StatusOr<std::vector<StepFolder>> ListCheckpoints(const std::string& run_folder) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
+  std::vector<StepFolder> folders;
+  for (const std::string& name : names) {
+    if (auto step = StepOfFolderName(name)) folders.push_back({.step = *step, .path = JoinPath(run_folder, name)});
+  }
+  std::sort(folders.begin(), folders.end(), [](const StepFolder& a, const StepFolder& b) { return a.step > b.step; });
+  return folders;
+}
+
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(const std::string& run_folder, const FindOptions& options) {
+  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  FoundCheckpoint found;
+  for (const StepFolder& folder : folders) {
+    if (options.before_step.has_value() && folder.step >= *options.before_step) continue;
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
+        options.every_byte ? Checkpoint::Open(folder.path) : Checkpoint::OpenUnread(folder.path);
+    if (checkpoint.ok() && (*checkpoint)->manifest().step != folder.step) {
+      checkpoint = absl::DataLossError(
+          absl::StrCat(folder.path, " holds a checkpoint of step ", (*checkpoint)->manifest().step));
+    }
+    if (checkpoint.ok() && !(*checkpoint)->manifest().nonfinite.empty()) {
+      const std::vector<std::string>& names = (*checkpoint)->manifest().nonfinite;
+      found.damaged.push_back(absl::StrCat("checkpoint of step ", folder.step, " holds values that are not finite (",
+                                           names[0], names.size() > 1 ? " and others" : "",
+                                           ") and is not gone on from"));
+      continue;
+    }
+    if (checkpoint.ok()) {
+      found.checkpoint = *std::move(checkpoint);
+      return found;
+    }
+    found.damaged.push_back(
+        absl::StrCat("checkpoint of step ", folder.step, " is damaged: ", checkpoint.status().message()));
+  }
+  return found;
+}
+
+namespace {
+
+// Whether its manifest is in order and tells of no value that is not finite. The files are not looked at.
+bool IsFinite(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(path, kManifestName));
+  if (!text.ok()) return false;
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+  return manifest.ok() && manifest->nonfinite.empty();
+}
+
+}  // namespace
+
+absl::Status RemoveCheckpoint(const std::string& path, FileSystem& file_system) {
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckpointLease> lease, CheckpointLease::ToRemove(path));
+  const std::string aside = absl::StrCat(path, ".pruned", kPartialSuffix);
+  RETURN_IF_ERROR(file_system.RemoveAll(aside));
+  RETURN_IF_ERROR(file_system.RenameOrExchange(path, aside));
+  // Else its files may be gone after a crash while it has its name.
+  RETURN_IF_ERROR(file_system.SyncFolder(std::filesystem::path(path).parent_path().string()));
+  return file_system.RemoveAll(aside);
+}
+
+absl::StatusOr<std::vector<uint64_t>> PruneCheckpoints(const std::string& run_folder, uint64_t saved_step,
+                                                       const Retention& retention,
+                                                       const std::set<uint64_t>& protected_steps,
+                                                       FileSystem& file_system) {
+  std::vector<uint64_t> removed;
+  if (retention.keep == 0) return removed;
+  ASSIGN_OR_RETURN(std::vector<StepFolder> folders, ListCheckpoints(run_folder));
+  std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > saved_step; });
+  bool finite_stays = false;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    const bool for_good = retention.keep_every > 0 && folders[i].step % retention.keep_every == 0;
+    const bool stays = i < retention.keep || for_good || protected_steps.contains(folders[i].step);
+    // The newest answers for almost all: its manifest alone is read then.
+    if (!finite_stays && IsFinite(folders[i].path)) {
+      finite_stays = true;
+      continue;
+    }
+    if (stays) continue;
+    absl::Status status = RemoveCheckpoint(folders[i].path, file_system);
+    if (absl::IsUnavailable(status)) continue;  // being read; the next save looks again
+    RETURN_IF_ERROR(status);
+    removed.push_back(folders[i].step);
+  }
+  return removed;
+}
+
+}  // namespace trainyard

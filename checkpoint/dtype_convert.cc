@@ -1,0 +1,102 @@
+#include "checkpoint/dtype_convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint/safetensors.h"
+
+namespace trainyard {
+namespace {
+
+// Sign, then exponent, then fraction bits of 16.
+struct Half {
+  int exponent_bits;
+  int fraction_bits;
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  uint16_t exponent_ones() const { return static_cast<uint16_t>(((1 << exponent_bits) - 1) << fraction_bits); }
+};
+constexpr Half kF16{.exponent_bits = 5, .fraction_bits = 10};
+constexpr Half kBf16{.exponent_bits = 8, .fraction_bits = 7};
+
+double FromHalf(uint16_t bits, const Half& type) {
+  const int exponent = (bits & type.exponent_ones()) >> type.fraction_bits;
+  const int fraction = bits & ((1 << type.fraction_bits) - 1);
+  double value = 0;
+  if (exponent == (1 << type.exponent_bits) - 1) {
+    value = fraction == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  } else if (exponent == 0) {
+    value = std::ldexp(fraction, 1 - type.bias() - type.fraction_bits);
+  } else {
+    value = std::ldexp(fraction + (1 << type.fraction_bits), exponent - type.bias() - type.fraction_bits);
+  }
+  return (bits & 0x8000) != 0 ? -value : value;
+}
+
+uint16_t ToHalf(double value, const Half& type) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  if (std::isnan(value)) return sign | type.exponent_ones() | static_cast<uint16_t>(1 << (type.fraction_bits - 1));
+  if (std::isinf(value)) return sign | type.exponent_ones();
+  if (value == 0) return sign;
+  int exponent = 0;
+  std::frexp(value, &exponent);  // value = m x 2^exponent, m in [0.5, 1)
+  const int least = 1 - type.bias();
+  const int power = std::max(exponent - 1, least);
+  // Scaling by a power of two is exact, so this rounds once; the mode is to nearest, ties to even.
+  const double units = std::nearbyint(std::ldexp(std::fabs(value), type.fraction_bits - power));
+  // What rounds up to the next power carries into the exponent by itself, and beyond the largest it is infinity.
+  const uint64_t bits = static_cast<uint64_t>(units) + (static_cast<uint64_t>(power - least) << type.fraction_bits);
+  return sign | static_cast<uint16_t>(std::min<uint64_t>(bits, type.exponent_ones()));
+}
+
+template <typename T>
+T Load(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+double LoadAs(const char* at, absl::string_view dtype) {
+  if (dtype == "F64") return Load<double>(at);
+  if (dtype == "F32") return Load<float>(at);
+  return FromHalf(Load<uint16_t>(at), dtype == "F16" ? kF16 : kBf16);
+}
+
+void StoreAs(double value, absl::string_view dtype, char* at) {
+  if (dtype == "F64") {
+    std::memcpy(at, &value, sizeof value);
+  } else if (dtype == "F32") {
+    const float narrow = static_cast<float>(value);
+    std::memcpy(at, &narrow, sizeof narrow);
+  } else {
+    const uint16_t bits = ToHalf(value, dtype == "F16" ? kF16 : kBf16);
+    std::memcpy(at, &bits, sizeof bits);
+  }
+}
+
+}  // namespace
+
+bool IsFloating(absl::string_view dtype) {
+  return dtype == "F64" || dtype == "F32" || dtype == "F16" || dtype == "BF16";
+}
+
+std::string DtypeOfWord(absl::string_view word) {
+  if (word == "fp64") return "F64";
+  if (word == "fp32") return "F32";
+  if (word == "fp16") return "F16";
+  return word == "bf16" ? "BF16" : "";
+}
+
+std::string ConvertValues(absl::string_view bytes, absl::string_view from, absl::string_view to) {
+  if (from == to) return std::string(bytes);
+  const uint64_t from_bytes = DtypeBytes(from), to_bytes = DtypeBytes(to);
+  std::string out(bytes.size() / from_bytes * to_bytes, '\0');
+  for (uint64_t i = 0; i < bytes.size() / from_bytes; ++i) {
+    StoreAs(LoadAs(bytes.data() + i * from_bytes, from), to, out.data() + i * to_bytes);
+  }
+  return out;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,127 @@
+#include "checkpoint/gpt2_weights.h"
+
+#include <cstring>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kPrefix[] = "transformer.";
+
+// Exact: every bf16 and fp16 value is a float.
+float FromBf16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+float FromF16(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1F, fraction = bits & 0x3FF;
+  float value;
+  if (exponent == 0) {  // zero and what is too small for an exponent: fraction x 2^-24
+    value = static_cast<float>(fraction) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  const uint32_t wide =
+      exponent == 31 ? sign | 0x7F800000u | fraction << 13 : sign | (exponent + 112) << 23 | fraction << 13;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+bool IsMask(absl::string_view name) {
+  return absl::StartsWith(name, "h.") &&
+         (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias"));
+}
+
+}  // namespace
+
+absl::Status CheckWeights(const std::vector<WeightInfo>& held, const Gpt2Sizes& sizes) {
+  std::map<std::string, const WeightInfo*> by_name;
+  for (const WeightInfo& weight : held) by_name[weight.name] = &weight;
+  auto first = by_name.find("wte.weight");
+  const std::string dtype = first == by_name.end() ? "" : first->second->dtype;
+  std::vector<std::string> missing, unexpected, wrong;
+  for (const auto& [name, shape] : Gpt2Parameters(sizes)) {
+    auto it = by_name.find(name);
+    if (it == by_name.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    const WeightInfo& weight = *it->second;
+    if (weight.shape != shape) {
+      wrong.push_back(absl::StrCat(name, " is ", ShapeText(weight.shape), ", expected ", ShapeText(shape)));
+    } else if (!dtype.empty() && weight.dtype != dtype) {
+      wrong.push_back(absl::StrCat(name, " is ", weight.dtype, ", wte.weight is ", dtype));
+    }
+    by_name.erase(it);
+  }
+  for (const auto& [name, weight] : by_name) unexpected.push_back(name);
+  std::vector<std::string> problems;
+  auto report = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) problems.push_back(absl::StrCat(what, ": ", absl::StrJoin(names, ", ")));
+  };
+  report("missing", missing);
+  report("unexpected", unexpected);
+  report("wrong", wrong);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the weights are not those of a GPT-2 of ", sizes.layers, " layers, width ", sizes.width, ", context ",
+      sizes.context, ", vocabulary ", sizes.vocabulary, "; ", absl::StrJoin(problems, "; ")));
+}
+
+absl::StatusOr<std::unique_ptr<ForeignWeights>> ForeignWeights::Open(const std::string& path, const Gpt2Sizes& sizes) {
+  std::unique_ptr<ForeignWeights> weights(new ForeignWeights());
+  ASSIGN_OR_RETURN(weights->file_, SafetensorsFile::Open(path));
+  const SafetensorsFile& file = *weights->file_;
+  std::vector<WeightInfo> held;
+  const TensorInfo* head = file.Find("lm_head.weight");
+  for (const TensorInfo& info : file.tensors()) {
+    const std::string name(absl::StripPrefix(info.name, kPrefix));
+    if (&info == head || IsMask(name)) continue;
+    held.push_back({name, info.dtype, info.shape});
+  }
+  RETURN_IF_ERROR(CheckWeights(held, sizes)) << path;
+  const TensorInfo& embedding = weights->Find("wte.weight");
+  if (head != nullptr && file.Bytes(*head) != file.Bytes(embedding)) {
+    return absl::InvalidArgumentError(absl::StrCat(path,
+                                                   ": lm_head.weight differs from wte.weight; only a head that is "
+                                                   "tied to the token embedding can be trained here"));
+  }
+  if (embedding.dtype == "F64") weights->dtype_ = "F64";
+  for (const char* known : {"F64", "F32", "F16", "BF16"}) {
+    if (embedding.dtype == known) return weights;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ": weights cannot be ", embedding.dtype));
+}
+
+const TensorInfo& ForeignWeights::Find(const std::string& name) const {
+  const TensorInfo* info = file_->Find(name);
+  return info != nullptr ? *info : *file_->Find(absl::StrCat(kPrefix, name));
+}
+
+std::string ForeignWeights::Read(const std::string& name) const {
+  const TensorInfo& info = Find(name);
+  const absl::string_view bytes = file_->Bytes(info);
+  if (info.dtype == "F32" || info.dtype == "F64") return std::string(bytes);
+  std::string wide(bytes.size() * 2, '\0');
+  for (size_t i = 0; i < bytes.size() / 2; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
+    const float value = info.dtype == "BF16" ? FromBf16(bits) : FromF16(bits);
+    std::memcpy(wide.data() + 4 * i, &value, sizeof value);
+  }
+  return wide;
+}
+
+std::string ForeignWeights::Zeros(const std::string& name) const {
+  return std::string(CountElements(Find(name).shape).value_or(0) * DtypeBytes(dtype_), '\0');
+}
+
+}  // namespace trainyard

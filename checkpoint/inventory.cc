@@ -1,0 +1,146 @@
+#include "checkpoint/inventory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/lease.h"
+#include "checkpoint/verify.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t SizeOf(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const uint64_t bytes = fs::file_size(path, error);
+    return error ? 0 : bytes;
+  }
+  uint64_t bytes = 0;
+  for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uint64_t more = it->is_regular_file(ignored) ? it->file_size(ignored) : 0;
+    if (!ignored) bytes += more;
+  }
+  return bytes;
+}
+
+// What a name says; none: not of a checkpoint, and no concern of ours.
+std::optional<RunEntry> EntryOf(const std::string& name) {
+  RunEntry entry{.name = name};
+  entry.step = StepOfFolderName(name);
+  if (entry.step.has_value()) return entry;
+  if (absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix)) {
+    entry.kind = RunEntry::Kind::kPartial;
+    entry.step = StepOfFolderName(absl::string_view(name).substr(0, name.find('.')));
+    return entry;
+  }
+  entry.kind = RunEntry::Kind::kOrphan;
+  const bool temporary = absl::StrContains(name, ".tmp-") || absl::StartsWith(name, ".lock.new-") ||
+                         (absl::StartsWith(name, "step-") && absl::EndsWith(name, ".replaced"));
+  if (temporary) return entry;
+  return std::nullopt;
+}
+
+// Whether it is one that a run would take: a checkpoint, or a partial that only lacks its name.
+bool IsGood(const RunEntry& entry) {
+  if (entry.kind == RunEntry::Kind::kOrphan) return false;
+  absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(entry.path, {});
+  return verified.ok() && verified->problems.empty() && verified->manifest->step == entry.step &&
+         verified->manifest->nonfinite.empty();
+}
+
+absl::Status CheckOneStays(const std::vector<RunEntry>& go, const std::vector<RunEntry>& stay) {
+  auto good = std::find_if(go.begin(), go.end(), IsGood);
+  if (good == go.end() || std::any_of(stay.begin(), stay.end(), IsGood)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(good->path, " is the last good checkpoint there and stays; nothing was removed"));
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> LockRunFolder(const std::string& run_folder) {
+  absl::StatusOr<std::unique_ptr<FileLock>> lock =
+      FileLock::Acquire(JoinPath(run_folder, kRunLockName), absl::ZeroDuration());
+  if (!absl::IsUnavailable(lock.status())) return lock;
+  return absl::FailedPreconditionError(absl::StrCat("a job trains into ", run_folder, " now: ", lock.status().message(),
+                                                    "; nothing was removed. Old checkpoints go by themselves "
+                                                    "(checkpoint.keep)"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RunEntry>> ListRunFolder(const std::string& run_folder) {
+  std::vector<RunEntry> entries;
+  std::error_code error;
+  fs::directory_iterator it(run_folder, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    std::optional<RunEntry> entry = EntryOf(it->path().filename().string());
+    struct stat st;
+    if (!entry.has_value() || stat(it->path().c_str(), &st) != 0) continue;
+    entry->path = JoinPath(run_folder, entry->name);
+    entry->size_bytes = SizeOf(it->path());
+    entry->modified = absl::TimeFromTimespec(st.st_mtim);
+    entries.push_back(*std::move(entry));
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list ", run_folder));
+  std::sort(entries.begin(), entries.end(), [](const RunEntry& a, const RunEntry& b) {
+    return std::tuple(a.kind, b.step.value_or(0), a.name) < std::tuple(b.kind, a.step.value_or(0), b.name);
+  });
+  return entries;
+}
+
+std::string RunFolderHolder(const std::string& run_folder) {
+  const int fd = OpenRegularFile(JoinPath(run_folder, kRunLockName), O_RDONLY).value_or(-1);
+  if (fd < 0) return "";
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";
+  char holder[32] = {};
+  const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
+  const absl::string_view pid = absl::StripAsciiWhitespace(absl::string_view(holder, n > 0 ? n : 0));
+  return pid.empty() ? "another process" : absl::StrCat("process ", pid);
+}
+
+absl::Status RemoveFromRunFolder(const std::string& run_folder, const std::vector<std::string>& names,
+                                 FileSystem& file_system) {
+  ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockRunFolder(run_folder));
+  ASSIGN_OR_RETURN(std::vector<RunEntry> stay, ListRunFolder(run_folder));
+  std::set<std::string> missing(names.begin(), names.end());
+  std::vector<RunEntry> go;
+  for (const RunEntry& entry : stay) {
+    if (missing.erase(entry.name) > 0) go.push_back(entry);
+  }
+  if (!missing.empty()) {
+    return absl::NotFoundError(absl::StrCat("there is no ", absl::StrJoin(missing, ", "), " in ", run_folder));
+  }
+  std::erase_if(
+      stay, [&](const RunEntry& entry) { return std::find(names.begin(), names.end(), entry.name) != names.end(); });
+  for (const RunEntry& entry : go) {
+    if (entry.kind == RunEntry::Kind::kOrphan) continue;
+    absl::Status lease = CheckpointLease::ToRemove(entry.path).status();
+    if (!lease.ok()) return absl::FailedPreconditionError(absl::StrCat(lease.message(), "; nothing was removed"));
+  }
+  RETURN_IF_ERROR(CheckOneStays(go, stay));
+  for (const RunEntry& entry : go) {
+    RETURN_IF_ERROR(entry.kind == RunEntry::Kind::kCheckpoint ? RemoveCheckpoint(entry.path, file_system)
+                                                              : file_system.RemoveAll(entry.path));
+  }
+  return file_system.SyncFolder(run_folder);
+}
+
+}  // namespace trainyard

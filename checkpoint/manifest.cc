@@ -1,0 +1,270 @@
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "checkpoint/manifest_json.h"
+#include "checkpoint/safetensors.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+using manifest_json::Json;
+using manifest_json::ObjectReader;
+
+constexpr char kDocument[] = "manifest";
+
+absl::Status Wrong(absl::string_view what) { return absl::DataLossError(absl::StrCat(kDocument, ": ", what)); }
+
+std::string At(absl::string_view where) { return absl::StrCat(kDocument, ": ", where); }
+
+bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
+  for (size_t d = 0; d < a.start.size(); ++d) {
+    if (a.start[d] >= b.start[d] + b.size[d] || b.start[d] >= a.start[d] + a.size[d]) return false;
+  }
+  return true;
+}
+
+// Two pieces share an element only when their boxes meet; of one and the same box, only when their ranges do.
+bool PiecesMeet(const ManifestPiece& a, const ManifestPiece& b) {
+  if (a.start == b.start && a.size == b.size) {
+    return a.first_element < b.last_element && b.first_element < a.last_element;
+  }
+  return BoxesMeet(a, b);
+}
+
+// Bytes of each file, by name.
+using FileBytes = absl::flat_hash_map<std::string, uint64_t>;
+
+absl::Status CheckPiece(const ManifestTensor& tensor, const ManifestPiece& piece, const FileBytes& files) {
+  std::string where = absl::StrCat(tensor.role, " '", tensor.name, "' in ", piece.file);
+  auto file = files.find(piece.file);
+  if (file == files.end()) return Wrong(absl::StrCat(where, ": that file is not listed"));
+  bool fits = piece.start.size() == tensor.shape.size() && piece.size.size() == tensor.shape.size();
+  for (size_t d = 0; fits && d < tensor.shape.size(); ++d) {
+    fits = piece.start[d] <= tensor.shape[d] && piece.size[d] <= tensor.shape[d] - piece.start[d];
+  }
+  if (!fits) {
+    return Wrong(absl::StrCat(where, ": box ", ShapeText(piece.start), " + ", ShapeText(piece.size), " is not within ",
+                              ShapeText(tensor.shape)));
+  }
+  ASSIGN_OR_RETURN(uint64_t box, CountElements(piece.size), << where);
+  if (piece.first_element > piece.last_element || piece.last_element > box) {
+    return Wrong(
+        absl::StrCat(where, ": elements [", piece.first_element, ", ", piece.last_element, ") of a box of ", box));
+  }
+  uint64_t bytes = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
+  if (piece.last_byte > file->second || piece.first_byte > piece.last_byte ||
+      piece.last_byte - piece.first_byte != bytes) {
+    return Wrong(absl::StrCat(where, ": bytes [", piece.first_byte, ", ", piece.last_byte, ") for ", bytes,
+                              " in a file of ", file->second));
+  }
+  return absl::OkStatus();
+}
+
+// Whether two of them share an element. Flat ranges of one box, of which there may be many, are sorted.
+bool AnyMeet(const std::vector<ManifestPiece>& pieces) {
+  const bool one_box = std::all_of(pieces.begin(), pieces.end(), [&](const ManifestPiece& piece) {
+    return piece.start == pieces[0].start && piece.size == pieces[0].size;
+  });
+  if (one_box) {
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const ManifestPiece& piece : pieces) {
+      if (piece.first_element < piece.last_element) ranges.emplace_back(piece.first_element, piece.last_element);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first < ranges[i - 1].second) return true;
+    }
+    return false;
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (PiecesMeet(pieces[i], pieces[j])) return true;
+    }
+  }
+  return false;
+}
+
+// Every element of the tensor in exactly one piece: none shared, and as many as there are.
+absl::Status CheckTensor(const ManifestTensor& tensor, const FileBytes& files) {
+  std::string where = absl::StrCat(tensor.role, " '", tensor.name, "'");
+  if (DtypeBytes(tensor.dtype) == 0) return Wrong(absl::StrCat(where, " has unknown dtype '", tensor.dtype, "'"));
+  ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape), << where);
+  uint64_t covered = 0;
+  for (const ManifestPiece& piece : tensor.pieces) {
+    RETURN_IF_ERROR(CheckPiece(tensor, piece, files));
+    covered += piece.last_element - piece.first_element;
+  }
+  if (AnyMeet(tensor.pieces)) return Wrong(absl::StrCat(where, " has pieces that overlap"));
+  if (covered != elements) {
+    return Wrong(absl::StrCat(where, " has ", elements, " elements, its pieces hold ", covered));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckManifest(const Manifest& manifest) {
+  FileBytes files;
+  for (const ManifestFile& file : manifest.files) {
+    bool plain = !file.name.empty() && file.name != "." && file.name != ".." && !absl::StrContains(file.name, '/');
+    if (!plain) return Wrong(absl::StrCat("'", file.name, "' is not the name of a file"));
+    if (!files.emplace(file.name, file.bytes).second)
+      return Wrong(absl::StrCat("file '", file.name, "' is listed twice"));
+  }
+  std::set<std::string> tensors;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    if (!tensors.insert(absl::StrCat(tensor.role, " ", tensor.name)).second) {
+      return Wrong(absl::StrCat(tensor.role, " '", tensor.name, "' is listed twice"));
+    }
+    RETURN_IF_ERROR(CheckTensor(tensor, files));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+absl::Status ReadBuckets(const Json& json, Manifest& manifest) {
+  for (const Json& bucket : json) {
+    std::vector<std::string>& names = manifest.bucket_order.emplace_back();
+    if (!bucket.is_array()) return Wrong("a bucket is not a list of names");
+    for (const Json& name : bucket) {
+      if (!name.is_string()) return Wrong("a bucket is not a list of names");
+      names.push_back(name.get<std::string>());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDataList(const Json& json, ManifestData& data) {
+  for (const Json& entry : json) {
+    ManifestDataFile& file = data.list.emplace_back();
+    ObjectReader reader(entry, At("a file of the data"));
+    reader.Read("path", file.path);
+    reader.Read("bytes", file.bytes);
+    reader.Read("hash", file.hash);
+    RETURN_IF_ERROR(reader.Finish());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> ReadManifest(const Json& json) {
+  ObjectReader top(json, At("the file"));
+  std::string hash, format;
+  uint64_t version = 0;
+  top.Read("hash", hash);
+  top.Read("format", format);
+  top.Read("version", version);
+  if (format == "trainyard-checkpoint" && version > kManifestVersion) {
+    return absl::UnimplementedError(absl::StrCat("manifest: it is of version ", version, ", this program reads up to ",
+                                                 kManifestVersion, "; use a newer trainyard"));
+  }
+  if (format != "trainyard-checkpoint" || version == 0) {
+    return Wrong(absl::StrCat("it is of format '", format, "', version ", version));
+  }
+  Manifest m;
+  top.Read("step", m.step);
+  top.Read("generation", m.generation);
+
+  ObjectReader job(top.Inner("job", false), At("job"));
+  job.Read("id", m.job_id);
+  job.Read("name", m.job_name);
+  ObjectReader spec(top.Inner("spec", false), At("spec"));
+  std::string base64;
+  spec.Read("base64", base64);
+  spec.Read("digest", m.spec_digest);
+  ObjectReader random(top.Inner("random", false), At("random"));
+  random.Read("seed", m.seed);
+  ObjectReader optimizer(top.Inner("optimizer", false), At("optimizer"));
+  optimizer.Read("updates", m.optimizer_updates);
+  if (optimizer.Has("loss_scale")) {
+    ObjectReader scale(optimizer.Inner("loss_scale", false), At("optimizer.loss_scale"));
+    scale.Read("scale", m.loss_scale.scale);
+    scale.Read("good_steps", m.loss_scale.good_steps);
+    scale.Read("hysteresis_left", m.loss_scale.hysteresis_left);
+    RETURN_IF_ERROR(scale.Finish());
+  }
+  ObjectReader data(top.Inner("data", false), At("data"));
+  data.Read("consumed_samples", m.data.consumed_samples);
+  data.Read("epoch", m.data.epoch);
+  data.Read("files", m.data.num_files);
+  data.Read("bytes", m.data.num_bytes);
+  data.Read("files_hash", m.data.files_hash);
+  data.Read("content_hash", m.data.content_hash);
+  if (version > 1) {
+    RETURN_IF_ERROR(ReadDataList(data.Inner("list", true), m.data));
+    top.Read("nonfinite", m.nonfinite);
+  }
+  ObjectReader layout(top.Inner("layout", false), At("layout"));
+  layout.Read("strategy", m.strategy);
+  layout.Read("world_size", m.world_size);
+  const Json& buckets = layout.Inner("bucket_order", true);
+  const Json& files = top.Inner("files", true);
+  const Json& tensors = top.Inner("tensors", true);
+  for (ObjectReader* reader : {&top, &job, &spec, &random, &optimizer, &data, &layout})
+    RETURN_IF_ERROR(reader->Finish());
+
+  if (!absl::Base64Unescape(base64, &m.spec) || HashHex(m.spec) != m.spec_digest) {
+    return Wrong("the spec does not have the digest that stands beside it");
+  }
+  RETURN_IF_ERROR(ReadBuckets(buckets, m));
+  RETURN_IF_ERROR(manifest_json::ReadFiles(files, kDocument, m.files));
+  RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kDocument, m.tensors));
+  return m;
+}
+
+}  // namespace
+
+std::string ManifestText(const Manifest& m) {
+  Json list = Json::array();
+  for (const ManifestDataFile& file : m.data.list) {
+    list.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", file.hash}});
+  }
+  Json json = {
+      {"hash", ""},
+      {"format", "trainyard-checkpoint"},
+      {"version", kManifestVersion},
+      {"step", m.step},
+      {"generation", m.generation},
+      {"job", {{"id", m.job_id}, {"name", m.job_name}}},
+      {"spec", {{"base64", absl::Base64Escape(m.spec)}, {"digest", m.spec_digest}}},
+      {"random", {{"seed", m.seed}}},
+      {"optimizer", {{"updates", m.optimizer_updates}}},
+      {"data",
+       {{"consumed_samples", m.data.consumed_samples},
+        {"epoch", m.data.epoch},
+        {"files", m.data.num_files},
+        {"bytes", m.data.num_bytes},
+        {"files_hash", m.data.files_hash},
+        {"content_hash", m.data.content_hash},
+        {"list", list}}},
+      {"layout", {{"strategy", m.strategy}, {"world_size", m.world_size}, {"bucket_order", m.bucket_order}}},
+      {"nonfinite", m.nonfinite},
+      {"files", manifest_json::FilesJson(m.files)},
+      {"tensors", manifest_json::TensorsJson(m.tensors)},
+  };
+  if (m.loss_scale.scale > 0) {
+    json["optimizer"]["loss_scale"] = {{"scale", m.loss_scale.scale},
+                                       {"good_steps", m.loss_scale.good_steps},
+                                       {"hysteresis_left", m.loss_scale.hysteresis_left}};
+  }
+  return manifest_json::Sealed(std::move(json));
+}
+
+std::string ManifestHash(absl::string_view text) { return manifest_json::SealOf(text); }
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
+  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kDocument));
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(json));
+  RETURN_IF_ERROR(CheckManifest(manifest));
+  return manifest;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,62 @@
+// What manifests and parts have in common as text: JSON whose first key is its own hash, read strictly. Private to
+// these two. Pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "checkpoint/manifest.h"
+
+namespace trainyard::manifest_json {
+
+using Json = nlohmann::ordered_json;
+
+// `json`, whose first key must be "hash", as text that ends with a line feed and begins with the hash over itself.
+std::string Sealed(Json json);
+// The hash that stands in such a text. Empty: none does.
+std::string SealOf(absl::string_view text);
+// Possible errors, all DataLoss and beginning with `document`: the text does not begin with its hash, has another, or
+// is no JSON.
+absl::StatusOr<Json> Unsealed(absl::string_view text, absl::string_view document);
+
+// Reads keys of one object, remembers the first problem, and at the end says whether any key was left over. `json` must
+// outlive it.
+class ObjectReader {
+ public:
+  // `where` begins every problem: "manifest: tensor".
+  ObjectReader(const Json& json, std::string where);
+
+  void Read(const char* key, std::string& value);
+  void Read(const char* key, uint64_t& value);
+  void Read(const char* key, double& value);
+  void Read(const char* key, std::vector<int64_t>& values);
+  void Read(const char* key, std::vector<std::string>& values);
+  void ReadRange(const char* key, uint64_t& first, uint64_t& last);
+  // Whether a key is there that need not be.
+  bool Has(const char* key) const { return json_.is_object() && json_.contains(key); }
+  // The object or list at `key`; an empty one after an error.
+  const Json& Inner(const char* key, bool list);
+
+  // Possible errors: DataLoss.
+  absl::Status Finish();
+
+ private:
+  const Json* Take(const char* key, const char* expected, bool (Json::*is)() const noexcept);
+  void Fail(absl::string_view what);
+
+  const Json& json_;
+  const std::string where_;
+  size_t num_taken_ = 0;
+  absl::Status status_;
+};
+
+Json FilesJson(const std::vector<ManifestFile>& files);
+Json TensorsJson(const std::vector<ManifestTensor>& tensors);
+absl::Status ReadFiles(const Json& json, absl::string_view document, std::vector<ManifestFile>& files);
+absl::Status ReadTensors(const Json& json, absl::string_view document, std::vector<ManifestTensor>& tensors);
+
+}  // namespace trainyard::manifest_json

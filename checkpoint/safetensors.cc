@@ -1,0 +1,203 @@
+#include "checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+using Json = nlohmann::json;
+
+// The limit of the format's own library.
+constexpr uint64_t kHeaderBytes = 100'000'000;
+constexpr uint64_t kElements = uint64_t{1} << 62;
+
+struct Dtype {
+  const char* name;
+  uint64_t bytes;
+};
+constexpr Dtype kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
+                             {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
+
+// The format is little-endian on every machine.
+uint64_t LoadLength(absl::string_view bytes) {
+  uint64_t value = 0;
+  for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  return value;
+}
+
+std::string StoreLength(uint64_t value) {
+  std::string bytes(8, '\0');
+  for (char& byte : bytes) {
+    byte = static_cast<char>(value & 0xff);
+    value >>= 8;
+  }
+  return bytes;
+}
+
+// Reads one entry of the header. `where` names file and tensor.
+absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const Json& entry, const std::string& where) {
+  if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
+      !entry.contains("data_offsets")) {
+    return absl::DataLossError(absl::StrCat(where, ": expected exactly dtype, shape and data_offsets"));
+  }
+  TensorInfo info;
+  info.name = name;
+  if (!entry["dtype"].is_string()) return absl::DataLossError(absl::StrCat(where, ": dtype is not a string"));
+  info.dtype = entry["dtype"].get<std::string>();
+  uint64_t element_bytes = DtypeBytes(info.dtype);
+  if (element_bytes == 0) return absl::DataLossError(absl::StrCat(where, ": unknown dtype '", info.dtype, "'"));
+  if (!entry["shape"].is_array()) return absl::DataLossError(absl::StrCat(where, ": shape is not a list"));
+  for (const Json& size : entry["shape"]) {
+    if (!size.is_number_unsigned() || size.get<uint64_t>() > kElements) {
+      return absl::DataLossError(absl::StrCat(where, ": shape holds what is not a size"));
+    }
+    info.shape.push_back(size.get<int64_t>());
+  }
+  const Json& offsets = entry["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return absl::DataLossError(absl::StrCat(where, ": data_offsets is not two numbers"));
+  }
+  info.begin = offsets[0].get<uint64_t>();
+  info.end = offsets[1].get<uint64_t>();
+  ASSIGN_OR_RETURN(uint64_t elements, CountElements(info.shape), << where);
+  if (info.end < info.begin || elements > kElements / element_bytes ||
+      info.end - info.begin != elements * element_bytes) {
+    return absl::DataLossError(absl::StrCat(where, ": ", info.dtype, " ", ShapeText(info.shape), " takes ",
+                                            elements * element_bytes, " bytes, its range is [", info.begin, ", ",
+                                            info.end, ")"));
+  }
+  return info;
+}
+
+// Parses without exceptions, and refuses a key that stands twice: a JSON reader would silently take one of them.
+absl::StatusOr<Json> ParseHeader(absl::string_view text, const std::string& path) {
+  std::set<std::string> keys;
+  std::string twice;
+  auto see = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return true;
+  };
+  Json header = Json::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object()) {
+    return absl::DataLossError(absl::StrCat(path, ": its header is not a JSON object"));
+  }
+  if (!twice.empty()) return absl::DataLossError(absl::StrCat(path, ": its header names '", twice, "' twice"));
+  return header;
+}
+
+}  // namespace
+
+uint64_t DtypeBytes(absl::string_view dtype) {
+  for (const Dtype& known : kDtypes) {
+    if (dtype == known.name) return known.bytes;
+  }
+  return 0;
+}
+
+absl::StatusOr<uint64_t> CountElements(const std::vector<int64_t>& shape) {
+  uint64_t elements = 1;
+  for (int64_t size : shape) {
+    if (size < 0) return absl::InvalidArgumentError(absl::StrCat("shape ", ShapeText(shape), " has a negative size"));
+    if (size != 0 && elements > kElements / static_cast<uint64_t>(size)) {
+      return absl::InvalidArgumentError(absl::StrCat("shape ", ShapeText(shape), " has too many elements"));
+    }
+    elements *= static_cast<uint64_t>(size);
+  }
+  return elements;
+}
+
+std::string ShapeText(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, O_RDONLY));
+  absl::Cleanup close_fd = [fd] { close(fd); };
+  struct stat st;
+  if (fstat(fd, &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  if (st.st_size < 8)
+    return absl::DataLossError(absl::StrCat(path, " has ", st.st_size, " bytes: too short for a header"));
+  void* data = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (data == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat("cannot map ", path));
+  absl::string_view whole(static_cast<const char*>(data), st.st_size);
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(path, whole));
+  RETURN_IF_ERROR(file->ReadHeader());
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() { munmap(const_cast<char*>(whole_.data()), whole_.size()); }
+
+absl::Status SafetensorsFile::ReadHeader() {
+  uint64_t length = LoadLength(whole_);
+  if (length > kHeaderBytes || whole_.size() == 8 || whole_[8] != '{') {
+    return absl::DataLossError(absl::StrCat(path_, " is not a safetensors file: such a file begins with the length of ",
+                                            "its header in 8 bytes and a '{', as none of another kind does"));
+  }
+  if (length > whole_.size() - 8) {
+    return absl::DataLossError(absl::StrCat(path_, ": its header is said to have ", length, " bytes; the file has ",
+                                            whole_.size(), ", and ", kHeaderBytes, " are allowed"));
+  }
+  ASSIGN_OR_RETURN(Json header, ParseHeader(whole_.substr(8, length), path_));
+  data_ = whole_.substr(8 + length);
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    ASSIGN_OR_RETURN(TensorInfo info, ReadEntry(name, entry, absl::StrCat(path_, ", tensor '", name, "'")));
+    tensors_.push_back(std::move(info));
+  }
+  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  uint64_t at = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].begin != at) {
+      return absl::DataLossError(absl::StrCat(path_, ", tensor '", tensors_[i].name, "': begins at ", tensors_[i].begin,
+                                              ", the one before ends at ", at));
+    }
+    at = tensors_[i].end;
+    index_[tensors_[i].name] = i;
+  }
+  if (at != data_.size()) {
+    return absl::DataLossError(absl::StrCat(path_, ": its tensors take ", at, " bytes, the file holds ", data_.size()));
+  }
+  return absl::OkStatus();
+}
+
+const TensorInfo* SafetensorsFile::Find(absl::string_view name) const {
+  auto it = index_.find(name);
+  return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+std::string SafetensorsHeader(std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t at = 0;
+  for (TensorInfo& tensor : tensors) {
+    uint64_t elements = 1;
+    for (int64_t size : tensor.shape) elements *= static_cast<uint64_t>(size);
+    tensor.begin = at;
+    tensor.end = at += elements * DtypeBytes(tensor.dtype);
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return StoreLength(text.size()) + text;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,200 @@
+#include "checkpoint/settle.h"
+
+#include <errno.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/verify.h"
+#include "common/files.h"
+#include "common/ids.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::string_view kSwept = ".swept-";
+
+// "step-00000100.g2.partial".
+struct PartialName {
+  uint64_t step = 0;
+  uint64_t generation = 0;
+};
+
+// None: a partial that is being removed, or of no save.
+std::optional<PartialName> PartialOf(absl::string_view name) {
+  if (!absl::ConsumeSuffix(&name, kPartialSuffix)) return std::nullopt;
+  const size_t dot = name.find(".g");
+  if (dot == absl::string_view::npos) return std::nullopt;
+  PartialName partial;
+  const std::optional<uint64_t> step = StepOfFolderName(name.substr(0, dot));
+  if (!step.has_value() || !absl::SimpleAtoi(name.substr(dot + 2), &partial.generation)) return std::nullopt;
+  partial.step = *step;
+  return partial;
+}
+
+bool IsPartial(absl::string_view name) {
+  return absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix);
+}
+
+bool IsGood(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) {
+  return verified.ok() && verified->problems.empty() && verified->manifest.has_value() &&
+         verified->manifest->step == step;
+}
+
+// Nothing has been lost when the power goes right after: who wrote this may have been killed before it synced.
+absl::Status SyncAll(const std::string& partial, const Manifest& manifest, FileSystem& file_system) {
+  for (const ManifestFile& file : manifest.files) {
+    RETURN_IF_ERROR(file_system.SyncFile(JoinPath(partial, file.name)));
+  }
+  RETURN_IF_ERROR(file_system.SyncFile(JoinPath(partial, kManifestName)));
+  return file_system.SyncFolder(partial);
+}
+
+// Why a partial does not get its name; empty: it does. `verified` has its manifest then.
+std::string WhyNot(const std::string& partial, const std::string& name, const SettleOptions& options,
+                   absl::StatusOr<VerifiedCheckpoint>& verified) {
+  const std::optional<PartialName> parsed = PartialOf(name);
+  if (!parsed.has_value()) return "was being removed";
+  verified = LookAtCheckpoint(partial);
+  if (!IsGood(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
+    return "was left by an interrupted save";
+  }
+  std::string reason = WhyNotSettled(*verified->manifest, verified->manifest_hash, options);
+  if (!reason.empty()) return reason;
+  // Every byte, last: most do not come so far.
+  verified = VerifyCheckpoint(partial, {});
+  if (IsGood(verified, parsed->step)) return "";
+  return absl::StrCat("is damaged: ", verified.ok() && !verified->problems.empty()
+                                          ? verified->problems[0].Text(name)
+                                          : std::string(verified.status().message()));
+}
+
+absl::Status SettleOne(const std::string& run_folder, const std::string& name, const SettleOptions& options,
+                       FileSystem& file_system, std::vector<std::string>& told) {
+  const std::string partial = JoinPath(run_folder, name);
+  absl::StatusOr<VerifiedCheckpoint> verified;
+  std::string reason = WhyNot(partial, name, options, verified);
+  if (reason.empty()) {
+    const uint64_t step = verified->manifest->step;
+    const std::string path = JoinPath(run_folder, StepFolderName(step));
+    const bool replaces = FileExists(path);
+    if (!replaces || !IsGood(VerifyCheckpoint(path, {}), step)) {
+      RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
+      RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
+      RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+      told.push_back(absl::StrCat(name, " was complete and ", replaces ? "has taken the place of " : "is taken as ",
+                                  path, replaces ? ", which was damaged" : ""));
+      return replaces ? RemovePartial(partial, file_system) : absl::OkStatus();
+    }
+    reason = "is of a step that has its checkpoint";
+  }
+  if (!options.removes) return absl::OkStatus();
+  absl::Status removed = RemovePartial(partial, file_system);
+  told.push_back(absl::StrCat(name, " ", reason,
+                              removed.ok() ? "; it was removed" : absl::StrCat("; it stays: ", removed.message())));
+  return absl::OkStatus();
+}
+
+// A file system without an exchange has the old checkpoint of a step lie aside for a moment (file_system.cc).
+void SettleReplaced(const std::string& run_folder, const std::string& name, bool removes, FileSystem& file_system,
+                    std::vector<std::string>& told) {
+  const std::string aside = JoinPath(run_folder, name);
+  absl::StatusOr<VerifiedCheckpoint> verified = VerifyCheckpoint(aside, {});
+  const bool good = verified.ok() && verified->manifest.has_value() && verified->problems.empty();
+  const std::string path = good ? JoinPath(run_folder, StepFolderName(verified->manifest->step)) : "";
+  if ((!good || FileExists(path)) && !removes) return;
+  if (!good || FileExists(path)) return file_system.RemoveAll(aside).IgnoreError();
+  absl::Status back = file_system.RenameOrExchange(aside, path);
+  if (back.ok()) back = file_system.SyncFolder(run_folder);
+  told.push_back(absl::StrCat(name, " was being replaced and ",
+                              back.ok() ? "is taken as " : "stays: ", back.ok() ? path : std::string(back.message())));
+}
+
+// What WriteFileAtomically and FileLock::Seize leave when they are killed; whose maker, by the number at the name's
+// end, runs on this host is still being written.
+bool IsTemporary(const std::string& name) {
+  int pid = 0;
+  const bool named_so = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".new-");
+  if (!named_so || !absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &pid) || pid <= 0) return false;
+  return kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+// The tokens by which ranks once proved that they see one folder (run_folder.h): nobody looks for them any more.
+void SweepTokens(const std::string& run_folder, FileSystem& file_system) {
+  const std::string folder = JoinPath(run_folder, ".trainyard");
+  absl::StatusOr<std::vector<std::string>> names = ListNames(folder);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (absl::StartsWith(name, "token-")) file_system.RemoveAll(JoinPath(folder, name)).IgnoreError();
+  }
+}
+
+}  // namespace
+
+std::string WhyNotSettled(const Manifest& manifest, const std::string& manifest_hash, const SettleOptions& options) {
+  if (options.granted.contains(manifest_hash)) return "";
+  const JobGeneration least = options.settled.value_or(JobGeneration{.job_id = options.job_id});
+  if (manifest.job_id != least.job_id) {
+    return absl::StrCat("is of job ", manifest.job_id, ", and it is job ", least.job_id, " that had the folder");
+  }
+  if (manifest.generation >= least.generation) return "";
+  return absl::StrCat("was completed by generation ", manifest.generation, " after generation ", least.generation,
+                      " had taken the folder");
+}
+
+absl::StatusOr<std::vector<std::string>> SettlePartials(const std::string& run_folder, const SettleOptions& options,
+                                                        FileSystem& file_system) {
+  // Whoever gave a checkpoint its name may have been killed before it synced that: what is gone on from must stay, and
+  // what it replaced may go only then.
+  RETURN_IF_ERROR(file_system.SyncFolder(run_folder));
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListNames(run_folder));
+  std::vector<std::string> told;
+  for (const std::string& name : names) {
+    if (IsPartial(name)) {
+      RETURN_IF_ERROR(SettleOne(run_folder, name, options, file_system, told));
+    } else if (options.removes && IsTemporary(name)) {
+      file_system.RemoveAll(JoinPath(run_folder, name)).IgnoreError();
+    }
+  }
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, "step-") && absl::EndsWith(name, kReplacedSuffix)) {
+      SettleReplaced(run_folder, name, options.removes, file_system, told);
+    }
+  }
+  if (options.removes) SweepTokens(run_folder, file_system);
+  return told;
+}
+
+std::vector<std::string> SweepPartials(const std::string& run_folder, uint64_t generation, FileSystem& file_system) {
+  std::vector<std::string> told;
+  absl::StatusOr<std::vector<std::string>> names = ListNames(run_folder);
+  if (!names.ok()) return told;
+  for (const std::string& name : *names) {
+    if (!IsPartial(name)) continue;
+    const std::optional<PartialName> partial = PartialOf(name);
+    if (partial.has_value() && partial->generation == generation) continue;
+    absl::Status removed = RemovePartial(JoinPath(run_folder, name), file_system);
+    told.push_back(absl::StrCat(name, removed.ok() ? ", left by another generation, was removed"
+                                                   : absl::StrCat(" stays: ", removed.message())));
+  }
+  return told;
+}
+
+absl::Status RemovePartial(const std::string& partial, FileSystem& file_system) {
+  absl::string_view base = partial;
+  absl::ConsumeSuffix(&base, kPartialSuffix);
+  std::string aside = partial;
+  if (!absl::StrContains(std::filesystem::path(partial).filename().string(), kSwept)) {
+    aside = absl::StrCat(base, kSwept, RandomId(8), kPartialSuffix);
+    RETURN_IF_ERROR(file_system.RenameOrExchange(partial, aside));
+  }
+  return file_system.RemoveAll(aside);
+}
+
+}  // namespace trainyard

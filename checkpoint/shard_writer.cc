@@ -1,0 +1,194 @@
+#include "checkpoint/shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+// What is hashed and handed to the kernel at a time: small enough to be still in the cache for the second.
+constexpr size_t kChunkBytes = 256 << 10;
+
+// Its exponent is all ones.
+template <typename Bits>
+bool AnyNonfinite(absl::string_view bytes, Bits exponent) {
+  bool any = false;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    any |= (bits & exponent) == exponent;
+  }
+  return any;
+}
+
+absl::Status WrongSize(const TensorHeader& tensor, size_t bytes) {
+  return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' of ", tensor.dtype, " ", ShapeText(tensor.shape),
+                                          " was given with ", bytes, " bytes"));
+}
+
+absl::StatusOr<TensorInfo> InfoOf(const ShardEntry& entry) {
+  const TensorHeader& tensor = entry.tensor;
+  ASSIGN_OR_RETURN(uint64_t elements, CountElements(tensor.shape));
+  if (DtypeBytes(tensor.dtype) == 0 || entry.first > elements || entry.count > elements - entry.first) {
+    return absl::InternalError(absl::StrCat("elements ", entry.first, " + ", entry.count, " of tensor '", tensor.name,
+                                            "' of ", tensor.dtype, " ", ShapeText(tensor.shape)));
+  }
+  TensorInfo info;
+  info.name = ShardTensorName(tensor.role, tensor.name);
+  info.dtype = tensor.dtype;
+  info.shape = tensor.shape;
+  if (entry.count != elements) {
+    absl::StrAppend(&info.name, "[", entry.first, ":", entry.first + entry.count, "]");
+    info.shape = {static_cast<int64_t>(entry.count)};
+  }
+  return info;
+}
+
+}  // namespace
+
+class ShardWriter::HashedFile {
+ public:
+  // `options` is the writer's, and lives as long.
+  HashedFile(std::unique_ptr<WritableFile> file, const ShardOptions& options)
+      : file_(std::move(file)), options_(options) {}
+
+  // `own` gets the hash of `bytes` alone; null: nobody asks.
+  absl::Status Append(absl::string_view bytes, std::string* own) {
+    Hasher hasher;
+    while (!bytes.empty()) {
+      absl::string_view chunk = bytes.substr(0, kChunkBytes);
+      if (options_.before_write != nullptr) {
+        RETURN_IF_ERROR(options_.before_write(chunk.size()));
+      }
+      whole_.Add(chunk);
+      if (own != nullptr) hasher.Add(chunk);
+      RETURN_IF_ERROR(file_->Append(chunk));
+      num_bytes_ += chunk.size();
+      RETURN_IF_ERROR(KeepPace());
+      bytes.remove_prefix(chunk.size());
+    }
+    if (own != nullptr) *own = hasher.Hex();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ManifestFile> Finish(std::string name) {
+    RETURN_IF_ERROR(file_->Sync());
+    return ManifestFile{.name = std::move(name), .bytes = num_bytes_, .hash = whole_.Hex()};
+  }
+
+ private:
+  // Starts a stretch, then waits for the one before.
+  absl::Status KeepPace() {
+    if (num_bytes_ - started_ < options_.write_back_bytes) return absl::OkStatus();
+    RETURN_IF_ERROR(file_->StartWriteBack(started_, num_bytes_));
+    RETURN_IF_ERROR(awaited_ == started_ ? absl::OkStatus() : file_->AwaitWriteBack(awaited_, started_));
+    awaited_ = std::exchange(started_, num_bytes_);
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<WritableFile> file_;
+  const ShardOptions& options_;
+  Hasher whole_;
+  uint64_t num_bytes_ = 0;
+  uint64_t started_ = 0, awaited_ = 0;  // up to there
+};
+
+std::string ShardTensorName(absl::string_view role, absl::string_view name) {
+  return role == "parameter" || role == kCopyRole ? std::string(name) : absl::StrCat("optimizer.", role, ".", name);
+}
+
+std::vector<ManifestPiece> CutIntoPieces(const TensorHeader& tensor, uint64_t first, uint64_t count,
+                                         uint64_t piece_bytes) {
+  const uint64_t most = std::max<uint64_t>(1, piece_bytes / std::max<uint64_t>(1, DtypeBytes(tensor.dtype)));
+  std::vector<ManifestPiece> pieces;
+  for (uint64_t at = 0; at < count || pieces.empty(); at += most) {
+    ManifestPiece& piece = pieces.emplace_back();
+    piece.start.assign(tensor.shape.size(), 0);
+    piece.size = tensor.shape;
+    piece.first_element = first + at;
+    piece.last_element = first + std::min(count, at + most);
+  }
+  return pieces;
+}
+
+EntryProof ProveEntry(const ShardEntry& entry, absl::string_view bytes, uint64_t piece_bytes) {
+  EntryProof proof{.nonfinite = HasNonfinite(entry.tensor.dtype, bytes)};
+  const uint64_t width = DtypeBytes(entry.tensor.dtype);
+  for (const ManifestPiece& piece : CutIntoPieces(entry.tensor, entry.first, entry.count, piece_bytes)) {
+    proof.hashes.push_back(HashHex(
+        bytes.substr((piece.first_element - entry.first) * width, (piece.last_element - piece.first_element) * width)));
+  }
+  return proof;
+}
+
+bool HasNonfinite(absl::string_view dtype, absl::string_view bytes) {
+  if (dtype == "F32") return AnyNonfinite<uint32_t>(bytes, 0x7F800000u);
+  if (dtype == "F64") return AnyNonfinite<uint64_t>(bytes, uint64_t{0x7FF} << 52);
+  if (dtype == "F16") return AnyNonfinite<uint16_t>(bytes, 0x7C00);
+  if (dtype == "BF16") return AnyNonfinite<uint16_t>(bytes, 0x7F80);
+  return false;
+}
+
+ShardWriter::ShardWriter(std::vector<ShardEntry> entries, ShardOptions options)
+    : entries_(std::move(entries)), options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<ShardWriter>> ShardWriter::Create(const std::string& folder, const std::string& name,
+                                                                 std::vector<ShardEntry> entries,
+                                                                 FileSystem& file_system, ShardOptions options) {
+  std::unique_ptr<ShardWriter> writer(new ShardWriter(std::move(entries), std::move(options)));
+  for (const ShardEntry& entry : writer->entries_) {
+    ASSIGN_OR_RETURN(TensorInfo info, InfoOf(entry));
+    writer->infos_.push_back(std::move(info));
+  }
+  const std::string header = SafetensorsHeader(writer->infos_, {{"format", "pt"}});
+  writer->data_begins_ = header.size();
+  writer->written_.file.name = name;
+  ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, file_system.Create(JoinPath(folder, name)));
+  writer->file_ = std::make_shared<HashedFile>(std::move(file), writer->options_);
+  RETURN_IF_ERROR(writer->file_->Append(header, nullptr));
+  return writer;
+}
+
+absl::Status ShardWriter::Append(absl::string_view bytes, const EntryProof* proof) {
+  const size_t i = written_.tensors.size();
+  if (i == entries_.size()) return absl::InternalError("more tensors were given than announced");
+  const TensorHeader& tensor = entries_[i].tensor;
+  if (bytes.size() != infos_[i].end - infos_[i].begin) return WrongSize(tensor, bytes.size());
+  if (written_.nonfinite.size() < kNonfiniteListed &&
+      (proof != nullptr ? proof->nonfinite : HasNonfinite(tensor.dtype, bytes))) {
+    written_.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
+  }
+  ManifestTensor entry{.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
+  entry.pieces = CutIntoPieces(tensor, entries_[i].first, entries_[i].count, options_.piece_bytes);
+  if (proof != nullptr && proof->hashes.size() != entry.pieces.size()) {
+    return absl::InternalError(absl::StrCat("tensor '", tensor.name, "' was proved in other pieces"));
+  }
+  uint64_t at = infos_[i].begin;
+  for (size_t p = 0; p < entry.pieces.size(); ++p) {
+    ManifestPiece& piece = entry.pieces[p];
+    const uint64_t length = (piece.last_element - piece.first_element) * DtypeBytes(tensor.dtype);
+    piece.file = written_.file.name;
+    piece.first_byte = data_begins_ + at;
+    piece.last_byte = piece.first_byte + length;
+    if (proof != nullptr) piece.hash = proof->hashes[p];
+    RETURN_IF_ERROR(
+        file_->Append(bytes.substr(at - infos_[i].begin, length), proof == nullptr ? &piece.hash : nullptr));
+    at += length;
+  }
+  written_.tensors.push_back(std::move(entry));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrittenShard> ShardWriter::Finish() {
+  if (written_.tensors.size() < entries_.size()) return WrongSize(entries_[written_.tensors.size()].tensor, 0);
+  ASSIGN_OR_RETURN(written_.file, file_->Finish(written_.file.name));
+  return std::move(written_);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,253 @@
+#include "checkpoint/snapshot.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/snapshot_format.h"
+#include "common/files.h"
+#include "common/hash.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+using snapshot_format::Header;
+using snapshot_format::kHeaderBytes;
+
+// Of a piece that is verified and not kept.
+constexpr uint64_t kChunkBytes = 4 << 20;
+
+// "k3vq7a2p.g2.r0.a": job and generation. None: something else.
+struct NamedSnapshot {
+  std::string job_id;
+  uint64_t generation = 0;
+};
+std::optional<NamedSnapshot> ParseName(const std::string& name) {
+  std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  NamedSnapshot named;
+  if (parts.size() != 4 || !absl::ConsumePrefix(&parts[1], "g") || !absl::SimpleAtoi(parts[1], &named.generation)) {
+    return std::nullopt;
+  }
+  named.job_id = std::string(parts[0]);
+  return named;
+}
+
+void PutHash(char (&field)[snapshot_format::kHashDigits], const std::string& hash) {
+  std::memcpy(field, hash.data(), std::min(sizeof field, hash.size()));
+}
+absl::string_view HashIn(const char (&field)[snapshot_format::kHashDigits]) { return {field, sizeof field}; }
+
+// What the processor and the compiler may not move: one side is killed, the other is another process.
+void SetState(char* data, uint32_t state) {
+  std::atomic_ref<uint32_t>(reinterpret_cast<Header*>(data)->state).store(state, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+absl::Status WriteAt(int fd, absl::string_view bytes, uint64_t at, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+    bytes.remove_prefix(static_cast<size_t>(n));
+    at += static_cast<uint64_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string SnapshotPath(const SnapshotPlace& place, char buffer) {
+  return JoinPath(place.folder, absl::StrCat(place.job_id, ".g", place.generation, ".r", place.rank, ".",
+                                             absl::string_view(&buffer, 1)));
+}
+
+absl::StatusOr<std::unique_ptr<SnapshotBuffer>> SnapshotBuffer::Make(const std::string& path, uint64_t bytes) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
+  const uint64_t all = kHeaderBytes + bytes;
+  // Taken now: what runs out later would be a SIGBUS in the middle of a copy.
+  int error;
+  do error = posix_fallocate(fd, 0, static_cast<off_t>(all));
+  while (error == EINTR);  // a signal, of which SA_RESTART does not help here
+  void* data = error == 0 ? mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0) : MAP_FAILED;
+  if (data == MAP_FAILED) {
+    absl::Status failed =
+        ErrnoStatus(error != 0 ? error : errno, absl::StrCat("no room for ", all, " bytes in ", path));
+    unlink(path.c_str());
+    close(fd);
+    return failed;
+  }
+  auto buffer = std::unique_ptr<SnapshotBuffer>(new SnapshotBuffer(path, fd, static_cast<char*>(data), bytes));
+  buffer->Begin();
+  return buffer;
+}
+
+SnapshotBuffer::~SnapshotBuffer() {
+  munmap(data_, kHeaderBytes + bytes_);
+  close(fd_);
+}
+
+char* SnapshotBuffer::contents() const { return data_ + kHeaderBytes; }
+
+void SnapshotBuffer::Begin() { SetState(data_, snapshot_format::kWriting); }
+
+void SnapshotBuffer::Remove() { unlink(path_.c_str()); }
+
+absl::Status SnapshotBuffer::Seal(absl::string_view job_id, const CheckpointPart& part, absl::string_view more) {
+  const std::string index = PartText(part);
+  const std::string behind = absl::StrCat(index, more);
+  Header header = {};
+  std::memcpy(header.magic, snapshot_format::kMagic, sizeof header.magic);
+  header.version = snapshot_format::kVersion;
+  header.state = snapshot_format::kWhole;
+  header.contents_bytes = bytes_;
+  header.index_begin = kHeaderBytes + bytes_;
+  header.index_bytes = index.size();
+  header.more_bytes = more.size();
+  header.generation = part.save.generation;
+  header.step = part.save.step;
+  header.world_size = part.save.world_size;
+  header.rank = part.rank;
+  if (job_id.size() >= sizeof header.job_id || behind.size() > snapshot_format::kIndexBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("the index of ", path_, " has ", behind.size(), " bytes"));
+  }
+  std::memcpy(header.job_id, job_id.data(), job_id.size());
+  PutHash(header.index_hash, HashHex(behind));
+  PutHash(header.header_hash, HashHex(snapshot_format::HashedBytes(header)));
+  RETURN_IF_ERROR(WriteAt(fd_, behind, header.index_begin, path_));
+  header.state = snapshot_format::kWriting;
+  std::memcpy(data_, &header, sizeof header);
+  SetState(data_, snapshot_format::kWhole);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Snapshot>> Snapshot::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  auto snapshot = std::unique_ptr<Snapshot>(new Snapshot(path, fd));
+  RETURN_IF_ERROR(snapshot->ReadIndex()) << path;
+  return snapshot;
+}
+
+Snapshot::~Snapshot() { close(fd_); }
+
+absl::Status Snapshot::ReadAt(uint64_t at, absl::Span<char> out) const {
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t n = pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path_));
+    if (n == 0) return absl::DataLossError(absl::StrCat("it ends at byte ", at + done));
+    done += static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Snapshot::ReadIndex() {
+  Header header;
+  struct stat st;
+  if (fstat(fd_, &st) != 0) return ErrnoStatus(errno, "cannot look at it");
+  if (static_cast<uint64_t>(st.st_size) < kHeaderBytes) return absl::UnavailableError("it has no header yet");
+  RETURN_IF_ERROR(ReadAt(0, {reinterpret_cast<char*>(&header), sizeof header}));
+  if (header.state != snapshot_format::kWhole) return absl::UnavailableError("it is not whole: it was being written");
+  if (std::memcmp(header.magic, snapshot_format::kMagic, sizeof header.magic) != 0) {
+    return absl::DataLossError("it is no snapshot");
+  }
+  if (header.version != snapshot_format::kVersion) {
+    return absl::UnimplementedError(absl::StrCat("it is of version ", header.version));
+  }
+  if (HashHex(snapshot_format::HashedBytes(header)) != HashIn(header.header_hash)) {
+    return absl::DataLossError("its header is damaged");
+  }
+  const uint64_t size = static_cast<uint64_t>(st.st_size);
+  const bool fits = header.index_begin <= size && header.index_bytes <= snapshot_format::kIndexBytesMax &&
+                    header.more_bytes <= snapshot_format::kIndexBytesMax &&
+                    header.index_bytes + header.more_bytes <= size - header.index_begin &&
+                    header.contents_bytes <= header.index_begin &&
+                    kHeaderBytes == header.index_begin - header.contents_bytes &&
+                    header.job_id[sizeof header.job_id - 1] == '\0';
+  if (!fits) return absl::DataLossError("its header contradicts itself, or the file was cut");
+  std::string behind(header.index_bytes + header.more_bytes, '\0');
+  RETURN_IF_ERROR(ReadAt(header.index_begin, absl::MakeSpan(behind.data(), behind.size())));
+  if (HashHex(behind) != HashIn(header.index_hash)) return absl::DataLossError("its index is damaged");
+  ASSIGN_OR_RETURN(part_, ParsePart(absl::string_view(behind).substr(0, header.index_bytes)));
+  const SaveKey save{.step = header.step, .generation = header.generation, .world_size = header.world_size};
+  if (part_.save != save || part_.rank != header.rank) return absl::DataLossError("header and index differ");
+  job_id_ = header.job_id;
+  more_ = behind.substr(header.index_bytes);
+  return CheckPieces(header.contents_bytes);
+}
+
+absl::Status Snapshot::CheckPieces(uint64_t contents_bytes) const {
+  for (const ManifestTensor& tensor : part_.tensors) {
+    const uint64_t width = DtypeBytes(tensor.dtype);
+    for (const ManifestPiece& piece : tensor.pieces) {
+      if (piece.first_byte <= piece.last_byte && piece.last_byte <= contents_bytes &&
+          piece.first_element <= piece.last_element &&
+          (piece.last_element - piece.first_element) * width == piece.last_byte - piece.first_byte) {
+        continue;
+      }
+      return absl::DataLossError(
+          absl::StrCat("its index contradicts itself about ", tensor.role, " '", tensor.name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Snapshot::Read(const ManifestPiece& piece, absl::Span<char> out) const {
+  if (out.size() != piece.last_byte - piece.first_byte) return absl::InternalError("a piece was given other room");
+  RETURN_IF_ERROR(ReadAt(kHeaderBytes + piece.first_byte, out)) << path_;
+  if (HashHex({out.data(), out.size()}) == piece.hash) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, ": bytes ", piece.first_byte, " to ", piece.last_byte,
+                                          " have another hash than its index says"));
+}
+
+absl::Status Snapshot::Verify() const {
+  std::string chunk;
+  for (const ManifestTensor& tensor : part_.tensors) {
+    for (const ManifestPiece& piece : tensor.pieces) {
+      Hasher hasher;
+      for (uint64_t at = piece.first_byte; at < piece.last_byte; at += chunk.size()) {
+        chunk.resize(std::min(kChunkBytes, piece.last_byte - at));
+        RETURN_IF_ERROR(ReadAt(kHeaderBytes + at, absl::MakeSpan(chunk.data(), chunk.size()))) << path_;
+        hasher.Add(chunk);
+      }
+      if (hasher.Hex() == piece.hash) continue;
+      return absl::DataLossError(absl::StrCat(path_, ": elements [", piece.first_element, ", ", piece.last_element,
+                                              ") of ", tensor.role, " '", tensor.name,
+                                              "' have another hash than its index says"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> ListSnapshots(const std::string& folder, absl::string_view job_id) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::optional<NamedSnapshot> named = ParseName(entry.path().filename().string());
+    if (named.has_value() && named->job_id == job_id) paths.push_back(entry.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void RemoveOlderSnapshots(const std::string& folder, absl::string_view job_id, uint64_t generation) {
+  for (const std::string& path : ListSnapshots(folder, job_id)) {
+    if (ParseName(std::filesystem::path(path).filename().string())->generation < generation) unlink(path.c_str());
+  }
+}
+
+}  // namespace trainyard

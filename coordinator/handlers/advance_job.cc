@@ -1,0 +1,232 @@
+// Moves a job along by what is known of its ranks, and decides what a failure leads to. Called after every event that
+// touched the job, so that no op has to know which fact was the last one missing.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/goodput.h"
+#include "coordinator/policy/recovery.h"
+#include "coordinator/policy/saves.h"
+
+namespace trainyard {
+namespace {
+
+// Step reports travel beside the facts; the last ones may arrive after the last exit.
+constexpr absl::Duration kReportsGrace = absl::Seconds(1);
+
+// Asked after every fact. Ranks that come in their order would make each look at all before it, but for the last one.
+bool AllReady(const Job& job) {
+  const auto ready = [](const Rank& rank) { return rank.record.ready() && !rank.exited(); };
+  return (job.ranks.empty() || ready(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ready);
+}
+
+// Every rank made all steps and left with 0, or had to be killed when it did not leave.
+bool AllDone(const Job& job) {
+  uint64_t steps = job.head().spec().train().steps();
+  return std::all_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
+    const v1::TrainerExited& exit = rank.record.exit();
+    bool left = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
+    bool killed = job.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
+    return rank.ended() && (left || killed) && rank.record.finished() && !rank.record.stopped() &&
+           rank.record.finished_step() >= steps;
+  });
+}
+
+// Every rank has told that it made all steps, though some may not have left.
+bool AllFinished(const Job& job) {
+  uint64_t steps = job.head().spec().train().steps();
+  return !job.ranks.empty() && std::all_of(job.ranks.begin(), job.ranks.end(), [steps](const Rank& rank) {
+    return rank.record.finished() && !rank.record.stopped() && rank.record.finished_step() >= steps;
+  });
+}
+
+// "all 2 ranks are ready", "the rank is ready".
+std::string AllOf(uint64_t count, absl::string_view one, absl::string_view many) {
+  return count == 1 ? absl::StrCat("the ", one) : absl::StrCat("all ", count, " ", many);
+}
+
+// Whether rank 0 made steps whose reports have not come yet.
+bool ReportsMissing(const Job& job) {
+  const v1::RankRecord& first = job.ranks.front().record;
+  return first.first_step() <= first.finished_step() && job.reported_step < first.finished_step();
+}
+
+void AdvanceForming(Turn& turn, Job& job) {
+  bool started =
+      std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.started(); });
+  if (job.state() == v1::JOB_STATE_PLACED && started) {
+    turn.Move(job, LifecycleEvent::kTrainerStarted, "trainers run; the group forms");
+  }
+  if (job.state() != v1::JOB_STATE_STARTING || !AllReady(job)) return;
+  job.store.sealed = true;
+  CloseStore(job);
+  job.progress_at = turn.now;
+  for (const auto& [host, ranks] : job.ranks_on) StopAvoiding(turn, job, host);
+  turn.Move(job, LifecycleEvent::kAllReady,
+            absl::StrCat(AllOf(job.ranks.size(), "rank is ready", "ranks are ready"), "; first step ",
+                         job.ranks.front().record.first_step()));
+  turn.PushAll(job);
+}
+
+// A granted checkpoint whose name was not heard of is complete, but the tools that read a folder want the name.
+void TellUnnamed(Turn& turn, Job& job) {
+  const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
+  if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
+  turn.Decide(job, "checkpoint", "warning",
+              absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
+                           granted->path(),
+                           ", but nobody told that it has got it; a job that goes on from the folder "
+                           "(--resume) gives it the name"));
+}
+
+// All ranks say that they have made all steps, and nothing recorded holds the last one: facts come in order, so the
+// save that was to come first was not made. It may lie there complete, without its name; the next group gives it that,
+// or makes the steps since the newest checkpoint again.
+void FailUnsaved(Turn& turn, Job& job) {
+  if (job.record.has_failure()) return;
+  const Rank& first = job.ranks.front();
+  const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
+  const bool unnamed = granted != nullptr && granted->step() >= job.head().spec().train().steps();
+  FailGeneration(turn, job,
+                 MakeRankFailure(v1::FailureRecord::KIND_EXIT, first.record.rank(), first.record.host(),
+                                 unnamed ? "left before its last checkpoint, which is complete, had its name"
+                                         : "left after the last step, and no checkpoint of that step is recorded"));
+}
+
+// Returns whether the job is done.
+bool AdvanceDone(Turn& turn, Job& job) {
+  if (job.ranks.empty() || !AllDone(job) || job.record.failure().kind() == v1::FailureRecord::KIND_UNSAVED)
+    return false;
+  if (!LastStepIsSaved(job.head(), job.record.restored_step())) {
+    FailUnsaved(turn, job);
+    return false;
+  }
+  if (ReportsMissing(job)) {
+    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
+    if (turn.now < job.reports_until) return true;
+    turn.Notice(job, "warning",
+                absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
+                             job.ranks.front().record.finished_step(), " did not arrive"));
+  }
+  TellUnnamed(turn, job);
+  turn.Move(job, LifecycleEvent::kAllDone,
+            job.head().spec().has_probe() ? std::string("every rank has told what it measured")
+                                          : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
+  return true;
+}
+
+// By the cause that is known once all ranks have ended, not by what the first peer to notice said.
+void CountFailure(Turn& turn, const Job& job) {
+  turn.Emit(FailureCounted{std::string(FailureKindName(job.record.failure().kind()))});
+}
+
+// What the group made and did not save is lost to the ledger, too, where it was ended on purpose.
+void EndLedger(Turn& turn, Job& job) {
+  AccountGoodput(turn, job);
+  v1::GoodputRecord& ledger = *job.record.mutable_goodput();
+  if (ledger.since_saved_ms() > ledger.since_step_ms()) return StepsLost(ledger);
+  ledger.set_since_saved_ms(0);
+  ledger.set_since_step_ms(0);
+}
+
+void AdvanceStopping(Turn& turn, Job& job) {
+  if (!AllEnded(job)) return;
+  EndLedger(turn, job);
+  const bool goes_on =
+      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
+  if (job.record.cancelled() || !goes_on) TellUnnamed(turn, job);
+  if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
+    job.record.set_cancelled(true);
+    job.record.set_cancel_reason(job.record.ending_reason());
+  }
+  if (job.record.cancelled()) {
+    turn.Move(job, LifecycleEvent::kEndedCancelled, std::string(job.head().reason()));
+    return;
+  }
+  if (job.record.has_failure()) CountFailure(turn, job);
+  v1::JobRecord::Ending ending = job.record.ending();
+  if (ending == v1::JobRecord::ENDING_UNSPECIFIED) {
+    RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
+    // It was decided when it failed; a host that came since changes nothing.
+    turn.Move(job, LifecycleEvent::kEndedFailed,
+              decision.restart ? std::string(job.record.failure().text()) : std::move(decision.reason));
+    return;
+  }
+  std::string reason = job.record.ending_reason();
+  job.record.clear_ending();
+  job.record.clear_ending_reason();
+  job.record.clear_failure();
+  turn.Move(job, ending == v1::JobRecord::ENDING_PAUSE ? LifecycleEvent::kEndedPaused : LifecycleEvent::kEndedRestart,
+            std::move(reason));
+}
+
+void AdvanceRecovering(Turn& turn, Job& job) {
+  if (!job.nothing_desired || !AllEnded(job)) return;
+  uint64_t index = job.record.submit_index();
+  if (turn.state.queue.contains(index)) return;
+  CountFailure(turn, job);
+  bool progress = job.told.step() > job.step_at_last_failure || job.head().generation() == 1;
+  job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;
+  job.step_at_last_failure = job.told.step();
+  job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
+  AvoidFailedHost(turn, job);
+  job.waiting_since = turn.now;
+  turn.state.queue.insert(index);
+  turn.Schedule(job);
+}
+
+}  // namespace
+
+bool AllEnded(const Job& job) {
+  const auto ended = [](const Rank& rank) { return rank.ended(); };
+  return (job.ranks.empty() || ended(job.ranks.back())) && std::all_of(job.ranks.begin(), job.ranks.end(), ended);
+}
+
+RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
+  RecoveryFacts facts{.failure = &job.record.failure(),
+                      .restarts = job.head().restarts(),
+                      .max_restarts = job.head().spec().recovery().max_restarts(),
+                      .checkpoint_step = std::nullopt,
+                      .failures_without_progress = job.failures_without_progress,
+                      .elsewhere = false};
+  if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
+    facts.elsewhere = CouldRunWithout(turn.now, turn.state, job, {job.record.failure().host()});
+  }
+  facts.checkpoint_step = NewestKeptStep(job.head(), job.record.grants());
+  if (!facts.checkpoint_step.has_value() && job.record.restored_step() > 0) {
+    facts.checkpoint_step = job.record.restored_step();
+  }
+  return facts;
+}
+
+void AdvanceJob(Turn& turn, Job& job) {
+  if (job.held_at != 0) return;
+  // A failure of the time when not every host had attached.
+  bool ending = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING;
+  if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.unconfirmed.empty()) {
+    DecideFailure(turn, job);
+    return;
+  }
+  if (job.finished_at == absl::InfiniteFuture() && AllFinished(job)) job.finished_at = turn.now;
+  switch (job.state()) {
+    case v1::JOB_STATE_PLACED:
+    case v1::JOB_STATE_STARTING:
+      AdvanceForming(turn, job);
+      break;
+    case v1::JOB_STATE_RUNNING:
+      AdvanceDone(turn, job);
+      break;
+    case v1::JOB_STATE_STOPPING:
+      if (!AdvanceDone(turn, job)) AdvanceStopping(turn, job);
+      break;
+    case v1::JOB_STATE_RECOVERING:
+      AdvanceRecovering(turn, job);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace trainyard

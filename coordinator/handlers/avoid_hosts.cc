@@ -1,0 +1,91 @@
+// Hosts that could not run a job although nothing is wrong with the job: its recorded checkpoint is not there (a folder
+// that is not shared), a trainer cannot be started there, the disk was full. The job waits, or is placed elsewhere, and
+// they are tried again after a time, when their daemon is a new one, or when an operator says so.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kAvoidedMost = 64;
+constexpr size_t kReasonBytes = 512;
+
+bool IsOfTheHost(v1::FailureRecord::Kind kind) {
+  return kind == v1::FailureRecord::KIND_CHECKPOINT || kind == v1::FailureRecord::KIND_START ||
+         kind == v1::FailureRecord::KIND_NO_ROOM;
+}
+
+v1::AvoidedHost& AvoidedRecord(Job& job, const std::string& host) {
+  auto* avoided = job.record.mutable_avoided();
+  for (v1::AvoidedHost& known : *avoided) {
+    if (known.host() == host) return known;
+  }
+  if (avoided->size() >= kAvoidedMost) {
+    job.avoid_until.erase(HostName(avoided->begin()->host()));
+    avoided->erase(avoided->begin());
+  }
+  v1::AvoidedHost& added = *avoided->Add();
+  added.set_host(host);
+  return added;
+}
+
+}  // namespace
+
+void AvoidFailedHost(Turn& turn, Job& job) {
+  const v1::FailureRecord& failure = job.record.failure();
+  if (!IsOfTheHost(failure.kind()) || failure.host().empty()) return;
+  v1::AvoidedHost& avoided = AvoidedRecord(job, failure.host());
+  avoided.set_reason(CutText(failure.text(), kReasonBytes));
+  avoided.set_times(avoided.times() + 1);
+  avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
+  absl::Duration time = std::min(kAvoidLeast * (1 << std::min(avoided.times() - 1, 10u)), kAvoidMost);
+  // A program or an interface does not come by itself.
+  if (failure.kind() == v1::FailureRecord::KIND_START) time = absl::InfiniteDuration();
+  job.avoid_until[HostName(failure.host())] = turn.now + time;
+  turn.Save(job);
+}
+
+void StopAvoiding(Turn& turn, Job& job, const HostName& host) {
+  if (job.avoid_until.erase(host) == 0) return;
+  auto* avoided = job.record.mutable_avoided();
+  for (int i = avoided->size() - 1; i >= 0; --i) {
+    if (avoided->Get(i).host() == host.value()) avoided->DeleteSubrange(i, 1);
+  }
+  turn.Save(job);
+}
+
+void StopAvoidingAll(Turn& turn, Job& job) {
+  if (job.avoid_until.empty()) return;
+  job.avoid_until.clear();
+  job.record.clear_avoided();
+  turn.Save(job);
+  turn.Schedule(job);
+}
+
+void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job) {
+  bool ended = false;
+  for (auto& [host, until] : job.avoid_until) {
+    if (until == absl::InfinitePast() || turn.now < until) continue;
+    until = absl::InfinitePast();  // how often it was avoided is still known
+    ended = true;
+  }
+  if (ended) turn.Schedule(job);
+}
+
+std::map<std::string, std::string> AvoidedNow(absl::Time now, const Job& job, bool with_last_resorts) {
+  std::map<std::string, std::string> avoided;
+  for (const v1::AvoidedHost& host : job.record.avoided()) {
+    auto until = job.avoid_until.find(HostName(host.host()));
+    if (until == job.avoid_until.end() || now >= until->second) continue;
+    if (with_last_resorts || !host.last_resort()) avoided[host.host()] = host.reason();
+  }
+  return avoided;
+}
+
+}  // namespace trainyard

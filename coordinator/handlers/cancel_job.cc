@@ -1,0 +1,108 @@
+// CancelJob: the wish is recorded, then the ranks are asked to stop at the next step, or ended at once where there is
+// no step to stop at. With a save it is the stop that a pause uses, off where the save fails. Answers before they have
+// ended.
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+// "cancelled: enough". Of a reason that begins with the word, as "cancelled by trainctl cancel" does, it is not
+// repeated.
+std::string CancelText(absl::string_view what, const std::string& given) {
+  absl::string_view reason = given;
+  if (!absl::ConsumePrefix(&reason, "cancelled")) return WithReason(what, given);
+  if (what == "cancelled") return CutText(given, 1024);
+  absl::ConsumePrefix(&reason, ":");
+  return WithReason(what, std::string(absl::StripAsciiWhitespace(reason)));
+}
+
+void Cancel(Turn& turn, Job& job, const std::string& reason) {
+  ReleaseHeld(turn, job);
+  bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  job.record.set_cancelled(true);
+  job.record.set_cancel_reason(CutText(reason, 1024));
+  std::string text = CancelText("cancelled", reason);
+  turn.Decide(job, "operator", "info", text);
+  if (job.state() == v1::JOB_STATE_STOPPING) {
+    // It was being ended to be paused or restarted: the same end, with another outcome.
+    job.record.clear_ending();
+    turn.SetReason(job, std::move(text));
+    // The stop that is under way may be undone by a failed save; this one is not.
+    if (job.stop && !job.nothing_desired) StopAtStep(turn, job);
+    turn.Save(job);
+    turn.Touch(job);
+    return;
+  }
+  turn.Move(job, LifecycleEvent::kCancel, std::move(text));
+  if (IsFinal(job.state())) return;
+  if (stepping) {
+    StopAtStep(turn, job);
+  } else {
+    DropTrainers(turn, job);
+  }
+  turn.Touch(job);
+}
+
+// REQUIRES: the job has not ended.
+absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
+  const bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.nothing_desired;
+  if (job.held_at != 0 || (!stepping && !leaving)) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                      job.head().reason(), "): it makes no steps now that could be ",
+                                                      "saved; cancel it without --save"));
+  }
+  std::string text = CancelText("cancelled, with a save", reason);
+  if (stepping) {
+    EndGroup(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text), /*now=*/false);
+    return absl::OkStatus();
+  }
+  // To be paused or restarted it saves before it leaves, too; what is cancelled already is left to end as it does.
+  const v1::JobRecord::Ending ending = job.record.ending();
+  if (ending != v1::JobRecord::ENDING_PAUSE && ending != v1::JobRecord::ENDING_RESTART) return absl::OkStatus();
+  ChangeEnding(turn, job, v1::JobRecord::ENDING_CANCEL, std::move(text));
+  return absl::OkStatus();
+}
+
+// Of a job that is not recorded: it may run all the same.
+Reply CancelOther(Turn& turn, const CancelJob& event) {
+  Reply reply{event.call, absl::OkStatus(), {}};
+  if (event.save && !HostsOfUnknown(turn.state, event.job).empty()) {
+    reply.status = absl::FailedPreconditionError(
+        absl::StrCat("this coordinator's store does not know job ", event.job.value(),
+                     ", so it cannot ask it to save; cancel it without --save, or wait for its end"));
+    return reply;
+  }
+  if (auto job = CancelUnknown(turn, event.job, event.reason)) {
+    reply.response = *std::move(job);
+  } else {
+    reply.status = NoSuchJob(turn.state, event.job.value());
+  }
+  return reply;
+}
+
+}  // namespace
+
+void Run(Turn& turn, CancelJob& event) {
+  auto it = turn.state.jobs.find(event.job);
+  if (it == turn.state.jobs.end()) return turn.Emit(CancelOther(turn, event));
+  Job& job = it->second;
+  if (event.save && !IsFinal(job.state())) {
+    absl::Status status = CancelSaved(turn, job, event.reason);
+    return status.ok() ? turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)})
+                       : turn.Emit(Reply{event.call, std::move(status), {}});
+  }
+  // A job that is being ended already is left to end as it does: the answer tells its state.
+  bool ending = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED;
+  if (!IsFinal(job.state()) && !ending) Cancel(turn, job, event.reason);
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeJob(turn, job)});
+}
+
+}  // namespace trainyard

@@ -1,0 +1,290 @@
+// Checkpoints: one that is ready is granted its name, or not; a finished save becomes the step to restart from; a
+// failed one is told and training goes on; a restore that fell back to an older one takes the younger ones out of the
+// record.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/goodput.h"
+#include "coordinator/policy/saves.h"
+
+namespace trainyard {
+namespace {
+
+// With checkpoint.keep 0 every one is kept on disk; the record names the newest of them.
+constexpr int kCheckpointsRecorded = 1'000;
+// Keys that a resumed job changed; its trainers' log has all.
+constexpr int kChangesTold = 32;
+
+void EraseFrom(v1::Job& head, int first) {
+  head.mutable_checkpoints()->DeleteSubrange(first, head.checkpoints_size() - first);
+}
+
+// Index of the first recorded checkpoint whose step is at least `step`.
+int FirstAt(const v1::Job& head, uint64_t step) {
+  int index = head.checkpoints_size();
+  while (index > 0 && head.checkpoints(index - 1).step() >= step) --index;
+  return index;
+}
+
+// The word is recorded, and told to rank 0's host once that is durable.
+void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
+  CheckpointWords& words = *job.record.mutable_grants();
+  for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
+    if (info.generation() == job.head().generation() && info.manifest_hash() == ready.manifest_hash()) return;
+  }
+  v1::CheckpointGrant word = DecideWord(job.head(), words, ready);
+  if (FindWord(words, word.generation(), word.step(), word.manifest_hash()) != nullptr) return;  // it is told already
+  word.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
+  if (word.refused()) {
+    turn.Decide(job, "checkpoint", "warning",
+                absl::StrCat("the checkpoint of step ", word.step(), " that rank 0 on ", rank.record.host(),
+                             " has ready does not get its name: ", word.reason()));
+  } else {
+    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", word.step(), " is granted its name, ",
+                           word.path()));
+  }
+  AddWord(std::move(word), words);
+  turn.Save(job);
+  turn.Push(rank.host());
+}
+
+// Why what rank 0 calls saved cannot be; empty: it can.
+std::string WhyImpossible(const v1::Job& head, const CheckpointWords& words, const v1::CheckpointSaved& saved) {
+  if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kManifestHashBytes) {
+    return "its path or hash is longer than any";
+  }
+  for (const v1::CheckpointGrant& word : words) {
+    if (word.generation() != head.generation() || word.step() != saved.step()) continue;
+    const bool same = word.manifest_hash() == saved.manifest_hash();
+    if (same && word.refused()) return absl::StrCat("it was refused its name: ", word.reason());
+    if (!same && !word.refused())
+      return absl::StrCat("another one was granted, of manifest hash ", word.manifest_hash());
+  }
+  return "";
+}
+
+// An operator's wish is answered by what is not older than it.
+void AnswerWish(Job& job, uint64_t saved_step) {
+  if (saved_step < job.record.save_asked_step()) return;
+  job.record.clear_save_awaited();
+  job.record.clear_save_asked_step();
+}
+
+// What was trained after this step is not held by a checkpoint of it; it may be long ago.
+uint64_t TrainedSince(const Job& job, uint64_t step) {
+  auto after = std::upper_bound(job.step_marks.begin(), job.step_marks.end(), step,
+                                [](uint64_t of, const StepMark& mark) { return of < mark.step; });
+  if (after == job.step_marks.begin()) return 0;
+  const uint64_t now_ms = job.record.goodput().train_ms();
+  return now_ms - std::min(now_ms, std::prev(after)->train_ms);
+}
+
+void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
+  v1::Job& head = job.head();
+  // A younger one can only be of an earlier generation, which did not get to restart from it.
+  EraseFrom(head, FirstAt(head, info.step()));
+  *head.add_checkpoints() = info;
+  uint32_t keep = head.spec().checkpoint().keep();
+  int most = keep == 0 ? kCheckpointsRecorded : static_cast<int>(std::min<uint32_t>(keep, kCheckpointsRecorded));
+  if (head.checkpoints_size() > most) head.mutable_checkpoints()->DeleteSubrange(0, head.checkpoints_size() - most);
+  turn.Save(job);
+}
+
+void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
+  v1::Job& head = job.head();
+  CheckpointWords& words = *job.record.mutable_grants();
+  if (std::string why = WhyImpossible(head, words, saved); !why.empty()) {
+    turn.Decide(job, "checkpoint", "error",
+                absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
+    return;
+  }
+  const bool retried = LastSaveIsRetried(job);
+  ForgetWords(head.generation(), saved.step(), words);
+  AnswerWish(job, saved.step());
+  // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
+  if (head.checkpoints_size() > 0) {
+    const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
+    if (newest.generation() == head.generation() && saved.step() <= newest.step()) return turn.Save(job);
+  }
+  v1::CheckpointInfo info;
+  info.set_step(saved.step());
+  info.set_generation(head.generation());
+  info.set_path(saved.path());
+  info.set_manifest_hash(saved.manifest_hash());
+  info.set_size_bytes(saved.size_bytes());
+  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
+  Record(turn, job, info);
+  // What a stop must be given time for: the rest of a save goes on beside the training.
+  job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
+  AccountGoodput(turn, job);
+  StepsSaved(*job.record.mutable_goodput(), TrainedSince(job, saved.step()));
+  turn.Emit(SaveCounted{.failed = false, .seconds = saved.seconds()});
+  v1::Event event;
+  *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);
+  turn.Tell(job, std::move(event));
+  if (retried) TellLastSaveMade(turn, job);
+}
+
+// Nothing of it is left: no generation is to look for it.
+void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
+  if (rank.record.rank() != 0) return;
+  ForgetWords(job.head().generation(), step, *job.record.mutable_grants());
+  turn.Save(job);
+}
+
+void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
+  ForgetSave(turn, job, rank, failed.step());
+  if (failed.withdrawn()) {
+    turn.Decide(job, "checkpoint", "info",
+                absl::StrCat("the complete checkpoint of step ", failed.step(),
+                             " made room for a newer one before it had a name"));
+    return;
+  }
+  turn.Emit(SaveCounted{.failed = true, .seconds = 0});
+  if (failed.will_retry()) return TellLastSaveFailed(turn, job, rank, failed);
+  const bool last = failed.step() >= job.head().spec().train().steps();
+  turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
+                         " failed: ", CutText(failed.message(), 1024)));
+  v1::Event event;
+  event.mutable_notice()->set_level("error");
+  event.mutable_notice()->set_rule("checkpoint");
+  event.mutable_notice()->set_failed_save_step(failed.step());
+  event.mutable_notice()->set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(),
+                                                " could not save step ", failed.step(), ": ",
+                                                CutText(failed.message(), 4096), last ? "" : "; training goes on"));
+  turn.Tell(job, std::move(event));
+  // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
+  bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.stop &&
+                job.state() == v1::JOB_STATE_STOPPING && !job.nothing_desired && !job.record.cancelled() &&
+                !job.record.has_failure();
+  if (!undone) return;
+  UndoStop(turn, job, absl::StrCat("step ", failed.step(), " could not be saved: ", CutText(failed.message(), 1024)));
+}
+
+// A trainer of an earlier version tells no hash.
+bool IsIt(const v1::CheckpointGrant& word, const v1::RestorePoint& restored) {
+  const std::string& hash = restored.manifest_hash();
+  return word.step() == restored.step() && (hash.empty() || hash == word.manifest_hash());
+}
+
+// The group has settled what earlier ones left: what they were granted has its name, or is gone. `restored`: where it
+// went on from; null: it began anew.
+void SettleWords(Turn& turn, Job& job, const v1::RestorePoint* restored) {
+  CheckpointWords& words = *job.record.mutable_grants();
+  const CheckpointWords before = words;
+  words.Clear();
+  for (const v1::CheckpointGrant& word : before) {
+    if (word.generation() == job.head().generation()) {
+      *words.Add() = word;
+    } else if (!word.refused() && restored != nullptr && IsIt(word, *restored)) {
+      v1::CheckpointInfo info = MakeInfo(word);
+      info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
+      Record(turn, job, info);
+    } else if (!word.refused() && (restored == nullptr || word.step() >= restored->step())) {
+      turn.Decide(job, "checkpoint", "warning",
+                  absl::StrCat("the checkpoint of step ", word.step(), " that generation ", word.generation(),
+                               " was granted could not be used; ",
+                               restored == nullptr ? "training begins anew"
+                                                   : absl::StrCat("restored from step ", restored->step())));
+    }
+  }
+  if (words.size() != before.size()) turn.Save(job);
+}
+
+// A group that was lost may have made, and saved, steps that nobody was told of.
+void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
+  const uint64_t told = std::max(job.reported_step, job.told.step());
+  if (job.generation().value() == 1 || restored_step <= told) return;
+  turn.Notice(job, "warning",
+              absl::StrCat("reports of steps ", told + 1, " to ", restored_step,
+                           " did not arrive: the group that made them was lost"));
+}
+
+// What in the job's file is not as it was when the checkpoint was made, and may differ.
+void TellChanges(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  for (int i = 0; i < std::min(restored.changes_size(), kChangesTold); ++i) {
+    const v1::ResolvedKey& change = restored.changes(i);
+    const std::string text =
+        CutText(absl::StrCat("goes on from step ", restored.step(), " with another ", change.key(), ": ",
+                             change.value(), change.reason().empty() ? "" : "; ", change.reason()),
+                limits::kDurableTextBytes);
+    if (!WasTold(job, "resume", text)) turn.Decide(job, "resume", "warning", text);
+  }
+}
+
+// The checkpoint that a group resumed from is one of this job from then on, also if another job wrote it.
+void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  const v1::Job& head = job.head();
+  const int at = FirstAt(head, restored.step());
+  if (at < head.checkpoints_size() || restored.path().empty()) return;
+  if (restored.path().size() > limits::kPathBytes || restored.manifest_hash().size() > kManifestHashBytes) return;
+  v1::CheckpointInfo info;
+  info.set_step(restored.step());
+  info.set_path(restored.path());
+  info.set_manifest_hash(restored.manifest_hash());
+  info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
+  Record(turn, job, info);
+}
+
+void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  TellUntold(turn, job, restored.step());
+  job.record.set_restored_step(restored.step());
+  // A job that goes on from what another one left has made those steps, though nobody was told of them here.
+  job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
+  turn.Save(job);
+  for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverTold); ++i) {
+    turn.Decide(job, "checkpoint", "warning", CutText(restored.passed_over(i), limits::kDurableTextBytes));
+  }
+  int younger = FirstAt(job.head(), restored.step() + 1);
+  if (younger < job.head().checkpoints_size()) {
+    turn.Notice(job, "warning",
+                absl::StrCat("the checkpoint of step ", job.head().checkpoints(younger).step(),
+                             " could not be used; restored from step ", restored.step(), ", ", restored.path()));
+    EraseFrom(job.head(), younger);
+  } else {
+    turn.Notice(job, "info", absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
+  }
+  TellChanges(turn, job, restored);
+  SettleWords(turn, job, &restored);
+  RecordRestored(turn, job, restored);
+}
+
+}  // namespace
+
+v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word) {
+  v1::CheckpointInfo info;
+  info.set_step(word.step());
+  info.set_generation(word.generation());
+  info.set_path(word.path());
+  info.set_manifest_hash(word.manifest_hash());
+  info.set_size_bytes(word.size_bytes());
+  info.set_recorded_unix_ms(word.time_unix_ms());
+  return info;
+}
+
+void BeganAnew(Turn& turn, Job& job) { SettleWords(turn, job, nullptr); }
+
+void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
+  switch (fact.kind_case()) {
+    case v1::Fact::kSaveReady:
+      // The others have nothing to ask for.
+      if (rank.record.rank() == 0) SaveReady(turn, job, rank, fact.save_ready());
+      break;
+    case v1::Fact::kSaved:
+      Saved(turn, job, fact.saved());
+      break;
+    case v1::Fact::kSaveFailed:
+      SaveFailed(turn, job, rank, fact.save_failed());
+      break;
+    default:
+      // Rank 0 chooses the restart point for all; the others would only say the same again.
+      if (rank.record.rank() == 0) Restored(turn, job, fact.restored());
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,219 @@
+// How a generation's group comes to its end: it failed, or somebody asked. What follows once all ranks are gone is
+// decided here and recorded; advance_job.cc carries it out.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/goodput.h"
+#include "coordinator/policy/hang.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+// When peers report a broken collective before the rank that broke it has told why, the cause gets this long to arrive
+// before what is left is killed: dying ranks tell within milliseconds.
+constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
+
+absl::string_view RuleOf(v1::FailureRecord::Kind kind, bool restart) {
+  if (!restart) return "give_up";
+  return kind == v1::FailureRecord::KIND_HANG ? "hang" : "restart";
+}
+
+bool IsEnding(const Job& job) {
+  return job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
+}
+
+void KillAfterCause(Turn& turn, Job& job) {
+  if (AwaitsStacks(job)) {
+    job.drop_at = std::min(job.drop_at, turn.now + kStackWait);
+  } else if (HasOwnCause(job.record.failure().kind())) {
+    DropTrainers(turn, job);
+  } else {
+    job.drop_at = std::min(job.drop_at, turn.now + kCauseGrace);
+  }
+  turn.Touch(job);
+}
+
+// A group that was being ended as asked has failed on its way.
+void FailEnding(Turn& turn, Job& job) {
+  const v1::FailureRecord& failure = job.record.failure();
+  // A job that is to continue later makes its last steps once more then.
+  const bool goes_on =
+      job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
+  const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && goes_on;
+  if (IsForGood(failure.kind()) && !remakes && !job.record.cancelled()) {
+    job.record.clear_ending();
+    turn.Decide(job, "give_up", "error", failure.text());
+    turn.SetReason(job, failure.text());
+  } else {
+    // It ends anyway, but not at a step any more.
+    turn.Notice(job, "warning", absl::StrCat(failure.text(), "; the group was being ended anyway"));
+  }
+  KillAfterCause(turn, job);
+}
+
+bool AnyFinished(const Job& job) {
+  return std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
+}
+
+void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExited& exit) {
+  if (exit.last_lines().empty()) return;
+  std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
+  for (const std::string& line : exit.last_lines()) absl::StrAppend(&text, "\n  ", line);
+  turn.Notice(job, "warning", std::move(text));
+}
+
+}  // namespace
+
+absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
+
+absl::Duration StopGraceMost(const Job& job) {
+  const absl::Duration most = std::max(kStopGraceMost, StopGrace(job));
+  // Without its save the stop is off, so the save is given up before the group is.
+  if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return most;
+  return std::max(most, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
+}
+
+void StopAtStep(Turn& turn, Job& job) {
+  job.stop = true;
+  job.record.set_stop_requests(job.record.stop_requests() + 1);
+  turn.Save(job);
+  job.drop_at = turn.now + StopGrace(job);
+  job.drop_by = turn.now + StopGraceMost(job);
+  turn.PushAll(job);
+  turn.Touch(job);
+}
+
+void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason, bool now) {
+  bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
+  job.record.set_ending(ending);
+  job.record.set_ending_reason(reason);
+  turn.Decide(job, "operator", "info", reason);
+  turn.Move(job, LifecycleEvent::kStopAsked, std::move(reason));
+  if (stepping && !now) {
+    StopAtStep(turn, job);
+  } else {
+    DropTrainers(turn, job);
+    turn.Touch(job);
+  }
+}
+
+void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason) {
+  job.record.set_ending(ending);
+  job.record.set_ending_reason(reason);
+  turn.Decide(job, "operator", "info", reason);
+  turn.SetReason(job, std::move(reason));
+  turn.Save(job);
+}
+
+void UndoStop(Turn& turn, Job& job, const std::string& why) {
+  const v1::JobRecord::Ending ending = job.record.ending();
+  std::string text =
+      ending == v1::JobRecord::ENDING_CANCEL
+          ? absl::StrCat("the job was not cancelled: ", why, "; it goes on (without --save it ends)")
+          : absl::StrCat("the job was not ", ending == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted", ": ", why,
+                         "; training goes on (--now ends it without)");
+  job.stop = false;
+  job.drop_at = job.drop_by = absl::InfiniteFuture();
+  job.record.clear_ending_reason();
+  turn.Decide(job, "operator", "error", text);
+  turn.Move(job, LifecycleEvent::kStopUndone, std::move(text));
+  RestartStallTimer(turn, job);
+  turn.PushAll(job);
+}
+
+void DropTrainers(Turn& turn, Job& job) {
+  job.drop_at = absl::InfiniteFuture();
+  if (job.nothing_desired) return;
+  AccountGoodput(turn, job);
+  job.nothing_desired = true;
+  CloseStore(job);
+  turn.PushAll(job);
+  turn.Touch(job);
+}
+
+void MarkGone(Turn& turn, Job& job, Rank& rank, std::string why) {
+  if (rank.ended()) return;
+  rank.record.set_gone(std::move(why));
+  turn.SaveRank(job, rank.record.rank());
+  turn.Touch(job);
+  turn.ScheduleAll();
+}
+
+void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
+  if (!HasTrainers(job.state()) || job.held_at != 0) return;
+  if (job.record.has_failure() && !IsBetterCause(failure, job.record.failure())) {
+    // A consequence, or one more of the same: told where it says something new.
+    bool own = HasOwnCause(failure.kind());
+    if (own && failure.text() != job.record.failure().text()) turn.Notice(job, "warning", failure.text());
+    return;
+  }
+  *job.record.mutable_failure() = failure;
+  turn.Save(job);
+  // It was to be cancelled with what it has made, and that is not saved yet.
+  if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
+      !job.nothing_desired && !AnyFinished(job)) {
+    UndoStop(turn, job, failure.text());
+  }
+  bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
+  if (job.state() == v1::JOB_STATE_STOPPING && asked) return FailEnding(turn, job);
+  if (!IsEnding(job) && !job.unconfirmed.empty()) {
+    turn.Decide(job, "adoption", "warning",
+                absl::StrCat(failure.text(), "; what follows is decided once every host has attached or is lost"));
+    return;
+  }
+  DecideFailure(turn, job);
+}
+
+void DecideFailure(Turn& turn, Job& job) {
+  const v1::FailureRecord failure = job.record.failure();
+  RecoveryDecision decision = DecideRecovery(FactsForRecovery(turn, job));
+  if (!IsEnding(job)) {
+    AccountGoodput(turn, job);
+    StepsLost(*job.record.mutable_goodput());
+    turn.Move(job, decision.restart ? LifecycleEvent::kRestart : LifecycleEvent::kGiveUp, decision.reason);
+  } else if (job.state() == v1::JOB_STATE_RECOVERING && !decision.restart) {
+    turn.Move(job, LifecycleEvent::kGiveUp, decision.reason);
+  } else {
+    turn.SetReason(job, decision.reason);
+  }
+  turn.Decide(job, RuleOf(failure.kind(), decision.restart), decision.restart ? "warning" : "error", decision.reason);
+  KillAfterCause(turn, job);
+}
+
+void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit) {
+  if (rank.exited()) return;
+  v1::TrainerExited kept = exit;
+  kept.clear_last_lines();  // told below; the record stays small
+  kept.set_message(CutText(exit.message(), 1024));
+  *rank.record.mutable_exit() = std::move(kept);
+  rank.record.clear_gone();
+  rank.phase = "ended";
+  turn.SaveRank(job, rank.record.rank());
+  bool stop_asked = job.stop || job.nothing_desired;
+  bool stopped_unasked = rank.record.finished() && rank.record.stopped() && !stop_asked;
+  uint64_t steps = job.head().spec().train().steps();
+  bool finished = rank.record.finished() && (rank.record.stopped() ? stop_asked : rank.record.finished_step() >= steps);
+  std::string host = rank.record.host();
+  auto failure = JudgeExit({.rank = rank.record.rank(),
+                            .host = host,
+                            .told_finished = finished,
+                            .stopped_unasked = stopped_unasked,
+                            .was_desired = !job.nothing_desired,
+                            .exit = &rank.record.exit()});
+  if (failure.has_value()) {
+    FailGeneration(turn, job, *failure);
+    // Those of the rank that is the cause; of its victims they would only be many.
+    bool is_cause = job.record.failure().text() == failure->text();
+    if (is_cause && HasOwnCause(failure->kind())) TellLastLines(turn, job, rank, exit);
+  }
+  turn.Touch(job);
+  turn.ScheduleAll();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,153 @@
+// What runs although the store knows nothing of it, because it was restored from an older copy: later generations of
+// its jobs, and jobs that it does not know. Both are left alone, since ending them would lose steps that somebody was
+// told of; what follows once they have ended is decided here.
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+bool Runs(const Host& host, const JobId& id) {
+  return std::any_of(host.held.begin(), host.held.end(),
+                     [&](const v1::RunningTrainer& running) { return running.key().job_id() == id.value(); });
+}
+
+bool RunsUnknown(const Host& host, const JobId& id) {
+  return std::any_of(host.unknown.begin(), host.unknown.end(),
+                     [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); });
+}
+
+// The group that the store knows was over before the later one was formed.
+void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
+  for (Rank& rank : job.ranks) {
+    if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
+  }
+  job.unconfirmed.clear();
+  switch (job.state()) {
+    case v1::JOB_STATE_PLACED:
+    case v1::JOB_STATE_STARTING:
+    case v1::JOB_STATE_RUNNING:
+      job.record.set_ending(v1::JobRecord::ENDING_RESTART);
+      job.record.set_ending_reason(text);
+      turn.Move(job, LifecycleEvent::kStopAsked, std::move(text));
+      DropTrainers(turn, job);
+      break;
+    default:
+      turn.SetReason(job, std::move(text));
+  }
+  turn.Save(job);
+}
+
+}  // namespace
+
+void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running) {
+  host.held.push_back(running);
+  if (job.held_at >= running.key().generation()) return;
+  job.held_at = running.key().generation();
+  std::string text = absl::StrCat("host ", host.name.value(), " runs generation ", job.held_at,
+                                  " of the job, and this coordinator's store knows ", job.head().generation(),
+                                  ": it was restored from an older copy. Nothing of the job is ended or started: start "
+                                  "the coordinator on the newer store, wait for the job's end, or cancel it");
+  turn.Decide(job, "adoption", "error", text);
+  turn.SetReason(job, std::move(text));
+  turn.PushAll(job);
+}
+
+void SettleHeld(Turn& turn, Job& job) {
+  if (job.held_at == 0) return;
+  for (const auto& [name, host] : turn.state.hosts) {
+    // What a host runs that is about to attach is not known yet.
+    if (Runs(host, job.id) || (job.unconfirmed.contains(name) && host.reachable)) return;
+  }
+  std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",
+                                  "ended; the job goes on from what it has saved");
+  job.past_generation = std::max(job.past_generation, job.held_at);
+  job.held_at = 0;
+  turn.Decide(job, "adoption", "warning", text);
+  EndRecordedGroup(turn, job, std::move(text));
+  RestartStallTimer(turn, job);
+  turn.PushAll(job);
+  turn.Touch(job);
+  turn.ScheduleAll();
+}
+
+void ReleaseHeld(Turn& turn, Job& job) {
+  if (job.held_at == 0) return;
+  job.past_generation = std::max(job.past_generation, job.held_at);
+  job.held_at = 0;
+  for (auto& [name, host] : turn.state.hosts) {
+    auto ours = [&](const v1::RunningTrainer& running) { return running.key().job_id() == job.id.value(); };
+    for (const v1::RunningTrainer& running : host.held) {
+      if (ours(running)) host.strays.push_back(running.key());
+    }
+    if (std::erase_if(host.held, ours) > 0) turn.Push(name);
+  }
+  turn.PushAll(job);
+}
+
+void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key) {
+  host.unknown.push_back(key);
+  if (!turn.state.unknown.insert(JobId(key.job_id())).second) return;
+  turn.DecideCluster(host.name, "adoption", "error",
+                     absl::StrCat("host ", host.name.value(), " runs job ", key.job_id(),
+                                  ", which this coordinator's store does not know: it was restored from an older copy. "
+                                  "The job is left alone: start the coordinator on the newer store, wait for the job's "
+                                  "end, or end it with `trainctl cancel ",
+                                  key.job_id(), "`"));
+}
+
+void SettleUnknown(Turn& turn) {
+  std::vector<JobId> ended;
+  for (const JobId& id : turn.state.unknown) {
+    if (HostsOfUnknown(turn.state, id).empty()) ended.push_back(id);
+  }
+  for (const JobId& id : ended) {
+    turn.state.unknown.erase(id);
+    turn.DecideCluster(HostName(), "adoption", "info",
+                       absl::StrCat("job ", id.value(),
+                                    ", which this coordinator's store does not know, has ended; its slots are free"));
+  }
+  if (!ended.empty()) turn.ScheduleAll();
+}
+
+std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id) {
+  std::vector<std::string> hosts;
+  if (!state.unknown.contains(id)) return hosts;
+  for (const auto& [name, host] : state.hosts) {
+    if (RunsUnknown(host, id)) hosts.push_back(name.value());
+  }
+  return hosts;
+}
+
+std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason) {
+  const std::vector<std::string> hosts = HostsOfUnknown(turn.state, id);
+  if (hosts.empty()) return std::nullopt;
+  for (const std::string& name : hosts) {
+    Host& host = turn.state.hosts.at(HostName(name));
+    auto ours = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
+    std::copy_if(host.unknown.begin(), host.unknown.end(), std::back_inserter(host.strays), ours);
+    std::erase_if(host.unknown, ours);
+    turn.Push(host.name);
+  }
+  turn.state.unknown.erase(id);
+  RememberForgotten(turn, id);  // also where a host is away, or this coordinator is restarted before they have ended
+  std::string text = WithReason(absl::StrCat("job ", id.value(), ", which this coordinator's store does not know, is ",
+                                             "cancelled; its trainers on ", absl::StrJoin(hosts, ", "), " are ended"),
+                                reason);
+  turn.DecideCluster(HostName(), "operator", "info", text);
+  v1::Job job;
+  job.set_job_id(id.value());
+  job.set_state(v1::JOB_STATE_STOPPING);
+  job.set_reason(std::move(text));
+  return job;
+}
+
+}  // namespace trainyard

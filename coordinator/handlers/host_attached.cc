@@ -1,0 +1,324 @@
+// A daemon's stream has opened: who it is, whether it may, and what it runs compared with what it should.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/limits.h"
+#include "common/plural.h"
+#include "common/version.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/health.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kHostNameBytes = 253;  // as long as a DNS name may be
+constexpr uint32_t kSlotsMax = 1'024;
+constexpr int kPastIncarnations = 8;
+
+bool IsHostName(absl::string_view name) {
+  return !name.empty() && name.size() <= kHostNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+  });
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
+  if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
+        " to ", limits::kProtocol, "; install version ", kVersion, " of trainyard on the host"));
+  }
+  if (!IsHostName(hello.host())) {
+    return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
+                                                   "' must be 1 to 253 of letters, digits, '-', '.' and '_'"));
+  }
+  if (hello.incarnation() == 0) return absl::InvalidArgumentError("incarnation must not be 0");
+  if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("slots is ", hello.slots(), ", must be 1 to ", kSlotsMax));
+  }
+  return absl::OkStatus();
+}
+
+// A daemon whose trainers belong to another cluster's jobs must not be told that nothing is desired: it would end them.
+// It tries again until its own coordinator is back, or its trainers have ended.
+absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
+  const std::string& ours = state.options.cluster_id;
+  if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
+      ", this is ", ours,
+      "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
+      "trainers and gives the host to this cluster"));
+}
+
+// What runs of a job that is neither recorded nor was pushed out of the history: the store is older than the job.
+bool IsUnknown(const State& state, const v1::TrainerKey& key) {
+  const JobId id(key.job_id());
+  return !state.jobs.contains(id) && !state.forgotten_ids.contains(id);
+}
+
+// A daemon of an earlier version would end them, whatever the desired state says.
+absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
+  if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
+    return absl::OkStatus();
+  }
+  for (const v1::RunningTrainer& running : hello.trainers()) {
+    if (!IsUnknown(state, running.key())) continue;
+    return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
+                                               ", which this coordinator's store does not know, and its daemon, of an "
+                                               "earlier version, would end it; start the "
+                                               "coordinator on the newer store, or install version ",
+                                               kVersion, " of trainyard on the host"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsPast(const Host& host, uint64_t incarnation) {
+  const auto& past = host.record.past_incarnations();
+  return std::count(past.begin(), past.end(), incarnation) > 0;
+}
+
+// Whether this life of the daemon may take the name.
+absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hello) {
+  if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
+  if (IsPast(host, hello.incarnation())) {
+    return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
+  }
+  HostFacts facts{.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)};
+  if (host.attached() && JudgeHost(turn.now, facts).reachable) {
+    return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
+                                                 " and alive; give this one another --name"));
+  }
+  return absl::OkStatus();
+}
+
+// Makes room where the table of hosts is full: those that are long gone and have no ranks.
+absl::Status MakeRoom(Turn& turn) {
+  State& state = turn.state;
+  if (state.hosts.size() < limits::kHosts) return absl::OkStatus();
+  for (auto it = state.hosts.begin(); it != state.hosts.end(); ++it) {
+    const Host& host = it->second;
+    if (host.attached() || host.reachable || !host.jobs.empty() || host.record.cordoned()) continue;
+    state.incarnations.erase(host.incarnation());
+    turn.Delete(HostKey(it->first));
+    state.hosts.erase(it);
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(limits::kHosts, " hosts are attached, the limit"));
+}
+
+// Facts are numbered by the outbox they lie in; a daemon without one numbers those of each life anew.
+void TakeOutbox(Host& host, const std::string& outbox_id, bool new_life) {
+  bool same = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !new_life);
+  host.held_acks.clear();  // it tells again what is not acknowledged
+  if (!same) host.record.set_acked_fact(0);
+  host.record.set_outbox_id(outbox_id);
+  host.applied_fact = host.record.acked_fact();
+}
+
+uint32_t RanksLeft(const State& state, const Host& host) {
+  uint32_t left = 0;
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    for (uint32_t rank : on->second) left += job.ranks[rank].ended() ? 0 : 1;
+  }
+  return left;
+}
+
+void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
+  uint64_t life = event.hello.incarnation();
+  uint64_t before = host.record.incarnation();
+  if (before != life) {
+    if (before != 0) host.record.add_past_incarnations(before);
+    auto* past = host.record.mutable_past_incarnations();
+    if (past->size() > kPastIncarnations) past->erase(past->begin());
+    turn.state.incarnations.erase(host.incarnation());
+    host.record.set_incarnation(life);
+  }
+  TakeOutbox(host, event.hello.outbox_id(), before != life);
+  turn.state.incarnations[host.incarnation()] = host.name;
+  if (host.attached()) {
+    turn.state.sessions.erase(host.session);
+    turn.Emit(EndSession{host.session, absl::CancelledError("the same daemon has opened a newer stream")});
+  }
+  host.session = event.session;
+  host.peer = event.peer;
+  host.slots = event.hello.slots();
+  host.most_slots = std::max({host.most_slots, host.slots, RanksLeft(turn.state, host)});
+  host.attached_at = turn.now;
+  host.inventory = event.hello.inventory();
+  host.draining = false;
+  host.disk_free_bytes = event.hello.inventory().disk_free_bytes();
+  if (event.hello.time_unix_ms() != 0) {
+    host.clock_offset = absl::FromUnixMillis(event.hello.time_unix_ms()) - turn.wall;
+    host.arrivals.Expect(turn.now, host.clock_offset);
+  }
+  host.last_heard = turn.now;
+  host.reachable = true;
+  host.applied_revision = 0;
+  host.record.set_revision(std::max(host.record.revision(), event.hello.applied_revision()));
+  turn.state.sessions[event.session] = host.name;
+  ++turn.state.session_changes;
+  turn.Save(host);
+}
+
+void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
+  SendToHost effect{host.session, {}};
+  v1::Welcome& welcome = *effect.message.mutable_welcome();
+  welcome.set_cluster_id(turn.state.options.cluster_id);
+  welcome.set_incarnation(turn.state.options.incarnation.value());
+  welcome.set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(turn.state.options.lease)));
+  welcome.set_heartbeat_ms(
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(HeartbeatInterval(turn.state.options.lease))));
+  welcome.set_protocol(std::min(protocol, limits::kProtocol));  // the newest that both speak
+  welcome.set_acked_fact(host.record.acked_fact());
+  turn.Emit(std::move(effect));
+}
+
+// A trainer that the host runs: one of a current generation is marked as running, any other holds a slot until it is
+// gone.
+void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
+  auto it = turn.state.jobs.find(JobId(running.key().job_id()));
+  if (it == turn.state.jobs.end() && of_this_cluster && IsUnknown(turn.state, running.key())) {
+    return HoldUnknown(turn, host, running.key());
+  }
+  bool current = it != turn.state.jobs.end() && host.jobs.contains(it->first) && HasTrainers(it->second.state()) &&
+                 it->second.head().generation() == running.key().generation() &&
+                 running.key().rank() < it->second.ranks.size() &&
+                 it->second.ranks[running.key().rank()].host() == host.name;
+  if (it != turn.state.jobs.end() && !IsFinal(it->second.state()) &&
+      running.key().generation() > it->second.head().generation()) {
+    return HoldJob(turn, host, it->second, running);
+  }
+  if (!current) {
+    host.strays.push_back(running.key());
+    turn.Info(absl::StrCat("host ", host.name.value(), " runs rank ", running.key().rank(), " of generation ",
+                           running.key().generation(), " of job ", running.key().job_id(),
+                           ", which is not wanted any more; it is to be ended"));
+    return;
+  }
+  Rank& rank = it->second.ranks[running.key().rank()];
+  if (rank.exited()) return;
+  rank.seen_running = true;
+  rank.record.clear_gone();
+  rank.record.set_started(true);
+  rank.record.set_pid(running.pid());
+  turn.SaveRank(it->second, rank.record.rank());
+}
+
+void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
+  host.strays.clear();
+  host.unheard.clear();
+  host.unknown.clear();
+  const std::vector<v1::RunningTrainer> held = std::exchange(host.held, {});
+  const bool of_this_cluster = hello.cluster_id() == turn.state.options.cluster_id;
+  std::set<std::tuple<std::string, uint32_t>> told;
+  for (const v1::RunningTrainer& running : hello.trainers()) {
+    TakeTrainer(turn, host, running, of_this_cluster);
+    auto it = turn.state.jobs.find(JobId(running.key().job_id()));
+    bool current = it != turn.state.jobs.end() && it->second.head().generation() == running.key().generation();
+    if (current) told.insert({running.key().job_id(), running.key().rank()});
+  }
+  for (const JobId& id : host.jobs) {
+    Job& job = turn.state.jobs.at(id);
+    for (uint32_t index : job.ranks_on[host.name]) {
+      Rank& rank = job.ranks[index];
+      bool missing = rank.record.started() && !rank.ended() && !told.contains({id.value(), index});
+      rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
+      rank.removed_at_revision = 0;
+      rank.dropped_at = absl::InfiniteFuture();  // this life of the daemon has yet to try
+    }
+    bool was_unconfirmed = !job.unconfirmed.empty();
+    job.unconfirmed.erase(host.name);
+    if (was_unconfirmed && job.unconfirmed.empty()) {
+      turn.Decide(job, "adoption", "info", "every host of the job has attached again; its ranks go on as they are");
+      turn.PushAll(job);
+    }
+    turn.Touch(job);
+  }
+  // What was held and has ended meanwhile.
+  for (const v1::RunningTrainer& before : held) {
+    auto it = turn.state.jobs.find(JobId(before.key().job_id()));
+    if (it != turn.state.jobs.end()) SettleHeld(turn, it->second);
+  }
+  SettleUnknown(turn);
+}
+
+// A daemon that died and came back is what an operator looks for who sees a gap in a job's reports.
+void TellNewDaemon(Turn& turn, const Host& host) {
+  for (const JobId& id : host.jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!HasTrainers(job.state())) continue;
+    std::vector<std::string> ranks;
+    for (uint32_t index : job.ranks_on[host.name]) {
+      if (ranks.size() == 8) {
+        ranks.push_back("...");
+        break;
+      }
+      const bool lost = job.ranks[index].missing_since != absl::InfiniteFuture();
+      ranks.push_back(absl::StrCat(index, lost ? " (not found)" : ""));
+    }
+    turn.Decide(job, "adoption", "info",
+                absl::StrCat("a new daemon of host ", host.name.value(), " took up rank ", absl::StrJoin(ranks, ", ")));
+  }
+}
+
+}  // namespace
+
+void Run(Turn& turn, AttachHost& event) {
+  State& state = turn.state;
+  HostName name(event.hello.host());
+  absl::Status status = CheckHello(event.hello);
+  if (status.ok()) status = CheckCluster(state, event.hello);
+  if (status.ok()) status = CheckUnknownJobs(state, event.hello);
+  auto it = state.hosts.find(name);
+  if (status.ok() && it != state.hosts.end()) status = CheckLife(turn, it->second, event.hello);
+  if (status.ok() && it == state.hosts.end()) status = MakeRoom(turn);
+  if (!status.ok()) {
+    turn.Warn(absl::StrCat("a daemon at ", event.peer, " was refused: ", std::string(status.message())));
+    turn.Emit(EndSession{event.session, std::move(status)});
+    return;
+  }
+  Host& host = it != state.hosts.end() ? it->second : state.hosts[name];
+  host.name = name;
+  bool known = host.record.incarnation() == event.hello.incarnation();
+  bool was_reachable = host.reachable;
+  TakeLife(turn, host, event);
+  const std::string& cluster = event.hello.cluster_id();
+  if (!cluster.empty() && cluster != state.options.cluster_id) {
+    turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this is ",
+                           state.options.cluster_id));
+  }
+  std::string text = absl::StrCat("host ", name.value(), " attached from ", event.peer, ": ",
+                                  Plural(host.slots, "slot"), ", ", Plural(host.inventory.cores(), "core"), ", ",
+                                  Plural(event.hello.trainers_size(), "trainer runs", "trainers run"));
+  // A daemon that dials again, or finds a new coordinator, is no news; a thousand of them would be many.
+  if (known && was_reachable) {
+    turn.Info(std::move(text));
+  } else {
+    turn.DecideCluster(name, "", "info", std::move(text));
+  }
+  Welcome(turn, host, event.hello.protocol());
+  Reconcile(turn, host, event.hello);
+  if (!known) TellNewDaemon(turn, host);
+  if (!known) {
+    for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
+  }
+  for (const JobId& id : host.jobs) RestartStallTimer(turn, state.jobs.at(id));
+  SendStoredValues(turn, host);
+  turn.Push(name);
+  turn.ScheduleAll();
+}
+
+}  // namespace trainyard

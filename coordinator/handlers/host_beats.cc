@@ -1,0 +1,47 @@
+// A daemon that is about to leave, or can run nothing now, says so in its heartbeat; what else is in one is judged in
+// judge_network.cc.
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kTroubleBytes = 512;
+
+}  // namespace
+
+void Run(Turn& turn, HostDraining& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;
+  Host& host = turn.state.hosts.at(session->second);
+  if (host.draining == event.draining) return;
+  host.draining = event.draining;
+  turn.DecideCluster(host.name, "", "info",
+                     absl::StrCat("host ", host.name.value(),
+                                  event.draining ? ": its daemon is about to leave; nothing new is placed there"
+                                                 : ": its daemon stays after all"));
+  turn.ScheduleAll();
+}
+
+void Run(Turn& turn, HostTrouble& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;
+  Host& host = turn.state.hosts.at(session->second);
+  std::string trouble = CutText(event.trouble, kTroubleBytes);
+  if (trouble == host.trouble) return;
+  const bool had = !host.trouble.empty();
+  host.trouble = std::move(trouble);
+  const std::string& name = host.name.value();
+  if (!had && !host.trouble.empty()) {
+    turn.DecideCluster(
+        host.name, "", "error",
+        absl::StrCat("host ", name, ": ", host.trouble, "; nothing is placed there until that is mended"));
+  } else if (had && host.trouble.empty()) {
+    turn.DecideCluster(host.name, "", "info", absl::StrCat("host ", name, " can be given ranks again"));
+  }
+  turn.ScheduleAll();
+}
+
+}  // namespace trainyard

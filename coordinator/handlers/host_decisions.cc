@@ -1,0 +1,77 @@
+// What each `auto` that only a host can decide came to, merged into the job's decisions: one line a key, whatever the
+// number of hosts.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/plural.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr const char* kKeys[] = {"resources.threads_per_rank", "resources.mkl_avx512", "network.interface"};
+constexpr size_t kValueBytes = 128;
+constexpr size_t kReasonBytes = 512;
+constexpr size_t kHostsNamed = 4;
+
+bool IsHostsKey(absl::string_view key) {
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](absl::string_view known) { return known == key; });
+}
+
+v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::ResolvedKey>& by_host) {
+  const v1::ResolvedKey& first = by_host.begin()->second;
+  bool same = std::all_of(by_host.begin(), by_host.end(),
+                          [&](const auto& entry) { return entry.second.value() == first.value(); });
+  v1::ResolvedKey merged;
+  merged.set_key(key);
+  merged.set_value(same ? first.value() : "differs by host");
+  std::vector<std::string> told;
+  for (const auto& [host, decision] : by_host) {
+    if (told.size() == kHostsNamed) {
+      told.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
+      break;
+    }
+    if (same && !told.empty() && decision.reason() == first.reason()) continue;
+    told.push_back(same ? decision.reason()
+                        : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
+  }
+  merged.set_reason(CutText(absl::StrJoin(told, "; "), kReasonBytes));
+  return merged;
+}
+
+}  // namespace
+
+void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told) {
+  for (const v1::ResolvedKey& decision : told.decisions()) {
+    if (!IsHostsKey(decision.key())) continue;
+    auto& by_host = job.host_decisions[decision.key()];
+    // Hosts of earlier generations have no say any more.
+    if (!by_host.contains(host) && by_host.size() >= job.ranks_on.size()) {
+      std::erase_if(by_host, [&](const auto& entry) { return !job.ranks_on.contains(entry.first); });
+    }
+    v1::ResolvedKey& kept = by_host[host];
+    if (kept.value() == decision.value() && kept.reason() == decision.reason()) continue;
+    kept = decision;
+    kept.set_value(CutText(decision.value(), kValueBytes));
+    kept.set_reason(CutText(decision.reason(), kReasonBytes));
+    auto* decisions = job.head().mutable_decisions();
+    auto at = std::find_if(decisions->begin(), decisions->end(),
+                           [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
+    // One more of the same changes nothing: a thousand hosts must not cost a million comparisons.
+    if (at != decisions->end() && at->value() == kept.value() && at->reason() == kept.reason()) continue;
+    v1::ResolvedKey merged = Merge(decision.key(), by_host);
+    if (at != decisions->end()) {
+      *at = std::move(merged);
+    } else {
+      *decisions->Add() = std::move(merged);
+    }
+    turn.Save(job);
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,21 @@
+// A daemon's stream has ended. Its trainers go on: nothing is decided here, the lease runs.
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+
+void Run(Turn& turn, DetachHost& event) {
+  auto it = turn.state.sessions.find(event.session);
+  // A stream that was refused, or replaced by a newer one of the same daemon.
+  if (it == turn.state.sessions.end()) return;
+  Host& host = turn.state.hosts.at(it->second);
+  turn.state.sessions.erase(it);
+  ++turn.state.session_changes;
+  host.session = SessionId();
+  turn.Warn(absl::StrCat("host ", host.name.value(), ": its stream ended; its trainers go on"));
+  EndLogsAtHost(turn, host);
+  turn.ScheduleAll();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,216 @@
+// Groups that make no progress: gathers what ranks and their daemons report, asks policy/hang, and carries out what it
+// decides. note_stand.cc keeps the reports, judge_stragglers.cc has the ranks that are slow.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kWordBytes = 128;
+
+PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
+  PhaseFacts facts;
+  auto times = job.hang.times.find(std::string(phase));
+  if (times != job.hang.times.end()) facts.learned_s = times->second.longest();
+  for (const v1::PhaseRecord& record : job.record.phases()) {
+    if (record.phase() != phase) continue;
+    facts.doublings = record.doublings();
+    // Of an earlier life of the coordinator.
+    if (facts.learned_s == 0) facts.learned_s = record.learned_s();
+  }
+  return facts;
+}
+
+HangFacts GatherFacts(const Turn& turn, const Job& job) {
+  HangFacts facts;
+  facts.since = job.hang.since;
+  facts.restart = job.head().spec().recovery().on_hang() != v1::ON_HANG_NOTIFY;
+  for (const Rank& rank : job.ranks) {
+    RankStand stand = rank.stand;
+    stand.rank = rank.record.rank();
+    stand.host = rank.record.host();
+    auto host = turn.state.hosts.find(rank.host());
+    stand.reachable = host != turn.state.hosts.end() && host->second.reachable && host->second.attached();
+    stand.ended = rank.ended() || rank.record.finished() || stand.phase == "ended";
+    if (rank.look.has_value()) {
+      if (rank.look->answer.has_value()) stand.examination = &*rank.look->answer;
+      if (!rank.look->answer.has_value() && turn.now - rank.look->asked_at < kExaminationWait) facts.asked = true;
+    }
+    auto [phase, is_new] = facts.phases.try_emplace(stand.phase == "ready" ? "first_step" : stand.phase);
+    if (is_new) phase->second = FactsOf(job, phase->first);
+    facts.ranks.push_back(std::move(stand));
+  }
+  return facts;
+}
+
+// With a stack only where the process is to be ended anyway: to tell it, it is interrupted.
+void AskForLooks(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
+  constexpr size_t kAtMost = 4;
+  for (size_t i = 0; i < culprits.size() && i < kAtMost; ++i) {
+    Rank& rank = job.ranks[culprits[i]];
+    auto host = turn.state.hosts.find(rank.host());
+    const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
+    // A stopped process cannot tell where it is, and that it is stopped says enough.
+    const bool stack_is_there = can_answer && !rank.ended() && rank.stand.process_state != "T";
+    if (rank.look.has_value() || (with_stack && !stack_is_there)) continue;
+    rank.look = Look{.request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(),
+                                                ".", absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
+                     .asked_at = turn.now,
+                     .with_stack = with_stack,
+                     .answer = std::nullopt};
+    turn.Push(rank.host());
+  }
+}
+
+void ForgetLooks(Turn& turn, Job& job) {
+  for (Rank& rank : job.ranks) {
+    if (!rank.look.has_value()) continue;
+    rank.look.reset();
+    turn.Push(rank.host());
+  }
+}
+
+// What was told of a stall is over: the ranks go on.
+void EndStall(Turn& turn, Job& job) {
+  HangWatch& watch = job.hang;
+  if (!watch.stalled) return;
+  watch.stalled = false;
+  watch.suspects.clear();
+  ForgetLooks(turn, job);
+  if (watch.told.empty()) return;
+  turn.Decide(job, "hang", "info",
+              absl::StrCat("the ranks go on after ",
+                           absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
+                           "; it was told: ", watch.told));
+  // A phase that just took longer than thought is learned; one that somebody stopped is not.
+  if (watch.told_learned) watch.unlearned_until = turn.now;
+  watch.told.clear();
+}
+
+void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
+  HangWatch& watch = job.hang;
+  watch.stalled = true;
+  watch.suspects.clear();
+  watch.suspects.insert(decision.culprits.begin(), decision.culprits.end());
+  if (decision.act == HangDecision::Act::kExamine) {
+    return AskForLooks(turn, job, decision.culprits, /*with_stack=*/false);
+  }
+  if (decision.act == HangDecision::Act::kNone) return;
+  if (decision.act == HangDecision::Act::kNotify) {
+    if (!watch.told.empty()) return;
+    watch.told = decision.reason;
+    watch.told_learned = decision.learned;
+    watch.stalled_since = decision.stalled_since;
+    const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
+    turn.Decide(job, "hang", "warning", absl::StrCat(decision.reason, "; left alone", why));
+    return;
+  }
+  if (!decision.phase.empty()) {
+    // Should it have been slowness after all, then it is given more time from here on.
+    v1::PhaseRecord& record = PhaseRecordOf(job, decision.phase);
+    record.set_doublings(record.doublings() + 1);
+    turn.Save(job);
+  }
+  v1::FailureRecord failure;
+  failure.set_kind(v1::FailureRecord::KIND_HANG);
+  if (!decision.culprits.empty()) failure.set_rank(decision.culprits.front());
+  failure.set_text(decision.reason);
+  ForgetLooks(turn, job);
+  AskForLooks(turn, job, decision.culprits, /*with_stack=*/true);
+  FailGeneration(turn, job, failure);
+}
+
+// For how long nothing may move while the last save is tried again: the longest pause and a save.
+absl::Duration LastSavePatience(const Job& job) {
+  return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
+}
+
+void JudgeJobHang(Turn& turn, Job& job) {
+  HangWatch& watch = job.hang;
+  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired || job.held_at != 0) {
+    watch.generation = 0;
+    watch.stalled = false;
+    watch.suspects.clear();
+    watch.told.clear();
+    return;
+  }
+  if (watch.generation != job.head().generation()) {
+    watch.generation = job.head().generation();
+    watch.since = watch.progress_at = turn.now;
+  }
+  // What all have to say is not known before every host is back.
+  if (!job.unconfirmed.empty()) return RestartStallTimer(turn, job);
+  const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
+  if (still < kHangExamineAfter) return EndStall(turn, job);
+  // Between two tries the ranks wait, and a sick disk is slow; what they hold is nowhere else.
+  if (still < LastSavePatience(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
+  CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
+}
+
+// Where a rank that hung was, for `why`; the group's end waited for that.
+void TakeStack(Turn& turn, Job& job, const Rank& rank) {
+  const v1::Examination& seen = *rank.look->answer;
+  const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
+  std::string text;
+  if (seen.stack().empty()) {
+    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kWordBytes * 2));
+  } else {
+    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (", CutText(seen.stack_note(), kWordBytes),
+                        seen.stack_note().empty() ? ":" : "):");
+    for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
+  }
+  turn.Decide(job, "hang", "info", std::move(text));
+  if (job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING) {
+    if (job.record.failure().kind() == v1::FailureRecord::KIND_HANG && !AwaitsStacks(job)) DropTrainers(turn, job);
+  }
+}
+
+}  // namespace
+
+void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination) {
+  if (!rank.look.has_value() || rank.look->request_id != examination.request_id()) return;
+  const int kFrames = rank.look->with_stack ? 32 : 8;
+  v1::Examination kept = examination;
+  kept.set_state(examination.state().substr(0, 1));
+  kept.set_system_call(CutText(examination.system_call(), kWordBytes));
+  while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
+  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kWordBytes);
+  bool first = !rank.look->answer.has_value();
+  rank.look->answer = std::move(kept);
+  if (!first) return;
+  turn.Push(rank.host());  // it is asked no more
+  if (rank.look->with_stack) TakeStack(turn, job, rank);
+}
+
+bool AwaitsStacks(const Job& job) {
+  return job.record.failure().kind() == v1::FailureRecord::KIND_HANG &&
+         std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
+           return rank.look.has_value() && rank.look->with_stack && !rank.look->answer.has_value() && !rank.ended();
+         });
+}
+
+void RestartStallTimer(Turn& turn, Job& job) { job.hang.since = turn.now; }
+
+absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase) {
+  PhaseFacts facts = FactsOf(job, phase);
+  return facts.learned_s > 0 ? HangLimit(phase, facts) : absl::InfiniteDuration();
+}
+
+void JudgeHangs(Turn& turn) {
+  State& state = turn.state;
+  std::vector<JobId> active(state.active.begin(), state.active.end());
+  for (const JobId& id : active) {
+    Job& job = state.jobs.at(id);
+    JudgeJobHang(turn, job);
+    JudgeStragglersOf(turn, job);
+    JudgeNetworkOf(turn, job);
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,233 @@
+// Hosts that are not heard of: which are unreachable (policy/health), and which of those are lost for a job
+// (policy/host_loss). Called by the tick.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/health.h"
+#include "coordinator/policy/host_loss.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
+
+bool IsReachable(const State& state, const HostName& name) {
+  auto host = state.hosts.find(name);
+  return host != state.hosts.end() && host->second.reachable;
+}
+
+void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
+  std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
+  turn.DecideCluster(host.name, "", "warning", absl::StrCat(text, "; its trainers may go on"));
+  std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
+  for (const JobId& id : jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!HasTrainers(job.state())) continue;
+    if (IsForming(job)) turn.Notice(job, "warning", text + "; forming waits for it");
+    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, "warning", text + "; its ranks may go on");
+  }
+  turn.ScheduleAll();
+}
+
+PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
+  PeerRank peer;
+  peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseOf(turn.state, host);
+  peer.unheard = turn.now - rank.last_report;
+  peer.suspect = job.hang.suspects.contains(rank.record.rank());
+  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+    if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
+  }
+  // Steps are judged by when the last one was completed; of a phase whose time is not learned nothing is concluded.
+  peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.stand.phase_s);
+  peer.phase_limit = rank.phase == "train" ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase);
+  return peer;
+}
+
+// All facts but those of the one host.
+HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
+  HostLossFacts facts;
+  facts.forming = IsForming(job);
+  facts.over = job.nothing_desired;
+  facts.learned_step = absl::Seconds(job.head().learned_step_s());
+  facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
+  if (job.unreachable_since != absl::InfiniteFuture()) facts.none_reachable_for = turn.now - job.unreachable_since;
+  absl::Time progress = job.progress_at;
+  for (const Rank& rank : job.ranks) {
+    if (!IsReachable(turn.state, rank.host())) continue;
+    const Host& host = turn.state.hosts.at(rank.host());
+    ++facts.reachable_ranks;
+    if (rank.broke && broken.empty()) {
+      broken = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " reports a broken collective");
+    }
+    if (!facts.forming) progress = std::max({progress, rank.step_at, host.attached_at});
+    if (!rank.ended()) peers.push_back(MakePeer(turn, job, rank, host));
+  }
+  // A rank that failed by itself says more than one that noticed.
+  if (job.record.has_failure()) broken = job.record.failure().text();
+  facts.since_progress = turn.now - progress;
+  facts.peers = peers;
+  facts.broken = broken;
+  return facts;
+}
+
+// Whether the host's ranks are known to have heard `go`: one of the group has made a step, which takes all of them, or
+// each of the host's own was heard in a phase that follows.
+bool HasBegun(const Job& job, const HostName& name) {
+  bool stepped = std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
+    return rank.last_step >= std::max<uint64_t>(1, rank.record.first_step());
+  });
+  if (stepped) return true;
+  const std::vector<uint32_t>& ranks = job.ranks_on.at(name);
+  return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t index) {
+    const std::string& phase = job.ranks[index].phase;
+    return phase != "starting" && phase != "joining" && phase != "ready";
+  });
+}
+
+// Of the hosts with ranks that have not ended: those that cannot be reached, and how many can.
+struct Reach {
+  std::vector<HostName> silent;
+  size_t reachable = 0;
+};
+
+Reach ReachOf(const State& state, const Job& job) {
+  Reach reach;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
+    if (!left) continue;
+    if (IsReachable(state, name)) {
+      ++reach.reachable;
+    } else {
+      reach.silent.push_back(name);
+    }
+  }
+  return reach;
+}
+
+// Sets the flag of a job none of whose hosts can be reached.
+void TellReach(Turn& turn, Job& job, const Reach& reach) {
+  bool unreachable = !reach.silent.empty() && reach.reachable == 0;
+  if (unreachable == job.head().unreachable()) {
+    if (unreachable && job.unreachable_since == absl::InfiniteFuture()) job.unreachable_since = turn.now;
+    return;
+  }
+  job.head().set_unreachable(unreachable);
+  job.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
+  if (!unreachable) StopLooking(turn, job);
+  turn.Save(job);
+  turn.Notice(job, unreachable ? "warning" : "info",
+              unreachable
+                  ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
+                                 job.head().spec().recovery().abandon_after_s(),
+                                 " s (recovery.abandon_after_s), then started elsewhere")
+                  : std::string("a host of the job can be reached again"));
+}
+
+}  // namespace
+
+absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
+
+void JudgeHosts(Turn& turn) {
+  for (auto& [name, host] : turn.state.hosts) {
+    HostJudgement judged = JudgeHost(
+        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)});
+    if (judged.reachable == host.reachable) continue;
+    host.reachable = judged.reachable;
+    if (!judged.reachable) {
+      TellUnreachable(turn, host, judged.reason);
+    } else {
+      turn.DecideCluster(name, "", "info", absl::StrCat("host ", name.value(), " is reachable again"));
+      for (const JobId& id : host.jobs) RestartStallTimer(turn, turn.state.jobs.at(id));
+      turn.ScheduleAll();
+    }
+  }
+}
+
+namespace {
+
+// The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream
+// may outlive the loss, and then no Hello says what runs there, nor what it will start of what is on its way to it.
+void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
+  auto ranks = job.ranks_on.find(host.name);
+  if (ranks == job.ranks_on.end()) return;
+  for (uint32_t index : ranks->second) {
+    Rank& rank = job.ranks[index];
+    if (!rank.ended() && host.attached()) {
+      v1::TrainerKey& key = host.strays.emplace_back();
+      key.set_job_id(job.id.value());
+      key.set_generation(job.head().generation());
+      key.set_rank(index);
+      if (!rank.record.started()) host.unheard.emplace_back(key, host.record.revision() + 1);
+    }
+    MarkGone(turn, job, rank, reason);
+  }
+}
+
+}  // namespace
+
+void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
+  turn.Decide(job, rule, "warning", reason);
+  job.unconfirmed.erase(name);
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end())
+    LoseRanks(turn, job, host->second, reason);
+  v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
+  bool known = job.record.has_failure() && !IsBetterCause(failure, job.record.failure());
+  if (!known) FailGeneration(turn, job, failure);
+  turn.Push(name);
+  turn.Touch(job);
+}
+
+namespace {
+
+// Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
+void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
+  turn.Notice(job, "warning", absl::StrCat(reason, "; its ranks had made all steps"));
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
+    LoseRanks(turn, job, host->second, reason);
+  }
+  turn.Push(name);
+}
+
+}  // namespace
+
+void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
+  std::vector<HostName> names;
+  for (const auto& [name, ranks] : job.ranks_on) {
+    if (!IsReachable(turn.state, name)) names.push_back(name);
+  }
+  for (const HostName& name : names) {
+    LoseHost(turn, job, name, "operator", absl::StrCat("host ", name.value(), " is lost: ", why));
+  }
+}
+
+void JudgeLosses(Turn& turn, Job& job) {
+  const Reach reach = ReachOf(turn.state, job);
+  TellReach(turn, job, reach);
+  if (reach.silent.empty()) return;
+  std::vector<PeerRank> peers;
+  std::string broken;
+  HostLossFacts facts = MakeFacts(turn, job, peers, broken);
+  for (const HostName& name : reach.silent) {
+    auto host = turn.state.hosts.find(name);
+    facts.host = name.value();
+    facts.begun = HasBegun(job, name);
+    facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_heard;
+    facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
+    HostLossDecision decision = DecideHostLoss(facts);
+    if (!decision.lost) continue;
+    if (absl::string_view(decision.rule) == "abandon" && !MayAbandon(turn, job)) return;
+    if (job.finished_at == absl::InfiniteFuture()) {
+      LoseHost(turn, job, name, decision.rule, decision.reason);
+    } else {
+      LeaveBehind(turn, job, name, decision.reason);
+    }
+  }
+}
+
+}  // namespace trainyard

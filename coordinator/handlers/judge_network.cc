@@ -1,0 +1,87 @@
+// Networks that are slow and disks that are full: nobody is ended for them, and jobs that suffer are told.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/network.h"
+
+namespace trainyard {
+namespace {
+
+// On a full disk the last bytes come and go.
+constexpr uint64_t kDiskFull = 64 << 10;
+constexpr uint64_t kDiskHasRoom = 256 << 10;
+
+// To the jobs whose ranks run there; the cluster's events have it in any case.
+void TellOfHost(Turn& turn, const Host& host, absl::string_view rule, absl::string_view level,
+                const std::string& text) {
+  turn.DecideCluster(host.name, rule, level, text);
+  for (const JobId& id : host.jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (HasTrainers(job.state())) turn.Decide(job, rule, level, text);
+  }
+}
+
+void JudgeArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
+  switch (host.arrivals.Add(turn.now, clock_offset)) {
+    case ArrivalTrend::Change::kLate:
+      return TellOfHost(turn, host, "network", "warning",
+                        absl::StrCat("what host ", host.name.value(), " sends to the coordinator arrives ",
+                                     absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
+                                     " late: the network is slow, or one of the two is very busy"));
+    case ArrivalTrend::Change::kPunctual:
+      return TellOfHost(turn, host, "network", "info",
+                        absl::StrCat("what host ", host.name.value(), " sends arrives in time again"));
+    case ArrivalTrend::Change::kNone:
+      return;
+  }
+}
+
+void JudgeDisk(Turn& turn, Host& host) {
+  const bool full = host.disk_free_bytes < (host.disk_full ? kDiskHasRoom : kDiskFull);
+  if (full == host.disk_full) return;
+  host.disk_full = full;
+  if (!full)
+    return TellOfHost(turn, host, "disk", "info",
+                      absl::StrCat("the disk of host ", host.name.value(), " has room again"));
+  TellOfHost(
+      turn, host, "disk", "warning",
+      absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
+                   host.disk_free_bytes, " bytes free): what happens there is kept in memory until there is room"));
+}
+
+}  // namespace
+
+void TakeBeat(Turn& turn, Host& host, const Tick::Heard& heard) {
+  if (heard.clock_offset.has_value()) {
+    host.clock_offset = *heard.clock_offset;
+    JudgeArrival(turn, host, *heard.clock_offset);
+  }
+  if (heard.disk_free_bytes.has_value()) {
+    host.disk_free_bytes = *heard.disk_free_bytes;
+    JudgeDisk(turn, host);
+  }
+}
+
+void JudgeNetworkOf(Turn& turn, Job& job) {
+  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired || job.ranks_on.size() < 2) return;
+  std::vector<WaitingRank> ranks;
+  ranks.reserve(job.ranks.size());
+  for (const Rank& rank : job.ranks) {
+    if (!rank.ended()) ranks.push_back({.host = rank.record.host(), .trend = &rank.waiting});
+  }
+  if (job.network_slow) {
+    if (!WaitsAsUsual(turn.now, ranks)) return;
+    job.network_slow = false;
+    return turn.Decide(job, "network", "info", "the ranks wait for one another no longer than they used to");
+  }
+  std::string text = JudgeWaiting(turn.now, ranks);
+  if (text.empty()) return;
+  job.network_slow = true;
+  turn.Decide(job, "network", "warning", std::move(text));
+}
+
+}  // namespace trainyard

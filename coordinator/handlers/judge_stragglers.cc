@@ -1,0 +1,39 @@
+// Ranks that are slow: asks policy/straggler about a second's time, and tells what it says.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kStragglerInterval = absl::Seconds(1);
+
+}  // namespace
+
+void JudgeStragglersOf(Turn& turn, Job& job) {
+  if (job.state() != v1::JOB_STATE_RUNNING || job.ranks.size() < 2) return;
+  if (turn.now - job.hang.stragglers_judged_at < kStragglerInterval) return;
+  job.hang.stragglers_judged_at = turn.now;
+  std::vector<StragglerFacts> facts;
+  facts.reserve(job.ranks.size());
+  for (const Rank& rank : job.ranks) {
+    facts.push_back({.rank = rank.record.rank(),
+                     .host = rank.record.host(),
+                     .micro_batch_s = rank.computing.MicroBatchSeconds(),
+                     .slow_since = rank.slow_since,
+                     .named = rank.straggler});
+  }
+  std::vector<StragglerChange> changes = JudgeStragglers(turn.now, facts);
+  for (size_t i = 0; i < facts.size(); ++i) {
+    job.ranks[i].slow_since = facts[i].slow_since;
+    job.ranks[i].straggler = facts[i].named;
+  }
+  for (StragglerChange& change : changes) {
+    turn.Decide(job, "straggler", change.named ? "warning" : "info", std::move(change.text));
+  }
+}
+
+}  // namespace trainyard

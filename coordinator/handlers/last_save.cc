@@ -1,0 +1,64 @@
+// The save of a job's last step: where it fails the ranks keep the state and try again, and the job has not succeeded
+// before one is made. Told once for each error, as tries are many; the history itself says, also to the next
+// coordinator, that tries are under way.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kRule[] = "checkpoint";
+constexpr char kMadeAfterAll[] = "the last save is made after all";
+constexpr size_t kErrorBytes = 1'024;
+
+}  // namespace
+
+bool WasTold(const Job& job, absl::string_view rule, absl::string_view text) {
+  const auto& events = job.history.durable();
+  return std::any_of(events.begin(), events.end(), [&](const EventPtr& event) {
+    return event->generation() == job.head().generation() && event->notice().rule() == rule &&
+           event->notice().text() == text;
+  });
+}
+
+bool LastSaveIsRetried(const Job& job) {
+  const auto& events = job.history.durable();
+  for (auto event = events.rbegin(); event != events.rend() && (*event)->generation() == job.head().generation();
+       ++event) {
+    if ((*event)->has_checkpoint()) return false;
+    const uint64_t failed = (*event)->notice().failed_save_step();
+    if (failed != 0 && failed >= job.head().spec().train().steps()) return true;
+  }
+  return false;
+}
+
+void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
+  // Rank 0 names the rank that failed, which may be another one.
+  const bool names_rank = absl::StartsWith(failed.message(), "rank ");
+  const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
+  const std::string text =
+      absl::StrCat("the last save fails and is tried again: ", who, CutText(failed.message(), kErrorBytes));
+  if (!WasTold(job, kRule, text)) {
+    turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
+    v1::Event event;
+    event.mutable_notice()->set_level("error");
+    event.mutable_notice()->set_rule(kRule);
+    event.mutable_notice()->set_failed_save_step(failed.step());
+    event.mutable_notice()->set_text(text);
+    turn.Tell(job, std::move(event));
+  }
+  if (job.state() == v1::JOB_STATE_RUNNING && job.head().reason() != text) turn.SetReason(job, text);
+}
+
+void TellLastSaveMade(Turn& turn, Job& job) {
+  turn.Decide(job, kRule, "info", kMadeAfterAll);
+  if (job.state() == v1::JOB_STATE_RUNNING) turn.SetReason(job, kMadeAfterAll);
+}
+
+}  // namespace trainyard

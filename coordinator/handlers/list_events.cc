@@ -1,0 +1,103 @@
+// ListEvents: the durable events of a job, or of the cluster, oldest first: what `why` and `events` show. By pages,
+// each well within a message; a token says where the next one begins and where the answer as a whole ends, so that what
+// happens meanwhile is in none of them.
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/check_request.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr uint32_t kEventsDefault = 1'000;
+constexpr size_t kFieldBytes = 8;  // of the message, around each
+constexpr char kPageTokenPrefix[] = "events";
+
+// Events with sequences above `after`, up to `last`.
+struct Span {
+  uint64_t after = 0;
+  uint64_t last = 0;
+};
+
+std::string MakeToken(const Span& span) { return absl::StrCat(kPageTokenPrefix, "-", span.after, "-", span.last); }
+
+absl::StatusOr<Span> ReadToken(const std::string& token) {
+  std::vector<absl::string_view> parts = absl::StrSplit(token, '-');
+  Span span;
+  if (parts.size() != 3 || parts[0] != kPageTokenPrefix || !absl::SimpleAtoi(parts[1], &span.after) ||
+      !absl::SimpleAtoi(parts[2], &span.last)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_token '", token.substr(0, 64), "' is not one of ours; leave it empty for the first page"));
+  }
+  return span;
+}
+
+std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& events, uint64_t after) {
+  return std::upper_bound(events.begin(), events.end(), after,
+                          [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
+}
+
+absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64_t dropped,
+                                                  const v1::ListEventsRequest& request) {
+  const auto& events = history.durable();
+  v1::ListEventsResponse response;
+  // A caller that asks for what follows an event has received those before it.
+  if (request.after_sequence() == 0 && request.page_token().empty()) response.set_dropped(dropped);
+  if (events.empty()) return response;
+  Span span{.after = request.after_sequence(), .last = events.back()->sequence()};
+  if (!request.page_token().empty()) {
+    absl::StatusOr<Span> asked = ReadToken(request.page_token());
+    if (!asked.ok()) return asked.status();
+    span = *asked;
+  }
+  auto first = FirstAfter(events, span.after);
+  const auto end = FirstAfter(events, span.last);
+  const auto most =
+      static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
+  if (request.page_token().empty() && end - first > most) first = end - most;
+  size_t bytes = 0;
+  for (; first < end; ++first) {
+    bytes += (*first)->ByteSizeLong() + kFieldBytes;
+    if (bytes > limits::kEventsPageBytes && response.events_size() > 0) {
+      response.set_next_page_token(MakeToken({.after = (*std::prev(first))->sequence(), .last = span.last}));
+      break;
+    }
+    *response.add_events() = **first;
+  }
+  return response;
+}
+
+}  // namespace
+
+void Run(Turn& turn, ListEvents& event) {
+  const v1::ListEventsRequest& request = event.request;
+  const History* history = &turn.state.cluster;
+  // The cluster's events are numbered without a gap.
+  uint64_t dropped = turn.state.cluster_sequence - std::min(turn.state.cluster_sequence, history->durable().size());
+  if (!request.job_id().empty()) {
+    auto it = turn.state.jobs.find(JobId(request.job_id()));
+    if (it == turn.state.jobs.end()) {
+      turn.Emit(Reply{event.call, absl::NotFoundError(absl::StrCat("no job ", request.job_id())), {}});
+      return;
+    }
+    history = &it->second.history;
+    dropped = it->second.record.events_dropped();
+  }
+  absl::StatusOr<v1::ListEventsResponse> response = TakeNewest(*history, dropped, request);
+  if (!response.ok()) return turn.Emit(Reply{event.call, response.status(), {}});
+  turn.Emit(Reply{event.call, absl::OkStatus(), *std::move(response)});
+}
+
+}  // namespace trainyard

@@ -1,0 +1,126 @@
+// Where each rank stands, as it and its daemon report: what hangs are judged by, and how long phases take.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kCommunicators = 8;
+constexpr size_t kWordBytes = 128;
+constexpr size_t kPhaseTimes = 16;
+constexpr size_t kPhaseBytes = 32;
+constexpr absl::Duration kCpuInterval = absl::Milliseconds(400);
+// Of a core. Less is what the threads of a process that waits use.
+constexpr double kBusy = 0.05;
+// What is learned is written when it was outgrown by so much.
+constexpr double kOutgrown = 1.5;
+
+v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
+  for (v1::PhaseRecord& record : *job.record.mutable_phases()) {
+    if (record.phase() == phase) return &record;
+  }
+  return nullptr;
+}
+
+// The phases there are; others would let a trainer fill our memory.
+bool IsMeasured(absl::string_view phase) {
+  return phase == "first_step" || phase == "train" || phase == "evaluate" || phase == "save";
+}
+
+void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_at) {
+  for (int i = 0; i < report.phase_times_size() && i < static_cast<int>(kPhaseTimes); ++i) {
+    const v1::PhaseTime& time = report.phase_times(i);
+    if (!IsMeasured(time.phase()) || !(time.longest_s() > 0)) continue;
+    // A stall was in it.
+    if (made_at - absl::Seconds(time.longest_s()) < job.hang.unlearned_until) continue;
+    if (job.hang.told_learned && !job.hang.told.empty() && made_at > job.hang.stalled_since) continue;
+    PhaseTimes& times = job.hang.times[time.phase()];
+    times.Add(report.last_step(), time.longest_s());
+    if (time.phase() == "train") job.head().set_learned_step_s(times.longest());
+    v1::PhaseRecord& record = PhaseRecordOf(job, time.phase());
+    if (times.longest() > kOutgrown * record.learned_s()) {
+      record.set_learned_s(times.longest());
+      turn.Save(job);
+    }
+  }
+}
+
+bool SameStand(const RankStand& stand, const v1::RankReport& report) {
+  if (stand.phase != report.phase() || stand.last_step != report.last_step()) return false;
+  if (static_cast<int>(stand.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
+    return false;
+  }
+  for (size_t i = 0; i < stand.communicators.size(); ++i) {
+    const v1::CommunicatorReport& now = report.communicators(static_cast<int>(i));
+    if (stand.communicators[i].started() != now.started() || stand.communicators[i].completed() != now.completed()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+v1::CommunicatorReport Bounded(const v1::CommunicatorReport& told) {
+  v1::CommunicatorReport kept = told;
+  kept.set_name(CutText(told.name(), kWordBytes));
+  kept.set_waits_in(CutText(told.waits_in(), kWordBytes));
+  kept.set_last_started(CutText(told.last_started(), kWordBytes));
+  return kept;
+}
+
+void NoteProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
+  RankStand& stand = rank.stand;
+  stand.seen_at = turn.now;
+  stand.silent = report.silent();
+  stand.process_state = report.process_state().substr(0, 1);
+  if (turn.now - rank.cpu_at < kCpuInterval || report.cpu_total_s() <= 0) return;
+  if (rank.cpu_at != absl::InfinitePast()) {
+    double share = (report.cpu_total_s() - rank.cpu_s) / absl::ToDoubleSeconds(turn.now - rank.cpu_at);
+    if (share >= kBusy) stand.busy_at = turn.now;
+  }
+  rank.cpu_s = report.cpu_total_s();
+  rank.cpu_at = turn.now;
+}
+
+}  // namespace
+
+v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase) {
+  v1::PhaseRecord* record = FindPhase(job, phase);
+  if (record == nullptr) {
+    record = job.record.add_phases();
+    record->set_phase(phase);
+  }
+  return *record;
+}
+
+void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
+  NoteProcess(turn, rank, report);
+  absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
+  RankStand& stand = rank.stand;
+  // What a daemon sends again says nothing new of the trainer itself.
+  if (report.phase().empty() || made_at < stand.told_at) return;
+  stand.told_at = made_at;
+  Learn(turn, job, report, made_at);
+  if (report.micro_batches_made() > 0) {
+    rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),
+                       report.wait_total_s());
+    rank.waiting.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
+  }
+  stand.phase_s = report.phase_s();
+  if (!SameStand(stand, report)) {
+    stand.progress_at = turn.now;
+    job.hang.progress_at = turn.now;
+  }
+  stand.phase = CutText(report.phase(), kPhaseBytes);
+  stand.last_step = report.last_step();
+  stand.communicators.clear();
+  for (int i = 0; i < report.communicators_size() && i < static_cast<int>(kCommunicators); ++i) {
+    stand.communicators.push_back(Bounded(report.communicators(i)));
+  }
+}
+
+}  // namespace trainyard

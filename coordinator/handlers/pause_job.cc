@@ -1,0 +1,55 @@
+// PauseJob: as a restart, but the job rests without slots until it is resumed.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr char kNotWaitedFor[] = "the operator asked for a pause without waiting for it";
+
+absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
+  if (job.held_at != 0)
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  std::string reason = WithReason("paused", request.reason());
+  switch (job.state()) {
+    case v1::JOB_STATE_PAUSED:
+      return absl::OkStatus();
+    case v1::JOB_STATE_QUEUED:
+      turn.Decide(job, "operator", "info", reason);
+      turn.Move(job, LifecycleEvent::kPause, std::move(reason));
+      return absl::OkStatus();
+    case v1::JOB_STATE_PLACED:
+    case v1::JOB_STATE_STARTING:
+    case v1::JOB_STATE_RUNNING:
+    case v1::JOB_STATE_RECOVERING:
+      EndGroup(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason), request.now());
+      if (request.now()) LoseUnreachable(turn, job, kNotWaitedFor);
+      return absl::OkStatus();
+    case v1::JOB_STATE_STOPPING:
+      if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) break;
+      if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) break;
+      if (job.record.ending() == v1::JobRecord::ENDING_RESTART) {
+        ChangeEnding(turn, job, v1::JobRecord::ENDING_PAUSE, std::move(reason));
+      }
+      if (request.now()) {
+        DropTrainers(turn, job);
+        LoseUnreachable(turn, job, kNotWaitedFor);
+      }
+      return absl::OkStatus();
+    default:
+      break;
+  }
+  return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                    job.head().reason(), "): there is nothing to pause"));
+}
+
+}  // namespace
+
+void Run(Turn& turn, PauseJob& event) {
+  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Pause(turn, job, event.request); });
+}
+
+}  // namespace trainyard

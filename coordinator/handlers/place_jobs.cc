@@ -1,0 +1,313 @@
+// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the next
+// generation is recorded, and the hosts learn of it by their desired state.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "coordinator/core/desired.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/device.h"
+#include "coordinator/policy/placement.h"
+#include "coordinator/policy/rank_assignment.h"
+#include "coordinator/policy/recovery.h"
+#include "coordinator/policy/saves.h"
+#include "spec/device_rules.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kJobsNamed = 3;
+constexpr size_t kReasonBytes = 512;
+constexpr char kThreadsKey[] = "resources.threads_per_rank";
+constexpr char kSharedMemoryKey[] = "network.shared_memory";
+
+// Of a job that is held a later group runs, which counts by itself: of the recorded one only what was seen to run.
+bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
+
+void ForgetGeneration(Turn& turn, Job& job) {
+  for (const auto& [name, ranks] : job.ranks_on) {
+    auto host = turn.state.hosts.find(name);
+    if (host == turn.state.hosts.end()) continue;
+    host->second.jobs.erase(job.id);
+    turn.Push(name);  // a host that has no part in the next generation keeps nothing of the job
+  }
+  for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
+    turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
+  }
+}
+
+void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
+  job.ranks.assign(places.size(), Rank());
+  for (size_t i = 0; i < places.size(); ++i) {
+    job.ranks[i].record.set_rank(static_cast<uint32_t>(i));
+    job.ranks[i].record.set_host(places[i].value());
+    turn.SaveRank(job, static_cast<uint32_t>(i));
+  }
+  job.record.set_rank_count(places.size());
+  IndexRanks(job);
+  for (const auto& [name, ranks] : job.ranks_on) turn.state.hosts.at(name).jobs.insert(job.id);
+}
+
+v1::ResolvedKey& DecisionOf(Job& job, absl::string_view key) {
+  for (v1::ResolvedKey& known : *job.head().mutable_decisions()) {
+    if (known.key() == key) return known;
+  }
+  v1::ResolvedKey& added = *job.head().add_decisions();
+  added.set_key(std::string(key));
+  return added;
+}
+
+// What only the chosen hosts could tell is added to the decisions of the job.
+void DecideSharedMemory(Job& job) {
+  if (job.ranks.size() == 1 || job.head().spec().network().has_shared_memory()) return;
+  const bool one_host = job.ranks_on.size() == 1;
+  v1::ResolvedKey& decision = DecisionOf(job, kSharedMemoryKey);
+  decision.set_value(one_host ? "on" : "off");
+  decision.set_reason(
+      one_host ? absl::StrCat("all ", Plural(job.ranks.size(), "rank"), " are on ", job.ranks_on.begin()->first.value())
+               : absl::StrCat("the ranks are on ", Plural(job.ranks_on.size(), "host")));
+}
+
+void DecideThreads(const State& state, Job& job) {
+  if (job.head().spec().resources().has_threads_per_rank()) return;
+  const auto& [name, ranks] = *job.ranks_on.begin();
+  const Host& host = state.hosts.at(name);
+  uint32_t threads = ThreadsPerRank(job, host, static_cast<uint32_t>(ranks.size()));
+  v1::ResolvedKey& decision = DecisionOf(job, kThreadsKey);
+  decision.set_value(absl::StrCat(threads));
+  decision.set_reason(absl::StrCat(Plural(host.inventory.cores(), "core"), " of ", name.value(), " for ",
+                                   Plural(ranks.size(), "rank"),
+                                   job.ranks_on.size() > 1 ? "; other hosts decide likewise" : ""));
+}
+
+// Jobs with ranks on the host that may compute on its GPUs.
+std::string OthersOnGpus(const State& state, const Host& host, const Job& job) {
+  std::string others;
+  size_t count = 0;
+  for (const JobId& id : host.jobs) {
+    if (id == job.id || DeviceOf(state.jobs.at(id)) != v1::DEVICE_CUDA) continue;
+    if (++count <= kJobsNamed) absl::StrAppend(&others, count == 1 ? "job " : ", job ", id.value());
+  }
+  if (!host.strays.empty() || !host.held.empty() || !host.unknown.empty())
+    absl::StrAppend(&others, count == 0 ? "" : ", ", "trainers of the past");
+  if (count > kJobsNamed) absl::StrAppend(&others, " and ", Plural(count - kJobsNamed, "more job"));
+  return others;
+}
+
+// After the ranks have their hosts.
+void ChooseDevice(const State& state, Job& job) {
+  const v1::JobSpec& spec = job.head().spec();
+  if (spec.resources().has_device()) return;
+  DeviceFacts facts{.needs_bfloat16 = NeedsBfloat16(spec), .hosts = {}};
+  for (const auto& [name, ranks] : job.ranks_on) {
+    const Host& host = state.hosts.at(name);
+    DeviceHost& known = facts.hosts.emplace_back();
+    known.name = name;
+    known.ranks = static_cast<uint32_t>(ranks.size());
+    known.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
+    known.gpu_note = host.inventory.gpu_note();
+    known.cuda_note = host.inventory.cuda_note();
+    known.others = OthersOnGpus(state, host, job);
+    for (const v1::Gpu& gpu : host.inventory.gpus()) {
+      known.compute_major =
+          known.compute_major == 0 ? gpu.compute_major() : std::min(known.compute_major, gpu.compute_major());
+    }
+  }
+  const DeviceDecision decision = DecideDevice(facts);
+  v1::ResolvedKey& told = DecisionOf(job, kDeviceKey);
+  told.set_value(decision.cuda ? kCudaWord : "cpu");
+  told.set_reason(CutText(decision.reason, kReasonBytes));
+}
+
+void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
+  bool failed = job.state() == v1::JOB_STATE_RECOVERING;
+  bool again = job.head().generation() > 0 || job.past_generation > 0;
+  std::vector<HostName> previous;
+  for (const Rank& rank : job.ranks) previous.push_back(rank.host());
+  std::vector<HostName> places = AssignRanks(*decision.ranks_by_host, previous);
+
+  ForgetGeneration(turn, job);
+  // Above any that ran, also one that this store did not know of.
+  job.head().set_generation(std::max(job.head().generation(), job.past_generation) + 1);
+  if (failed && !IsPaidByTheJob(job.record.failure().kind())) failed = false;
+  if (failed) job.head().set_restarts(job.head().restarts() + 1);
+  job.head().set_planned_restarts(static_cast<uint32_t>(job.head().generation() - 1 - job.head().restarts()));
+  job.record.clear_failure();
+  job.record.clear_stop_requests();
+  // A wish that no save has answered is put to the new group once.
+  job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
+  job.step_marks.clear();
+  job.store = ValueStore();
+  job.nothing_desired = false;
+  job.stop = false;
+  job.drop_at = job.drop_by = absl::InfiniteFuture();
+  job.finished_at = absl::InfiniteFuture();
+  job.unreachable_since = absl::InfiniteFuture();
+  job.head().set_unreachable(false);
+  StopLooking(turn, job);
+  job.reports_until = absl::InfiniteFuture();
+  job.progress_at = turn.now;
+  job.network_slow = false;
+  job.unconfirmed.clear();
+  SetRanks(turn, job, places);
+  ChooseDevice(turn.state, job);
+  DecideThreads(turn.state, job);
+  DecideSharedMemory(job);
+  std::string reason = absl::StrCat("generation ", job.head().generation(), ": ", decision.reason);
+  uint64_t step = job.record.restored_step();
+  step = NewestKeptStep(job.head(), job.record.grants()).value_or(step);
+  if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
+  turn.Decide(job, "placement", "info", reason);
+  turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
+  turn.PushAll(job);
+  MoveLogsOfJob(turn, job);
+}
+
+std::vector<HostName> HostsOfRanks(const Job& job) {
+  std::vector<HostName> hosts;
+  for (const Rank& rank : job.ranks) hosts.push_back(rank.host());
+  return hosts;
+}
+
+// A job that is started again is only placed once everything of its old generation has ended, and not before its time.
+bool MayBePlaced(const Turn& turn, Job& job) {
+  if (job.held_at != 0) return false;
+  if (job.state() == v1::JOB_STATE_QUEUED) return true;
+  return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(job);
+}
+
+// Why nothing new is placed on the host; empty: it may be used.
+std::string WhyBarred(const Host& host) {
+  if (!host.trouble.empty()) return host.trouble;
+  if (host.draining) return "its daemon is leaving";
+  if (!host.record.cordoned()) return "";
+  const std::string& reason = host.record.cordon_reason();
+  return reason.empty() ? "cordoned" : absl::StrCat("cordoned: ", reason);
+}
+
+std::string LabelOf(const Host& host, const char* label) {
+  auto it = host.inventory.labels().find(label);
+  return it == host.inventory.labels().end() ? "" : it->second;
+}
+
+// All that can be reached, and by name those that cannot: a reason to wait names them.
+std::vector<HostSlots> AllHosts(const State& state) {
+  std::vector<HostSlots> hosts = FreeSlots(state);
+  for (const auto& [name, host] : state.hosts) {
+    if (host.attached() && host.reachable) continue;
+    HostSlots away;
+    away.name = name;
+    away.barred = host.attached() || !host.reachable ? "unreachable" : "not attached";
+    hosts.push_back(std::move(away));
+  }
+  OrderByPlace(hosts);
+  return hosts;
+}
+
+PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostSlots>& hosts) {
+  const v1::Resources& resources = job.head().spec().resources();
+  PlacementFacts facts{
+      .ranks = job.world_size(),
+      .needs_gpu = resources.device() == v1::DEVICE_CUDA,
+      .hosts = hosts,
+      .previous = HostsOfRanks(job),
+      .only = {resources.hosts().begin(), resources.hosts().end()},
+      .excluded = {resources.exclude_hosts().begin(), resources.exclude_hosts().end()},
+      .avoided = AvoidedNow(now, job, /*with_last_resorts=*/true),
+      .one_a_host = job.head().spec().has_probe() && static_cast<uint32_t>(resources.hosts_size()) == job.world_size()};
+  // Better where it may fail again than nowhere.
+  if (!facts.avoided.empty() && !CouldFit(facts)) facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/false);
+  return facts;
+}
+
+// Later jobs are to leave alone what this one, which has waited for long, could use.
+void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
+  PlacementFacts facts = MakeFacts(turn.now, job, hosts);
+  if (!CouldFit(facts)) return;  // however long the others wait, it would not be placed
+  std::string why = absl::StrCat("kept for job ", job.id.value(), ", which has waited for ",
+                                 absl::FormatDuration(absl::Trunc(turn.now - job.waiting_since, absl::Seconds(1))));
+  std::vector<bool> may_use;
+  for (const HostSlots& host : hosts) may_use.push_back(BarredFor(facts, host).empty());
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    if (may_use[i]) hosts[i].barred = why;
+  }
+}
+
+}  // namespace
+
+UsedSlots UsedSlotsOf(const State& state, const Host& host) {
+  UsedSlots used;
+  used.count = host.strays.size() + host.held.size() + host.unknown.size();
+  if (used.count > host.unknown.size()) used.busy_with = "trainers of the past";
+  if (!host.unknown.empty()) {
+    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "a job that is not known");
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    const auto count = std::count_if(on->second.begin(), on->second.end(),
+                                     [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
+    if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
+    used.count += static_cast<uint64_t>(count);
+  }
+  return used;
+}
+
+std::vector<HostSlots> FreeSlots(const State& state) {
+  std::vector<HostSlots> hosts;
+  for (const auto& [name, host] : state.hosts) {
+    if (!host.attached() || !host.reachable) continue;
+    UsedSlots used = UsedSlotsOf(state, host);
+    HostSlots& slots = hosts.emplace_back();
+    slots.busy_with = std::move(used.busy_with);
+    slots.name = name;
+    slots.slots = host.slots;
+    slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
+    slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
+    slots.switch_name = LabelOf(host, "switch");
+    slots.rack = LabelOf(host, "rack");
+    slots.barred = WhyBarred(host);
+  }
+  return hosts;
+}
+
+bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
+  std::vector<HostSlots> hosts = AllHosts(state);
+  PlacementFacts facts = MakeFacts(now, job, hosts);
+  facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
+  facts.excluded.insert(without.begin(), without.end());
+  return CouldFit(facts);
+}
+
+void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
+  std::set<uint64_t> indexes = submit_indexes;
+  indexes.insert(turn.state.overdue.begin(), turn.state.overdue.end());
+  std::erase_if(indexes, [&](uint64_t index) { return !turn.state.queue.contains(index); });
+  if (indexes.empty()) return;
+  std::vector<HostSlots> hosts = AllHosts(turn.state);
+  for (uint64_t index : indexes) {
+    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    if (!MayBePlaced(turn, job)) continue;
+    PlacementDecision decision = DecidePlacement(MakeFacts(turn.now, job, hosts));
+    if (!decision.ranks_by_host.has_value()) {
+      if (job.head().reason() != decision.reason) turn.SetReason(job, decision.reason);
+      if (turn.state.overdue.contains(index)) KeepFor(turn, job, hosts);
+      continue;
+    }
+    for (const auto& [name, ranks] : *decision.ranks_by_host) {
+      auto chosen = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& host) { return host.name == name; });
+      chosen->free -= ranks;
+      absl::StrAppend(&chosen->busy_with, chosen->busy_with.empty() ? "" : ", ", "job ", job.id.value());
+    }
+    Place(turn, job, decision);
+  }
+}
+
+}  // namespace trainyard

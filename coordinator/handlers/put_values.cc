@@ -1,0 +1,127 @@
+// Rendezvous values: each is written once and told to every host of its generation, until the store is sealed or the
+// generation is over. Who may use a store is decided here.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kNameBytes = 1'024;
+
+// OK, or why this host may not use the store of this generation.
+absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, uint64_t generation) {
+  auto it = state.jobs.find(id);
+  if (it == state.jobs.end()) return absl::AbortedError(absl::StrCat("there is no job ", id.value()));
+  const Job& job = it->second;
+  if (generation != job.head().generation() || IsFinal(job.state()) || job.nothing_desired) {
+    return absl::AbortedError(absl::StrCat("generation ", generation, " of job ", id.value(), " is over; the job is ",
+                                           StateName(job.state()), " at generation ", job.head().generation()));
+  }
+  if (job.ranks_on.contains(host.name)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("job ", id.value(), " has no ranks on host ", host.name.value()));
+}
+
+// OK where the value is to be added; `known` is set where the same value is there already.
+absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool& known) {
+  known = false;
+  if (value.name().empty() || value.name().size() > kNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kNameBytes, " bytes"));
+  }
+  if (value.value().size() > limits::kStoreValueBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' has ", value.value().size(),
+                                                     " bytes, the limit is ", limits::kStoreValueBytes));
+  }
+  if (auto it = store.values.find(value.name()); it != store.values.end()) {
+    known = it->second->value() == value.value();
+    if (known) return absl::OkStatus();
+    return absl::AlreadyExistsError(
+        absl::StrCat("key '", value.name(), "' holds another value; keys are written once"));
+  }
+  if (store.sealed) return absl::FailedPreconditionError("the store is sealed: the group has formed");
+  if (store.bytes + value.name().size() + value.value().size() > limits::kStoreGenerationBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' would take the generation beyond ",
+                                                     limits::kStoreGenerationBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+// A thousand ranks put, each for a thousand hosts: the list is made once a change of them, not once a put.
+SessionList SessionsOf(const State& state, Job& job) {
+  if (job.store.sessions == nullptr || job.store.sessions_of != state.session_changes) {
+    auto list = std::make_shared<std::vector<SessionId>>();
+    list->reserve(job.ranks_on.size());
+    for (const auto& [name, ranks] : job.ranks_on) {
+      const Host& host = state.hosts.at(name);
+      if (host.attached()) list->push_back(host.session);
+    }
+    job.store.sessions = std::move(list);
+    job.store.sessions_of = state.session_changes;
+  }
+  return job.store.sessions;
+}
+
+void Refuse(v1::StoreValues& answer, const v1::StoreValue& value, const absl::Status& status) {
+  v1::RefusedValue& refused = *answer.add_refused();
+  refused.set_name(value.name());
+  refused.set_code(static_cast<uint32_t>(status.code()));
+  refused.set_message(std::string(status.message()));
+}
+
+// Returns whether the store has grown.
+bool Add(Job& job, v1::StoreValue& value, v1::StoreValues& answer) {
+  bool known = false;
+  absl::Status status = CheckPut(job.store, value, known);
+  if (!status.ok()) Refuse(answer, value, status);
+  if (!status.ok() || known) return false;
+  auto shared = std::make_shared<const v1::StoreValue>(std::move(value));
+  job.store.bytes += shared->name().size() + shared->value().size();
+  job.store.values[shared->name()] = shared;
+  if (job.store.log == nullptr) job.store.log = std::make_shared<ValueLog>(job.id, job.head().generation());
+  job.store.log->values.push_back(std::move(shared));
+  return true;
+}
+
+}  // namespace
+
+void CloseStore(Job& job) { job.store.log = nullptr; }
+
+void SendStoredValues(Turn& turn, const Host& host) {
+  for (const JobId& id : host.jobs) {
+    const Job& job = turn.state.jobs.at(id);
+    if (!job.ranks_on.contains(host.name) || job.store.log == nullptr || job.store.log->values.empty()) continue;
+    turn.Emit(SendValues{job.store.log, std::make_shared<const std::vector<SessionId>>(1, host.session)});
+  }
+}
+
+void Run(Turn& turn, HostValuesTold& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;  // an old stream: its daemon puts them again on its new one
+  const Host& host = turn.state.hosts.at(session->second);
+  v1::PutValues& put = event.put;
+  SendToHost answer{event.session, {}};
+  v1::StoreValues& told = *answer.message.mutable_values();
+  JobId id(put.job_id());
+  absl::Status status = CheckAccess(turn.state, host, id, put.generation());
+  if (status.ok()) {
+    Job& job = turn.state.jobs.at(id);
+    bool grown = false;
+    for (v1::StoreValue& value : *put.mutable_values()) grown = Add(job, value, told) || grown;
+    if (grown) {
+      job.progress_at = turn.now;
+      turn.Emit(SendValues{job.store.log, SessionsOf(turn.state, job)});
+    }
+  } else {
+    for (const v1::StoreValue& value : put.values()) Refuse(told, value, status);
+  }
+  if (told.refused().empty()) return;
+  told.set_job_id(put.job_id());
+  told.set_generation(put.generation());
+  turn.Emit(std::move(answer));
+}
+
+}  // namespace trainyard

@@ -1,0 +1,157 @@
+// Soft reports of ranks: where each stands, and rank 0's steps and evaluations, which watchers get once and in order.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/goodput.h"
+
+namespace trainyard {
+namespace {
+
+constexpr int kMemoryKinds = 8;
+constexpr size_t kWordBytes = 32;
+constexpr size_t kStepMarks = 256;
+constexpr absl::Duration kDropsSpan = absl::Minutes(1);
+
+// A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
+// coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
+void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
+  // A number the job cannot have come to would hide every step after it.
+  if (step.step() <= job.reported_step || step.step() > job.head().spec().train().steps()) return;
+  job.reported_step = step.step();
+  job.longest_s = std::max(job.longest_s, step.step_s());
+  bool is_new = step.step() > job.told.step();
+  if (is_new) {
+    job.told.set_step(step.step());
+    job.told.set_loss(step.loss());
+    job.told_changed = true;
+    job.head().set_last_step(step.step());
+    job.head().set_last_loss(step.loss());
+  }
+  v1::Event event;
+  *event.mutable_step() = step;
+  turn.TellReport(job, std::move(event), is_new);
+}
+
+void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
+  if (eval.step() <= job.reported_eval || eval.step() > job.head().spec().train().steps()) return;
+  job.reported_eval = eval.step();
+  job.longest_s = std::max(job.longest_s, eval.seconds());
+  bool is_new = eval.step() > job.told.eval_step();
+  if (is_new) {
+    job.told.set_eval_step(eval.step());
+    job.told_changed = true;
+  }
+  v1::Event event;
+  *event.mutable_eval() = eval;
+  turn.TellReport(job, std::move(event), is_new);
+}
+
+// An evaluation follows the step it was made after.
+void TellInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
+  int eval = 0;
+  for (const v1::StepReport& step : report.steps()) {
+    while (eval < report.evals_size() && report.evals(eval).step() < step.step()) {
+      TellEval(turn, job, report.evals(eval++));
+    }
+    TellStep(turn, job, step);
+  }
+  while (eval < report.evals_size()) TellEval(turn, job, report.evals(eval++));
+}
+
+// The first loss is told at once; what follows within a span only together, when it is over.
+void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
+  if (job.drops_since != absl::InfiniteFuture()) {
+    job.reports_dropped += count;
+    return;
+  }
+  job.drops_since = turn.now;
+  turn.Notice(job, "warning",
+              absl::StrCat(Plural(count, "step report was", "step reports were"), " dropped by the daemon on ",
+                           rank.record.host(), " while it could not reach the coordinator"));
+}
+
+void NoteMemory(Rank& rank, const v1::RankReport& report) {
+  if (report.memory_size() == 0) return;
+  rank.memory.clear();
+  for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
+    rank.memory.push_back(report.memory(i));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kWordBytes));
+  }
+}
+
+// When the newest step that a rank reports was completed: what it does since, it does for `phase_s`.
+absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankReport& report) {
+  double ago = std::clamp(report.age_s(), 0.0, 1e6) + std::clamp(report.phase_s(), 0.0, 1e6);
+  return std::max(rank.step_at, now - absl::Seconds(ago));
+}
+
+// A checkpoint of this step may be told long after it. The longer ago, the fewer marks.
+void MarkStep(Job& job, uint64_t step) {
+  job.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
+  if (job.step_marks.size() <= kStepMarks) return;
+  bool keep = false;
+  std::erase_if(job.step_marks, [&keep](const StepMark&) { return keep = !keep; });
+}
+
+void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
+  if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
+  if (!report.phase().empty() && !rank.exited()) {
+    if (rank.phase != report.phase()) job.progress_at = turn.now;
+    rank.phase = CutText(report.phase(), kWordBytes);
+  }
+  if (report.last_step() > rank.last_step) {
+    rank.last_step = report.last_step();
+    rank.step_at = StepCompletedAt(turn.now, rank, report);
+    if (rank.record.rank() == 0) {
+      StepCompleted(*job.record.mutable_goodput());
+      MarkStep(job, rank.last_step);
+    }
+  }
+  NoteStand(turn, job, rank, report);
+  NoteMemory(rank, report);
+  rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
+  if (rank.record.rank() != 0) return;
+  TellInOrder(turn, job, report);
+  if (rank.exited() || rank.record.finished()) turn.KeepReports(job);
+  if (report.dropped_steps() > 0) NoteDropped(turn, job, rank, report.dropped_steps());
+}
+
+}  // namespace
+
+void TellDroppedReports(Turn& turn, Job& job) {
+  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
+  if (job.reports_dropped > 0) {
+    turn.Notice(
+        job, "warning",
+        absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
+                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
+  }
+  // As long as there is more to tell, it is told once a span.
+  job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
+  job.reports_dropped = 0;
+}
+
+void Run(Turn& turn, RankReportsTold& event) {
+  auto session = turn.state.sessions.find(event.session);
+  if (session == turn.state.sessions.end()) return;
+  const HostName& host = session->second;
+  if (!event.reports.paths().empty()) NotePaths(turn, host, event.reports);
+  for (const v1::RankReport& report : event.reports.reports()) {
+    auto it = turn.state.jobs.find(JobId(report.key().job_id()));
+    if (it == turn.state.jobs.end()) continue;
+    Job& job = it->second;
+    bool current = report.key().generation() == job.head().generation() && !IsFinal(job.state()) &&
+                   report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
+    if (!current) continue;  // of a generation that is over: no report of it counts
+    TakeReport(turn, job, job.ranks[report.key().rank()], report);
+    ReleaseHeldAck(turn, turn.state.hosts.at(host), job);
+    if (job.reports_until != absl::InfiniteFuture()) turn.Touch(job);
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,139 @@
+// Logs: a reader's wish becomes log requests in the desired state of the hosts its ranks lie on; what the hosts push
+// reaches the reader by rpc/log_bridge, past the core. When the reader goes, so do the requests.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+// After a job's end its last lines are on their way for so long.
+constexpr absl::Duration kLastLinesGrace = absl::Seconds(2);
+
+std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request) {
+  std::set<HostName> hosts;
+  const std::set<uint32_t> asked(request.ranks().begin(), request.ranks().end());
+  for (const Rank& rank : job.ranks) {
+    if (asked.empty() || asked.count(rank.record.rank()) > 0) hosts.insert(rank.host());
+  }
+  return hosts;
+}
+
+// Asks the reader's hosts that have not been asked yet. An empty answer: all of them are attached.
+std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
+  for (const HostName& name : HostsOfReader(job, reader.request)) {
+    if (reader.asked.contains(name)) continue;
+    auto host = turn.state.hosts.find(name);
+    if (host == turn.state.hosts.end() || !host->second.attached()) return name.value();
+    std::string request_id =
+        absl::StrCat(turn.state.options.incarnation.value(), ".", reader.id.value(), ".", reader.next_request++);
+    reader.open[request_id] = name;
+    reader.asked.insert(name);
+    request_ids.push_back(std::move(request_id));
+    turn.Push(name);
+  }
+  return "";
+}
+
+absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
+  auto it = state.jobs.find(JobId(request.job_id()));
+  if (it == state.jobs.end()) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
+  for (uint32_t rank : request.ranks()) {
+    if (rank >= it->second.world_size()) {
+      return absl::NotFoundError(absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ",
+                                              it->second.world_size() - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NotAttached(absl::string_view host) {
+  return absl::UnavailableError(
+      absl::StrCat("host ", host, " is not attached, and the output lies there; try again when it is back"));
+}
+
+}  // namespace
+
+void Run(Turn& turn, OpenLogs& event) {
+  State& state = turn.state;
+  if (absl::Status status = CheckLogsRequest(state, event.request); !status.ok()) {
+    turn.Emit(EndLogs{event.reader, std::move(status)});
+    return;
+  }
+  const Job& job = state.jobs.at(JobId(event.request.job_id()));
+  LogReader reader;
+  reader.id = event.reader;
+  reader.request = std::move(event.request);
+  if (IsFinal(job.state())) reader.request.set_follow(false);
+  LogReader& kept = state.readers[event.reader] = std::move(reader);
+  std::vector<std::string> request_ids;
+  std::string missing = AskHosts(turn, job, kept, request_ids);
+  if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
+  turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
+  // Nothing was ever started, and nobody waits for what may be.
+  if (kept.open.empty() && !kept.request.follow()) CloseLogReader(turn, event.reader, absl::OkStatus());
+}
+
+void Run(Turn& turn, LogsClosed& event) { CloseLogReader(turn, event.reader, absl::CancelledError("the reader left")); }
+
+void Run(Turn& turn, LogPushEnded& event) {
+  for (auto& [id, reader] : turn.state.readers) {
+    auto it = reader.open.find(event.request_id);
+    if (it == reader.open.end()) continue;
+    turn.Push(it->second);
+    reader.open.erase(it);
+    bool over = !reader.request.follow() || reader.close_at != absl::InfiniteFuture();
+    if (reader.open.empty() && over) CloseLogReader(turn, id, absl::OkStatus());
+    return;
+  }
+}
+
+void CloseLogReader(Turn& turn, ReaderId id, absl::Status status) {
+  auto it = turn.state.readers.find(id);
+  if (it == turn.state.readers.end()) return;
+  for (const auto& [request_id, host] : it->second.open) turn.Push(host);
+  turn.state.readers.erase(it);
+  turn.Emit(EndLogs{id, std::move(status)});
+}
+
+void MoveLogsOfJob(Turn& turn, const Job& job) {
+  for (auto& [id, reader] : turn.state.readers) {
+    if (reader.request.job_id() != job.id.value() || !reader.request.follow()) continue;
+    for (auto open = reader.open.begin(); open != reader.open.end();) {
+      bool stays = job.ranks_on.contains(open->second);
+      if (!stays) turn.Push(open->second);
+      open = stays ? std::next(open) : reader.open.erase(open);
+    }
+    // A host whose request is still open follows the job's ranks, whatever their generation.
+    reader.asked.clear();
+    for (const auto& [request_id, host] : reader.open) reader.asked.insert(host);
+    std::vector<std::string> request_ids;
+    AskHosts(turn, job, reader, request_ids);
+    if (!request_ids.empty()) turn.Emit(LogsOpened{id, std::move(request_ids)});
+  }
+}
+
+void EndLogsOfJob(Turn& turn, const Job& job) {
+  for (auto& [id, reader] : turn.state.readers) {
+    if (reader.request.job_id() != job.id.value() || !reader.request.follow()) continue;
+    reader.close_at = turn.now + kLastLinesGrace;
+    for (const auto& [request_id, host] : reader.open) turn.Push(host);
+  }
+}
+
+void EndLogsAtHost(Turn& turn, const Host& host) {
+  std::vector<ReaderId> ended;
+  for (const auto& [id, reader] : turn.state.readers) {
+    for (const auto& [request_id, name] : reader.open) {
+      if (name == host.name && (ended.empty() || ended.back() != id)) ended.push_back(id);
+    }
+  }
+  for (ReaderId id : ended) CloseLogReader(turn, id, NotAttached(host.name.value()));
+}
+
+}  // namespace trainyard

@@ -1,0 +1,46 @@
+// ResumeJob: a paused job waits for slots again, and goes on from its newest checkpoint.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/saves.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
+  if (job.held_at != 0)
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  bool being_paused = job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_PAUSE;
+  if (job.state() != v1::JOB_STATE_PAUSED && !being_paused) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                      job.head().reason(), "), not PAUSED"));
+  }
+  std::string reason = WithReason("resumed", request.reason());
+  if (being_paused) {
+    // The group is still on its way out; it is formed anew at once.
+    ChangeEnding(turn, job, v1::JobRecord::ENDING_RESTART, std::move(reason));
+    return absl::OkStatus();
+  }
+  uint64_t made = std::max(job.told.step(), job.head().last_step());
+  const bool kept = NewestKeptStep(job.head(), job.record.grants()).has_value();
+  if (made > job.record.restored_step() && !kept && !request.from_start()) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " has made ", Plural(made, "step"),
+                                                      " and no checkpoint holds them: resuming it makes "
+                                                      "them again; say so with --from-start, or cancel the job"));
+  }
+  turn.Decide(job, "operator", "info", reason);
+  StopAvoidingAll(turn, job);
+  turn.Move(job, LifecycleEvent::kResume, std::move(reason));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Run(Turn& turn, ResumeJob& event) {
+  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Resume(turn, job, event.request); });
+}
+
+}  // namespace trainyard

@@ -1,0 +1,37 @@
+// SaveJob: the wish is counted and recorded; rank 0 learns of it by its desired state, and all ranks save after the
+// same step. A wish that no save has answered outlives its generation.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
+  if (job.held_at != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), ": ", job.head().reason()));
+  }
+  if (job.state() != v1::JOB_STATE_RUNNING || job.record.has_failure() || job.head().spec().has_probe()) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
+                                                      job.head().reason(),
+                                                      "): it makes no steps now that could be saved"));
+  }
+  job.record.set_save_requests(job.record.save_requests() + 1);
+  job.record.set_save_awaited(true);
+  job.record.set_save_asked_step(std::max(job.told.step(), job.head().last_step()));
+  turn.Decide(job, "operator", "info", WithReason("a save was asked for", request.reason()));
+  turn.Save(job);
+  turn.Push(job.ranks.front().host());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Run(Turn& turn, SaveJob& event) {
+  AnswerForJob(turn, event.call, event.request.job_id(), [&](Job& job) { return Save(turn, job, event.request); });
+}
+
+}  // namespace trainyard

@@ -1,0 +1,164 @@
+// SetHost: an operator takes a host out of use, back into use, or says that it is gone, for now or for good.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/strict_yaml.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/records.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status UnknownHost(const State& state, const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [known, host] : state.hosts) names.push_back(known.value());
+  std::string nearest = NearestWord(name.substr(0, 253), names);
+  return absl::NotFoundError(
+      absl::StrCat("no host ", name.substr(0, 253),
+                   nearest.empty() ? "; trainctl cluster lists them" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+void Cordon(Turn& turn, Host& host, const std::string& reason) {
+  host.record.set_cordoned(true);
+  host.record.set_cordon_reason(CutText(reason, 1024));
+  turn.Save(host);
+}
+
+// Jobs that have ranks there which have not ended.
+std::vector<JobId> JobsOn(const State& state, const Host& host) {
+  std::vector<JobId> jobs;
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (!HasTrainers(job.state()) || job.held_at != 0 || on == job.ranks_on.end()) continue;
+    if (std::any_of(on->second.begin(), on->second.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); })) {
+      jobs.push_back(id);
+    }
+  }
+  return jobs;
+}
+
+void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
+  std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is drained"), request.reason());
+  std::vector<JobId> jobs = JobsOn(turn.state, host);
+  turn.DecideCluster(host.name, "operator", "info", absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
+  for (const JobId& id : jobs) {
+    Job& job = turn.state.jobs.at(id);
+    // A group that is being ended leaves the host anyway, and is not placed on a cordoned one again.
+    const bool ending = job.state() == v1::JOB_STATE_STOPPING || job.state() == v1::JOB_STATE_RECOVERING;
+    if (!ending) EndGroup(turn, job, v1::JobRecord::ENDING_RESTART, text, request.now());
+    if (ending && request.now()) DropTrainers(turn, job);
+    if (request.now()) LoseUnreachable(turn, job, "the operator asked for a drain without waiting for it");
+  }
+}
+
+void Lose(Turn& turn, Host& host, const std::string& reason) {
+  std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is lost: the operator says so"), reason);
+  turn.DecideCluster(host.name, "operator", "warning", text);
+  for (const JobId& id : JobsOn(turn.state, host)) {
+    Job& job = turn.state.jobs.at(id);
+    LoseHost(turn, job, host.name, "operator", text);
+  }
+}
+
+absl::Status CheckForgettable(const State& state, const Host& host) {
+  std::vector<std::string> problems;
+  if (host.attached()) {
+    problems.push_back(absl::StrCat("its daemon is attached from ", host.peer, " (stop it there first)"));
+  } else if (host.reachable) {
+    problems.push_back("it was heard of within its lease (wait for that to run out)");
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    std::vector<std::string> ranks;
+    for (uint32_t rank : job.ranks_on.at(host.name)) {
+      if (!job.ranks[rank].ended()) ranks.push_back(absl::StrCat(rank));
+    }
+    if (ranks.empty()) continue;
+    if (ranks.size() > 8) ranks.resize(8), ranks.push_back("...");
+    problems.push_back(absl::StrCat("job ", id.value(), " has rank ", absl::StrJoin(ranks, ", "),
+                                    " there (drain it; with --lost if it will not come back)"));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("host ", host.name.value(), " cannot be forgotten: ", absl::StrJoin(problems, "; ")));
+}
+
+// Nothing of it is left but what its jobs' records and the events tell.
+void Forget(Turn& turn, const Host& host, const std::string& reason) {
+  const HostName name = host.name;
+  turn.DecideCluster(name, "operator", "info",
+                     WithReason(absl::StrCat("host ", name.value(), " is forgotten"), reason));
+  for (auto& [id, job] : turn.state.jobs) {
+    StopAvoiding(turn, job, name);
+    job.unconfirmed.erase(name);
+  }
+  turn.state.incarnations.erase(host.incarnation());
+  turn.Delete(HostKey(name));
+  turn.state.hosts.erase(name);
+}
+
+absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
+  auto it = turn.state.hosts.find(HostName(request.name()));
+  if (it == turn.state.hosts.end()) return UnknownHost(turn.state, request.name());
+  Host& host = it->second;
+  const std::string& name = host.name.value();
+  switch (request.action()) {
+    case v1::SetHostRequest::ACTION_CORDON:
+      Cordon(turn, host, request.reason());
+      turn.DecideCluster(host.name, "operator", "info",
+                         WithReason(absl::StrCat("host ", name, " is cordoned"), request.reason()));
+      break;
+    case v1::SetHostRequest::ACTION_UNCORDON:
+      host.record.set_cordoned(false);
+      host.record.clear_cordon_reason();
+      turn.Save(host);
+      turn.DecideCluster(host.name, "operator", "info",
+                         WithReason(absl::StrCat("host ", name, " is in use again"), request.reason()));
+      break;
+    case v1::SetHostRequest::ACTION_DRAIN:
+      Cordon(turn, host, WithReason("drained", request.reason()));
+      Drain(turn, host, request);
+      break;
+    case v1::SetHostRequest::ACTION_LOST:
+      Cordon(turn, host, WithReason("lost", request.reason()));
+      Lose(turn, host, request.reason());
+      break;
+    default:
+      return absl::InvalidArgumentError("action must be CORDON, UNCORDON, DRAIN, LOST or FORGET");
+  }
+  turn.ScheduleAll();
+  return absl::OkStatus();
+}
+
+// Answers with what the host was.
+void ForgetHost(Turn& turn, const SetHost& event) {
+  Reply reply{event.call, absl::OkStatus(), {}};
+  auto it = turn.state.hosts.find(HostName(event.request.name()));
+  reply.status = it == turn.state.hosts.end() ? UnknownHost(turn.state, event.request.name())
+                                              : CheckForgettable(turn.state, it->second);
+  if (reply.status.ok()) {
+    reply.response = MakeHostStatus(turn, it->second);
+    Forget(turn, it->second, event.request.reason());
+  }
+  turn.Emit(std::move(reply));
+}
+
+}  // namespace
+
+void Run(Turn& turn, SetHost& event) {
+  if (event.request.action() == v1::SetHostRequest::ACTION_FORGET) return ForgetHost(turn, event);
+  if (absl::Status status = Set(turn, event.request); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
+  const Host& host = turn.state.hosts.at(HostName(event.request.name()));
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeHostStatus(turn, host)});
+}
+
+}  // namespace trainyard

@@ -1,0 +1,107 @@
+// SubmitJob: check, resolve, record, answer; then place at once if the slots are there.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash.h"
+#include "common/limits.h"
+#include "common/plural.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/check_request.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/goodput.h"
+#include "spec/prepare.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status CheckState(const State& state, const JobId& id) {
+  for (const auto& [name, host] : state.hosts) {
+    const auto is_its = [&](const v1::TrainerKey& key) { return key.job_id() == id.value(); };
+    if (std::any_of(host.unknown.begin(), host.unknown.end(), is_its) ||
+        std::any_of(host.strays.begin(), host.strays.end(), is_its)) {
+      return absl::AlreadyExistsError(absl::StrCat("host ", name.value(), " runs trainers of a job ", id.value(),
+                                                   " that this coordinator does not know; choose another id, or none"));
+    }
+  }
+  size_t unfinished = state.jobs.size() - state.finished.size();
+  if (unfinished >= limits::kJobsUnfinished) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Plural(unfinished, "job is", "jobs are"), " unfinished, the limit; wait, or cancel some"));
+  }
+  return absl::OkStatus();
+}
+
+v1::SubmitResponse MakeResponse(const Job& job) {
+  v1::SubmitResponse response;
+  response.set_job_id(job.id.value());
+  *response.mutable_resolved() = job.head().spec();
+  *response.mutable_decisions() = job.head().decisions();
+  *response.mutable_warnings() = job.head().warnings();
+  return response;
+}
+
+Job MakeNewJob(Turn& turn, const v1::SubmitRequest& request, const JobId& id, PreparedJob prepared) {
+  Job job;
+  job.id = id;
+  v1::Job& head = job.head();
+  head.set_job_id(id.value());
+  *head.mutable_spec() = std::move(prepared.spec);
+  head.set_state(v1::JOB_STATE_QUEUED);
+  head.set_submitted_unix_ms(absl::ToUnixMillis(turn.wall));
+  for (v1::ResolvedKey& decision : prepared.decisions) *head.add_decisions() = std::move(decision);
+  for (std::string& warning : prepared.warnings) head.add_warnings(std::move(warning));
+  head.set_spec_digest(prepared.digest);
+  head.set_resume(request.resume());
+  head.set_allow_fresh_start(request.allow_fresh_start());
+  *job.record.mutable_goodput() = BeginGoodput(absl::ToUnixMillis(turn.steady));
+  job.waiting_since = turn.now;
+  job.record.set_spec_bytes(std::move(prepared.bytes));
+  job.record.set_submit_index(turn.state.next_submit_index++);
+  return job;
+}
+
+}  // namespace
+
+void Run(Turn& turn, SubmitJob& event) {
+  State& state = turn.state;
+  const v1::SubmitRequest& request = event.request;
+  if (absl::Status status = CheckRequest(request); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
+  JobId id = request.job_id().empty() ? event.fallback_id : JobId(request.job_id());
+  std::string request_digest = HashHex(request.SerializeAsString());
+  if (auto it = state.jobs.find(id); it != state.jobs.end()) {
+    if (it->second.record.request_digest() == request_digest) {
+      turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(it->second)});
+    } else {
+      turn.Emit(Reply{event.call,
+                      absl::AlreadyExistsError(
+                          absl::StrCat("job_id ", id.value(), " names another job; choose another id, or none")),
+                      {}});
+    }
+    return;
+  }
+  if (absl::Status status = CheckState(state, id); !status.ok()) {
+    turn.Emit(Reply{event.call, std::move(status), {}});
+    return;
+  }
+  auto prepared = PrepareJob(request.spec(), {.job_id = id.value(), .default_run_root = request.default_run_root()});
+  if (!prepared.ok()) {
+    turn.Emit(Reply{event.call, prepared.status(), {}});
+    return;
+  }
+  Job& job = state.jobs.emplace(id, MakeNewJob(turn, request, id, *std::move(prepared))).first->second;
+  job.record.set_request_digest(std::move(request_digest));
+  state.by_submission[job.record.submit_index()] = id;
+  state.queue.insert(job.record.submit_index());
+  turn.Save(job);
+  turn.SetReason(job, "accepted");
+  turn.Info(absl::StrCat("job ", id.value(), " (", job.head().spec().name(),
+                         ") accepted: ", Plural(job.world_size(), "rank"), ", digest ", job.head().spec_digest()));
+  turn.Emit(Reply{event.call, absl::OkStatus(), MakeResponse(job)});
+  turn.Schedule(job);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,206 @@
+// What only time brings: leases that run out, graces that end, groups that do not form, marks written once a second.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/limits.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/health.h"
+#include "coordinator/policy/placement.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+// A group that has made no progress in forming for so long will not form. Loading a model is seconds; a cold network
+// file system tens of them.
+constexpr absl::Duration kFormationLimit = absl::Seconds(120);
+// A daemon that attached without a trainer it had tells its exit from the rank folder at once, if it can at all.
+constexpr absl::Duration kMissingLimit = absl::Seconds(1);
+constexpr absl::Duration kToldInterval = absl::Seconds(1);
+// A process that a SIGKILL does not end (blocked in the kernel for good) counts as gone; its slot stays taken.
+constexpr absl::Duration kKillLimit = absl::Seconds(30);
+// A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
+constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
+
+bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
+
+void EndMissingTrainers(Turn& turn, Job& job) {
+  for (Rank& rank : job.ranks) {
+    if (turn.now - rank.missing_since < kMissingLimit || rank.exited()) continue;
+    rank.missing_since = absl::InfiniteFuture();
+    v1::TrainerExited exit;
+    exit.set_cause(v1::TrainerExited::CAUSE_LOST);
+    exit.set_message("its host's daemon knows nothing of it any more");
+    RankExited(turn, job, rank, exit);
+  }
+}
+
+void JudgeFormation(Turn& turn, Job& job) {
+  if (!IsForming(job) || turn.now - job.progress_at < kFormationLimit) return;
+  // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
+  bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
+    auto host = turn.state.hosts.find(on.first);
+    return host == turn.state.hosts.end() || !host->second.reachable;
+  });
+  if (waits || !job.unconfirmed.empty()) return;
+  std::vector<std::string> missing;
+  for (const Rank& rank : job.ranks) {
+    if (rank.record.ready()) continue;
+    if (missing.size() == 3) {
+      missing.push_back("...");
+      break;
+    }
+    missing.push_back(absl::StrCat(rank.record.rank(), " on ", rank.record.host(), " (", rank.phase, ")"));
+  }
+  FailGeneration(
+      turn, job,
+      MakeFailure(v1::FailureRecord::KIND_FORMATION,
+                  absl::StrCat("the group did not form: no progress for ", absl::FormatDuration(kFormationLimit),
+                               ", not ready: rank ", absl::StrJoin(missing, ", rank "))));
+}
+
+void EndUnkillable(Turn& turn, Job& job) {
+  if (!job.nothing_desired) return;
+  for (Rank& rank : job.ranks) {
+    if (rank.ended() || rank.removed_at_revision == 0) continue;
+    auto host = turn.state.hosts.find(rank.host());
+    if (host == turn.state.hosts.end() || !host->second.attached() ||
+        host->second.applied_revision < rank.removed_at_revision) {
+      continue;
+    }
+    if (rank.dropped_at == absl::InfiniteFuture()) rank.dropped_at = turn.now;
+    if (turn.now - rank.dropped_at < kKillLimit) continue;
+    v1::TrainerKey& key = host->second.strays.emplace_back();
+    key.set_job_id(job.id.value());
+    key.set_generation(job.head().generation());
+    key.set_rank(rank.record.rank());
+    std::string why =
+        absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
+                     absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
+    turn.Notice(job, "error", why);
+    MarkGone(turn, job, rank, std::move(why));
+  }
+}
+
+// "rank 1 on w2 (its process has ended, its shim does not tell)".
+std::string TellLeaver(const Turn& turn, const Rank& rank) {
+  std::string text = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
+  auto host = turn.state.hosts.find(rank.host());
+  const std::string& state = rank.stand.process_state;
+  if (host == turn.state.hosts.end() || !host->second.reachable) return absl::StrCat(text, " (host unreachable)");
+  if (state == "Z") return absl::StrCat(text, " (its process has ended, its shim does not tell)");
+  return state.empty() ? text : absl::StrCat(text, " (state ", state, ")");
+}
+
+// Every rank has told its last step, but not every one has left.
+void EndLeavers(Turn& turn, Job& job) {
+  if (turn.now - job.finished_at < kLeaveLimit || job.nothing_desired || AllEnded(job)) return;
+  std::vector<std::string> leavers;
+  for (const Rank& rank : job.ranks) {
+    if (rank.ended()) continue;
+    leavers.push_back(leavers.size() < 3 ? TellLeaver(turn, rank) : "...");
+    if (leavers.size() > 3) break;
+  }
+  turn.Notice(job, "warning",
+              absl::StrCat("every rank has made all steps, but not left within ", absl::FormatDuration(kLeaveLimit),
+                           ": ", absl::StrJoin(leavers, ", "), "; what is left of the group is killed"));
+  DropTrainers(turn, job);
+}
+
+// A stop waits for an evaluation or a save that is under way or is given its name, within drop_by.
+bool MayStillStop(const Turn& turn, const Job& job) {
+  if (!job.stop) return false;
+  // A stop that is not to lose anything waits until the ranks give up saving, which they do by themselves.
+  if (!job.record.cancelled() && LastSaveIsRetried(job)) return true;
+  if (turn.now >= job.drop_by) return false;
+  return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
+    bool busy = rank.phase == "save" || rank.phase == "evaluate" || rank.phase == "leaving";
+    return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;
+  });
+}
+
+void TickJob(Turn& turn, Job& job) {
+  if (job.held_at != 0) return SettleHeld(turn, job);
+  EndMissingTrainers(turn, job);
+  TellDroppedReports(turn, job);
+  JudgeLosses(turn, job);
+  JudgeFormation(turn, job);
+  EndUnkillable(turn, job);
+  EndLeavers(turn, job);
+  if (turn.now >= job.drop_at && !MayStillStop(turn, job)) {
+    if (job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.record.has_failure()) {
+      turn.Notice(job, "warning", "the ranks did not stop in time; they are killed");
+    }
+    DropTrainers(turn, job);
+  }
+  // A stop that was under way when the coordinator was restarted gets its grace anew.
+  if (job.stop && !job.nothing_desired && job.drop_at == absl::InfiniteFuture()) {
+    job.drop_at = turn.now + StopGrace(job);
+    job.drop_by = turn.now + StopGraceMost(job);
+  }
+  if (turn.now >= job.reports_until) turn.Touch(job);
+  if (job.state() == v1::JOB_STATE_RECOVERING) {
+    turn.Touch(job);
+    if (turn.state.queue.contains(job.record.submit_index()) && turn.now >= job.restart_at &&
+        job.restart_at != absl::InfinitePast()) {
+      job.restart_at = absl::InfinitePast();
+      turn.Schedule(job);
+    }
+  }
+}
+
+// Jobs whose time has come: to be placed where they could not run before, or because they have waited so long that
+// later ones no longer overtake them.
+void MarkOverdue(Turn& turn) {
+  for (uint64_t index : turn.state.queue) {
+    Job& job = turn.state.jobs.at(turn.state.by_submission.at(index));
+    ScheduleWhereAvoidanceEnds(turn, job);
+    if (turn.now - job.waiting_since < kOvertakeLimit || !turn.state.overdue.insert(index).second) continue;
+    turn.Info(absl::StrCat("job ", job.id.value(), " has waited for ", absl::FormatDuration(kOvertakeLimit),
+                           ": later jobs no longer take slots it could use"));
+    turn.ScheduleAll();
+  }
+}
+
+void EndReaders(Turn& turn) {
+  std::vector<ReaderId> ended;
+  for (const auto& [id, reader] : turn.state.readers) {
+    if (turn.now >= reader.close_at) ended.push_back(id);
+  }
+  for (ReaderId id : ended) CloseLogReader(turn, id, absl::OkStatus());
+}
+
+}  // namespace
+
+void Run(Turn& turn, Tick& event) {
+  State& state = turn.state;
+  for (const Tick::Heard& heard : event.heard) {
+    auto session = state.sessions.find(heard.session);
+    if (session != state.sessions.end()) {
+      Host& host = state.hosts.at(session->second);
+      ObserveGap(heard.time - host.last_heard, state.options.lease, host.gaps);
+      host.lease = LeaseOf(state.options.lease, host.gaps);
+      host.last_heard = std::max(host.last_heard, heard.time);
+      TakeBeat(turn, host, heard);
+    }
+  }
+  JudgeHosts(turn);
+  std::vector<JobId> active(state.active.begin(), state.active.end());
+  for (const JobId& id : active) TickJob(turn, state.jobs.at(id));
+  JudgeHangs(turn);
+  EndReaders(turn);
+  ReleaseHeldAcks(turn);
+  if (turn.now - state.told_saved_at >= kToldInterval) {
+    state.told_saved_at = turn.now;
+    MarkOverdue(turn);
+    for (const JobId& id : active) {
+      if (state.jobs.at(id).told_changed) turn.SaveTold(state.jobs.at(id));
+    }
+  }
+}
+
+}  // namespace trainyard

@@ -1,0 +1,147 @@
+// What a trainer of the current generation went through: started, registered, ready, finished, refused, broken, exited.
+// Each may be told twice (a daemon that lost its stream, a trainer that lost its daemon); the second time changes
+// nothing.
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/history.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/recovery.h"
+#include "coordinator/policy/saves.h"
+
+namespace trainyard {
+namespace {
+
+v1::FailureRecord FailureOf(const Rank& rank, v1::FailureRecord::Kind kind, absl::string_view what) {
+  return MakeRankFailure(kind, rank.record.rank(), rank.record.host(), what);
+}
+
+void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started) {
+  // Its host was given up and the job has no group any more: what comes back late is a stray of that host.
+  if (!HasTrainers(job.state())) return;
+  rank.record.set_started(true);
+  rank.record.set_pid(started.pid());
+  rank.seen_running = true;
+  rank.record.clear_gone();
+  job.progress_at = turn.now;
+}
+
+void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& registered) {
+  if (rank.record.registered()) return;
+  rank.record.set_started(true);
+  rank.phase = "joining";
+  job.progress_at = turn.now;
+  if (registered.spec_digest() == job.head().spec_digest()) {
+    rank.record.set_registered(true);
+    return;
+  }
+  FailGeneration(turn, job,
+                 FailureOf(rank, v1::FailureRecord::KIND_DIGEST,
+                           absl::StrCat("has another configuration than the job: digest ", registered.spec_digest(),
+                                        ", expected ", job.head().spec_digest())));
+}
+
+void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
+  // Without a right digest nobody counts as ready; the daemon tells `registered` first, always.
+  if (!rank.record.registered() || rank.record.ready()) return;
+  rank.record.set_ready(true);
+  rank.record.set_first_step(ready.first_step());
+  rank.phase = "ready";
+  if (rank.record.rank() == 0) BeganAnew(turn, job);
+  job.progress_at = turn.now;
+}
+
+void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken) {
+  rank.broke = true;
+  FailGeneration(turn, job,
+                 FailureOf(rank, v1::FailureRecord::KIND_COLLECTIVE,
+                           absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
+                                        CutText(broken.message(), 1024))));
+}
+
+void Refused(Turn& turn, Job& job, const Rank& rank, const v1::TrainerRefused& refused) {
+  std::string message = CutText(refused.message(), 4096);
+  // An original that was cut off may have the checkpoint; that this host lacks it says nothing against the job.
+  FailGeneration(
+      turn, job,
+      refused.checkpoint_missing()
+          ? FailureOf(rank, v1::FailureRecord::KIND_CHECKPOINT, absl::StrCat("cannot go on there: ", message))
+          : FailureOf(rank, v1::FailureRecord::KIND_REFUSED, absl::StrCat("refused the job: ", message)));
+}
+
+// All steps are made, or it stopped as asked. Where the last step could not be saved the job has not succeeded.
+void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finished) {
+  rank.record.set_finished(true);
+  rank.record.set_stopped(finished.stopped());
+  rank.record.set_finished_step(finished.step());
+  rank.last_step = std::max(rank.last_step, finished.step());
+  if (finished.unsaved().empty()) return;
+  const std::optional<uint64_t> kept = NewestKeptStep(job.head(), job.record.grants());
+  FailGeneration(turn, job,
+                 FailureOf(rank, v1::FailureRecord::KIND_UNSAVED,
+                           absl::StrCat("could not save step ", finished.step(),
+                                        ", the last one: ", CutText(finished.unsaved(), 1024), "; ",
+                                        kept.has_value() ? absl::StrCat("the newest checkpoint is of step ", *kept)
+                                                         : std::string("there is no checkpoint"))));
+}
+
+// Once a rank: what it measured is told to watchers, and the doctor judges it.
+void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
+  const bool told = std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
+    return event->has_probe() && event->generation() == job.head().generation() &&
+           event->probe().rank() == rank.record.rank();
+  });
+  if (told) return;
+  v1::Event event;
+  *event.mutable_probe() = report;
+  event.mutable_probe()->set_rank(rank.record.rank());
+  event.mutable_probe()->set_host(rank.record.host());
+  turn.Tell(job, std::move(event));
+}
+
+}  // namespace
+
+void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
+  if (rank.exited()) return;  // its exit was the last word
+  switch (fact.kind_case()) {
+    case v1::Fact::kStarted:
+      Started(turn, job, rank, fact.started());
+      break;
+    case v1::Fact::kRegistered:
+      Registered(turn, job, rank, fact.registered());
+      break;
+    case v1::Fact::kReady:
+      Ready(turn, job, rank, fact.ready());
+      break;
+    case v1::Fact::kFinished:
+      Finished(turn, job, rank, fact.finished());
+      break;
+    case v1::Fact::kRefused:
+      Refused(turn, job, rank, fact.refused());
+      break;
+    case v1::Fact::kBroken:
+      Broken(turn, job, rank, fact.broken());
+      break;
+    case v1::Fact::kExamined:
+      NoteExamination(turn, job, rank, fact.examined());
+      return;
+    case v1::Fact::kDecided:
+      NoteHostDecisions(turn, job, rank.host(), fact.decided());
+      return;
+    case v1::Fact::kProbe:
+      Probed(turn, job, rank, fact.probe());
+      return;
+    case v1::Fact::kExited:
+      RankExited(turn, job, rank, fact.exited());
+      break;
+    default:
+      turn.Warn(absl::StrCat("a fact of an unknown kind from ", rank.record.host(), "; is its daemon newer?"));
+      return;
+  }
+  turn.SaveRank(job, rank.record.rank());
+}
+
+}  // namespace trainyard

@@ -1,0 +1,299 @@
+#include "coordinator/http/metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/logging.h"
+#include "common/version.h"
+#include "coordinator/policy/goodput.h"
+#include "coordinator/policy/lifecycle.h"
+
+namespace trainyard {
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+// The loop has a round with every tick, ten times a second.
+constexpr std::chrono::seconds kPatience(1);
+constexpr size_t kRanksShown = 256;  // of a job, each with a dozen series
+
+constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
+                               "Always 1; the version is in the label.", "version"};
+constexpr MetricSpec kJobs = {"trainyard_jobs", MetricKind::kGauge,
+                              "Jobs known, by state; finished ones until they are forgotten.", "state"};
+constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge,
+                               "Hosts by state: attached (stream open), unreachable (lease ran out).", "state"};
+constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge, "Slots of reachable hosts by state: free, used.",
+                               "state"};
+constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.",
+                              "job_id, job_name"};
+constexpr MetricSpec kLoss = {"trainyard_job_loss", MetricKind::kGauge, "Loss of the newest step of an unfinished job.",
+                              "job_id, job_name"};
+constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", MetricKind::kGauge,
+                                         "Tokens of the newest step over its wall time, all ranks.",
+                                         "job_id, job_name"};
+constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
+                                 "Time that rank 0 waited for communication in the newest step of an unfinished job.",
+                                 "job_id, job_name"};
+constexpr MetricSpec kGoodput = {
+    "trainyard_job_goodput_seconds", MetricKind::kGauge,
+    "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
+    "save, lost, detect, recover, pause.",
+    "job_id, job_name, part"};
+constexpr MetricSpec kMemory = {
+    "trainyard_rank_memory_bytes", MetricKind::kGauge,
+    "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
+    "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved, snapshots.",
+    "job_id, job_name, rank, kind"};
+constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
+                                    "The most that it has held of that kind since it began to train.",
+                                    "job_id, job_name, rank, kind"};
+constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
+                                "Tokens trained on, all jobs; a step counts once, also over restarts."};
+constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
+                                     "Wall time of optimizer steps, all jobs."};
+constexpr MetricSpec kFailures = {"trainyard_failures_total", MetricKind::kCounter,
+                                  "Generations that failed, by cause.", "cause"};
+constexpr MetricSpec kTransitions = {"trainyard_job_transitions_total", MetricKind::kCounter,
+                                     "Changes of a job's state, by the state entered.", "state"};
+constexpr MetricSpec kSaves = {"trainyard_checkpoints_total", MetricKind::kCounter, "Checkpoints recorded."};
+constexpr MetricSpec kSavedBytes = {"trainyard_checkpoint_bytes_total", MetricKind::kCounter,
+                                    "Bytes of the checkpoints recorded."};
+constexpr MetricSpec kSaveSeconds = {"trainyard_checkpoint_seconds", MetricKind::kHistogram,
+                                     "Time a save took, as rank 0 told it."};
+constexpr MetricSpec kFailedSaves = {"trainyard_checkpoint_failures_total", MetricKind::kCounter,
+                                     "Saves that failed; training went on."};
+constexpr MetricSpec kEvents = {"trainyard_core_events_total", MetricKind::kCounter, "Events handled by the core.",
+                                "event"};
+constexpr MetricSpec kQueue = {"trainyard_core_queue_length", MetricKind::kGauge, "Events waiting for the core."};
+constexpr MetricSpec kHandleSeconds = {"trainyard_core_handle_seconds", MetricKind::kHistogram,
+                                       "Time the core took for a batch of events."};
+constexpr MetricSpec kCommitSeconds = {"trainyard_store_commit_seconds", MetricKind::kHistogram,
+                                       "Time the store took to make a batch durable."};
+constexpr MetricSpec kRecords = {"trainyard_store_records_total", MetricKind::kCounter, "Records written or deleted."};
+constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total", MetricKind::kCounter,
+                                        "Commits that the store refused for now; they are tried again."};
+constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
+                                 "1 while the store takes nothing and all but reads waits."};
+constexpr MetricSpec kShed = {"trainyard_reports_shed_total", MetricKind::kCounter,
+                              "Reports of ranks other than 0 left out because too many waited for the core."};
+constexpr MetricSpec kEventsDropped = {"trainyard_events_dropped_total", MetricKind::kCounter,
+                                       "Events over a limit, which nobody can be told any more.", "kind"};
+constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKind::kGauge,
+                                      "Size of all jobs' durable events."};
+constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
+                                   "Finished jobs forgotten because there were more than are kept."};
+constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
+                                    "Lines of the coordinator's log that standard error did not take in time."};
+constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
+                              "method, code"};
+
+const Buckets kFastBuckets = {1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1, 5};
+const Buckets kStepBuckets = {1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+
+std::string Lower(absl::string_view text) { return absl::AsciiStrToLower(text); }
+
+prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
+  labels.insert(more.begin(), more.end());
+  return labels;
+}
+
+}  // namespace
+
+const std::vector<MetricSpec>& CoordinatorMetricSpecs() {
+  static const auto* specs = new std::vector<MetricSpec>{
+      kBuild,          kJobs,        kHosts,       kSlots,      kStep,          kLoss,          kTokensPerSecond,
+      kExposed,        kTokens,      kStepSeconds, kFailures,   kTransitions,   kSaves,         kSavedBytes,
+      kSaveSeconds,    kFailedSaves, kEvents,      kQueue,      kHandleSeconds, kCommitSeconds, kRecords,
+      kCommitFailures, kStalled,     kMemory,      kPeakMemory, kGoodput,       kShed,          kEventsDropped,
+      kDurableBytes,   kForgotten,   kLogDropped,  kRpcs};
+  return *specs;
+}
+
+CoordinatorMetrics::CoordinatorMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
+  for (const MetricSpec& spec : CoordinatorMetricSpecs()) {
+    if (spec.kind == MetricKind::kCounter) counters_[spec.name] = &CounterFamily(*registry_, spec);
+    if (spec.kind == MetricKind::kGauge) gauges_[spec.name] = &GaugeFamily(*registry_, spec);
+    if (spec.kind == MetricKind::kHistogram) histograms_[spec.name] = &HistogramFamily(*registry_, spec);
+  }
+  gauges_[kBuild.name]->Add({{"version", kVersion}}).Set(1);
+  tokens_ = &counters_[kTokens.name]->Add({});
+  saves_ = &counters_[kSaves.name]->Add({});
+  failed_saves_ = &counters_[kFailedSaves.name]->Add({});
+  saved_bytes_ = &counters_[kSavedBytes.name]->Add({});
+  records_ = &counters_[kRecords.name]->Add({});
+  commit_failures_ = &counters_[kCommitFailures.name]->Add({});
+  shed_ = &counters_[kShed.name]->Add({});
+  log_dropped_ = &counters_[kLogDropped.name]->Add({});
+  stalled_ = &gauges_[kStalled.name]->Add({});
+  counters_[kForgotten.name]->Add({});
+  for (const char* kind : {"durable", "report", "cluster"}) counters_[kEventsDropped.name]->Add({{"kind", kind}});
+  gauges_[kDurableBytes.name]->Add({});
+  step_seconds_ = &histograms_[kStepSeconds.name]->Add({}, kStepBuckets);
+  save_seconds_ = &histograms_[kSaveSeconds.name]->Add({}, kStepBuckets);
+  commit_seconds_ = &histograms_[kCommitSeconds.name]->Add({}, kFastBuckets);
+  handle_seconds_ = &histograms_[kHandleSeconds.name]->Add({}, kFastBuckets);
+  queue_length_ = &gauges_[kQueue.name]->Add({});
+}
+
+CoordinatorMetrics::JobSeries& CoordinatorMetrics::SeriesOf(const Job& job) {
+  auto [it, is_new] = jobs_.try_emplace(job.id);
+  JobSeries& series = it->second;
+  if (!is_new) return series;
+  series.labels = {{"job_id", job.id.value()}, {"job_name", job.record.job().spec().name()}};
+  series.step = &gauges_[kStep.name]->Add(series.labels);
+  series.loss = &gauges_[kLoss.name]->Add(series.labels);
+  series.tokens_per_second = &gauges_[kTokensPerSecond.name]->Add(series.labels);
+  series.exposed = &gauges_[kExposed.name]->Add(series.labels);
+  for (GoodputPart part : kGoodputParts) {
+    series.goodput.push_back(&gauges_[kGoodput.name]->Add(With(series.labels, {{"part", GoodputPartName(part)}})));
+  }
+  return series;
+}
+
+void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& step) {
+  newest_steps_[job] = step;
+  tokens_->Increment(static_cast<double>(step.tokens()));
+  step_seconds_->Observe(step.step_s());
+}
+
+// Of the round's steps, once it is known whose they are: an effect names a job by its id alone.
+void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
+  for (const auto& [id, step] : newest_steps_) {
+    auto job = core.state().jobs.find(id);
+    if (job == core.state().jobs.end() || IsFinal(job->second.state())) continue;
+    JobSeries& series = SeriesOf(job->second);
+    series.step->Set(static_cast<double>(step.step()));
+    series.loss->Set(step.loss());
+    if (step.step_s() > 0) series.tokens_per_second->Set(static_cast<double>(step.tokens()) / step.step_s());
+    series.exposed->Set(step.exposed_communication_s());
+  }
+  newest_steps_.clear();
+}
+
+void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
+  if (const auto* told = std::get_if<JobTold>(&effect)) {
+    const v1::Event& event = *told->event;
+    if (event.has_step()) ObserveStep(told->job, event.step());
+    if (event.has_checkpoint()) {
+      saves_->Increment();
+      saved_bytes_->Increment(static_cast<double>(event.checkpoint().size_bytes()));
+    }
+    if (event.has_state()) {
+      counters_[kTransitions.name]->Add({{"state", Lower(StateName(event.state().state()))}}).Increment();
+    }
+  } else if (const auto* failure = std::get_if<FailureCounted>(&effect)) {
+    counters_[kFailures.name]->Add({{"cause", failure->cause}}).Increment();
+  } else if (const auto* save = std::get_if<SaveCounted>(&effect)) {
+    if (save->failed) {
+      failed_saves_->Increment();
+    } else {
+      save_seconds_->Observe(save->seconds);
+    }
+  } else if (const auto* dropped = std::get_if<EventsDropped>(&effect)) {
+    counters_[kEventsDropped.name]->Add({{"kind", dropped->kind}}).Increment(static_cast<double>(dropped->count));
+  } else if (std::holds_alternative<JobForgotten>(effect)) {
+    counters_[kForgotten.name]->Add({}).Increment();
+  } else if (const auto* ended = std::get_if<JobEnded>(&effect)) {
+    auto it = jobs_.find(ended->job);
+    if (it == jobs_.end()) return;
+    gauges_[kStep.name]->Remove(it->second.step);
+    gauges_[kLoss.name]->Remove(it->second.loss);
+    gauges_[kTokensPerSecond.name]->Remove(it->second.tokens_per_second);
+    gauges_[kExposed.name]->Remove(it->second.exposed);
+    for (prometheus::Gauge* gauge : it->second.goodput) gauges_[kGoodput.name]->Remove(gauge);
+    for (auto& [labels, gauge] : it->second.memory) gauges_[labels.metric]->Remove(gauge);
+    jobs_.erase(it);
+  }
+}
+
+void CoordinatorMetrics::ObserveRound(const LoopRound& round, const Core& core, absl::Time now) {
+  for (const char* event : round.events) {
+    prometheus::Counter*& counter = events_[event];
+    if (counter == nullptr) counter = &counters_[kEvents.name]->Add({{"event", event}});
+    counter->Increment();
+  }
+  handle_seconds_->Observe(absl::ToDoubleSeconds(round.handle_time));
+  if (round.records > 0) {
+    commit_seconds_->Observe(absl::ToDoubleSeconds(round.commit_time));
+    records_->Increment(static_cast<double>(round.records));
+  }
+  queue_length_->Set(static_cast<double>(round.queue_length));
+  commit_failures_->Increment(static_cast<double>(round.commit_failures));
+  shed_->Increment(static_cast<double>(round.reports_shed));
+  log_dropped_->Increment(static_cast<double>(LogLinesDropped()) - log_dropped_->Value());
+  stalled_->Set(round.stalled ? 1 : 0);
+  ObserveNewestSteps(core);
+  uint64_t asked = 0;
+  {
+    std::lock_guard lock(mutex_);
+    asked = asked_;
+    if (asked == answered_) return;
+  }
+  ObserveTotals(core);
+  ObserveGoodput(core, now);
+  ObserveMemory(core);
+  std::lock_guard lock(mutex_);
+  answered_ = asked;
+  counted_.notify_all();
+}
+
+std::vector<prometheus::MetricFamily> CoordinatorMetrics::Collect() const {
+  {
+    std::unique_lock lock(mutex_);
+    uint64_t mine = ++asked_;
+    counted_.wait_for(lock, kPatience, [&] { return answered_ >= mine; });
+  }
+  return registry_->Collect();
+}
+
+void CoordinatorMetrics::ObserveTotals(const Core& core) {
+  gauges_[kDurableBytes.name]->Add({}).Set(static_cast<double>(core.state().durable_bytes));
+  Totals totals = core.CountTotals();
+  for (const auto& [state, count] : totals.jobs) {
+    gauges_[kJobs.name]->Add({{"state", Lower(StateName(state))}}).Set(static_cast<double>(count));
+  }
+  gauges_[kHosts.name]->Add({{"state", "attached"}}).Set(static_cast<double>(totals.hosts_attached));
+  gauges_[kHosts.name]->Add({{"state", "unreachable"}}).Set(static_cast<double>(totals.hosts_unreachable));
+  gauges_[kSlots.name]->Add({{"state", "free"}}).Set(static_cast<double>(totals.slots_free));
+  gauges_[kSlots.name]->Add({{"state", "used"}}).Set(static_cast<double>(totals.slots - totals.slots_free));
+}
+
+void CoordinatorMetrics::ObserveGoodput(const Core& core, absl::Time now) {
+  for (const auto& [id, ledger] : core.CountGoodput(now)) {
+    auto job = core.state().jobs.find(id);
+    if (job == core.state().jobs.end()) continue;
+    JobSeries& series = SeriesOf(job->second);
+    for (size_t i = 0; i < series.goodput.size(); ++i) {
+      series.goodput[i]->Set(static_cast<double>(PartMs(ledger, kGoodputParts[i])) / 1000);
+    }
+  }
+}
+
+void CoordinatorMetrics::ObserveMemory(const Core& core) {
+  for (const auto& [id, job] : core.state().jobs) {
+    if (IsFinal(job.state())) continue;
+    JobSeries& series = SeriesOf(job);
+    for (size_t rank = 0; rank < std::min(job.ranks.size(), kRanksShown); ++rank) {
+      for (const v1::MemoryUse& use : job.ranks[rank].memory) {
+        for (auto [metric, bytes] : {std::pair{kMemory.name, use.bytes()}, {kPeakMemory.name, use.peak_bytes()}}) {
+          prometheus::Gauge*& gauge = series.memory[{metric, rank, use.kind()}];
+          if (gauge == nullptr) {
+            gauge = &gauges_[metric]->Add(With(series.labels, {{"rank", absl::StrCat(rank)}, {"kind", use.kind()}}));
+          }
+          gauge->Set(static_cast<double>(bytes));
+        }
+      }
+    }
+  }
+}
+
+void CoordinatorMetrics::CountRpc(const char* method, absl::StatusCode code) {
+  counters_.at(kRpcs.name)->Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
+}
+
+}  // namespace trainyard

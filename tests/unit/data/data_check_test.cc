@@ -1,0 +1,86 @@
+// What is told of data that are not those of the checkpoint.
+#include "worker/data/data_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Data {
+  std::vector<Corpus::File> files;
+  CorpusFingerprint fingerprint;
+  ManifestData manifest;
+};
+
+// Path, size and hash of each file; the content hash is `content`.
+Data Make(const std::vector<ManifestDataFile>& files, const std::string& content) {
+  Data data;
+  data.fingerprint.content_hash = content;
+  for (const ManifestDataFile& file : files) {
+    data.files.push_back({file.path, static_cast<int64_t>(file.bytes)});
+    data.fingerprint.file_hashes.push_back(file.hash);
+    data.fingerprint.num_bytes += file.bytes;
+  }
+  data.fingerprint.num_files = files.size();
+  data.manifest = {.num_files = files.size(),
+                   .num_bytes = data.fingerprint.num_bytes,
+                   .files_hash = {},
+                   .content_hash = content,
+                   .list = files};
+  return data;
+}
+
+std::string Told(const Data& before, const Data& now) {
+  return std::string(CheckSameData(before.manifest, now.files, now.fingerprint).message());
+}
+
+TEST(DataCheckTest, TheSameBytes_AreTheSameDataWhateverTheirFiles) {
+  Data one = Make({{"/a", 30, "h"}}, "same"), two = Make({{"/b", 10, "i"}, {"/c", 20, "j"}}, "same");
+
+  EXPECT_EQ(Told(one, two), "");
+  EXPECT_FALSE(DataLookSame(one.manifest, two.files));
+  EXPECT_TRUE(DataLookSame(one.manifest, one.files));
+}
+
+TEST(DataCheckTest, EveryKindOfDifference_IsToldByFileAndAtMostThree) {
+  Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}, {"/c", 30, "h3"}}, "x");
+
+  EXPECT_THAT(Told(before, Make({{"/a", 10, "h1"}, {"/b", 20, "h9"}, {"/c", 30, "h3"}}, "y")),
+              HasSubstr("were 3 files of 60 bytes (content hash x): /b has the hash h9, had h2. Give it"));
+  EXPECT_THAT(Told(before, Make({{"/a", 11, "h1"}, {"/d", 5, "h4"}}, "y")),
+              HasSubstr(": /a has 11 bytes, had 10; /b is gone; /c is gone; and 1 more."));
+  EXPECT_THAT(Told(before, Make({{"/b", 20, "h2"}, {"/a", 10, "h1"}, {"/c", 30, "h3"}}, "y")),
+              HasSubstr("come in another order"));
+}
+
+TEST(DataCheckTest, WithoutAList_BothTotalsAreTold) {
+  Data before = Make({{"/a", 10, "h1"}}, "x");
+  before.manifest.list.clear();
+
+  const std::string told = Told(before, Make({{"/a", 12, "h2"}}, "y"));
+
+  EXPECT_THAT(told, HasSubstr("there are 1 file of 12 bytes (content hash y), there were 1 file of 10 bytes"));
+  EXPECT_FALSE(absl::StrContains(told, "/a"));
+}
+
+TEST(DataCheckTest, SizesInAnotherOrder_DoNotLookTheSame) {
+  Data before = Make({{"/a", 10, "h1"}, {"/b", 20, "h2"}}, "x");
+
+  EXPECT_FALSE(DataLookSame(before.manifest, Make({{"/a", 20, ""}, {"/b", 10, ""}}, "").files));
+  EXPECT_TRUE(DataLookSame(before.manifest, Make({{"/c", 10, ""}, {"/d", 20, ""}}, "").files));
+}
+
+TEST(DataCheckTest, ACheckpointMadeWithoutData_GoesOnWithAny) {
+  Data now = Make({{"/a", 10, "h1"}}, "x");
+
+  EXPECT_TRUE(DataLookSame(ManifestData{}, now.files));
+  EXPECT_TRUE(CheckSameData(ManifestData{}, now.files, now.fingerprint).ok());
+}
+
+}  // namespace
+}  // namespace trainyard

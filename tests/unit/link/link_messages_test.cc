@@ -1,0 +1,217 @@
+// Between the wire's messages and the trainer's plain values.
+#include "worker/link/link_messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "common/strict_yaml.h"
+#include "tests/unit/trainer/small_spec.h"
+#include "worker/link/same_computation.h"
+#include "worker/link/spec_config.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
+  v1::JobSpec spec = SmallSpec();
+  v1::Train& train = *spec.mutable_train();
+  train.mutable_model()->set_dropout(0.25);
+  train.mutable_precision()->set_master(v1::PRECISION_FP64);
+  train.set_seed(7);
+  train.mutable_optimizer()->set_lr(0.5);
+  train.mutable_optimizer()->add_betas(0.8);
+  train.mutable_optimizer()->add_betas(0.9);
+  train.mutable_optimizer()->set_clip_norm(0);
+  train.mutable_schedule()->set_kind(v1::SCHEDULE_KIND_LINEAR);
+  train.mutable_schedule()->set_min_ratio(0);
+  train.mutable_evaluate()->set_every_steps(10);
+  spec.mutable_parallel()->set_overlap(false);
+  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_OFF);
+  spec.mutable_checkpoint()->set_keep(0);
+
+  auto config = ConfigFromSpec(spec.SerializeAsString());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.dropout, 0.25);
+  EXPECT_EQ(config->precision.master, "fp64");
+  EXPECT_EQ(config->precision.param, "fp32");
+  EXPECT_EQ(config->seed, 7u);
+  EXPECT_EQ(config->optimizer.lr, 0.5);
+  EXPECT_EQ(config->optimizer.beta1, 0.8);
+  EXPECT_EQ(config->optimizer.clip_norm, 0);
+  EXPECT_EQ(config->schedule.kind, TrainConfig::ScheduleKind::kLinear);
+  EXPECT_EQ(config->schedule.min_ratio, 0);
+  EXPECT_EQ(config->evaluate_every, 10u);
+  EXPECT_EQ(config->evaluate_batches, 8);
+  EXPECT_FALSE(config->parallel.overlap);
+  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOff);
+  EXPECT_EQ(config->checkpoint_keep, 0u);
+  EXPECT_EQ(config->data.text, std::vector<std::string>{"/data"});
+}
+
+TEST(SpecConfigTest, Probe_NeedsNothingOfTraining) {
+  v1::JobSpec spec;
+  spec.set_name("probe");
+  spec.mutable_probe()->set_matmul_size(64);
+  spec.mutable_probe()->set_matmul_repeats(3);
+  spec.mutable_probe()->set_all_reduce_bytes(8192);
+  spec.mutable_resources()->set_mkl_avx512(v1::SWITCH_ON);
+
+  auto config = ConfigFromSpec(spec.SerializeAsString());
+
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->probe.has_value());
+  EXPECT_EQ(config->probe->matmul_size, 64);
+  EXPECT_EQ(config->probe->matmul_repeats, 3);
+  EXPECT_EQ(config->probe->all_reduce_bytes, 8192);
+  EXPECT_EQ(config->mkl_avx512, TrainConfig::Switch::kOn);
+  EXPECT_FALSE(ConfigFromSpec(SmallSpec().SerializeAsString())->probe.has_value());
+}
+
+// A spec as the coordinator resolves it.
+std::string Resolved(const std::function<void(v1::JobSpec&)>& change = [](v1::JobSpec&) {}) {
+  v1::JobSpec spec = SmallSpec();
+  ApplyDefaults(&spec);
+  change(spec);
+  return spec.SerializeAsString();
+}
+
+std::string RefusalOf(const std::string& before, const std::string& now, bool allow_data_change = false) {
+  return std::string(
+      CompareComputation({.before = before, .now = now, .allow_data_change = allow_data_change}).status().message());
+}
+
+TEST(SameComputationTest, WhatChangesTheFunction_IsRefusedByKey) {
+  const std::string before = Resolved();
+  const std::string heads = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->mutable_model()->set_heads(8);
+    spec.mutable_train()->add_freeze("wpe.weight");
+  });
+
+  for (bool allow : {false, true}) {
+    EXPECT_THAT(RefusalOf(before, heads, allow),
+                AllOf(HasSubstr("train.model.heads was 4, is 8"), HasSubstr("train.freeze was none, is [wpe.weight]"),
+                      HasSubstr("train.model.init_from")));
+  }
+}
+
+TEST(SameComputationTest, WhatChangesTheData_IsRefusedUnlessThatIsAllowed) {
+  const std::string before = Resolved();
+  const std::string data = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->mutable_data()->set_validation(0.25);
+    spec.mutable_train()->set_seed(7);
+  });
+
+  EXPECT_THAT(RefusalOf(before, data), AllOf(HasSubstr("train.data.validation was 0.05, is 0.25"),
+                                             HasSubstr("train.seed was 1337, is 7"), HasSubstr("--allow-data-change")));
+  auto allowed = CompareComputation({.before = before, .now = data, .allow_data_change = true});
+  ASSERT_TRUE(allowed.ok()) << allowed.status();
+  EXPECT_THAT(*allowed,
+              ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"}, KeyChange{"train.seed", "1337", "7"}));
+}
+
+TEST(SameComputationTest, EveryOtherChange_IsTold) {
+  const std::string before = Resolved();
+  const std::string now = Resolved([](v1::JobSpec& spec) {
+    spec.mutable_train()->set_steps(200);
+    spec.mutable_train()->mutable_batch()->set_global_size(16);
+    spec.mutable_train()->mutable_data()->set_text(0, "/moved");
+    spec.mutable_parallel()->set_data(v1::DATA_PARALLEL_FSDP);
+    spec.mutable_resources()->set_ranks(2);
+    spec.mutable_checkpoint()->set_keep(9);
+  });
+
+  auto changes = CompareComputation({.before = before, .now = now});
+
+  ASSERT_TRUE(changes.ok()) << changes.status();
+  EXPECT_THAT(*changes,
+              UnorderedElementsAre(KeyChange{"train.steps", "100", "200"}, KeyChange{"train.batch.global", "8", "16"},
+                                   KeyChange{"train.data.text", "[/data]", "[/moved]"},
+                                   KeyChange{"parallel.data", "ddp", "fsdp"}, KeyChange{"resources.ranks", "1", "2"}));
+}
+
+TEST(SameComputationTest, AnOlderOrImportedSpec_IsComparedByWhatItSays) {
+  v1::JobSpec older = SmallSpec();  // without keys that have a default
+  v1::JobSpec imported;
+  *imported.mutable_train()->mutable_model() = SmallSpec().train().model();
+  imported.mutable_train()->mutable_model()->set_dropout(0.1);
+
+  EXPECT_THAT(*CompareComputation({.before = older.SerializeAsString(), .now = Resolved()}), ElementsAre());
+  EXPECT_THAT(*CompareComputation({.before = imported.SerializeAsString(), .now = Resolved()}),
+              ElementsAre(KeyChange{"train.model.dropout", "0.1", "0"}));
+  EXPECT_THAT(*CompareComputation({.before = "no spec", .now = Resolved()}), ElementsAre());
+  imported.mutable_train()->mutable_model()->set_heads(2);
+  EXPECT_THAT(RefusalOf(imported.SerializeAsString(), Resolved()), HasSubstr("train.model.heads was 2, is 4"));
+}
+
+TEST(LinkMessagesTest, WhatBecameOfTheLastSave_IsCarriedOver) {
+  EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 7, .message = "full", .will_retry = true}).save_failed().will_retry());
+  EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .unsaved = "full"}).finished().unsaved(), "full");
+  const v1::Fact restored = ToMessage(RestoredFact{.step = 7, .changes = {{"train.steps", "1", "2"}}});
+  ASSERT_EQ(restored.restored().changes_size(), 1);
+  EXPECT_EQ(restored.restored().changes(0).key(), "train.steps");
+  EXPECT_EQ(restored.restored().changes(0).value(), "1 -> 2");
+}
+
+TEST(LinkMessagesTest, WhatAProbeMeasuredIsCarriedOver) {
+  v1::Fact fact =
+      ToMessage(ProbeFact{.matmul_gflops = 50, .all_reduce_latency_s = 2e-5, .all_reduce_bytes_per_s = 3e9});
+
+  EXPECT_EQ(fact.probe().matmul_gflops(), 50);
+  EXPECT_EQ(fact.probe().all_reduce_latency_s(), 2e-5);
+  EXPECT_EQ(fact.probe().all_reduce_bytes_per_s(), 3e9);
+}
+
+TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
+  v1::JobSpec spec = SmallSpec();
+  spec.mutable_train()->mutable_batch()->clear_micro();
+
+  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.batch.micro"));
+  EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("no JobSpec"));
+}
+
+TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey_BeforeAFileOfAnotherNameIsOpened) {
+  v1::JobSpec spec = SmallSpec();
+  spec.mutable_checkpoint()->set_dir(std::string("/run\0/x", 7));
+  EXPECT_TRUE(absl::IsInvalidArgument(ConfigFromSpec(spec.SerializeAsString()).status()));
+  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()),
+              HasSubstr("checkpoint.dir '/run\\x00/x' holds a zero byte"));
+
+  spec = SmallSpec();
+  spec.mutable_train()->mutable_data()->add_text(std::string("/data\0", 6));
+  EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.data.text"));
+}
+
+TEST(LinkMessagesTest, ReadySave_IsCarriedOver) {
+  v1::Fact fact = ToMessage(SaveReadyFact{.step = 5, .path = "/run/step-5", .manifest_hash = "h", .size_bytes = 70});
+
+  EXPECT_EQ(fact.save_ready().step(), 5u);
+  EXPECT_EQ(fact.save_ready().path(), "/run/step-5");
+  EXPECT_EQ(fact.save_ready().manifest_hash(), "h");
+  EXPECT_EQ(fact.save_ready().size_bytes(), 70u);
+}
+
+TEST(LinkMessagesTest, SavesTellWhatTrainingWaitedForThem) {
+  EXPECT_FALSE(ToMessage(SavedFact{.step = 5, .seconds = 2}).saved().has_stall_s());
+  EXPECT_EQ(ToMessage(SavedFact{.step = 5, .seconds = 2, .stall_s = 0.5}).saved().stall_s(), 0.5);
+  EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 5, .withdrawn = true}).save_failed().withdrawn());
+}
+
+TEST(LinkMessagesTest, TextThatIsNotUtf8_IsMadeSo) {
+  v1::Fact fact =
+      ToMessage(RefusedFact{.message = "gr\xc3\xbc\xc3\x9f \xff\xc3 \xed\xa0\x80" + std::string(10000, 'x')});
+
+  EXPECT_THAT(fact.refused().message(), testing::StartsWith("gr\xc3\xbc\xc3\x9f ?? ???xxx"));
+  EXPECT_LE(fact.refused().message().size(), 4096u);
+  EXPECT_TRUE(v1::Fact().ParseFromString(fact.SerializeAsString()));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,137 @@
+#include "worker/parallel/pass_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+int Count(const std::vector<Action>& plan, Act act) {
+  return static_cast<int>(std::count_if(plan.begin(), plan.end(), [&](const Action& a) { return a.act == act; }));
+}
+
+std::string Lines(const std::vector<Action>& plan) {
+  std::string lines;
+  for (const Action& action : plan) lines += ToString({action}) + "\n";
+  return lines;
+}
+
+// Three blocks and a root. The golden files can be read next to the explanations in
+// docs/decisions/0003-data-parallel.md.
+struct Golden {
+  const char* name;
+  bool with_backward;
+  ScheduleOptions options;
+};
+class GoldenPlan : public testing::TestWithParam<Golden> {};
+INSTANTIATE_TEST_SUITE_P(Plans, GoldenPlan,
+                         testing::Values(Golden{"train", true, {}}, Golden{"train-inner", true, {.reduce = false}},
+                                         Golden{"train-without-overlap", true, {.overlap = false}},
+                                         Golden{"train-without-prefetch", true, {.prefetch_elements = 0}},
+                                         Golden{"train-kept-gathered", true, {.reshard_after_forward = false}},
+                                         Golden{"evaluate", false, {}}),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(GoldenPlan, IsAsWrittenDown) {
+  const std::string path = std::string("tests/golden/schedule/") + GetParam().name + ".txt";
+  const std::string plan = Lines(PlanPass({50, 100, 100, 100}, GetParam().with_backward, GetParam().options));
+  absl::StatusOr<std::string> golden = ReadFile(path);
+  ASSERT_TRUE(golden.ok()) << path << " should hold\n" << plan;
+  EXPECT_EQ(*golden, plan) << path;
+}
+
+TEST(PlanPass, GathersAsOftenAsPromised) {
+  const std::vector<int64_t> units(1 + 5, 100);
+  EXPECT_EQ(Count(PlanPass(units, true, {}), Act::kGather), 10);
+  EXPECT_EQ(Count(PlanPass(units, true, {.prefetch_elements = 0}), Act::kGather), 11);
+  EXPECT_EQ(Count(PlanPass(units, true, {.overlap = false}), Act::kGather), 11);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reshard_after_forward = false}), Act::kGather), 6);
+  EXPECT_EQ(Count(PlanPass(units, false, {}), Act::kGather), 6);
+}
+
+TEST(PlanPass, KeepsUnitsWhoseNextUseIsNear) {
+  const std::vector<int64_t> units(1 + 4, 100);
+  // Between forward and backward of the last but one lie the two uses of the last.
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 199}), Act::kGather), 8);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200}), Act::kGather), 7);
+  EXPECT_EQ(Count(PlanPass(units, true, {.reuse_elements = 200, .max_live_elements = 199}), Act::kGather), 8);
+}
+
+TEST(PlanPass, PrefetchesWithinItsLimits) {
+  auto live_at_first_block = [](const ScheduleOptions& options) {
+    int live = 0;
+    for (const Action& action : PlanPass(std::vector<int64_t>(1 + 6, 100), true, options)) {
+      if (action == Action{Act::kForward, 1}) break;
+      live += action.act == Act::kGather && action.unit > 0;
+    }
+    return live;
+  };
+  EXPECT_EQ(live_at_first_block({}), 2);
+  EXPECT_EQ(live_at_first_block({.prefetch_elements = 300}), 4);
+  EXPECT_EQ(live_at_first_block({.prefetch_elements = 300, .max_live_elements = 250}), 2);
+  EXPECT_EQ(live_at_first_block({.prefetch_elements = 99}), 1);
+}
+
+TEST(PlanSlots, CountsThreeWhateverTheDepth) {
+  for (int blocks : {1, 2, 3, 8, 30}) {
+    const std::vector<int64_t> units(1 + blocks, 100);
+    EXPECT_EQ(PlanSlots(PlanPass(units, true, {}), true), std::min(3, blocks + 1)) << blocks;
+    EXPECT_LE(PlanSlots(PlanPass(units, true, {.reduce = false}), false), 2) << blocks;
+    EXPECT_EQ(PlanSlots(PlanPass(units, true, {.overlap = false}), true), 2) << blocks;
+    EXPECT_EQ(PlanSlots(PlanPass(units, true, {.reshard_after_forward = false}), true), blocks + 1) << blocks;
+  }
+}
+
+// Whatever the sizes and options: a unit is gathered, and waited for, before it computes; nothing is gathered twice at
+// a time or left; reductions are all waited for. A failure prints the seed that repeats it.
+TEST(PlanPass, RandomPlansHold) {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<int64_t> units(1 + random() % 7);
+    for (int64_t& elements : units) elements = 1 + random() % 100;
+    const bool with_backward = random() % 4 != 0;
+    ScheduleOptions options{.overlap = random() % 2 == 0,
+                            .reshard_after_forward = random() % 2 == 0,
+                            .reduce = random() % 2 == 0,
+                            .prefetch_elements = static_cast<int64_t>(random() % 300) - 1,
+                            .reuse_elements = static_cast<int64_t>(random() % 300),
+                            .max_live_elements = 1 + static_cast<int64_t>(random() % 400)};
+    std::map<int, int> state;  // 1: gathering, 2: gathered
+    std::map<int, int> reducing;
+    std::vector<Action> computed;
+    for (const auto& [act, unit] : PlanPass(units, with_backward, options)) {
+      if (act == Act::kGather) {
+        ASSERT_EQ(state[unit]++, 0) << "seed " << seed;
+      } else if (act == Act::kWaitGather) {
+        ASSERT_EQ(state[unit]++, 1) << "seed " << seed;
+      } else if (act == Act::kFree) {
+        ASSERT_EQ(state[unit], 2) << "seed " << seed;
+        state[unit] = 0;
+      } else if (act == Act::kReduce) {
+        ASSERT_EQ(computed.back(), (Action{Act::kBackward, unit})) << "seed " << seed;
+        ++reducing[unit];
+      } else if (act == Act::kWaitReduce) {
+        ASSERT_EQ(reducing[unit]--, 1) << "seed " << seed;
+      } else {
+        ASSERT_EQ(state[unit], 2) << "seed " << seed;
+        ASSERT_EQ(state[0], 2) << "seed " << seed << ": the root is used all along";
+        computed.push_back({act, unit});
+      }
+    }
+    for (const auto& [unit, left] : state) ASSERT_EQ(left, 0) << "seed " << seed << " unit " << unit;
+    for (const auto& [unit, left] : reducing) ASSERT_EQ(left, 0) << "seed " << seed << " unit " << unit;
+    ASSERT_EQ(computed.size(), units.size() * (with_backward ? 2 : 1)) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard

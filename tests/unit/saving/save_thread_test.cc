@@ -1,0 +1,360 @@
+// One rank's part, written while its state changes; and what rank 0 makes of all parts, with a coordinator that grants,
+// refuses or is away.
+#include "worker/saving/save_thread.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "absl/synchronization/notification.h"
+#include "checkpoint/reader.h"
+#include "tests/unit/checkpoint/testing.h"
+#include "tests/unit/link/fake_link.h"
+#include "worker/saving/commit_thread.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A disk whose files wait to be made until it is let go.
+class StuckDisk final : public ForwardingDisk {
+ public:
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
+    if (stuck.exchange(false)) {
+      reached.Notify();
+      go.WaitForNotification();
+    }
+    return Real().Create(path);
+  }
+
+  std::atomic<bool> stuck = true;
+  absl::Notification reached, go;
+};
+
+class SaveTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kWorld = 2;
+
+  SaveKey Key(uint64_t step) { return {.step = step, .generation = 2, .world_size = kWorld}; }
+  std::string Partial(uint64_t step) { return PartialPath(folder_.path(), step, 2); }
+
+  // Rank `rank` has the first or second half of each tensor, and witnesses nothing.
+  SaveTask TaskOf(SmallState& state, uint64_t step, uint64_t rank, bool copies = true) {
+    SaveTask task{.save = Key(step), .rank = rank, .folder = Partial(step), .copies = copies};
+    SaveTask::File file{.name = ShardName(rank)};
+    for (const TensorBytes& tensor : state.tensors()) {
+      const uint64_t half = tensor.bytes.size() / 8;
+      file.ranges.push_back(
+          {.entry = {.tensor = {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape},
+                     .first = rank * half,
+                     .count = half},
+           .bytes = tensor.bytes.data() + rank * half * 4});
+    }
+    task.files = {file};
+    return task;
+  }
+  std::vector<TensorHeader> Headers(SmallState& state) {
+    std::vector<TensorHeader> headers;
+    for (const TensorBytes& t : state.tensors()) {
+      headers.push_back({.name = t.name, .role = t.role, .dtype = t.dtype, .shape = t.shape});
+    }
+    return headers;
+  }
+  void WriteAll(SmallState& state, uint64_t step) {
+    for (uint64_t rank = 0; rank < kWorld; ++rank) {
+      SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+      thread.Begin(TaskOf(state, step, rank));
+      thread.AwaitEnd(absl::InfiniteDuration());
+      ASSERT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
+    }
+  }
+  CommitTask CommitOf(SmallState& state, uint64_t step) {
+    Manifest head = SmallManifest(step);
+    return {.save = Key(step), .tensors = Headers(state), .head = head, .began = Clock::GetSteadyClock().TimeNow()};
+  }
+  std::unique_ptr<CommitThread> NewCommits(FileSystem& disk = FileSystem::Real(), uint64_t keep = 0) {
+    return std::make_unique<CommitThread>(
+        CommitThread::Parts{.run_folder = folder_.path(),
+                            .generation = 2,
+                            .retention = {.keep = keep},
+                            .file_system = disk,
+                            .link = link_,
+                            .clock = Clock::GetSteadyClock(),
+                            .check_fence = [this] { return fence_; },
+                            .describe_data = [](ManifestData& data) { return data.content_hash = "abc", "a line"; },
+                            .part_patience = absl::ZeroDuration()});
+  }
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  TemporaryFolder folder_;
+  FakeLink link_;
+  absl::Status fence_;
+};
+
+// A copy of weights in a narrow type; the state that it was made of is whole.
+TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsToldOf_AndTheStateIsNotMarked) {
+  SmallState state(1);
+  SaveTask task = TaskOf(state, 5, 0);
+  const std::string infinite = std::string("\x00\x7c", 2) + std::string("\x00\x00", 2);
+  const TensorHeader header{.name = "wte.weight", .role = kCopyRole, .dtype = "F16", .shape = {2}};
+  task.files.push_back({.name = "weights-fp16.safetensors",
+                        .ranges = {{.entry = {.tensor = header, .count = 2}, .bytes = infinite.data(), .stays = true}},
+                        .derived = true});
+  const std::string folder = task.folder;
+  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+
+  thread.Begin(std::move(task));
+  thread.AwaitEnd(absl::InfiniteDuration());
+
+  ASSERT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
+  EXPECT_EQ(thread.ended()->beyond_range, "copy 'wte.weight'");
+  auto part = ReadCheckpointPart(folder, 0, Key(5));
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_THAT(part->nonfinite, IsEmpty());
+  EXPECT_THAT(part->files, SizeIs(2));
+}
+
+TEST_F(SaveTest, WhatIsWritten_IsTheStateAtTheFence_WhateverBecomesOfItLater) {
+  for (bool copies : {true, false}) {
+    SmallState state(1), same(1);
+    std::vector<std::string> now;  // that the loop changes
+    for (const TensorBytes& tensor : state.tensors()) now.emplace_back(tensor.bytes);
+    const uint64_t step = copies ? 5 : 6;
+    for (uint64_t rank = 0; rank < kWorld; ++rank) {
+      SaveTask task = TaskOf(state, step, rank, copies);
+      for (size_t i = 0; i < now.size(); ++i)
+        task.files[0].ranges[i].bytes = now[i].data() + rank * (now[i].size() / 2);
+      SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+      std::vector<std::string> before = now;
+
+      thread.Begin(std::move(task));
+      thread.Fence();
+      if (!copies) thread.AwaitEnd(absl::InfiniteDuration());
+      for (std::string& bytes : now) bytes.assign(bytes.size(), 'x');
+
+      ASSERT_TRUE(thread.AwaitEnd(absl::InfiniteDuration()));
+      ASSERT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
+      now = before;
+    }
+    auto commits = NewCommits();
+    commits->Commit(CommitOf(same, step));
+    ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+    auto checkpoint = Checkpoint::Open(folder_ / StepFolderName(step));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    for (const TensorBytes& tensor : same.tensors()) {
+      std::string out(tensor.bytes.size(), '\0');
+      ASSERT_TRUE(
+          (*checkpoint)
+              ->ReadTensor(tensor.role, tensor.name, "F32", tensor.shape, absl::MakeSpan(out.data(), out.size()))
+              .ok());
+      EXPECT_EQ(out, tensor.bytes);
+    }
+  }
+}
+
+TEST_F(SaveTest, AFullDisk_IsToldAndNothingOfItStays) {
+  SmallState state(1);
+  FullDisk disk(600);
+  SaveThread thread(disk, Clock::GetSteadyClock(), 0);
+
+  thread.Begin(TaskOf(state, 5, 0));
+  thread.AwaitEnd(absl::InfiniteDuration());
+
+  EXPECT_TRUE(absl::IsResourceExhausted(thread.ended()->status)) << thread.ended()->status;
+  EXPECT_TRUE(std::filesystem::is_empty(Partial(5)));
+  disk.set_room(1 << 20);
+  thread.Begin(TaskOf(state, 6, 0));
+  thread.AwaitEnd(absl::InfiniteDuration());
+  EXPECT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
+}
+
+TEST_F(SaveTest, AFallenFence_LeavesNoFolder) {
+  SmallState state(1);
+  SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
+  SaveTask task = TaskOf(state, 5, 1);
+  task.may_write = [] { return absl::AbortedError("generation 3 has the folder"); };
+
+  thread.Begin(std::move(task));
+  thread.AwaitEnd(absl::InfiniteDuration());
+
+  EXPECT_TRUE(absl::IsAborted(thread.ended()->status));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SaveTest, ADiskThatHangs_IsGivenUp_AndTheNextSaveFailsAtOnceByName) {
+  SmallState state(1);
+  StuckDisk disk;
+  SaveThread thread(disk, Clock::GetSteadyClock(), 0);
+  thread.Begin(TaskOf(state, 5, 0));
+  disk.reached.WaitForNotification();
+  EXPECT_FALSE(thread.ended().has_value());
+
+  thread.Fence();  // the state was copied: the loop goes on
+  thread.GiveUp(absl::DeadlineExceededError("it took too long"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(thread.ended()->status));
+  thread.Begin(TaskOf(state, 6, 0));
+  ASSERT_TRUE(thread.ended().has_value());
+  EXPECT_THAT(thread.ended()->status.message(), HasSubstr("has not come back from the disk yet"));
+  thread.Fence();
+
+  disk.go.Notify();
+  // Once it has come back there is a way again; until then each try fails at once.
+  for (uint64_t step = 7;; ++step) {
+    thread.Begin(TaskOf(state, step, 0));
+    thread.AwaitEnd(absl::InfiniteDuration());
+    if (thread.ended()->status.ok()) break;
+    EXPECT_TRUE(absl::IsUnavailable(thread.ended()->status)) << thread.ended()->status;
+  }
+}
+
+TEST_F(SaveTest, ACommit_IsReadyThenGrantedThenSaved) {
+  SmallState state(1);
+  WriteAll(state, 5);
+  auto commits = NewCommits();
+
+  commits->Commit(CommitOf(state, 5));
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  ASSERT_THAT(link_.facts(), SizeIs(2));
+  SaveReadyFact ready = std::get<SaveReadyFact>(link_.facts()[0]);
+  SavedFact saved = std::get<SavedFact>(link_.facts()[1]);
+  EXPECT_EQ(ready.manifest_hash, saved.manifest_hash);
+  EXPECT_EQ(saved.path, folder_ / "step-00000005");
+  EXPECT_THAT(Names(), ElementsAre("step-00000005"));
+  auto checkpoint = Checkpoint::Open(saved.path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ((*checkpoint)->manifest_hash(), saved.manifest_hash);
+  EXPECT_EQ((*checkpoint)->manifest().data.content_hash, "abc");
+  EXPECT_THAT(commits->TakeLines(), ElementsAre("a line", HasSubstr("saved step 5 in ")));
+  EXPECT_EQ(commits->newest_complete(), 5u);
+}
+
+TEST_F(SaveTest, CoordinatorAway_TwoStayComplete_AThirdTakesTheOldestsPlace) {
+  SmallState state(1);
+  link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no word"); });
+  auto commits = NewCommits();
+  for (uint64_t step : {5, 6, 7}) {
+    WriteAll(state, step);
+    commits->Commit(CommitOf(state, step));
+    while (commits->newest_complete() < step) commits->Drain(absl::Milliseconds(1));
+  }
+
+  EXPECT_FALSE(commits->Drain(absl::ZeroDuration()));
+  std::vector<SaveFailedFact> failed = link_.FactsOf<SaveFailedFact>();
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].step, 5u);
+  EXPECT_TRUE(failed[0].withdrawn);
+  EXPECT_EQ(commits->num_failed(), 0u) << "nothing is to be tried again";
+  EXPECT_THAT(Names(), ElementsAre("step-00000006.g2.partial", "step-00000007.g2.partial"));
+  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint but for its name";
+
+  // At the end of a job nobody waits for ever.
+  EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*ungranted=*/true));
+  EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
+  EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
+}
+
+TEST_F(SaveTest, ADiskThatIsBehind_LeavesNoRoomForAThird) {
+  SmallState state(1);
+  for (uint64_t step : {5, 6}) WriteAll(state, step);
+  StuckDisk disk;
+  auto commits = NewCommits(disk);
+  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+
+  commits->Commit(CommitOf(state, 5));
+  disk.reached.WaitForNotification();  // its manifest is to be written
+  EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
+  commits->Commit(CommitOf(state, 6));
+  EXPECT_FALSE(commits->AwaitRoom(absl::ZeroDuration()));
+
+  disk.go.Notify();
+  EXPECT_TRUE(commits->AwaitRoom(absl::InfiniteDuration()));
+}
+
+TEST_F(SaveTest, ARefusedOne_IsRemovedAndTold) {
+  SmallState state(1);
+  WriteAll(state, 5);
+  link_.set_answer_grant([](auto, auto, auto) { return absl::FailedPreconditionError("step 9 is granted already"); });
+  auto commits = NewCommits();
+
+  commits->Commit(CommitOf(state, 5));
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  ASSERT_THAT(link_.FactsOf<SaveFailedFact>(), SizeIs(1));
+  EXPECT_THAT(link_.FactsOf<SaveFailedFact>()[0].message, HasSubstr("step 9 is granted already"));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SaveTest, FencedOff_NothingIsNamedRemovedOrTold) {
+  SmallState state(1);
+  WriteAll(state, 5);
+  absl::Notification asked, answer;
+  link_.set_answer_grant([&](auto, auto, auto) {
+    asked.Notify();
+    answer.WaitForNotification();
+    return absl::OkStatus();
+  });
+  auto commits = NewCommits();
+  commits->Commit(CommitOf(state, 5));
+  asked.WaitForNotification();
+  fence_ = absl::AbortedError("generation 3 has the folder");
+  answer.Notify();
+
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000005.g2.partial"));
+  EXPECT_THAT(link_.FactsOf<SavedFact>(), IsEmpty());
+  EXPECT_THAT(link_.FactsOf<SaveFailedFact>(), IsEmpty());
+}
+
+TEST_F(SaveTest, APartThatIsMissing_FailsTheSaveByName_AndItsFolderGoes) {
+  SmallState state(1);
+  WriteAll(state, 5);
+  std::filesystem::remove(JoinPath(Partial(5), PartName(1)));
+  auto commits = NewCommits();
+
+  commits->Commit(CommitOf(state, 5));
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  ASSERT_THAT(link_.FactsOf<SaveFailedFact>(), SizeIs(1));
+  EXPECT_THAT(link_.FactsOf<SaveFailedFact>()[0].message, HasSubstr("part-00001.json"));
+  EXPECT_EQ(commits->num_failed(), 1u);
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(SaveTest, OldOnes_GoOnceANewerOneIsConfirmed) {
+  SmallState state(1);
+  auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
+  link_.set_acknowledges(false);
+  // At once: none is in another's way.
+  for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
+  for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+  commits->PruneConfirmed();
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+  EXPECT_THAT(Names(), SizeIs(3));
+
+  link_.set_acknowledges(true);
+  commits->PruneConfirmed();
+  ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
+
+  EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
+  EXPECT_EQ(commits->unconfirmed_fact(), 0u);
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,299 @@
+// When a rank alone saves, what it leaves behind where nobody answers, and whose work it goes on from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/snapshot.h"
+#include "tests/unit/link/fake_link.h"
+#include "tests/unit/trainer/small_job.h"
+#include "worker/diagnostics/ledger.h"
+#include "worker/trainer/run.h"
+
+namespace trainyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+class SavesTest : public SmallJobTest {
+ protected:
+  StartOrder Order(const std::string& run, uint64_t steps) {
+    StartOrder order = SmallOrder(run, steps);
+    order.config.batch_global = 4;
+    order.config.batch_micro = 2;
+    return order;
+  }
+  ExitCode Run(const StartOrder& order, FakeLink& link, bool leave = false) {
+    log_.str("");
+    return RunRank(order, {.link = link,
+                           .file_system = FileSystem::Real(),
+                           .log = log_,
+                           .told_to_leave = [leave] { return leave; },
+                           .ledger = &Ledger::OfProcess()});
+  }
+  static uint64_t SnapshotBytes(const FakeLink& link) {
+    for (const MemoryUse& use : link.memory()) {
+      if (use.kind == "snapshots") return use.bytes;
+    }
+    return 0;
+  }
+
+  std::ostringstream log_;
+};
+
+TEST_F(SavesTest, EveryStep_IsSavedWhereThatIsAskedFor) {
+  for (uint64_t steps : {1, 3}) {
+    FakeLink link;
+    StartOrder order = Order(absl::StrCat("run", steps), steps);
+    order.config.checkpoint_every = 1;
+    order.config.checkpoint_keep = 0;
+
+    ASSERT_EQ(Run(order, link), kExitDone) << log_.str();
+
+    EXPECT_THAT(*ListCheckpoints(folder_ / absl::StrCat("run", steps)), SizeIs(steps));
+    EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(steps));
+    EXPECT_THAT(log_.str(), HasSubstr("saved step 1 in "));
+  }
+}
+
+// A pause that the coordinator asked for, and then went away: the checkpoint is complete, and found by whoever is next.
+TEST_F(SavesTest, LeavingWithoutTheCoordinatorsWord_LeavesACompletePartial) {
+  FakeLink away;
+  away.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no word"); });
+
+  ASSERT_EQ(Run(Order("run", 20), away, /*leave=*/true), kExitDone) << log_.str();
+
+  const uint64_t step = away.FactsOf<FinishedFact>().at(0).step;
+  EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
+  EXPECT_EQ(away.FactsOf<SaveReadyFact>().at(0).step, step);
+  EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
+}
+
+// A later generation goes on by itself, and nobody has said that it may from another job's work.
+TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
+  FakeLink other, own, asked;
+  ASSERT_EQ(Run(Order("run", 2), other), kExitDone);
+  StartOrder order = Order("run", 4);
+  order.job_id = "bcdefghi";
+  order.generation = 2;
+
+  EXPECT_EQ(Run(order, own), kExitRefused);
+  EXPECT_THAT(own.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds checkpoints of job abcdefgh"));
+
+  order.resume = true;
+  EXPECT_EQ(Run(order, asked), kExitDone) << log_.str();
+  EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
+}
+
+// A job is paused; another one goes on from its folder, and is refused for its width.
+TEST_F(SavesTest, ARefusedJob_LeavesTheFolderOfAnotherAsItWas) {
+  FakeLink paused, refused, resumed;
+  StartOrder order = Order("run", 6);
+  paused.StopAfterReportOf(2);
+  ASSERT_EQ(Run(order, paused), kExitDone);
+  const auto listing = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "run")) {
+      if (entry.is_regular_file())
+        files[entry.path()] = entry.path().filename() == ".lock" ? "" : *ReadFile(entry.path());
+    }
+    return files;
+  };
+  const auto before = listing();
+  StartOrder other = Order("run", 6);
+  other.job_id = "bcdefghi";
+  other.resume = true;
+  other.config.model.width = 32;
+
+  EXPECT_EQ(Run(other, refused), kExitRefused);
+
+  EXPECT_EQ(listing(), before);
+  order.generation = 2;
+  order.restart_step = paused.FactsOf<FinishedFact>().at(0).step;
+  EXPECT_EQ(Run(order, resumed), kExitDone) << log_.str();
+  EXPECT_EQ(resumed.FactsOf<FinishedFact>().at(0).step, 6u);
+}
+
+TEST_F(SavesTest, ARefusedJob_MakesNoFolder) {
+  FakeLink link;
+  StartOrder order = Order("new/run", 6);
+  order.config.model.init_from = folder_ / "missing";
+
+  EXPECT_EQ(Run(order, link), kExitRefused);
+
+  EXPECT_FALSE(FileExists(folder_ / "new"));
+}
+
+TEST_F(SavesTest, GoingOnWhereNoCheckpointIs_IsRefusedUnlessAFreshStartIsAllowed) {
+  FakeLink mistyped, empty, allowed;
+  StartOrder order = Order("missing", 2);
+  order.resume = true;
+  EXPECT_EQ(Run(order, mistyped), kExitRefused);
+  EXPECT_THAT(mistyped.FactsOf<RefusedFact>().at(0).message,
+              AllOf(HasSubstr(folder_ / "missing"), HasSubstr("is not there"), HasSubstr("--allow-fresh-start")));
+  EXPECT_FALSE(FileExists(folder_ / "missing"));
+
+  ASSERT_TRUE(MakeFolders(folder_ / "empty").ok());
+  order.config.checkpoint_dir = folder_ / "empty";
+  EXPECT_EQ(Run(order, empty), kExitRefused);
+  EXPECT_THAT(empty.FactsOf<RefusedFact>().at(0).message, HasSubstr("holds no checkpoint"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "empty"));
+
+  order.allow_fresh_start = true;
+  EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
+}
+
+// Of the same size, so that only its bytes tell; the job starts again by itself.
+TEST_F(SavesTest, DataReplacedUnderARunningJob_IsFoundAtARestart) {
+  FakeLink trained, untouched, replaced;
+  StartOrder order = Order("run", 4);
+  trained.StopAfterReportOf(1);
+  ASSERT_EQ(Run(order, trained), kExitDone);
+  const std::string path = folder_ / "text.txt", was = *ReadFile(path);
+  order.generation = 2;
+  order.config.steps = 5;
+  ASSERT_EQ(Run(order, untouched), kExitDone) << log_.str();
+  std::string is = was;
+  std::swap(is[100], is[101]);
+  is[100] = is[100] == 'X' ? 'Y' : 'X';
+  ASSERT_TRUE(WriteFileAtomically(path, is).ok());
+  order.generation = 3;
+  order.config.steps = 6;
+
+  EXPECT_EQ(Run(order, replaced), kExitRefused);
+
+  EXPECT_THAT(replaced.FactsOf<RefusedFact>().at(0).message,
+              HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
+}
+
+TEST_F(SavesTest, AnotherJobsCheckpoint_IsComparedByItsSpec) {
+  FakeLink trained, refused, changed;
+  ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
+  StartOrder order = Order("run", 3);
+  order.job_id = "bcdefghi";
+  order.resume = true;
+  order.spec_bytes = "another spec";
+  order.compare_spec = [](absl::string_view before) -> absl::StatusOr<std::vector<KeyChange>> {
+    EXPECT_EQ(before, "spec");
+    return absl::InvalidArgumentError("train.model.heads was 2, is 4");
+  };
+
+  EXPECT_EQ(Run(order, refused), kExitRefused);
+  EXPECT_THAT(refused.FactsOf<RefusedFact>().at(0).message, HasSubstr("train.model.heads was 2, is 4; "));
+
+  order.compare_spec = [](absl::string_view) { return std::vector<KeyChange>{{"train.steps", "2", "3"}}; };
+  EXPECT_EQ(Run(order, changed), kExitDone) << log_.str();
+  EXPECT_THAT(changed.FactsOf<RestoredFact>().at(0).changes, ElementsAre(KeyChange{"train.steps", "2", "3"}));
+}
+
+TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
+  FakeLink link;
+  StartOrder order = Order("run", 60);
+  order.config.model.dropout = 0;
+  order.config.precision.param = order.config.precision.reduce = "fp16";
+  order.config.loss_scale.initial = std::ldexp(1.0, 40);
+
+  EXPECT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  ASSERT_THAT(link.steps(), SizeIs(60));
+  EXPECT_TRUE(link.steps()[15].skipped) << "more in a row than train.nonfinite_limit";
+  EXPECT_FALSE(link.steps()[59].skipped);
+}
+
+TEST_F(SavesTest, WhatARunWrites_IsForItsOwnerAlone_AndAFolderThatWasThereStaysAsItIs) {
+  FakeLink made, there;
+  ASSERT_TRUE(MakeFolders(folder_ / "there", 0755).ok());
+  std::filesystem::permissions(folder_ / "there", std::filesystem::perms(0755));
+
+  ASSERT_EQ(Run(Order("new/run", 2), made), kExitDone);
+  ASSERT_EQ(Run(Order("there", 2), there), kExitDone);
+
+  const auto for_others = [](const std::filesystem::path& path) {
+    return std::filesystem::status(path).permissions() & std::filesystem::perms(0077);
+  };
+  EXPECT_EQ(for_others(folder_ / "there"), std::filesystem::perms(0055));
+  for (const char* name : {"new", "there"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / name)) {
+      EXPECT_EQ(for_others(entry.path()), std::filesystem::perms::none) << entry.path();
+    }
+  }
+  EXPECT_EQ(for_others(folder_ / "new"), std::filesystem::perms::none);
+}
+
+// For whoever would go on from one had the rank been killed.
+TEST_F(SavesTest, CopiesAreWholeBeforeTheyAreNamed_AndGoWithARankThatIsDone) {
+  TemporaryFolder memory;
+  StartOrder order = Order("run", 6);
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  FakeLink link;
+  std::vector<std::string> whole;
+  link.set_answer_grant([&](uint64_t step, auto, auto) {
+    for (const std::string& path : ListSnapshots(memory.path(), order.job_id)) {
+      auto snapshot = Snapshot::Open(path);
+      if (!snapshot.ok() || (*snapshot)->part().save.step != step) continue;
+      EXPECT_EQ((*snapshot)->Verify(), absl::OkStatus());
+      EXPECT_TRUE(ParseManifest((*snapshot)->more()).ok());
+      EXPECT_EQ(ParseManifest((*snapshot)->more())->data.consumed_samples, 4 * step);
+      EXPECT_EQ(ParseManifest((*snapshot)->more())->optimizer_updates, step);
+      whole.push_back(absl::StrCat(step));
+    }
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  EXPECT_THAT(whole, ElementsAre("2", "4")) << "the last save is made without a copy";
+  EXPECT_GT(SnapshotBytes(link), 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+}
+
+TEST_F(SavesTest, WhatAnOlderGenerationLeft_GoesOnceANewerSaveIsWritten) {
+  TemporaryFolder memory;
+  const SnapshotPlace older{.folder = memory.path(), .job_id = "abcdefgh", .generation = 1, .rank = 5};
+  *SnapshotBuffer::Make(SnapshotPath(older, 'a'), 100);
+  StartOrder order = Order("run", 8);
+  order.generation = 2;
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  FakeLink link;
+  link.set_answer_grant([&](uint64_t step, auto, auto) {
+    const bool there = std::filesystem::exists(SnapshotPath(older, 'a'));
+    EXPECT_TRUE(step < 6 || !there);
+    return absl::OkStatus();
+  });
+
+  ASSERT_EQ(Run(order, link), kExitDone) << log_.str();
+
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+}
+
+TEST_F(SavesTest, WithoutRoomForThem_OneCopyIsKept_WhichIsToldOnce) {
+  StartOrder order = Order("run", 6);
+  order.snapshot_folder = folder_ / "missing";
+  order.config.checkpoint_every = 2;
+  FakeLink shared, missing;
+
+  ASSERT_EQ(Run(order, missing), kExitDone) << log_.str();
+
+  EXPECT_THAT(log_.str(), HasSubstr("does not outlive its trainer: there is no folder in shared memory"));
+  EXPECT_EQ(log_.str().find("outlive"), log_.str().rfind("outlive"));
+  EXPECT_THAT(missing.FactsOf<SavedFact>(), SizeIs(3));
+  order = Order("other", 6);
+  TemporaryFolder memory;
+  order.snapshot_folder = memory.path();
+  order.config.checkpoint_every = 2;
+  ASSERT_EQ(Run(order, shared), kExitDone);
+  EXPECT_EQ(SnapshotBytes(shared), 2 * SnapshotBytes(missing));
+}
+
+}  // namespace
+}  // namespace trainyard

@@ -1,0 +1,17 @@
+#include "worker/collectives/agreement.h"
+
+namespace trainyard {
+
+AgreedStep Agreement::Read(const AgreementTerms& sum) {
+  AgreedStep agreed;
+  agreed.tokens = static_cast<uint64_t>(sum.tokens);
+  agreed.loss = sum.tokens > 0 ? sum.loss_sum / sum.tokens : 0;
+  uint64_t request = static_cast<uint64_t>(sum.request);
+  agreed.asked = request > last_request_;
+  if (agreed.asked) last_request_ = request;
+  agreed.stop = agreed.asked || sum.notice > 0;
+  if (agreed.asked && sum.needs_save > 0 && !(sum.notice > 0)) agreed.unless_unsaved = request;
+  return agreed;
+}
+
+}  // namespace trainyard

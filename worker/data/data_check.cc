@@ -1,0 +1,93 @@
+#include "worker/data/data_check.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kFilesNamed = 3;
+
+std::string SizesText(uint64_t files, uint64_t bytes, const std::string& hash) {
+  return absl::StrCat(files, files == 1 ? " file of " : " files of ", bytes, " bytes (content hash ", hash, ")");
+}
+
+// By path, in the order of the paths: first what was there before, then what is new.
+std::vector<std::string> Differences(const ManifestData& before, const std::vector<Corpus::File>& files,
+                                     const CorpusFingerprint& now) {
+  std::map<std::string, size_t> here;
+  for (size_t i = 0; i < files.size(); ++i) here[files[i].path] = i;
+  std::vector<std::string> differ;
+  for (const ManifestDataFile& file : before.list) {
+    auto it = here.find(file.path);
+    if (it == here.end()) {
+      differ.push_back(absl::StrCat(file.path, " is gone"));
+      continue;
+    }
+    const uint64_t bytes = static_cast<uint64_t>(files[it->second].num_bytes);
+    const std::string& hash = now.file_hashes[it->second];
+    if (bytes != file.bytes) {
+      differ.push_back(absl::StrCat(file.path, " has ", bytes, " bytes, had ", file.bytes));
+    } else if (hash != file.hash) {
+      differ.push_back(absl::StrCat(file.path, " has the hash ", hash, ", had ", file.hash));
+    }
+    here.erase(it);
+  }
+  for (const auto& [path, i] : here) differ.push_back(absl::StrCat(path, " is new"));
+  return differ;
+}
+
+constexpr uint64_t kRecordBytesMax = 4096;
+
+}  // namespace
+
+bool DataIsKnown(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+  absl::StatusOr<std::string> text = ReadRegularFile(JoinPath(run_folder, kDataRecordName), kRecordBytesMax);
+  if (!text.ok()) return false;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json == nlohmann::json{{"identity", identity}, {"content_hash", content_hash}};
+}
+
+absl::Status NoteData(const std::string& run_folder, const std::string& content_hash, const std::string& identity) {
+  if (DataIsKnown(run_folder, content_hash, identity)) return absl::OkStatus();
+  const nlohmann::ordered_json json = {{"identity", identity}, {"content_hash", content_hash}};
+  return WriteFileAtomically(JoinPath(run_folder, kDataRecordName), json.dump() + "\n");
+}
+
+bool DataLookSame(const ManifestData& before, const std::vector<Corpus::File>& files) {
+  if (before.content_hash.empty()) return true;
+  if (before.num_files != files.size()) return false;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    bytes += static_cast<uint64_t>(files[i].num_bytes);
+    const bool listed = i < before.list.size();
+    if (listed && before.list[i].bytes != static_cast<uint64_t>(files[i].num_bytes)) return false;
+  }
+  return before.num_bytes == bytes;
+}
+
+absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus::File>& files,
+                           const CorpusFingerprint& now) {
+  if (before.content_hash.empty() || before.content_hash == now.content_hash) return absl::OkStatus();
+  std::string text = absl::StrCat("train.data.text is not the data that the checkpoint was made with: there are ",
+                                  SizesText(now.num_files, now.num_bytes, now.content_hash), ", there were ",
+                                  SizesText(before.num_files, before.num_bytes, before.content_hash));
+  if (!before.list.empty()) {
+    std::vector<std::string> differ = Differences(before, files, now);
+    const size_t more = differ.size() - std::min(differ.size(), kFilesNamed);
+    differ.resize(differ.size() - more);
+    if (differ.empty()) differ = {"the files are the same and come in another order"};
+    absl::StrAppend(&text, ": ", absl::StrJoin(differ, "; "), more > 0 ? absl::StrCat("; and ", more, " more") : "");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(text,
+                   ". Give it the data it was made with, or go on with these by --allow-data-change "
+                   "(checkpoint.allow_data_change: true)"));
+}
+
+}  // namespace trainyard

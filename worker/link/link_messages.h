@@ -1,0 +1,27 @@
+// Between the wire's messages and the trainer's plain values. Pure. For files that see protobuf, that is the link's
+// own.
+#pragma once
+
+#include <map>
+
+#include "absl/status/statusor.h"
+#include "trainyard/v1/trainer.pb.h"
+#include "worker/link/config.h"
+#include "worker/link/link.h"
+
+namespace trainyard {
+
+// Digests the spec's bytes itself; what the sender says of them is not looked at. Possible errors: those of
+// ConfigFromSpec.
+absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message);
+
+// Without the trainer's key, which the link adds. Text is made valid UTF-8 and cut.
+v1::Fact ToMessage(const TrainerFact& fact);
+v1::MemoryUse ToMessage(const MemoryUse& use);
+v1::StepReport ToMessage(const StepRecord& record);
+v1::EvalReport ToMessage(const EvalRecord& record);
+v1::CommunicatorReport ToMessage(const CommunicatorProgress& progress);
+void AddPhaseTimes(const std::map<Phase, double>& longest, v1::RankReport& report);
+void AddWork(const WorkTotals& work, v1::RankReport& report);
+
+}  // namespace trainyard

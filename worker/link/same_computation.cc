@@ -1,0 +1,114 @@
+#include "worker/link/same_computation.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/strict_yaml.h"
+#include "common/yaml_schema.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr size_t kKeysNamed = 5;
+constexpr size_t kValueBytes = 200;
+
+enum class Rule { kMayChange, kIsData, kIsFunction };
+
+Rule RuleOf(absl::string_view key) {
+  if (key == "train.data.validation" || key == "train.seed") return Rule::kIsData;
+  if (key == "train.data.tokenizer" || key == "train.optimizer.name" || key == "train.freeze") return Rule::kIsFunction;
+  // The sizes that a preset stands for are keys of their own.
+  const bool of_model = absl::StartsWith(key, "train.model.");
+  return of_model && key != "train.model.init_from" && key != "train.model.preset" ? Rule::kIsFunction
+                                                                                   : Rule::kMayChange;
+}
+
+std::string ValueOf(const Message& message, const FieldDescriptor& field) {
+  const bool missing = !field.is_repeated() && !message.GetReflection()->HasField(message, &field);
+  std::string text = missing ? "auto" : FieldYaml(message, field);
+  if (text.empty() || text == "[]") return "none";
+  if (text.size() > kValueBytes) text = absl::StrCat(text.substr(0, kValueBytes), "...");
+  return text;
+}
+
+bool IsSet(const Message& message, const FieldDescriptor& field) {
+  const auto& reflection = *message.GetReflection();
+  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
+}
+
+// Adds what differs below `parent`; with `only_set`, of what `before` has.
+void Compare(const std::string& parent, const Message& before, const Message& now, bool only_set,
+             std::vector<KeyChange>& changes) {
+  const auto& descriptor = *before.GetDescriptor();
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const FieldDescriptor& field = *descriptor.field(i);
+    const std::string key = yaml::JoinKeys(parent, yaml::KeyOf(field));
+    if (only_set && !IsSet(before, field)) continue;
+    if (field.message_type() != nullptr) {
+      Compare(key, before.GetReflection()->GetMessage(before, &field), now.GetReflection()->GetMessage(now, &field),
+              only_set, changes);
+      continue;
+    }
+    const std::string was = ValueOf(before, field), is = ValueOf(now, field);
+    if (FieldYaml(before, field) == FieldYaml(now, field) && was == is) continue;
+    changes.push_back({.key = key, .before = was, .now = is});
+  }
+}
+
+absl::Status Refuse(const std::vector<KeyChange>& refused, bool data_alone) {
+  const size_t more = refused.size() - std::min(refused.size(), kKeysNamed);
+  const std::string keys = absl::StrJoin(
+      refused.begin(), refused.end() - static_cast<long>(more), "; ", [](std::string* out, const KeyChange& change) {
+        absl::StrAppend(out, change.key, " was ", change.before, ", is ", change.now);
+      });
+  const absl::string_view way_out =
+      data_alone ? "or go on all the same by --allow-data-change (checkpoint.allow_data_change: true)"
+                 : "or begin a new job from these weights: another checkpoint.dir, and this checkpoint as "
+                   "train.model.init_from";
+  return absl::InvalidArgumentError(absl::StrCat("the job is not the computation that the checkpoint was made with: ",
+                                                 keys, more > 0 ? absl::StrCat("; and ", more, " keys more") : "",
+                                                 ". Give it the values that it was made with, ", way_out));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs) {
+  std::vector<KeyChange> changes, refused;
+  v1::JobSpec before, now;
+  const bool readable = before.ParseFromArray(specs.before.data(), static_cast<int>(specs.before.size())) &&
+                        now.ParseFromArray(specs.now.data(), static_cast<int>(specs.now.size()));
+  if (!readable || !before.has_train()) return changes;
+  const bool resolved = before.train().has_steps();
+  if (resolved) {
+    // An earlier version does not know the newest keys: it did what they say by default.
+    ApplyDefaults(&before);
+    ApplyDefaults(&now);
+  }
+  Compare("train", before.train(), now.train(), !resolved, changes);
+  Compare("parallel", before.parallel(), now.parallel(), !resolved, changes);
+  if (before.resources().has_ranks() && before.resources().ranks() != now.resources().ranks()) {
+    changes.push_back({.key = "resources.ranks",
+                       .before = absl::StrCat(before.resources().ranks()),
+                       .now = absl::StrCat(now.resources().ranks())});
+  }
+  bool data_alone = true;
+  for (const KeyChange& change : changes) {
+    // Of an imported model nobody has trained with its dropout here.
+    const bool of_import = !resolved && change.key == "train.model.dropout";
+    const Rule rule = of_import ? Rule::kMayChange : RuleOf(change.key);
+    if (rule == Rule::kMayChange || (rule == Rule::kIsData && specs.allow_data_change)) continue;
+    data_alone = data_alone && rule == Rule::kIsData;
+    refused.push_back(change);
+  }
+  if (!refused.empty()) return Refuse(refused, data_alone);
+  return changes;
+}
+
+}  // namespace trainyard

@@ -1,0 +1,263 @@
+#include "worker/link/spec_config.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "trainyard/v1/job.pb.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status Missing(absl::string_view key) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the resolved spec has no ", key, ": it must be decided before trainers are started"));
+}
+
+absl::Status CheckTexts(const google::protobuf::Message& message, const std::string& path) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    const std::string at = path.empty() ? field->name() : absl::StrCat(path, ".", field->name());
+    const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->message_type() != nullptr) {
+        RETURN_IF_ERROR(CheckTexts(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                                        : reflection.GetMessage(message, field),
+                                   at));
+      } else if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING) {
+        const std::string text = field->is_repeated() ? reflection.GetRepeatedString(message, field, i)
+                                                      : reflection.GetString(message, field);
+        if (text.find('\0') == std::string::npos) continue;
+        return absl::InvalidArgumentError(absl::StrCat(at, " '", absl::CHexEscape(text), "' holds a zero byte"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A text with a zero byte in it ends there for the system: a path would lead to another file than the one that was
+// checked.
+absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
+  if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckTexts(spec, "");
+  return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are no JobSpec"));
+}
+
+absl::Status ReadModel(const v1::Model& model, TrainConfig::Model& out) {
+  if (!model.has_layers()) return Missing("train.model.layers");
+  if (!model.has_heads()) return Missing("train.model.heads");
+  if (!model.has_width()) return Missing("train.model.width");
+  if (!model.has_context()) return Missing("train.model.context");
+  out.layers = model.layers();
+  out.heads = model.heads();
+  out.width = model.width();
+  out.context = model.context();
+  if (model.has_vocabulary()) out.vocabulary = model.vocabulary();
+  out.dropout = model.dropout();
+  out.init_from = model.init_from();
+  return absl::OkStatus();
+}
+
+absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
+  const v1::Optimizer& optimizer = train.optimizer();
+  if (optimizer.has_lr()) out.optimizer.lr = optimizer.lr();
+  if (optimizer.betas_size() == 2) {
+    out.optimizer.beta1 = optimizer.betas(0);
+    out.optimizer.beta2 = optimizer.betas(1);
+  } else if (optimizer.betas_size() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.optimizer.betas has ", optimizer.betas_size(), " values, not 2"));
+  }
+  if (optimizer.has_eps()) out.optimizer.eps = optimizer.eps();
+  if (optimizer.has_weight_decay()) out.optimizer.weight_decay = optimizer.weight_decay();
+  if (optimizer.has_clip_norm()) out.optimizer.clip_norm = optimizer.clip_norm();
+  out.optimizer.clip_value = optimizer.clip_value();
+
+  const v1::Schedule& schedule = train.schedule();
+  switch (schedule.kind()) {
+    case v1::SCHEDULE_KIND_LINEAR:
+      out.schedule.kind = TrainConfig::ScheduleKind::kLinear;
+      break;
+    case v1::SCHEDULE_KIND_CONSTANT:
+      out.schedule.kind = TrainConfig::ScheduleKind::kConstant;
+      break;
+    default:
+      out.schedule.kind = TrainConfig::ScheduleKind::kCosine;
+      break;
+  }
+  out.schedule.warmup_steps = schedule.warmup_steps();
+  if (schedule.has_min_ratio()) out.schedule.min_ratio = schedule.min_ratio();
+  return absl::OkStatus();
+}
+
+TrainConfig::Switch SwitchOf(v1::Switch value) {
+  if (value == v1::SWITCH_ON) return TrainConfig::Switch::kOn;
+  if (value == v1::SWITCH_OFF) return TrainConfig::Switch::kOff;
+  return TrainConfig::Switch::kAuto;
+}
+
+const char* WordOf(v1::Precision type) {
+  switch (type) {
+    case v1::PRECISION_FP64:
+      return "fp64";
+    case v1::PRECISION_BF16:
+      return "bf16";
+    case v1::PRECISION_FP16:
+      return "fp16";
+    default:
+      return "fp32";
+  }
+}
+
+void ReadPrecision(const v1::Train& train, TrainConfig& out) {
+  const v1::PrecisionPolicy& policy = train.precision();
+  out.precision = {.param = WordOf(policy.param()),
+                   .reduce = WordOf(policy.reduce()),
+                   .output = WordOf(policy.output()),
+                   .master = WordOf(policy.master()),
+                   .state = WordOf(policy.state())};
+  const v1::LossScale& scale = train.loss_scale();
+  if (scale.has_initial()) out.loss_scale.initial = scale.initial();
+  if (scale.has_window()) out.loss_scale.window = scale.window();
+  if (scale.has_backoff()) out.loss_scale.backoff = scale.backoff();
+  if (scale.has_hysteresis()) out.loss_scale.hysteresis = scale.hysteresis();
+  if (scale.has_min()) out.loss_scale.min = scale.min();
+  out.loss_scale.is_static = scale.static_();
+  if (train.has_nonfinite_limit()) out.nonfinite_limit = train.nonfinite_limit();
+}
+
+absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
+  RETURN_IF_ERROR(ReadModel(train.model(), out.model));
+  out.data.text.assign(train.data().text().begin(), train.data().text().end());
+  if (out.data.text.empty()) return Missing("train.data.text");
+  out.data.joins_uneven = train.data().uneven() == v1::UNEVEN_DATA_JOIN;
+  out.freeze.assign(train.freeze().begin(), train.freeze().end());
+  if (train.data().has_validation()) out.data.validation = train.data().validation();
+  if (!train.batch().has_global_size()) return Missing("train.batch.global");
+  if (!train.batch().has_micro()) return Missing("train.batch.micro");
+  out.batch_global = train.batch().global_size();
+  out.batch_micro = train.batch().micro();
+  if (!train.has_steps()) return Missing("train.steps");
+  out.steps = train.steps();
+  if (train.has_seed()) out.seed = train.seed();
+  ReadPrecision(train, out);
+  out.evaluate_every = train.evaluate().every_steps();
+  if (train.evaluate().has_batches()) out.evaluate_batches = train.evaluate().batches();
+  return ReadOptimizer(train, out);
+}
+
+// Words are those of the job file.
+std::string StrategyWordOf(v1::DataParallel strategy) {
+  switch (strategy) {
+    case v1::DATA_PARALLEL_ZERO1:
+      return "zero1";
+    case v1::DATA_PARALLEL_ZERO2:
+      return "zero2";
+    case v1::DATA_PARALLEL_ZERO3:
+      return "zero3";
+    case v1::DATA_PARALLEL_FSDP:
+      return "fsdp";
+    case v1::DATA_PARALLEL_HSDP:
+      return "hsdp";
+    default:
+      return "ddp";
+  }
+}
+
+const char* RecomputeWordOf(v1::RecomputeMode mode) {
+  if (mode == v1::RECOMPUTE_MODE_BLOCKS) return "blocks";
+  return mode == v1::RECOMPUTE_MODE_SELECTIVE ? "selective" : "none";
+}
+
+TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
+  TrainConfig::Parallel out;
+  out.strategy = StrategyWordOf(parallel.data());
+  out.shard = static_cast<int>(parallel.shard());
+  out.replicate = static_cast<int>(parallel.replicate());
+  if (parallel.has_bucket_elements()) out.bucket_elements = static_cast<int64_t>(parallel.bucket_elements());
+  if (parallel.has_overlap()) out.overlap = parallel.overlap();
+  if (parallel.has_reduce_scatter()) out.reduce_scatter = parallel.reduce_scatter();
+  out.reduce_every_micro_batch = parallel.reduce_every_micro_batch();
+  // 0 is `true`, 1 `false`; see job.proto.
+  out.reshard_after_forward = parallel.reshard_after_forward() != 1;
+  const bool shards_parameters = parallel.data() == v1::DATA_PARALLEL_ZERO3 ||
+                                 parallel.data() == v1::DATA_PARALLEL_FSDP || parallel.data() == v1::DATA_PARALLEL_HSDP;
+  if (shards_parameters && parallel.reshard_after_forward() > 1) {
+    out.reshard_to = static_cast<int>(parallel.reshard_after_forward());
+  }
+  if (parallel.has_gather_bucket_elements()) {
+    out.gather_bucket_elements = static_cast<int64_t>(parallel.gather_bucket_elements());
+  }
+  if (parallel.has_all_gather()) out.all_gather = parallel.all_gather();
+  out.persist_elements = static_cast<int64_t>(parallel.persist_elements());
+  if (parallel.has_prefetch_elements()) out.prefetch_elements = static_cast<int64_t>(parallel.prefetch_elements());
+  if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
+  out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());
+  out.recompute = RecomputeWordOf(parallel.recompute().mode());
+  if (parallel.has_optimizer_tile_elements()) {
+    out.optimizer_tile_elements = static_cast<int64_t>(parallel.optimizer_tile_elements());
+  }
+  out.offload_optimizer = parallel.offload().optimizer();
+  out.offload_parameters = parallel.offload().parameters();
+  if (parallel.recompute().has_every()) out.recompute_every = static_cast<int>(parallel.recompute().every());
+  return out;
+}
+
+TrainConfig::Probe ProbeOf(const v1::Probe& probe) {
+  TrainConfig::Probe out;
+  if (probe.has_matmul_size()) out.matmul_size = probe.matmul_size();
+  if (probe.has_matmul_repeats()) out.matmul_repeats = probe.matmul_repeats();
+  if (probe.has_all_reduce_bytes()) out.all_reduce_bytes = static_cast<int64_t>(probe.all_reduce_bytes());
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes) {
+  v1::JobSpec spec;
+  RETURN_IF_ERROR(Parse(spec_bytes, spec));
+  TrainConfig config;
+  RETURN_IF_ERROR(ReadModel(spec.train().model(), config.model));
+  ReadPrecision(spec.train(), config);
+  return config;
+}
+
+absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes) {
+  v1::JobSpec spec;
+  RETURN_IF_ERROR(Parse(spec_bytes, spec));
+  TrainConfig config;
+  config.job_name = spec.name();
+  if (spec.resources().device() == v1::DEVICE_CUDA) config.device = TrainConfig::Device::kCuda;
+  config.mkl_avx512 = SwitchOf(spec.resources().mkl_avx512());
+  if (spec.has_probe()) {
+    config.probe = ProbeOf(spec.probe());
+    return config;
+  }
+  RETURN_IF_ERROR(ReadTrain(spec.train(), config));
+  config.parallel = ParallelOf(spec.parallel());
+  config.reverse_micro_batches = spec.diagnostics().reverse_micro_batches();
+  config.events = spec.diagnostics().events();
+  config.hash_every_steps = spec.diagnostics().hash_every_steps();
+  config.shared_memory = SwitchOf(spec.network().shared_memory());
+  config.checkpoint_dir = spec.checkpoint().dir();
+  if (config.checkpoint_dir.empty()) return Missing("checkpoint.dir");
+  config.checkpoint_every = spec.checkpoint().every_steps();
+  if (spec.checkpoint().has_keep()) config.checkpoint_keep = spec.checkpoint().keep();
+  config.checkpoint_keep_every = spec.checkpoint().keep_every();
+  config.allow_data_change = spec.checkpoint().allow_data_change();
+  config.checkpoint_full = spec.checkpoint().format() == v1::CHECKPOINT_FORMAT_FULL;
+  config.checkpoint_full_optimizer = spec.checkpoint().full_optimizer();
+  if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_BF16) config.checkpoint_copy = "BF16";
+  if (spec.checkpoint().weights_copy() == v1::WEIGHTS_COPY_FP16) config.checkpoint_copy = "F16";
+  if (spec.checkpoint().has_timeout_s()) config.checkpoint_timeout_s = spec.checkpoint().timeout_s();
+  if (spec.checkpoint().has_last_save_retry_s()) {
+    config.checkpoint_last_save_retry_s = spec.checkpoint().last_save_retry_s();
+  }
+  config.checkpoint_write_bytes_per_s = spec.checkpoint().write_bytes_per_s();
+  return config;
+}
+
+}  // namespace trainyard

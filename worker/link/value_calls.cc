@@ -1,0 +1,119 @@
+#include "worker/link/value_calls.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/limits.h"
+#include "common/rpc_status.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+// A put is never long: somebody must be there to take it.
+constexpr absl::Duration kPutLimit = absl::Minutes(1);
+// A wait is asked for in slices, so that a daemon that was replaced meanwhile is noticed.
+constexpr absl::Duration kGetSlice = absl::Seconds(10);
+
+}  // namespace
+
+void ValueCalls::Abort(const absl::Status& reason) {
+  absl::MutexLock lock(&mu_);
+  if (!aborted_.ok()) return;
+  aborted_ = reason;
+  for (grpc::ClientContext* call : calls_) call->TryCancel();
+  aborted_now_.SignalAll();
+}
+
+void ValueCalls::Pause(absl::Duration duration) {
+  absl::MutexLock lock(&mu_);
+  aborted_now_.AwaitFor(&mu_, duration, [this] { return !aborted_.ok(); });
+}
+
+void ValueCalls::PutAgain() {
+  std::map<std::string, std::string> values;
+  {
+    absl::MutexLock lock(&mu_);
+    values = values_;
+  }
+  for (const auto& [name, value] : values) PutOnce(name, value).IgnoreError();
+}
+
+void ValueCalls::Forget() {
+  absl::MutexLock lock(&mu_);
+  forgets_ = true;
+  values_.clear();
+}
+
+template <typename Call>
+absl::Status ValueCalls::CallOnce(absl::string_view what, absl::Duration timeout, const Call& call) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  {
+    absl::MutexLock lock(&mu_);
+    RETURN_IF_ERROR(aborted_);
+    calls_.insert(&context);
+  }
+  grpc::Status status = call(context);
+  absl::MutexLock lock(&mu_);
+  calls_.erase(&context);
+  if (!aborted_.ok()) return aborted_;
+  return FromGrpcStatus(status, what);
+}
+
+absl::Status ValueCalls::PutOnce(absl::string_view name, absl::string_view value) {
+  v1::TrainerPutRequest request;
+  *request.mutable_key() = key_;
+  request.set_token(token_);
+  request.set_name(std::string(name));
+  request.set_value(std::string(value));
+  v1::TrainerPutResponse response;
+  return CallOnce(absl::StrCat("putting '", name, "'"), kGetSlice,
+                  [&](grpc::ClientContext& context) { return stub_.PutValue(&context, request, &response); });
+}
+
+absl::Status ValueCalls::Put(absl::string_view name, absl::string_view value) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!forgets_) values_.emplace(name, value);
+  }
+  absl::Time until = absl::Now() + kPutLimit;
+  absl::Duration back_off = limits::kReconnectMin;
+  while (true) {
+    absl::Status status = PutOnce(name, value);
+    bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!again || absl::Now() + back_off > until) return status;
+    Pause(back_off);
+    back_off = std::min(back_off * 2, limits::kReconnectMax);
+  }
+}
+
+absl::StatusOr<std::string> ValueCalls::Get(absl::string_view name, absl::Duration timeout) {
+  absl::Time until = absl::Now() + timeout;
+  absl::Duration back_off = limits::kReconnectMin;
+  v1::TrainerGetRequest request;
+  *request.mutable_key() = key_;
+  request.set_token(token_);
+  request.set_name(std::string(name));
+  while (true) {
+    absl::Duration slice = std::clamp(until - absl::Now(), absl::ZeroDuration(), kGetSlice);
+    request.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(slice)));
+    v1::TrainerGetResponse response;
+    // The daemon ends the wait; a second more for its answer.
+    absl::Status status =
+        CallOnce(absl::StrCat("waiting for '", name, "'"), slice + absl::Seconds(1),
+                 [&](grpc::ClientContext& context) { return stub_.GetValue(&context, request, &response); });
+    if (status.ok()) return std::move(*response.mutable_value());
+    bool again = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!again || absl::Now() >= until) return status;
+    if (absl::IsUnavailable(status)) {
+      Pause(std::min(back_off, until - absl::Now()));
+      back_off = std::min(back_off * 2, limits::kReconnectMax);
+    }
+  }
+}
+
+}  // namespace trainyard

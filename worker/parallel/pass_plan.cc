@@ -1,0 +1,212 @@
+#include "worker/parallel/pass_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace trainyard {
+namespace {
+
+// The uses of units in the order of a pass, and what is gathered meanwhile.
+class Planner {
+ public:
+  Planner(const std::vector<int64_t>& elements, bool with_backward, const ScheduleOptions& options)
+      : elements_(elements),
+        options_(options),
+        live_(elements.size()),
+        waited_(elements.size()),
+        parted_(elements.size()) {
+    const int units = static_cast<int>(elements.size());
+    for (int unit = 0; unit < units; ++unit) uses_.push_back({Act::kForward, unit});
+    for (int unit = units - 1; with_backward && unit >= 0; --unit) {
+      if (unit == 0 || unit >= options.first_backward) uses_.push_back({Act::kBackward, unit});
+    }
+    prefetch_ = options.overlap ? options.prefetch_elements : 0;
+  }
+
+  std::vector<Action> Plan() {
+    for (size_t use = 0; use < uses_.size(); ++use) {
+      const auto [act, unit] = uses_[use];
+      Gather(unit);
+      Wait(unit);
+      Prefetch(use);
+      plan_.push_back(uses_[use]);
+      if (act == Act::kBackward) {
+        Reduce(unit);
+        Free(unit);
+      } else if (unit != 0 && !Keeps(use)) {
+        ComesAgain(use) && options_.keeps_part ? Reshard(unit) : Free(unit);
+      }
+    }
+    Free(0);  // there was no backward
+    for (int unit : reducing_) plan_.push_back({Act::kWaitReduce, unit});
+    return std::move(plan_);
+  }
+
+ private:
+  void Gather(int unit) {
+    if (live_[unit] || elements_[unit] == 0) return;
+    live_[unit] = true;
+    waited_[unit] = false;
+    if (unit != 0) num_live_ += elements_[unit];
+    plan_.push_back({parted_[unit] ? Act::kRegather : Act::kGather, unit});
+    parted_[unit] = false;
+  }
+  void Wait(int unit) {
+    if (live_[unit] && !waited_[unit]) plan_.push_back({Act::kWaitGather, unit});
+    waited_[unit] = true;
+  }
+  void Free(int unit) {
+    if (!live_[unit]) return;
+    live_[unit] = false;
+    if (unit != 0) num_live_ -= elements_[unit];
+    plan_.push_back({Act::kFree, unit});
+  }
+
+  void Reshard(int unit) {
+    Free(unit);
+    if (plan_.back() != Action{Act::kFree, unit}) return;  // it was empty
+    plan_.back().act = Act::kReshard;
+    parted_[unit] = true;
+  }
+
+  // What is used next, in the same direction, while use `use` computes.
+  void Prefetch(size_t use) {
+    int64_t ahead = 0;
+    for (size_t next = use + 1; next < uses_.size() && uses_[next].act == uses_[use].act; ++next) {
+      const int unit = uses_[next].unit;
+      if (unit == 0) break;
+      const bool first = next == use + 1;
+      ahead += elements_[unit];
+      if (prefetch_ < 0 ? !first : ahead > prefetch_) break;
+      if (live_[unit]) continue;
+      if (num_live_ + elements_[unit] > options_.max_live_elements) break;
+      Gather(unit);
+    }
+  }
+
+  auto BackwardOf(size_t use) const {
+    const Action backward{Act::kBackward, uses_[use].unit};
+    return std::find(uses_.begin() + static_cast<long>(use), uses_.end(), backward);
+  }
+  bool ComesAgain(size_t use) const { return BackwardOf(use) != uses_.end(); }
+
+  // Whether the unit of forward use `use` stays for its backward.
+  bool Keeps(size_t use) const {
+    const auto again = BackwardOf(use);
+    if (again == uses_.end()) return false;
+    if (!options_.reshard_after_forward) return true;
+    if (prefetch_ == 0) return false;
+    int64_t between = 0, room = 0;
+    for (auto it = uses_.begin() + static_cast<long>(use) + 1; it != again; ++it) {
+      between += elements_[it->unit];
+      if (!live_[it->unit]) room = std::max(room, elements_[it->unit]);
+    }
+    return between <= options_.reuse_elements && num_live_ + room <= options_.max_live_elements;
+  }
+
+  bool Trains(int unit) const { return options_.trained.empty() || options_.trained[unit]; }
+
+  // A reduction is waited for when the next unit closes: what follows it (an all-reduce across) is started then.
+  void Reduce(int unit) {
+    if (!options_.reduce || elements_[unit] == 0 || !Trains(unit)) return;
+    if (options_.overlap && !reducing_.empty()) {
+      plan_.push_back({Act::kWaitReduce, reducing_.front()});
+      reducing_.clear();
+    }
+    plan_.push_back({Act::kReduce, unit});
+    reducing_.push_back(unit);
+    if (options_.overlap) return;
+    plan_.push_back({Act::kWaitReduce, unit});
+    reducing_.clear();
+  }
+
+  const std::vector<int64_t>& elements_;
+  const ScheduleOptions& options_;
+  int64_t prefetch_ = 0;
+  std::vector<Action> uses_;
+  std::vector<bool> live_, waited_, parted_;
+  int64_t num_live_ = 0;  // elements, root apart
+  std::vector<int> reducing_;
+  std::vector<Action> plan_;
+};
+
+const char* Word(Act act) {
+  switch (act) {
+    case Act::kGather:
+      return "gather";
+    case Act::kWaitGather:
+      return "wait-gather";
+    case Act::kForward:
+      return "forward";
+    case Act::kFree:
+      return "free";
+    case Act::kReshard:
+      return "reshard";
+    case Act::kRegather:
+      return "regather";
+    case Act::kBackward:
+      return "backward";
+    case Act::kReduce:
+      return "reduce";
+    case Act::kWaitReduce:
+      return "wait-reduce";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
+                             const ScheduleOptions& options) {
+  return Planner(unit_elements, with_backward, options).Plan();
+}
+
+int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {
+  // The same choices as SlotPool's, but where it would wait, there is one slot more.
+  int clean = 0, made = 0;
+  std::vector<int> pending;  // units whose reduction still reads a slot
+  auto take_clean = [&] { clean > 0 ? --clean : ++made; };
+  for (const auto& [act, unit] : plan) {
+    if (unit == 0) continue;
+    switch (act) {
+      case Act::kGather:
+        if (pending.empty()) {
+          take_clean();
+        } else {
+          pending.erase(pending.begin());
+        }
+        break;
+      case Act::kRegather:  // through another communicator, so it cannot queue behind a reduction
+        take_clean();
+        break;
+      case Act::kFree:
+      case Act::kReshard:
+        ++clean;
+        break;
+      case Act::kBackward:
+        if (gradients_in_slots && (trained.empty() || trained[unit])) take_clean();
+        break;
+      case Act::kReduce:
+        if (gradients_in_slots) pending.push_back(unit);
+        break;
+      case Act::kWaitReduce:
+        clean += static_cast<int>(std::erase(pending, unit));
+        break;
+      case Act::kWaitGather:
+      case Act::kForward:
+        break;
+    }
+  }
+  return made;
+}
+
+std::string ToString(const std::vector<Action>& plan) {
+  return absl::StrJoin(plan, ", ", [](std::string* out, const Action& action) {
+    absl::StrAppend(out, Word(action.act), " ", action.unit);
+  });
+}
+
+}  // namespace trainyard

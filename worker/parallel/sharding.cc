@@ -1,0 +1,57 @@
+#include "worker/parallel/sharding.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace trainyard {
+namespace {
+
+struct Row {
+  Strategy strategy;
+  const char* word;
+  Placements placements;
+};
+
+constexpr Placement kR = Placement::kReplicate;
+constexpr Placement kS = Placement::kShard;
+constexpr Row kRows[] = {
+    {Strategy::kDdp, "ddp", {kR, kR, kR}},     {Strategy::kZero1, "zero1", {kR, kR, kS}},
+    {Strategy::kZero2, "zero2", {kR, kS, kS}}, {Strategy::kZero3, "zero3", {kS, kS, kS}},
+    {Strategy::kFsdp, "fsdp", {kS, kS, kS}},   {Strategy::kHsdp, "hsdp", {kS, kS, kS}},
+};
+
+}  // namespace
+
+const char* StrategyWord(Strategy strategy) { return kRows[static_cast<int>(strategy)].word; }
+
+absl::StatusOr<Strategy> StrategyOf(absl::string_view word) {
+  std::string known;
+  for (const Row& row : kRows) {
+    if (word == row.word) return row.strategy;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", row.word);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no data-parallel strategy; known: ", known));
+}
+
+Placements PlacementsOf(Strategy strategy) { return kRows[static_cast<int>(strategy)].placements; }
+
+absl::StatusOr<MeshShape> DataMesh(Strategy strategy, int world_size, int shard, int replicate) {
+  if (strategy == Strategy::kHsdp && shard == 0 && replicate == 0) {
+    return absl::InvalidArgumentError("hsdp needs a size: say parallel.shard or parallel.replicate");
+  }
+  if (strategy == Strategy::kDdp) {
+    if (shard == 0) shard = 1;
+  } else if (shard == 0 && replicate == 0) {
+    replicate = 1;
+  }
+  if (shard == 0) shard = replicate > 0 ? world_size / replicate : 0;
+  if (replicate == 0) replicate = shard > 0 ? world_size / shard : 0;
+  if (shard < 1 || replicate < 1 || shard > world_size || replicate > world_size / shard ||
+      shard * replicate != world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " x replicate ", replicate, " is ",
+                                                   int64_t{shard} * replicate, ", but there are ", world_size,
+                                                   " ranks"));
+  }
+  return MeshShape{.dp_replicate = replicate, .dp_shard = shard};
+}
+
+}  // namespace trainyard

@@ -1,0 +1,145 @@
+#include "worker/saving/commit_thread.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "worker/saving/commit_state.h"
+
+namespace trainyard {
+namespace {
+
+// Written by all ranks and not looked at yet, with the one that is.
+constexpr ptrdiff_t kMostBehind = 2;
+
+}  // namespace
+
+CommitThread::CommitThread(Parts parts) : state_(std::make_shared<State>(std::move(parts))) {
+  thread_ = std::make_unique<LeavableThread>([state = state_] { Serve(*state); });
+}
+
+CommitThread::~CommitThread() {
+  absl::MutexLock lock(&state_->mu);
+  state_->closing = true;
+  state_->changed.SignalAll();
+}
+
+void CommitThread::Serve(State& state) {
+  // Those that wait come first, so that none is withdrawn for want of having asked; then, without a word, other work.
+  bool asked = false;
+  while (true) {
+    std::optional<State::Task> task;
+    {
+      absl::MutexLock lock(&state.mu);
+      state.busy = false;
+      state.changed.SignalAll();
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
+        return state.closing || !state.tasks.empty() || (state.num_waiting > 0 && !state.over);
+      });
+      if (state.closing) return;
+      const bool asks = state.num_waiting > 0 && !state.over && !asked;
+      if (!asks && !state.tasks.empty()) {
+        task = std::move(state.tasks.front());
+        state.tasks.pop_front();
+      }
+      state.busy = task.has_value();
+    }
+    asked = !task.has_value() && !state.AskForGrant();
+    if (!task.has_value()) continue;
+    if (auto* commit = std::get_if<CommitTask>(&*task)) {
+      state.CommitOne(std::move(*commit));
+    } else if (auto* removal = std::get_if<State::Removal>(&*task)) {
+      state.RemoveFailed(removal->save);
+    } else {
+      state.Prune(std::get<State::Pruning>(*task).step);
+    }
+  }
+}
+
+void CommitThread::Commit(CommitTask task) {
+  absl::MutexLock lock(&state_->mu);
+  state_->tasks.push_back(std::move(task));
+  state_->changed.SignalAll();
+}
+
+void CommitThread::Discard(const SaveKey& save) {
+  absl::MutexLock lock(&state_->mu);
+  state_->tasks.push_back(State::Removal{save});
+  state_->changed.SignalAll();
+}
+
+bool CommitThread::AwaitRoom(absl::Duration limit) {
+  absl::MutexLock lock(&state_->mu);
+  return state_->changed.AwaitFor(&state_->mu, limit, [this] {
+    const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
+    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kMostBehind;
+  });
+}
+
+void CommitThread::PruneConfirmed() {
+  const uint64_t acknowledged = state_->parts.link.acknowledged();
+  absl::MutexLock lock(&state_->mu);
+  std::optional<uint64_t> confirmed;
+  while (!state_->told.empty() && state_->told.front().fact <= acknowledged) {
+    confirmed = state_->told.front().step;
+    state_->told.pop_front();
+  }
+  if (!confirmed.has_value()) return;
+  if (!state_->tasks.empty() && std::holds_alternative<State::Pruning>(state_->tasks.back())) state_->tasks.pop_back();
+  state_->tasks.push_back(State::Pruning{*confirmed});
+  state_->changed.SignalAll();
+}
+
+bool CommitThread::Drain(absl::Duration limit, bool ungranted) {
+  absl::MutexLock lock(&state_->mu);
+  if (ungranted) {
+    state_->ungranted = true;
+    state_->changed.SignalAll();
+  }
+  return state_->changed.AwaitFor(&state_->mu, limit, [this] {
+    return !state_->busy && state_->tasks.empty() && (state_->num_waiting == 0 || state_->over);
+  });
+}
+
+bool CommitThread::AwaitTasks(absl::Duration limit) {
+  absl::MutexLock lock(&state_->mu);
+  return state_->changed.AwaitFor(&state_->mu, limit, [this] { return !state_->busy && state_->tasks.empty(); });
+}
+
+void CommitThread::Pause(absl::Duration duration) {
+  absl::MutexLock lock(&state_->mu);
+  state_->changed.AwaitFor(&state_->mu, duration, [this] { return state_->closing; });
+}
+
+uint64_t CommitThread::unconfirmed_fact() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->told.empty() ? 0 : state_->told.back().fact;
+}
+
+uint64_t CommitThread::num_failed() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->failed;
+}
+
+uint64_t CommitThread::newest_complete() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->newest_complete;
+}
+
+uint64_t CommitThread::newest_named() const {
+  absl::MutexLock lock(&state_->mu);
+  return state_->newest_named;
+}
+
+absl::Status CommitThread::TakeFailure() {
+  absl::MutexLock lock(&state_->mu);
+  return std::exchange(state_->quiet_failure, absl::OkStatus());
+}
+
+std::vector<std::string> CommitThread::TakeLines() {
+  absl::MutexLock lock(&state_->mu);
+  return std::exchange(state_->lines, {});
+}
+
+}  // namespace trainyard

@@ -1,0 +1,41 @@
+#include "worker/saving/leavable_thread.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/steady_cond_var.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kLeaveWait = absl::Seconds(2);
+
+}  // namespace
+
+struct LeavableThread::End {
+  absl::Mutex mu;
+  SteadyCondVar changed;
+  bool came ABSL_GUARDED_BY(mu) = false;
+};
+
+LeavableThread::LeavableThread(std::function<void()> body)
+    : end_(std::make_shared<End>()), thread_([end = end_, body = std::move(body)]() mutable {
+        body();
+        body = nullptr;  // what it owns goes before its owner does
+        absl::MutexLock lock(&end->mu);
+        end->came = true;
+        end->changed.SignalAll();
+      }) {}
+
+LeavableThread::~LeavableThread() {
+  bool came;
+  {
+    absl::MutexLock lock(&end_->mu);
+    came = end_->changed.AwaitFor(&end_->mu, kLeaveWait, [this] { return end_->came; });
+  }
+  came ? thread_.join() : thread_.detach();
+}
+
+}  // namespace trainyard

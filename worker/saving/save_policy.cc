@@ -1,0 +1,59 @@
+#include "worker/saving/save_policy.h"
+
+#include <algorithm>
+
+namespace trainyard {
+namespace {
+
+// Between two tries, where nothing says how often saves are wanted.
+constexpr uint64_t kStepsBetweenTries = 128;
+
+}  // namespace
+
+void SavePolicy::TryAgain(uint64_t step) {
+  const uint64_t most = every_steps_ > 0 ? every_steps_ : kStepsBetweenTries;
+  retry_at_ = step + std::min(most, uint64_t{1} << std::min<uint64_t>(failures_, 32));
+  ++failures_;
+}
+
+SavePolicy::Outcome SavePolicy::Hear(uint64_t step, const Heard& heard) {
+  if (heard.requests > requests_) {
+    requests_ = heard.requests;
+    noted_ = true;
+  }
+  if (heard.commits_failed > commits_failed_) {
+    commits_failed_ = heard.commits_failed;
+    commit_failed_ = true;
+    TryAgain(step);
+  }
+  if (!under_way_.has_value() || heard.of_step <= *under_way_ || (heard.ended < world_size_ && !heard.given_up))
+    return Outcome::kNothing;
+  const bool failed = heard.failed > 0 || heard.given_up;
+  under_way_.reset();
+  if (failed) {
+    if (!waited_) TryAgain(step);
+    return Outcome::kFailed;
+  }
+  if (!noted_) patient_ = true;
+  if (!commit_failed_) failures_ = 0;
+  commit_failed_ = false;
+  return Outcome::kWritten;
+}
+
+SavePolicy::Act SavePolicy::AtBoundary(uint64_t step, bool due) {
+  const bool wanted = due || noted_ || (retry_at_.has_value() && step >= *retry_at_);
+  if (!wanted) return Act::kNothing;
+  if (!under_way_.has_value()) return Act::kBegin;
+  if (due && patient_) return Act::kAwait;
+  noted_ = true;
+  return Act::kNothing;
+}
+
+void SavePolicy::Began(uint64_t step, bool waited) {
+  under_way_ = step;
+  waited_ = waited;
+  noted_ = false;
+  retry_at_.reset();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,231 @@
+#include "worker/saving/save_thread.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/status_macros.h"
+#include "common/steady_cond_var.h"
+#include "worker/saving/save_work.h"
+#include "worker/saving/throttle.h"
+
+namespace trainyard {
+namespace {
+
+// Best effort, the lowest level; a scheduler that knows no priorities ignores it.
+void BecomeModest() {
+  constexpr int kOfProcess = 1, kBestEffort = 2, kLowest = 7, kClassShift = 13;
+  (void)syscall(SYS_ioprio_set, kOfProcess, 0, (kBestEffort << kClassShift) | kLowest);
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
+}
+
+}  // namespace
+
+struct SaveThread::State {
+  State(FileSystem& files, Clock& steady, uint64_t bytes_per_s, Wait waiting)
+      : file_system(files), clock(steady), wait(std::move(waiting)), throttle(bytes_per_s) {}
+
+  FileSystem& file_system;
+  Clock& clock;
+  const Wait wait;
+  Throttle throttle;  // the writing thread's
+
+  absl::Mutex mu;
+  SteadyCondVar changed;
+  std::shared_ptr<SaveWork> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
+  std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);
+  SnapshotPlace place ABSL_GUARDED_BY(mu);                  // of what is copied
+  std::optional<SnapshotPlace> clears ABSL_GUARDED_BY(mu);  // of what older generations have there
+  bool writes ABSL_GUARDED_BY(mu) = false;
+  bool closing ABSL_GUARDED_BY(mu) = false;
+};
+
+SaveThread::SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait)
+    : state_(std::make_shared<State>(file_system, clock, bytes_per_s, std::move(wait))),
+      copier_([state = state_] { CopyForever(*state); }),
+      writer_(std::make_unique<LeavableThread>([state = state_] { WriteForever(*state); })) {}
+
+SaveThread::~SaveThread() {
+  GiveUp(absl::CancelledError("the rank is leaving"));
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->closing = true;
+    state_->changed.SignalAll();
+  }
+  copier_.join();  // it reads the state
+}
+
+absl::Status SaveThread::TakeBuffer(SaveWork& work) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (state_->writes) return absl::UnavailableError("an earlier save has not come back from the disk yet");
+  }
+  if (!work.task.copies) return absl::OkStatus();
+  const uint64_t bytes = BytesToCopy(work.task);
+  RETURN_IF_ERROR(memory_.ReservePrivate(bytes));  // where it was not reserved, or the state has grown
+  absl::MutexLock lock(&state_->mu);
+  work.buffer = memory_.Next(state_->newest_whole.get());
+  state_->place = memory_.place();
+  if (work.buffer->snapshot() != nullptr) work.buffer->snapshot()->Begin();
+  return absl::OkStatus();
+}
+
+void SaveThread::Begin(SaveTask task) {
+  auto work = std::make_shared<SaveWork>();
+  work->task = std::move(task);
+  work->began = state_->clock.TimeNow();
+  last_ = work;
+  absl::Status taken = TakeBuffer(*work);
+  if (taken.ok()) PlanCopies(*work);
+  absl::MutexLock lock(&state_->mu);
+  if (!taken.ok()) {
+    work->task.owner.reset();
+    work->copied = true;
+    work->end = SaveEnd{.save = work->task.save, .status = std::move(taken)};
+    return;
+  }
+  state_->to_copy = work;
+  state_->to_write = work;
+  state_->writes = true;
+  state_->changed.SignalAll();
+}
+
+void SaveThread::CopyChunks(State& state, SaveWork& work) {
+  for (size_t i; (i = work.next_chunk.fetch_add(1)) < work.chunks.size();) {
+    {
+      absl::MutexLock lock(&state.mu);
+      if (work.cancelled) {
+        work.torn = true;
+        ++work.chunks_done;
+        continue;
+      }
+    }
+    CopyChunk(work.chunks[i]);
+    absl::MutexLock lock(&state.mu);
+    ++work.chunks_done;
+  }
+  absl::MutexLock lock(&state.mu);
+  if (work.chunks_done == work.chunks.size()) work.copied = true;
+  state.changed.SignalAll();
+}
+
+void SaveThread::CopyForever(State& state) {
+  while (true) {
+    std::shared_ptr<SaveWork> work;
+    {
+      absl::MutexLock lock(&state.mu);
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(),
+                             [&] { return state.closing || state.to_copy != nullptr; });
+      if (state.to_copy == nullptr) return;
+      work = std::exchange(state.to_copy, nullptr);
+    }
+    CopyChunks(state, *work);
+  }
+}
+
+void SaveThread::Fence() {
+  if (last_ == nullptr) return;
+  CopyChunks(*state_, *last_);
+  absl::MutexLock lock(&state_->mu);
+  state_->changed.AwaitFor(&state_->mu, absl::InfiniteDuration(), [&] { return last_->copied || last_->cancelled; });
+}
+
+std::optional<SaveEnd> SaveThread::ended() const {
+  absl::MutexLock lock(&state_->mu);
+  return last_ == nullptr ? std::nullopt : last_->end;
+}
+
+bool SaveThread::AwaitEnd(absl::Duration limit) {
+  absl::MutexLock lock(&state_->mu);
+  return last_ == nullptr || state_->changed.AwaitFor(&state_->mu, limit, [&] { return last_->end.has_value(); });
+}
+
+void SaveThread::Hurry() {
+  absl::MutexLock lock(&state_->mu);
+  if (last_ != nullptr) last_->hurries = true;
+  state_->changed.SignalAll();
+}
+
+void SaveThread::GiveUp(absl::Status why) {
+  absl::MutexLock lock(&state_->mu);
+  if (last_ == nullptr || last_->end.has_value()) return;
+  last_->cancelled = true;
+  last_->end = SaveEnd{.save = last_->task.save, .status = std::move(why)};
+  state_->changed.SignalAll();
+}
+
+void SaveThread::RemoveOlderSnapshots(SnapshotPlace place) {
+  absl::MutexLock lock(&state_->mu);
+  state_->clears = std::move(place);
+  state_->changed.SignalAll();
+}
+
+void SaveThread::WriteForever(State& state) {
+  BecomeModest();
+  while (true) {
+    std::shared_ptr<SaveWork> work;
+    std::optional<SnapshotPlace> clears;
+    {
+      absl::MutexLock lock(&state.mu);
+      state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
+        return state.closing || state.clears.has_value() || (state.to_write != nullptr && state.to_write->copied);
+      });
+      if (state.closing) return;
+      clears = std::exchange(state.clears, std::nullopt);
+      if (state.to_write != nullptr && state.to_write->copied) work = std::exchange(state.to_write, nullptr);
+    }
+    if (clears.has_value()) {
+      trainyard::RemoveOlderSnapshots(clears->folder, clears->job_id, clears->generation);
+    }
+    if (work != nullptr) WriteOne(state, *work);
+  }
+}
+
+void SaveThread::WriteOne(State& state, SaveWork& work) {
+  const absl::Time copied = state.clock.TimeNow();
+  absl::Status sealed;
+  SnapshotPlace place;
+  bool seals = work.buffer != nullptr && work.buffer->snapshot() != nullptr;
+  {
+    absl::MutexLock lock(&state.mu);
+    seals = seals && !work.torn;
+    place = state.place;
+  }
+  if (seals) sealed = SealSnapshot(place.job_id, work);
+  if (seals && sealed.ok()) {
+    absl::MutexLock lock(&state.mu);
+    state.newest_whole = work.buffer;
+  }
+  uint64_t bytes = 0;
+  absl::Status status = WriteSave(
+      state.file_system, work, [&](uint64_t count) { return BeforeWrite(state, work, count); }, bytes);
+  absl::MutexLock lock(&state.mu);
+  state.writes = false;
+  if (!work.end.has_value()) {
+    work.end = SaveEnd{.save = work.task.save,
+                       .status = std::move(status),
+                       .copying = copied - work.began,
+                       .writing = state.clock.TimeNow() - copied,
+                       .bytes = bytes,
+                       .snapshot = std::move(sealed),
+                       .beyond_range = work.beyond_range};
+  }
+  work.task.owner.reset();
+  state.changed.SignalAll();
+}
+
+absl::Status SaveThread::BeforeWrite(State& state, SaveWork& work, uint64_t bytes) {
+  const absl::Duration wait = state.throttle.Take(state.clock.TimeNow(), bytes);
+  if (wait > absl::ZeroDuration() && state.wait != nullptr) state.wait(wait);
+  absl::MutexLock lock(&state.mu);
+  if (wait > absl::ZeroDuration() && state.wait == nullptr) {
+    state.changed.AwaitFor(&state.mu, wait, [&] { return work.cancelled || work.hurries || state.closing; });
+  }
+  return work.cancelled ? absl::CancelledError("the save was given up") : absl::OkStatus();
+}
+
+}  // namespace trainyard

@@ -1,0 +1,161 @@
+// The end of a run: the last save, which is tried again where it fails, and the wait for its name.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "worker/saving/saver.h"
+#include "worker/saving/sentences.h"
+
+namespace trainyard {
+namespace {
+
+// How long the last save waits for the coordinator's grant.
+constexpr absl::Duration kGrantWait = absl::Minutes(10);
+constexpr absl::Duration kLeavingWait = absl::Seconds(3);
+constexpr absl::Duration kNamingWait = absl::Seconds(30);
+// Between two tries; doubled after each.
+constexpr absl::Duration kFirstDelay = absl::Seconds(1);
+constexpr absl::Duration kLongestDelay = absl::Seconds(30);
+// For what a failed try has left to be removed.
+constexpr absl::Duration kClearingWait = absl::Minutes(1);
+
+}  // namespace
+
+void Saver::Finish(const std::function<bool()>& leaves) {
+  if (commits_ == nullptr) return;
+  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
+  while (!commits_->Drain(kSlice)) {
+    if (leaves()) {
+      commits_->Drain(kLeavingWait);
+      break;
+    }
+    if (parts_.clock.TimeNow() < until) continue;
+    commits_->Drain(kNamingWait, /*ungranted=*/true);
+    break;
+  }
+  Tend();
+}
+
+void Saver::TendAtEnd(absl::Duration limit) {
+  if (commits_ == nullptr) return;
+  if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) parts_.link.AwaitAcknowledged(fact, limit);
+  commits_->PruneConfirmed();
+  commits_->AwaitTasks(kNamingWait);
+  Tend();
+}
+
+absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks) {
+  const bool leads = parts_.order.rank == 0;
+  absl::Duration delay = kFirstDelay;
+  absl::Time until = absl::InfiniteFuture();  // known once a try has failed
+  for (last_try_ = 1;; ++last_try_) {
+    hooks.enter(Phase::kSave);
+    ASSIGN_OR_RETURN(const bool written, SaveAndWait(step, position, /*stop_request=*/0));
+    hooks.enter(Phase::kLeaving);
+    bool all_there = true;
+    if (written) {
+      ASSIGN_OR_RETURN(all_there, AwaitName(hooks));
+    }
+    Tend();
+    const std::string own = TakeLastFailure(step, written);
+    // What is complete will get its name from the next generation.
+    if (!all_there) return LastSave{.saved = own.empty()};
+    ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, parts_.world),
+                     << "while hearing what became of the last save");
+    if (written && failures.empty()) return LastSave{.saved = true};
+    // A job that has taken the folder, or the end of the generation, ends this.
+    if (leads) {
+      if (absl::Status fence = parts_.check_fence(); absl::IsAborted(fence)) return fence;
+      RETURN_IF_ERROR(parts_.link.abort_status());
+    }
+    const std::string why = failures.empty() ? "no rank says why" : failures[0];
+    const absl::Time now = parts_.clock.TimeNow();
+    if (last_try_ == 1) until = now + absl::Seconds(config_.checkpoint_last_save_retry_s);
+    const absl::Duration left = until - now;
+    TellLastFailure(step, why, /*will_retry=*/left > absl::ZeroDuration(), hooks);
+    ASSIGN_OR_RETURN(const bool again, AwaitNextTry(std::min(delay, left), hooks));
+    // Before that a rank must leave, or the job is cancelled: it is not the disk that ends it.
+    const bool over = parts_.clock.TimeNow() >= until;
+    if (!again) return LastSave{.unsaved = leads && over ? why : ""};
+    delay = std::min(2 * delay, kLongestDelay);
+  }
+}
+
+absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
+  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
+  double* terms = terms_.mutable_data_ptr<double>();
+  while (true) {
+    bool ended = commits_ != nullptr && commits_->Drain(kSlice);
+    if (commits_ != nullptr && !ended && parts_.clock.TimeNow() >= until) {
+      commits_->Drain(kNamingWait, /*ungranted=*/true);
+      ended = true;
+    }
+    const bool leaves = hooks.leaves();
+    terms[0] = ended ? 1 : 0;
+    terms[1] = leaves ? 1 : 0;
+    terms[2] = terms[3] = 0;
+    RETURN_IF_ERROR(AddUp()) << "while waiting for the name of the last checkpoint";
+    if (terms[0] > 0) return true;
+    if (terms[1] == 0) continue;
+    // The others are not needed for a name.
+    Finish(hooks.leaves);
+    return false;
+  }
+}
+
+std::string Saver::TakeLastFailure(uint64_t step, bool written) {
+  std::string why = std::exchange(last_failure_, "");
+  if (commits_ != nullptr) {
+    const absl::Status failure = commits_->TakeFailure();
+    if (commits_->newest_named() >= step) return "";
+    if (!failure.ok()) absl::StrAppend(&why, why.empty() ? "" : "; ", failure.message());
+    if (why.empty() && written) {
+      why = absl::StrCat("the checkpoint of step ", step, " is complete, but did not get its name in time");
+    }
+  }
+  return why.empty() ? "" : RankSentence(parts_.order, why);
+}
+
+void Saver::TellLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks) {
+  if (parts_.order.rank != 0) return;
+  const StopRequest stop = hooks.new_stop();
+  parts_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
+             << std::endl;
+  // A stop that needs a save is off; the ranks stay until there is one.
+  parts_.link.Tell(SaveFailedFact{.step = step,
+                                  .message = why,
+                                  .stop_request = stop.needs_save ? stop.number : 0,
+                                  .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
+}
+
+absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks) {
+  const bool leads = parts_.order.rank == 0;
+  const bool over = delay <= absl::ZeroDuration();
+  const absl::Time at = parts_.clock.TimeNow() + delay;
+  double* terms = terms_.mutable_data_ptr<double>();
+  while (true) {
+    bool go = false, ends = hooks.leaves();
+    if (leads) {
+      // The removal of what is left of the try before must not meet the next one.
+      const bool cleared = commits_->AwaitTasks(kSlice);
+      const absl::Duration left = at - parts_.clock.TimeNow();
+      const StopRequest stop = hooks.new_stop();
+      go = !over && cleared && left <= absl::ZeroDuration();
+      ends = ends || (over && cleared) || (stop.number > 0 && !stop.needs_save) || left < -kClearingWait;
+      if (!go && !ends && left > absl::ZeroDuration()) {
+        const absl::Duration slice = std::min(kSlice, left);
+        parts_.wait == nullptr ? commits_->Pause(slice) : parts_.wait(slice);
+      }
+    }
+    terms[0] = go ? 1 : 0;
+    terms[1] = ends ? 1 : 0;
+    terms[2] = terms[3] = 0;
+    RETURN_IF_ERROR(AddUp()) << "while waiting to save again";
+    if (terms[1] > 0) return false;
+    if (terms[0] > 0) return true;
+  }
+}
+
+}  // namespace trainyard

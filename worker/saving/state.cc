@@ -1,0 +1,202 @@
+#include "worker/saving/state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "checkpoint/import_writer.h"
+#include "checkpoint/safetensors.h"
+#include "common/files.h"
+#include "common/status_macros.h"
+
+namespace trainyard {
+namespace {
+
+struct TypeName {
+  at::ScalarType type;
+  const char* name;
+};
+constexpr TypeName kTypes[] = {{at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}};
+
+const char* DtypeOf(at::ScalarType type) {
+  for (const TypeName& known : kTypes) {
+    if (known.type == type) return known.name;
+  }
+  return "";
+}
+
+// Null: weights cannot be of that type.
+const TypeName* TypeCalled(absl::string_view name) {
+  for (const TypeName& known : kTypes) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
+absl::Status ReadInto(const Checkpoint& checkpoint, absl::string_view role, const std::vector<NamedTensor>& named) {
+  at::NoGradGuard no_grad;
+  for (const NamedTensor& entry : named) {
+    at::Tensor target = entry.tensor.detach();
+    at::Tensor dense = target.is_contiguous() ? target : at::empty(target.sizes(), target.options());
+    absl::Span<char> bytes(static_cast<char*>(dense.mutable_data_ptr()), dense.nbytes());
+    RETURN_IF_ERROR(checkpoint.ReadTensor(role, entry.name, DtypeOf(dense.scalar_type()), dense.sizes().vec(), bytes));
+    if (!dense.is_same(target)) target.copy_(dense);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<TensorHeader> StateHeaders(const DataParallel& strategy) {
+  std::vector<TensorHeader> headers;
+  for (const StateEntry& entry : strategy.StateEntries()) {
+    headers.push_back({.name = entry.name, .role = entry.role, .dtype = DtypeOf(entry.type), .shape = entry.shape});
+  }
+  return headers;
+}
+
+absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task) {
+  if (roles == StateRoles::kNone) return absl::OkStatus();
+  absl::flat_hash_map<std::string, TensorHeader> headers;
+  for (TensorHeader& header : StateHeaders(strategy)) {
+    std::string key = ShardTensorName(header.role, header.name);
+    headers.emplace(std::move(key), std::move(header));
+  }
+  // Until all is written the memory is there, whatever becomes of the strategy.
+  struct Owner {
+    std::shared_ptr<const void> before;
+    std::vector<at::Tensor> tensors;
+  };
+  auto owner = std::make_shared<Owner>();
+  owner->before = std::move(task.owner);
+  // Ranges whose bytes come with the copies.
+  std::vector<at::Tensor> on_device;
+  std::vector<std::pair<std::vector<SaveRange>*, size_t>> awaited;
+  SaveTask::File shard{.name = ShardName(task.rank)};
+  auto add_to = [&](std::vector<SaveRange>& ranges) {
+    return
+        [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
+          if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
+          const bool stays = !values.is_cpu();
+          if (stays) awaited.emplace_back(into, into->size());
+          into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
+                                     .first = static_cast<uint64_t>(first),
+                                     .count = static_cast<uint64_t>(values.numel())},
+                           .bytes = stays ? nullptr : static_cast<const char*>(values.const_data_ptr()),
+                           .stays = stays});
+          (stays ? on_device : owner->tensors).push_back(values);
+          return absl::OkStatus();
+        };
+  };
+  RETURN_IF_ERROR(strategy.VisitLocalState(add_to(shard.ranges)));
+  RETURN_IF_ERROR(strategy.VisitWitnessedState(add_to(task.witnessed)));
+  const std::vector<at::Tensor> copied = copies.Copy(on_device);
+  for (size_t i = 0; i < awaited.size(); ++i) {
+    (*awaited[i].first)[awaited[i].second].bytes = static_cast<const char*>(copied[i].const_data_ptr());
+    owner->tensors.push_back(copied[i]);
+  }
+  if (!shard.ranges.empty()) task.files.push_back(std::move(shard));
+  task.owner = std::move(owner);
+  return absl::OkStatus();
+}
+
+absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy) {
+  absl::flat_hash_map<std::string, std::vector<int64_t>> shapes;
+  for (const StateEntry& entry : strategy.StateEntries()) shapes[entry.name] = entry.shape;
+  return strategy.LoadState([&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
+                                const at::Tensor& out) {
+    absl::Span<char> bytes(static_cast<char*>(out.mutable_data_ptr()), out.nbytes());
+    absl::Status read = checkpoint.ReadRange(role, name, DtypeOf(out.scalar_type()), shapes[name], first, count, bytes);
+    if (role == kParameterRole || !absl::IsNotFound(read)) return read;
+    return absl::FailedPreconditionError(
+        absl::StrCat("train.freeze: ", name, " was frozen when ", checkpoint.path(),
+                     " was written, so it has no optimizer state to go on with; freeze it as before, or begin a "
+                     "new job from its weights by train.model.init_from"));
+  });
+}
+
+void TakeCounters(const Manifest& manifest, DataParallel& strategy) {
+  strategy.set_num_updates(manifest.optimizer_updates);
+  if (const Manifest::LossScale& scale = manifest.loss_scale; scale.scale > 0) {
+    strategy.set_loss_scale(
+        {.scale = scale.scale, .good_steps = scale.good_steps, .hysteresis_left = scale.hysteresis_left});
+  }
+}
+
+absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy) {
+  RETURN_IF_ERROR(LoadTensors(checkpoint, strategy));
+  TakeCounters(checkpoint.manifest(), strategy);
+  return absl::OkStatus();
+}
+
+absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
+  return ReadInto(checkpoint, kParameterRole, model.parameters());
+}
+
+namespace {
+
+// From a checkpoint, whose parameters may lie in many files.
+absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(path), << "train.model.init_from");
+  const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
+  std::vector<NamedTensor> values;  // without memory
+  absl::flat_hash_map<std::string, const ManifestTensor*> tensors;
+  for (const ManifestTensor& tensor : checkpoint->manifest().tensors) {
+    if (tensor.role != kParameterRole) continue;
+    const TypeName* type = TypeCalled(tensor.dtype);
+    if (type == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("train.model.init_from: ", path, ", tensor '", tensor.name,
+                                                     "': weights cannot be ", tensor.dtype));
+    }
+    values.push_back({tensor.name, NewUnbacked(tensor.shape, type->type)});
+    tensors.emplace(tensor.name, &tensor);
+  }
+  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  model.set_initial_values([checkpoint, tensors, &model](int parameter, const at::Tensor& out) {
+    const ManifestTensor& tensor = *tensors.at(model.parameters()[static_cast<size_t>(parameter)].name);
+    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(TypeCalled(tensor.dtype)->type));
+    absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
+    absl::Status read = checkpoint->ReadTensor(kParameterRole, tensor.name, tensor.dtype, tensor.shape, bytes);
+    // It has been verified: only a file that changes at this moment is another.
+    TORCH_CHECK(read.ok(), read.message());
+    out.copy_(value);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status InitializeFrom(const std::string& path, Model& model) {
+  if (FileExists(JoinPath(path, kManifestName))) return InitializeFromCheckpoint(path, model);
+  ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> opened, SafetensorsFile::Open(path), << "train.model.init_from");
+  const std::shared_ptr<SafetensorsFile> file = std::move(opened);
+  std::vector<NamedTensor> values;  // without memory
+  for (const TensorInfo& info : file->tensors()) {
+    if (absl::StartsWith(info.name, "optimizer.")) continue;
+    const TypeName* type = TypeCalled(info.dtype);
+    if (type == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("train.model.init_from: ", path, ", tensor '", info.name, "': weights cannot be ", info.dtype));
+    }
+    values.push_back({info.name, NewUnbacked(info.shape, type->type)});
+  }
+  RETURN_IF_ERROR(CheckParameters(values, model)) << "train.model.init_from: " << path;
+  absl::flat_hash_map<std::string, at::ScalarType> types;
+  for (const NamedTensor& value : values) types.emplace(value.name, value.tensor.scalar_type());
+  model.set_initial_values([file, types, &model](int parameter, const at::Tensor& out) {
+    const std::string& name = model.parameters()[static_cast<size_t>(parameter)].name;
+    // A copy: a tensor may lie at any byte of the file.
+    at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(types.at(name)));
+    std::memcpy(value.mutable_data_ptr(), file->Bytes(*file->Find(name)).data(), value.nbytes());
+    out.copy_(value);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace trainyard
