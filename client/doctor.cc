@@ -96,7 +96,7 @@ class Doctor {
     for (const std::string& name : options_.hosts) {
       auto it = std::find(names.begin(), names.end(), name);
       if (it == names.end()) {
-        std::string nearest = NearestWord(name, names);
+        std::string nearest = NearestName(name, names);
         return absl::NotFoundError(absl::StrCat("--hosts: no host is called '", name, "'",
                                                 nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
                                                 " There are: ", absl::StrJoin(names, ", ")));

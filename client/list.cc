@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::str
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     if (!v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(word)), &state) ||
         state == v1::JOB_STATE_UNSPECIFIED) {
-      std::string nearest = NearestWord(word, names);
+      std::string nearest = NearestName(word, names);
       return absl::InvalidArgumentError(absl::StrCat(
           "'", word, "' is no state of a job", nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
           " There are: ", absl::StrJoin(names, ", ")));

@@ -120,7 +120,7 @@ absl::Status CheckResumable(const std::string& path) {
   for (fs::directory_iterator it(folder.parent_path(), error), end; !error && it != end; it.increment(error)) {
     if (HoldsCheckpoint(it->path())) beside.push_back(it->path().filename().string());
   }
-  const std::string nearest = NearestWord(folder.filename().string(), beside);
+  const std::string nearest = NearestName(folder.filename().string(), beside);
   return absl::FailedPreconditionError(absl::StrCat(
       "--resume: checkpoint.dir ", path, FileExists(path) ? " holds no checkpoint" : " is not there",
       nearest.empty() ? "." : absl::StrCat("; did you mean ", (folder.parent_path() / nearest).string(), "?"), " ",

@@ -74,7 +74,7 @@ std::string NoSuchVerb(const CLI::App& app, const std::string& word) {
     if (hint != std::end(kHints)) instead = absl::StrCat(": ", hint->instead, ".");
   }
   if (instead.empty()) {
-    const std::string nearest = NearestWord(word, verbs);
+    const std::string nearest = NearestName(word, verbs);
     instead = nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?");
   }
   return absl::StrCat("there is no verb '", Printable(word, kWordBytes), "'", instead,

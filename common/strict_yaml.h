@@ -71,10 +71,10 @@ std::string WriteYaml(const google::protobuf::Message& message);
 std::string FieldYaml(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
 
 // How an enum value is written: its rule's word, else its name in lower case without the enum's prefix.
-std::string EnumWord(const google::protobuf::EnumValueDescriptor& value);
+std::string EnumName(const google::protobuf::EnumValueDescriptor& value);
 
 // The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`, if near enough to be
 // meant; else empty.
-std::string NearestWord(absl::string_view word, const std::vector<std::string>& candidates);
+std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace trainyard

@@ -184,14 +184,14 @@ std::string SetWord(const Scalar& scalar, const FieldDescriptor& field, Message*
   const auto& type = *field.enum_type();
   for (int i = 0; i < type.value_count(); ++i) {
     const EnumValueDescriptor& value = *type.value(i);
-    if (value.number() == 0 || EnumWord(value) != scalar.text) continue;
+    if (value.number() == 0 || EnumName(value) != scalar.text) continue;
     const auto* reflection = message->GetReflection();
     field.is_repeated() ? reflection->AddEnum(message, &field, &value) : reflection->SetEnum(message, &field, &value);
     return "";
   }
   std::vector<std::string> words = WordsOf(type);
   if (RuleOf(field).auto_()) words.push_back("auto");
-  std::string nearest = NearestWord(scalar.text, words);
+  std::string nearest = NearestName(scalar.text, words);
   return absl::StrCat("expected ", Expectation(field), ", found ", Shown(scalar),
                       nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"));
 }

@@ -20,7 +20,7 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 
-std::string EnumWord(const EnumValueDescriptor& value) {
+std::string EnumName(const EnumValueDescriptor& value) {
   const std::string& own = value.options().GetExtension(v1::word).yaml();
   if (!own.empty()) return own;
   // LogFormat's values start with LOG_FORMAT_.
@@ -33,7 +33,7 @@ std::string EnumWord(const EnumValueDescriptor& value) {
   return absl::AsciiStrToLower(absl::StripPrefix(value.name(), absl::StrCat(prefix, "_")));
 }
 
-std::string NearestWord(absl::string_view word, const std::vector<std::string>& candidates) {
+std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates) {
   if (word.size() > 64) return "";
   std::string best;
   size_t best_distance = std::max<size_t>(1, std::min<size_t>(3, word.size() / 2)) + 1;
@@ -117,7 +117,7 @@ std::vector<std::string> KeysOf(const Descriptor& message) {
 std::vector<std::string> WordsOf(const EnumDescriptor& type) {
   std::vector<std::string> words;
   for (int i = 0; i < type.value_count(); ++i) {
-    if (type.value(i)->number() != 0) words.push_back(EnumWord(*type.value(i)));
+    if (type.value(i)->number() != 0) words.push_back(EnumName(*type.value(i)));
   }
   return words;
 }
@@ -206,7 +206,7 @@ bool HasDefaultValue(const google::protobuf::Message& message, const FieldDescri
 
 std::string UnknownKeyHelp(absl::string_view key, const Descriptor& message, const Descriptor& root) {
   std::string help;
-  std::string nearest = NearestWord(key, KeysOf(message));
+  std::string nearest = NearestName(key, KeysOf(message));
   std::vector<std::string> elsewhere;
   FindKey(root, key, "", &elsewhere);
   if (elsewhere.size() > 3) elsewhere.clear();

@@ -70,7 +70,7 @@ std::string ElementYaml(const Message& message, const FieldDescriptor& field, in
       return (list ? r.GetRepeatedBool(message, &field, i) : r.GetBool(message, &field)) ? "true" : "false";
     case FieldDescriptor::CPPTYPE_ENUM: {
       const auto* value = list ? r.GetRepeatedEnum(message, &field, i) : r.GetEnum(message, &field);
-      return EnumWord(*value);
+      return EnumName(*value);
     }
     default: {
       std::string scratch;

@@ -95,7 +95,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
   options.lease_ms = config.lease_ms();
   options.finished_jobs = config.finished_jobs();
   options.log_json = config.log().format() == v1::LOG_FORMAT_JSON;
-  options.log_level = EnumWord(*v1::LogLevel_descriptor()->FindValueByNumber(config.log().level()));
+  options.log_level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(config.log().level()));
   options.lifeline_fd = flags.lifeline_fd;
   options.ready_fd = flags.ready_fd;
   return options;

@@ -12,9 +12,9 @@
 namespace trainyard {
 namespace {
 
-std::string WordOf(v1::DataParallel strategy) {
+std::string NameOf(v1::DataParallel strategy) {
   const auto* value = v1::DataParallel_descriptor()->FindValueByNumber(std::max<int>(strategy, v1::DATA_PARALLEL_DDP));
-  return value == nullptr ? absl::StrCat(static_cast<int>(strategy)) : EnumWord(*value);
+  return value == nullptr ? absl::StrCat(static_cast<int>(strategy)) : EnumName(*value);
 }
 
 class ParallelRules {
@@ -23,7 +23,7 @@ class ParallelRules {
       : spec_(spec),
         parallel_(spec.parallel()),
         ranks_(ranks),
-        word_(WordOf(parallel_.data())),
+        word_(NameOf(parallel_.data())),
         positions_(positions),
         problems_(*problems) {}
 

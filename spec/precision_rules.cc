@@ -10,7 +10,7 @@ namespace {
 
 bool IsSmall(v1::Precision type) { return type == v1::PRECISION_BF16 || type == v1::PRECISION_FP16; }
 
-std::string WordOf(v1::Precision type) { return EnumWord(*v1::Precision_descriptor()->FindValueByNumber(type)); }
+std::string NameOf(v1::Precision type) { return EnumName(*v1::Precision_descriptor()->FindValueByNumber(type)); }
 
 // What cannot be, or nothing. worker/numerics/precision.cc refuses the same.
 std::string Contradiction(const v1::PrecisionPolicy& p) {
@@ -23,12 +23,12 @@ std::string Contradiction(const v1::PrecisionPolicy& p) {
   if (p.master() == v1::PRECISION_FP16) return "master fp16 loses most updates; choose fp32 or bf16";
   if (p.state() == v1::PRECISION_FP16) return "state fp16 cannot hold squares of gradients; choose fp32 or bf16";
   if (p.master() == v1::PRECISION_BF16 && p.param() != v1::PRECISION_BF16) {
-    return absl::StrCat("master bf16 has fewer digits than param ", WordOf(p.param()),
+    return absl::StrCat("master bf16 has fewer digits than param ", NameOf(p.param()),
                         "; choose param bf16, or master fp32");
   }
   if (IsSmall(p.reduce()) && p.reduce() != p.param() && p.param() != v1::PRECISION_FP32) {
-    return absl::StrCat("reduce ", WordOf(p.reduce()), " does not go with param ", WordOf(p.param()), "; choose ",
-                        WordOf(p.param()), " or fp32");
+    return absl::StrCat("reduce ", NameOf(p.reduce()), " does not go with param ", NameOf(p.param()), "; choose ",
+                        NameOf(p.param()), " or fp32");
   }
   return "";
 }

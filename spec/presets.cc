@@ -41,7 +41,7 @@ void ApplyPreset(const Positions& positions, v1::JobSpec* spec, Problems* proble
     if (!model.has_context()) model.set_context(preset.context);
     return;
   }
-  std::string nearest = NearestWord(model.preset(), PresetNames());
+  std::string nearest = NearestName(model.preset(), PresetNames());
   problems->AddError(positions, "train.model.preset",
                      absl::StrCat("no preset is called '", model.preset().substr(0, 60), "'",
                                   nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?"),

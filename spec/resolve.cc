@@ -63,7 +63,7 @@ class Resolver {
     const v1::Tokenizer tokenizer = spec_.train().data().tokenizer();
     model.set_vocabulary(TokenizerVocabulary(tokenizer));
     Told("train.model.vocabulary", absl::StrCat(model.vocabulary()),
-         absl::StrCat("what the tokenizer ", EnumWord(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer)),
+         absl::StrCat("what the tokenizer ", EnumName(*v1::Tokenizer_descriptor()->FindValueByNumber(tokenizer)),
                       " has"));
   }
 

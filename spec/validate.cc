@@ -25,9 +25,9 @@ constexpr uint64_t kTensorElementsMax = uint64_t{1} << 38;
 constexpr uint64_t kParametersMax = uint64_t{1} << 42;
 constexpr size_t kInterfaceBytesMax = 15;  // the kernel's IFNAMSIZ, less the ending zero
 
-std::string WordOf(const google::protobuf::EnumDescriptor* type, int number) {
+std::string NameOf(const google::protobuf::EnumDescriptor* type, int number) {
   const auto* value = type->FindValueByNumber(number);
-  return value == nullptr ? absl::StrCat(number) : EnumWord(*value);
+  return value == nullptr ? absl::StrCat(number) : EnumName(*value);
 }
 
 class Validator {
@@ -79,7 +79,7 @@ class Validator {
       Error("train.model.vocabulary",
             absl::StrCat(
                 "must be at least ", least, ", which the tokenizer ",
-                WordOf(v1::Tokenizer_descriptor(), std::max<int>(train_.data().tokenizer(), v1::TOKENIZER_BYTES)),
+                NameOf(v1::Tokenizer_descriptor(), std::max<int>(train_.data().tokenizer(), v1::TOKENIZER_BYTES)),
                 " has; found ", model.vocabulary()));
     }
   }

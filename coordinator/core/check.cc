@@ -156,7 +156,7 @@ absl::Status CheckHistory(const Job& job) {
 
 // Words on ready checkpoints: a few, of generations there were, and granted forward, one content a step; each with its
 // reason where it is a refusal. What is recorded needs no word any more.
-absl::Status CheckWords(const Job& job) {
+absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
   if (job.record.grants_size() > kWordsKept) return Broken(job, "keeps too many words on checkpoints");
   std::map<uint64_t, uint64_t> granted;  // newest step by generation
@@ -212,7 +212,7 @@ absl::Status Core::Check() const {
     RETURN_IF_ERROR(CheckPromises(job));
     RETURN_IF_ERROR(CheckGoodput(job));
     RETURN_IF_ERROR(CheckHistory(job));
-    RETURN_IF_ERROR(CheckWords(job));
+    RETURN_IF_ERROR(CheckGrants(job));
     durable_bytes += job.history.durable_bytes();
     if (HashHex(job.record.spec_bytes()) != job.head().spec_digest()) return Broken(job, "digest and spec differ");
   }

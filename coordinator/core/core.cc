@@ -40,10 +40,10 @@ struct Namer {
   const char* operator()(const LogPushEnded&) const { return "log_push_ended"; }
   const char* operator()(const AttachHost&) const { return "attach_host"; }
   const char* operator()(const DetachHost&) const { return "detach_host"; }
-  const char* operator()(const HostFactsTold&) const { return "host_facts"; }
-  const char* operator()(const RankReportsTold&) const { return "rank_reports"; }
+  const char* operator()(const HostFactsReceived&) const { return "host_facts"; }
+  const char* operator()(const RankReportsReceived&) const { return "rank_reports"; }
   const char* operator()(const RevisionApplied&) const { return "revision_applied"; }
-  const char* operator()(const HostValuesTold&) const { return "host_values"; }
+  const char* operator()(const HostValuesReceived&) const { return "host_values"; }
   const char* operator()(const Tick&) const { return "tick"; }
 };
 
@@ -64,7 +64,7 @@ void TakeUp(Turn& turn, Job& job) {
     event.mutable_state()->set_state(job.state());
     event.mutable_state()->set_reason(job.head().reason());
     event.mutable_state()->set_restarts(job.head().restarts());
-    turn.Tell(job, std::move(event));
+    turn.Publish(job, std::move(event));
   }
   if (job.unconfirmed.empty()) return;
   std::vector<std::string> hosts;

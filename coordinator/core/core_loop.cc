@@ -73,7 +73,7 @@ bool IsAwaited(const Effect& effect) {
         if constexpr (std::is_same_v<T, SendToHost>) {
           return !what.message.has_ack();
         } else {
-          return !(std::is_same_v<T, WriteLog> || std::is_same_v<T, JobTold> || std::is_same_v<T, EventsDropped> ||
+          return !(std::is_same_v<T, WriteLog> || std::is_same_v<T, JobPublished> || std::is_same_v<T, EventsDropped> ||
                    std::is_same_v<T, FailureCounted> || std::is_same_v<T, SaveCounted>);
         }
       },
@@ -147,8 +147,8 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   }
   if (now.steady >= next_tick_) {
     // Behind the batch: what was heard before these events were handled must not overtake them.
-    Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Heard>()};
-    for (Tick::Heard& heard : tick.heard) heard.time = time_.FromSteady(heard.time);
+    Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Contact>()};
+    for (Tick::Contact& heard : tick.contacts) heard.time = time_.FromSteady(heard.time);
     batch.push_back(std::move(tick));
     next_tick_ = now.steady + kTickInterval;
   }

@@ -61,7 +61,7 @@ class CoreLoop {
     Clock* wall = nullptr;   // stamps what people read; none: `clock`
     EventQueue* queue = nullptr;
     EffectSink* sink = nullptr;
-    std::function<std::vector<Tick::Heard>()> heard;             // sessions heard of since the last tick
+    std::function<std::vector<Tick::Contact>()> heard;           // sessions heard of since the last tick
     std::function<void(const LoopRound&, const Core&)> observe;  // may be empty
     // Why the store takes nothing, when that begins, and again as an empty text when it is over. May be empty.
     std::function<void(const std::string& why)> stalled = nullptr;

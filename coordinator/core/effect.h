@@ -92,7 +92,7 @@ struct WriteLog {
 };
 
 // Something of a job that metrics count; watchers got it by WatchBatch.
-struct JobTold {
+struct JobPublished {
   JobId job;
   EventPtr event;
 };
@@ -125,7 +125,7 @@ struct JobEnded {
 };
 
 using Effect = std::variant<Reply, WatchBatch, EndWatch, LogsOpened, EndLogs, SendToHost, EndSession, SendValues,
-                            WriteLog, JobTold, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
+                            WriteLog, JobPublished, EventsDropped, JobForgotten, FailureCounted, SaveCounted, JobEnded>;
 
 // A put, or a delete where there is no value.
 struct Record {

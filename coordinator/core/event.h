@@ -137,13 +137,13 @@ struct DetachHost {
   SessionId session;
 };
 
-struct HostFactsTold {
+struct HostFactsReceived {
   SessionId session;
   v1::FactBatch batch;
   size_t bytes = 0;  // by the queue: what it counts this as
 };
 
-struct RankReportsTold {
+struct RankReportsReceived {
   SessionId session;
   v1::RankReports reports;
   size_t bytes = 0;  // by the queue: what it counts this as
@@ -168,29 +168,29 @@ struct HostTrouble {
 };
 
 // Rendezvous values that ranks of the host put.
-struct HostValuesTold {
+struct HostValuesReceived {
   SessionId session;
   v1::PutValues put;
 };
 
 // ---- time ----------------------------------------------------------------------------------------------------------
 
-// About ten times a second. `heard` tells the sessions that were heard of since the last tick, and when.
+// About ten times a second. `contacts` names the sessions that sent anything since the last tick, and when.
 struct Tick {
-  struct Heard {
+  struct Contact {
     SessionId session;
     absl::Time time;
     // Of the newest heartbeat since, if there was one that said so.
     std::optional<absl::Duration> clock_offset = std::nullopt;  // its clock less ours; includes the message's way
     std::optional<uint64_t> disk_free_bytes = std::nullopt;
   };
-  std::vector<Heard> heard;
+  std::vector<Contact> contacts;
 };
 
 using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, ListHosts, ListEvents, CancelJob, RestartJob,
                            PauseJob, SaveJob, ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining,
-                           HostTrouble, OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsTold,
-                           RankReportsTold, RevisionApplied, HostValuesTold, Tick>;
+                           HostTrouble, OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsReceived,
+                           RankReportsReceived, RevisionApplied, HostValuesReceived, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

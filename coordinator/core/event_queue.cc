@@ -8,8 +8,8 @@
 namespace trainyard {
 
 size_t QueuedBytes(const Event& event) {
-  if (const auto* told = std::get_if<RankReportsTold>(&event)) return told->bytes;
-  if (const auto* facts = std::get_if<HostFactsTold>(&event)) return facts->bytes;
+  if (const auto* told = std::get_if<RankReportsReceived>(&event)) return told->bytes;
+  if (const auto* facts = std::get_if<HostFactsReceived>(&event)) return facts->bytes;
   return 0;
 }
 
@@ -36,12 +36,12 @@ bool EventQueue::Post(Event event) {
 bool EventQueue::PostUnwoken(Event event, bool& wake) {
   std::lock_guard<std::mutex> lock(mu_);
   if (closed_) return true;
-  if (auto* told = std::get_if<RankReportsTold>(&event)) {
+  if (auto* told = std::get_if<RankReportsReceived>(&event)) {
     // Half full is crowded: facts and calls must find room.
     if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*told)) return !IsFull();
     told->bytes = told->reports.ByteSizeLong();
     report_bytes_ += told->bytes;
-  } else if (auto* facts = std::get_if<HostFactsTold>(&event)) {
+  } else if (auto* facts = std::get_if<HostFactsReceived>(&event)) {
     facts->bytes = facts->batch.ByteSizeLong();
     fact_bytes_ += facts->bytes;
   }
@@ -50,7 +50,7 @@ bool EventQueue::PostUnwoken(Event event, bool& wake) {
   return !IsFull();
 }
 
-bool EventQueue::Thin(RankReportsTold& told) {
+bool EventQueue::Thin(RankReportsReceived& told) {
   auto* reports = told.reports.mutable_reports();
   int kept = 0;
   for (int i = 0; i < reports->size(); ++i) {
@@ -95,8 +95,8 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
     std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
     events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count));
     for (const Event& event : taken) {
-      if (const auto* told = std::get_if<RankReportsTold>(&event)) report_bytes_ -= told->bytes;
-      if (const auto* facts = std::get_if<HostFactsTold>(&event)) fact_bytes_ -= facts->bytes;
+      if (const auto* told = std::get_if<RankReportsReceived>(&event)) report_bytes_ -= told->bytes;
+      if (const auto* facts = std::get_if<HostFactsReceived>(&event)) fact_bytes_ -= facts->bytes;
     }
     if (!IsFull(2) || closed_) resumed.swap(paused_);
   }

@@ -66,8 +66,8 @@ struct Rank {
   absl::Time dropped_at = absl::InfiniteFuture();  // its host is known to be ending it since
   // Of its steps, as far as this life of the coordinator saw: when the newest was completed.
   absl::Time step_at = absl::InfinitePast();
-  RankStand stand;   // what hangs are judged by
-  double cpu_s = 0;  // of its process, as told at `cpu_at`
+  RankPosition stand;  // what hangs are judged by
+  double cpu_s = 0;    // of its process, as told at `cpu_at`
   absl::Time cpu_at = absl::InfinitePast();
   std::optional<Look> look;
   ComputeWindow computing;

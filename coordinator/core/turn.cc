@@ -65,7 +65,7 @@ uint64_t Turn::NextSequence(Job& job) {
   return job.last_sequence;
 }
 
-void Turn::Tell(Job& job, v1::Event event) {
+void Turn::Publish(Job& job, v1::Event event) {
   CutTexts(event);
   event.set_sequence(NextSequence(job));
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
@@ -80,10 +80,10 @@ void Turn::Tell(Job& job, v1::Event event) {
   DropEvents(job, dropped);
   BoundEvents(job);
   fed_.insert(job.id);
-  Emit(JobTold{job.id, std::move(shared)});
+  Emit(JobPublished{job.id, std::move(shared)});
 }
 
-void Turn::TellReport(Job& job, v1::Event event, bool is_new) {
+void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   event.set_sequence(NextSequence(job));
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
   event.set_generation(job.head().generation());
@@ -91,7 +91,7 @@ void Turn::TellReport(Job& job, v1::Event event, bool is_new) {
   size_t dropped = job.history.AddReport(shared);
   if (dropped > 0) Emit(EventsDropped{"report", dropped});
   fed_.insert(job.id);
-  if (is_new) Emit(JobTold{job.id, std::move(shared)});
+  if (is_new) Emit(JobPublished{job.id, std::move(shared)});
 }
 
 void Turn::DropEvents(Job& job, const std::vector<uint64_t>& sequences) {
@@ -159,7 +159,7 @@ void Turn::Notice(Job& job, absl::string_view level, std::string text) {
   v1::Event event;
   event.mutable_notice()->set_level(std::string(level));
   event.mutable_notice()->set_text(std::move(text));
-  Tell(job, std::move(event));
+  Publish(job, std::move(event));
 }
 
 void Turn::Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text) {
@@ -168,7 +168,7 @@ void Turn::Decide(Job& job, absl::string_view rule, absl::string_view level, std
   event.mutable_notice()->set_level(std::string(level));
   event.mutable_notice()->set_text(std::move(text));
   event.mutable_notice()->set_rule(std::string(rule));
-  Tell(job, std::move(event));
+  Publish(job, std::move(event));
 }
 
 void Turn::DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text) {
@@ -178,10 +178,10 @@ void Turn::DecideCluster(const HostName& host, absl::string_view rule, absl::str
   event.mutable_notice()->set_level(std::string(level));
   event.mutable_notice()->set_text(std::move(text));
   event.mutable_notice()->set_rule(std::string(rule));
-  TellCluster(std::move(event));
+  PublishClusterEvent(std::move(event));
 }
 
-void Turn::TellCluster(v1::Event event) {
+void Turn::PublishClusterEvent(v1::Event event) {
   CutTexts(event);
   event.set_sequence(++state.cluster_sequence);
   event.set_time_unix_ms(absl::ToUnixMillis(wall));
@@ -205,7 +205,7 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
   AccountGoodput(*this, job);
   job.head().set_state(*to);
   job.head().set_reason(std::move(reason));
-  TellState(job, /*durable=*/true);
+  PublishState(job, /*durable=*/true);
   EnterState(job, from);
   Save(job);
   Info(absl::StrCat("job ", job.id.value(), ": ", StateName(from), " -> ", StateName(*to), ": ", job.head().reason()));
@@ -214,20 +214,20 @@ void Turn::Move(Job& job, LifecycleEvent event, std::string reason) {
 
 void Turn::SetReason(Job& job, std::string reason) {
   job.head().set_reason(std::move(reason));
-  TellState(job, /*durable=*/job.history.empty());
+  PublishState(job, /*durable=*/job.history.empty());
 }
 
-void Turn::TellState(Job& job, bool durable) {
+void Turn::PublishState(Job& job, bool durable) {
   v1::Event event;
   event.mutable_state()->set_state(job.state());
   event.mutable_state()->set_reason(job.head().reason());
   event.mutable_state()->set_restarts(job.head().restarts());
-  if (!durable) return TellReport(job, std::move(event), /*is_new=*/true);
+  if (!durable) return PublishReport(job, std::move(event), /*is_new=*/true);
   v1::Event of_cluster = event;
   of_cluster.set_job_id(job.id.value());
   of_cluster.set_generation(job.head().generation());
-  TellCluster(std::move(of_cluster));
-  Tell(job, std::move(event));
+  PublishClusterEvent(std::move(of_cluster));
+  Publish(job, std::move(event));
 }
 
 void Turn::EnterState(Job& job, v1::JobState from) {
@@ -264,7 +264,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     if (host != state.hosts.end()) host->second.jobs.erase(job.id);
   }
   PushAll(job);
-  SaveTold(job);
+  SavePublished(job);
   StopLooking(*this, job);
   EndLogsOfJob(*this, job);
   state.finished.push_back(job.id);

@@ -39,7 +39,7 @@ class Turn {
   // Records to be written at the end of the turn.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
-  void SaveTold(const Job& job) { changes_[job.id].told = true; }
+  void SavePublished(const Job& job) { changes_[job.id].told = true; }
   void Save(const Host& host) { hosts_to_save_.insert(host.name); }
   void Delete(std::string key) { deletes_.push_back(std::move(key)); }
   void Put(Record record) { cluster_records_.push_back(std::move(record)); }
@@ -55,7 +55,7 @@ class Turn {
 
   // Adds a durable event to the job's history: watchers get it, metrics count it, the next coordinator knows it. Texts
   // are cut to limits::kDurableTextBytes.
-  void Tell(Job& job, v1::Event event);
+  void Publish(Job& job, v1::Event event);
   void Notice(Job& job, absl::string_view level, std::string text);
   // A decision that was made about the job, by which rule, and in words on what facts: a notice that `why` shows. Also
   // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, network, disk, adoption,
@@ -64,7 +64,7 @@ class Turn {
   // The same about a host (empty: the cluster as a whole), as a durable event of the cluster. `rule` may be empty.
   void DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text);
   // A step or an evaluation: watchers get it, metrics count it where `is_new`; not durable.
-  void TellReport(Job& job, v1::Event event, bool is_new);
+  void PublishReport(Job& job, v1::Event event, bool is_new);
   // The newest step and evaluation reports go to the store: nobody will tell them again.
   void KeepReports(Job& job);
   // Of a finished job that is not among the newest: nobody reads its steps and evaluations any more.
@@ -84,8 +84,8 @@ class Turn {
  private:
   void EnterState(Job& job, v1::JobState from);
   uint64_t NextSequence(Job& job);
-  void TellState(Job& job, bool durable);
-  void TellCluster(v1::Event event);
+  void PublishState(Job& job, bool durable);
+  void PublishClusterEvent(v1::Event event);
   void DropEvents(Job& job, const std::vector<uint64_t>& sequences);
   void ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what);
   void BoundEvents(Job& job);

@@ -33,12 +33,12 @@ int FirstAt(const v1::Job& head, uint64_t step) {
 
 // The word is recorded, and told to rank 0's host once that is durable.
 void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
-  CheckpointWords& words = *job.record.mutable_grants();
+  CheckpointGrants& words = *job.record.mutable_grants();
   for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
     if (info.generation() == job.head().generation() && info.manifest_hash() == ready.manifest_hash()) return;
   }
-  v1::CheckpointGrant word = DecideWord(job.head(), words, ready);
-  if (FindWord(words, word.generation(), word.step(), word.manifest_hash()) != nullptr) return;  // it is told already
+  v1::CheckpointGrant word = DecideGrant(job.head(), words, ready);
+  if (FindGrant(words, word.generation(), word.step(), word.manifest_hash()) != nullptr) return;  // it is told already
   word.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
   if (word.refused()) {
     turn.Decide(job, "checkpoint", "warning",
@@ -48,13 +48,13 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
     turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", word.step(), " is granted its name, ",
                            word.path()));
   }
-  AddWord(std::move(word), words);
+  AddGrant(std::move(word), words);
   turn.Save(job);
   turn.Push(rank.host());
 }
 
 // Why what rank 0 calls saved cannot be; empty: it can.
-std::string WhyImpossible(const v1::Job& head, const CheckpointWords& words, const v1::CheckpointSaved& saved) {
+std::string WhyImpossible(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointSaved& saved) {
   if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kManifestHashBytes) {
     return "its path or hash is longer than any";
   }
@@ -97,14 +97,14 @@ void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
 
 void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
-  CheckpointWords& words = *job.record.mutable_grants();
+  CheckpointGrants& words = *job.record.mutable_grants();
   if (std::string why = WhyImpossible(head, words, saved); !why.empty()) {
     turn.Decide(job, "checkpoint", "error",
                 absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
     return;
   }
   const bool retried = LastSaveIsRetried(job);
-  ForgetWords(head.generation(), saved.step(), words);
+  ForgetGrants(head.generation(), saved.step(), words);
   AnswerWish(job, saved.step());
   // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
   if (head.checkpoints_size() > 0) {
@@ -126,14 +126,14 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   turn.Emit(SaveCounted{.failed = false, .seconds = saved.seconds()});
   v1::Event event;
   *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);
-  turn.Tell(job, std::move(event));
+  turn.Publish(job, std::move(event));
   if (retried) TellLastSaveMade(turn, job);
 }
 
 // Nothing of it is left: no generation is to look for it.
 void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
   if (rank.record.rank() != 0) return;
-  ForgetWords(job.head().generation(), step, *job.record.mutable_grants());
+  ForgetGrants(job.head().generation(), step, *job.record.mutable_grants());
   turn.Save(job);
 }
 
@@ -157,7 +157,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   event.mutable_notice()->set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(),
                                                 " could not save step ", failed.step(), ": ",
                                                 CutText(failed.message(), 4096), last ? "" : "; training goes on"));
-  turn.Tell(job, std::move(event));
+  turn.Publish(job, std::move(event));
   // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
   bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.stop &&
                 job.state() == v1::JOB_STATE_STOPPING && !job.nothing_desired && !job.record.cancelled() &&
@@ -174,9 +174,9 @@ bool IsIt(const v1::CheckpointGrant& word, const v1::RestorePoint& restored) {
 
 // The group has settled what earlier ones left: what they were granted has its name, or is gone. `restored`: where it
 // went on from; null: it began anew.
-void SettleWords(Turn& turn, Job& job, const v1::RestorePoint* restored) {
-  CheckpointWords& words = *job.record.mutable_grants();
-  const CheckpointWords before = words;
+void SettleGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
+  CheckpointGrants& words = *job.record.mutable_grants();
+  const CheckpointGrants before = words;
   words.Clear();
   for (const v1::CheckpointGrant& word : before) {
     if (word.generation() == job.head().generation()) {
@@ -250,7 +250,7 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
     turn.Notice(job, "info", absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }
   TellChanges(turn, job, restored);
-  SettleWords(turn, job, &restored);
+  SettleGrants(turn, job, &restored);
   RecordRestored(turn, job, restored);
 }
 
@@ -267,7 +267,7 @@ v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word) {
   return info;
 }
 
-void BeganAnew(Turn& turn, Job& job) { SettleWords(turn, job, nullptr); }
+void BeganAnew(Turn& turn, Job& job) { SettleGrants(turn, job, nullptr); }
 
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
   switch (fact.kind_case()) {

@@ -37,14 +37,14 @@ void Run(Turn& turn, LogsClosed& event);     // read_logs.cc
 void Run(Turn& turn, LogPushEnded& event);   // read_logs.cc
 
 // ---- daemons -------------------------------------------------------------------------------------------------------
-void Run(Turn& turn, AttachHost& event);       // host_attached.cc
-void Run(Turn& turn, DetachHost& event);       // host_detached.cc
-void Run(Turn& turn, HostFactsTold& event);    // host_facts.cc
-void Run(Turn& turn, RankReportsTold& event);  // rank_reports.cc
-void Run(Turn& turn, RevisionApplied& event);  // revision_applied.cc
-void Run(Turn& turn, HostDraining& event);     // host_beats.cc
-void Run(Turn& turn, HostTrouble& event);      // host_beats.cc
-void Run(Turn& turn, HostValuesTold& event);   // put_values.cc
+void Run(Turn& turn, AttachHost& event);           // host_attached.cc
+void Run(Turn& turn, DetachHost& event);           // host_detached.cc
+void Run(Turn& turn, HostFactsReceived& event);    // host_facts.cc
+void Run(Turn& turn, RankReportsReceived& event);  // rank_reports.cc
+void Run(Turn& turn, RevisionApplied& event);      // revision_applied.cc
+void Run(Turn& turn, HostDraining& event);         // host_beats.cc
+void Run(Turn& turn, HostTrouble& event);          // host_beats.cc
+void Run(Turn& turn, HostValuesReceived& event);   // put_values.cc
 
 // ---- time ----------------------------------------------------------------------------------------------------------
 void Run(Turn& turn, Tick& event);  // tick_health.cc
@@ -184,14 +184,14 @@ void TellDroppedReports(Turn& turn, Job& job);
 
 // judge_network.cc: what a host's heartbeats told since the tick before, of its way to us and of its disk; and whether
 // the ranks of a job wait for a network.
-void TakeBeat(Turn& turn, Host& host, const Tick::Heard& heard);
+void TakeBeat(Turn& turn, Host& host, const Tick::Contact& heard);
 void JudgeNetworkOf(Turn& turn, Job& job);
 
 // list_hosts.cc: the host as the API tells it.
 v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host);
 
 // note_stand.cc: what ranks report of where they stand.
-void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report);
+void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report);
 // What is known of this phase; made where nothing is.
 v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase);
 // judge_stragglers.cc: who is slow.

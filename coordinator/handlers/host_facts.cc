@@ -148,7 +148,7 @@ void ReleaseHeldAcks(Turn& turn) {
   }
 }
 
-void Run(Turn& turn, HostFactsTold& event) {
+void Run(Turn& turn, HostFactsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;  // an old stream: its daemon tells them again on its new one
   Host& host = turn.state.hosts.at(session->second);

@@ -32,7 +32,7 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
   facts.since = job.hang.since;
   facts.restart = job.head().spec().recovery().on_hang() != v1::ON_HANG_NOTIFY;
   for (const Rank& rank : job.ranks) {
-    RankStand stand = rank.stand;
+    RankPosition stand = rank.stand;
     stand.rank = rank.record.rank();
     stand.host = rank.record.host();
     auto host = turn.state.hosts.find(rank.host());

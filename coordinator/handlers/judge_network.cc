@@ -55,7 +55,7 @@ void JudgeDisk(Turn& turn, Host& host) {
 
 }  // namespace
 
-void TakeBeat(Turn& turn, Host& host, const Tick::Heard& heard) {
+void TakeBeat(Turn& turn, Host& host, const Tick::Contact& heard) {
   if (heard.clock_offset.has_value()) {
     host.clock_offset = *heard.clock_offset;
     JudgeArrival(turn, host, *heard.clock_offset);

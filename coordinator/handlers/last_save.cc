@@ -51,7 +51,7 @@ void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::Checkp
     event.mutable_notice()->set_rule(kRule);
     event.mutable_notice()->set_failed_save_step(failed.step());
     event.mutable_notice()->set_text(text);
-    turn.Tell(job, std::move(event));
+    turn.Publish(job, std::move(event));
   }
   if (job.state() == v1::JOB_STATE_RUNNING && job.head().reason() != text) turn.SetReason(job, text);
 }

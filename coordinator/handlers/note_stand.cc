@@ -50,7 +50,7 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
   }
 }
 
-bool SameStand(const RankStand& stand, const v1::RankReport& report) {
+bool SamePosition(const RankPosition& stand, const v1::RankReport& report) {
   if (stand.phase != report.phase() || stand.last_step != report.last_step()) return false;
   if (static_cast<int>(stand.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
     return false;
@@ -73,7 +73,7 @@ v1::CommunicatorReport Bounded(const v1::CommunicatorReport& told) {
 }
 
 void NoteProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
-  RankStand& stand = rank.stand;
+  RankPosition& stand = rank.stand;
   stand.seen_at = turn.now;
   stand.silent = report.silent();
   stand.process_state = report.process_state().substr(0, 1);
@@ -97,10 +97,10 @@ v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase) {
   return *record;
 }
 
-void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
+void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   NoteProcess(turn, rank, report);
   absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
-  RankStand& stand = rank.stand;
+  RankPosition& stand = rank.stand;
   // What a daemon sends again says nothing new of the trainer itself.
   if (report.phase().empty() || made_at < stand.told_at) return;
   stand.told_at = made_at;
@@ -111,7 +111,7 @@ void NoteStand(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
     rank.waiting.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
   }
   stand.phase_s = report.phase_s();
-  if (!SameStand(stand, report)) {
+  if (!SamePosition(stand, report)) {
     stand.progress_at = turn.now;
     job.hang.progress_at = turn.now;
   }

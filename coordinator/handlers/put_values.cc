@@ -98,7 +98,7 @@ void SendStoredValues(Turn& turn, const Host& host) {
   }
 }
 
-void Run(Turn& turn, HostValuesTold& event) {
+void Run(Turn& turn, HostValuesReceived& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;  // an old stream: its daemon puts them again on its new one
   const Host& host = turn.state.hosts.at(session->second);

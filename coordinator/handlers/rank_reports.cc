@@ -34,7 +34,7 @@ void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
   }
   v1::Event event;
   *event.mutable_step() = step;
-  turn.TellReport(job, std::move(event), is_new);
+  turn.PublishReport(job, std::move(event), is_new);
 }
 
 void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
@@ -48,7 +48,7 @@ void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
   }
   v1::Event event;
   *event.mutable_eval() = eval;
-  turn.TellReport(job, std::move(event), is_new);
+  turn.PublishReport(job, std::move(event), is_new);
 }
 
 // An evaluation follows the step it was made after.
@@ -112,7 +112,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
       MarkStep(job, rank.last_step);
     }
   }
-  NoteStand(turn, job, rank, report);
+  RecordPosition(turn, job, rank, report);
   NoteMemory(rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
@@ -136,7 +136,7 @@ void TellDroppedReports(Turn& turn, Job& job) {
   job.reports_dropped = 0;
 }
 
-void Run(Turn& turn, RankReportsTold& event) {
+void Run(Turn& turn, RankReportsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;
   const HostName& host = session->second;

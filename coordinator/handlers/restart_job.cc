@@ -62,7 +62,7 @@ absl::Status NoSuchJob(const State& state, const std::string& job_id) {
     }
     ids.push_back(id.value());
   }
-  std::string nearest = NearestWord(job_id.substr(0, 64), ids);
+  std::string nearest = NearestName(job_id.substr(0, 64), ids);
   return absl::NotFoundError(absl::StrCat("no job ", job_id.substr(0, 64),
                                           nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }

@@ -17,7 +17,7 @@ namespace {
 absl::Status UnknownHost(const State& state, const std::string& name) {
   std::vector<std::string> names;
   for (const auto& [known, host] : state.hosts) names.push_back(known.value());
-  std::string nearest = NearestWord(name.substr(0, 253), names);
+  std::string nearest = NearestName(name.substr(0, 253), names);
   return absl::NotFoundError(
       absl::StrCat("no host ", name.substr(0, 253),
                    nearest.empty() ? "; trainctl cluster lists them" : absl::StrCat("; did you mean ", nearest, "?")));

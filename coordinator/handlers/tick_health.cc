@@ -178,7 +178,7 @@ void EndReaders(Turn& turn) {
 
 void Run(Turn& turn, Tick& event) {
   State& state = turn.state;
-  for (const Tick::Heard& heard : event.heard) {
+  for (const Tick::Contact& heard : event.contacts) {
     auto session = state.sessions.find(heard.session);
     if (session != state.sessions.end()) {
       Host& host = state.hosts.at(session->second);
@@ -198,7 +198,7 @@ void Run(Turn& turn, Tick& event) {
     state.told_saved_at = turn.now;
     MarkOverdue(turn);
     for (const JobId& id : active) {
-      if (state.jobs.at(id).told_changed) turn.SaveTold(state.jobs.at(id));
+      if (state.jobs.at(id).told_changed) turn.SavePublished(state.jobs.at(id));
     }
   }
 }

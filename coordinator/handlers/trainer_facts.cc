@@ -99,7 +99,7 @@ void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& repor
   *event.mutable_probe() = report;
   event.mutable_probe()->set_rank(rank.record.rank());
   event.mutable_probe()->set_host(rank.record.host());
-  turn.Tell(job, std::move(event));
+  turn.Publish(job, std::move(event));
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
 }
 
 void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
-  if (const auto* told = std::get_if<JobTold>(&effect)) {
+  if (const auto* told = std::get_if<JobPublished>(&effect)) {
     const v1::Event& event = *told->event;
     if (event.has_step()) ObserveStep(told->job, event.step());
     if (event.has_checkpoint()) {

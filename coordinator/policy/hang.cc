@@ -31,13 +31,13 @@ constexpr size_t kNamed = 3;
 constexpr int kFramesTold = 4;
 
 // "ready" in a group that runs: it has not heard of that yet, or makes its first step.
-std::string PhaseOf(const RankStand& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
+std::string PhaseOf(const RankPosition& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
 
-bool IsStopped(const RankStand& rank) { return rank.process_state == "T"; }
+bool IsStopped(const RankPosition& rank) { return rank.process_state == "T"; }
 // Somebody looks at it with a debugger, and would not thank us for a restart.
-bool IsTraced(const RankStand& rank) { return rank.process_state == "t"; }
+bool IsTraced(const RankPosition& rank) { return rank.process_state == "t"; }
 
-const v1::CommunicatorReport* Waiting(const RankStand& rank) {
+const v1::CommunicatorReport* Waiting(const RankPosition& rank) {
   for (const v1::CommunicatorReport& communicator : rank.communicators) {
     if (!communicator.waits_in().empty()) return &communicator;
   }
@@ -48,10 +48,10 @@ std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", 
 
 // Whom the others wait for, and in what.
 struct Blame {
-  std::vector<const RankStand*> culprits;
+  std::vector<const RankPosition*> culprits;
   bool hard = false;     // by the state of a process
   bool certain = false;  // holds whatever ranks that cannot be heard would say
-  std::vector<const RankStand*> waiting;
+  std::vector<const RankPosition*> waiting;
   std::string operation;  // that the waiting ranks are in
   std::string mismatch;   // what the culprits entered instead
   std::string text;       // where it cannot be put in the common form
@@ -61,7 +61,7 @@ class Judge {
  public:
   Judge(absl::Time now, const HangFacts& facts) : now_(now), facts_(facts) {
     last_ = facts.since;
-    for (const RankStand& rank : facts.ranks) {
+    for (const RankPosition& rank : facts.ranks) {
       if (rank.ended) continue;
       alive_.push_back(&rank);
       last_ = std::max(last_, rank.progress_at);
@@ -73,17 +73,17 @@ class Judge {
     HangDecision decision;
     if (alive_.empty() || now_ - last_ < kHangExamineAfter) return decision;
     Blame blame = FindBlame();
-    bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankStand* r) { return IsKnown(*r); });
+    bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankPosition* r) { return IsKnown(*r); });
     // With a host out of reach it is for the rule of lost hosts to say what is wrong, unless it is plain without it.
     if (!all_heard && !blame.hard && !blame.certain) return decision;
     const absl::Time heard = HeardUntil(blame);
     if (heard - last_ < kHangExamineAfter) return decision;
 
-    for (const RankStand* rank : blame.culprits) decision.culprits.push_back(rank->rank);
+    for (const RankPosition* rank : blame.culprits) decision.culprits.push_back(rank->rank);
     absl::Time last = last_;
     if (!blame.hard && !limit_learned_) {
       // Of a phase of unknown length, work that a process does is progress.
-      for (const RankStand* rank : alive_) last = std::max(last, rank->busy_at);
+      for (const RankPosition* rank : alive_) last = std::max(last, rank->busy_at);
     }
     decision.stalled_since = last;
     if (!blame.text.empty()) limit_ = std::max(limit_, kNetworkPatience);
@@ -103,7 +103,7 @@ class Judge {
  private:
   void FindLimit() {
     limit_ = absl::ZeroDuration();
-    for (const RankStand* rank : alive_) {
+    for (const RankPosition* rank : alive_) {
       std::string phase = PhaseOf(*rank);
       auto known = facts_.phases.find(phase);
       PhaseFacts phase_facts = known == facts_.phases.end() ? PhaseFacts() : known->second;
@@ -117,24 +117,24 @@ class Judge {
   }
 
   // Spoke since the stall began.
-  bool IsFresh(const RankStand& rank) const { return rank.reachable && rank.told_at > last_; }
+  bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.told_at > last_; }
   // A rank that a new coordinator has not heard at all yet has had since then.
-  absl::Duration QuietFor(const RankStand& rank) const { return now_ - std::max(rank.told_at, facts_.since); }
-  bool IsSilent(const RankStand& rank) const {
+  absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.told_at, facts_.since); }
+  bool IsSilent(const RankPosition& rank) const {
     absl::Duration quiet = QuietFor(rank);
     return rank.reachable && rank.seen_at > last_ &&
            ((rank.silent && quiet >= kHangExamineAfter) || quiet >= kLinkPatience);
   }
-  bool IsHard(const RankStand& rank) const {
+  bool IsHard(const RankPosition& rank) const {
     return rank.reachable && ((IsStopped(rank) && rank.seen_at > last_) || IsSilent(rank));
   }
-  bool IsKnown(const RankStand& rank) const { return IsFresh(rank) || IsHard(rank); }
+  bool IsKnown(const RankPosition& rank) const { return IsFresh(rank) || IsHard(rank); }
 
   // Until when those it is concluded from are known to have stood still. Of a host whose messages are late, and which
   // still has its lease, nothing newer is known.
   absl::Time HeardUntil(const Blame& blame) const {
     absl::Time until = now_;
-    for (const RankStand* rank : blame.hard ? blame.culprits : alive_) {
+    for (const RankPosition* rank : blame.hard ? blame.culprits : alive_) {
       if (IsKnown(*rank)) until = std::min(until, std::max(rank->seen_at, rank->told_at) + kReportInterval);
     }
     return until;
@@ -142,8 +142,8 @@ class Judge {
 
   Blame FindBlame() const {
     Blame blame;
-    std::vector<const RankStand*> fresh;
-    for (const RankStand* rank : alive_) {
+    std::vector<const RankPosition*> fresh;
+    for (const RankPosition* rank : alive_) {
       if (IsHard(*rank)) {
         blame.culprits.push_back(rank);
       } else if (IsFresh(*rank)) {
@@ -157,7 +157,7 @@ class Judge {
       return blame;
     }
     if (blame.waiting.size() < fresh.size()) {
-      for (const RankStand* rank : fresh) {
+      for (const RankPosition* rank : fresh) {
         if (Waiting(*rank) == nullptr) blame.culprits.push_back(rank);
       }
       blame.certain = !blame.waiting.empty();
@@ -167,10 +167,10 @@ class Judge {
     return blame;
   }
 
-  static std::string NewestWaitedFor(const std::vector<const RankStand*>& waiting) {
+  static std::string NewestWaitedFor(const std::vector<const RankPosition*>& waiting) {
     std::string operation;
     uint64_t newest = 0;
-    for (const RankStand* rank : waiting) {
+    for (const RankPosition* rank : waiting) {
       const v1::CommunicatorReport* communicator = Waiting(*rank);
       if (!operation.empty() && communicator->started() <= newest) continue;
       newest = communicator->started();
@@ -181,24 +181,24 @@ class Judge {
 
   // All wait, in one communicator or in several. Who has started less than another in one that somebody waits in has
   // left an operation out, or is yet to come to it: that does not count against a rank that itself waits for one such.
-  void CompareOperations(const std::vector<const RankStand*>& fresh, Blame& blame) const {
+  void CompareOperations(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
     std::map<std::string, uint64_t> newest;
-    for (const RankStand* rank : fresh) newest[Waiting(*rank)->name()];
-    for (const RankStand* rank : fresh) {
+    for (const RankPosition* rank : fresh) newest[Waiting(*rank)->name()];
+    for (const RankPosition* rank : fresh) {
       for (const v1::CommunicatorReport& communicator : rank->communicators) {
         auto known = newest.find(communicator.name());
         if (known != newest.end()) known->second = std::max(known->second, communicator.started());
       }
     }
-    std::map<std::string, std::vector<const RankStand*>> behind;  // by communicator
-    for (const RankStand* rank : fresh) {
+    std::map<std::string, std::vector<const RankPosition*>> behind;  // by communicator
+    for (const RankPosition* rank : fresh) {
       for (const v1::CommunicatorReport& communicator : rank->communicators) {
         auto known = newest.find(communicator.name());
         if (known != newest.end() && communicator.started() < known->second) behind[known->first].push_back(rank);
       }
     }
     std::set<std::string> held_up;  // communicators in which a culprit is behind
-    for (const RankStand* rank : fresh) {
+    for (const RankPosition* rank : fresh) {
       const std::string& own = Waiting(*rank)->name();
       bool has_left_out = false, waits_for_another = behind.contains(own);
       for (const auto& [name, ranks] : behind) {
@@ -213,7 +213,7 @@ class Judge {
       }
     }
     if (!blame.culprits.empty()) {
-      std::erase_if(blame.waiting, [&](const RankStand* rank) {
+      std::erase_if(blame.waiting, [&](const RankPosition* rank) {
         return !held_up.contains(Waiting(*rank)->name()) ||
                std::find(blame.culprits.begin(), blame.culprits.end(), rank) != blame.culprits.end();
       });
@@ -227,17 +227,17 @@ class Judge {
 
   // A rank that still waits in an operation which another has completed has entered it too: what it is to get is on its
   // way, and once it has come the rank catches up.
-  static void TellUnderWay(const std::vector<const RankStand*>& fresh, Blame& blame) {
-    for (const RankStand* culprit : blame.culprits) {
+  static void TellUnderWay(const std::vector<const RankPosition*>& fresh, Blame& blame) {
+    for (const RankPosition* culprit : blame.culprits) {
       const v1::CommunicatorReport& own = *Waiting(*culprit);
-      const bool under_way = std::any_of(fresh.begin(), fresh.end(), [&](const RankStand* rank) {
+      const bool under_way = std::any_of(fresh.begin(), fresh.end(), [&](const RankPosition* rank) {
         return std::any_of(rank->communicators.begin(), rank->communicators.end(), [&](const auto& other) {
           return other.name() == own.name() && other.completed() > own.completed();
         });
       });
       if (!under_way) return;
     }
-    const RankStand& first = *blame.culprits.front();
+    const RankPosition& first = *blame.culprits.front();
     blame.text = absl::StrCat(TellWho(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
                               blame.mismatch, " of ", TellWhere(first),
                               ", which others have completed: the network does not carry it to ", first.host);
@@ -245,9 +245,9 @@ class Judge {
   }
 
   // All have started as many: who entered another operation under the same number took a wrong turn.
-  void CompareNames(const std::vector<const RankStand*>& fresh, Blame& blame) const {
-    std::map<std::string, std::map<std::string, std::vector<const RankStand*>>> by_communicator;
-    for (const RankStand* rank : fresh) {
+  void CompareNames(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
+    std::map<std::string, std::map<std::string, std::vector<const RankPosition*>>> by_communicator;
+    for (const RankPosition* rank : fresh) {
       const v1::CommunicatorReport& communicator = *Waiting(*rank);
       by_communicator[communicator.name()][communicator.last_started()].push_back(rank);
     }
@@ -255,7 +255,7 @@ class Judge {
       if (by_operation.size() > 1) return TakeMinority(by_operation, blame);
     }
     std::set<std::string> hosts;
-    for (const RankStand* rank : fresh) hosts.insert(rank->host);
+    for (const RankPosition* rank : fresh) hosts.insert(rank->host);
     std::vector<std::string> named(hosts.begin(), hosts.end());
     if (named.size() > kNamed + 1) {
       std::string rest = absl::StrCat(named.size() - kNamed, " more");
@@ -269,7 +269,7 @@ class Judge {
                      " does not carry it");
   }
 
-  static void TakeMinority(const std::map<std::string, std::vector<const RankStand*>>& by_operation, Blame& blame) {
+  static void TakeMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
     // The most ranks are right; of as many, those with the lowest rank.
     auto right = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
       if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
@@ -283,13 +283,13 @@ class Judge {
       blame.culprits.insert(blame.culprits.end(), ranks.begin(), ranks.end());
     }
     std::sort(blame.culprits.begin(), blame.culprits.end(),
-              [](const RankStand* a, const RankStand* b) { return a->rank < b->rank; });
+              [](const RankPosition* a, const RankPosition* b) { return a->rank < b->rank; });
   }
 
   std::string Tell(const Blame& blame) const {
     if (!blame.text.empty()) return blame.text;
     if (blame.culprits.empty()) return "no rank makes progress";
-    const RankStand& first = *blame.culprits.front();
+    const RankPosition& first = *blame.culprits.front();
     bool one = blame.culprits.size() == 1;
     if (!blame.hard && blame.waiting.empty() && alive_.size() > 1) {
       return absl::StrCat("none of ", alive_.size(),
@@ -306,7 +306,7 @@ class Judge {
     return text;
   }
 
-  static std::string TellWho(const std::vector<const RankStand*>& ranks) {
+  static std::string TellWho(const std::vector<const RankPosition*>& ranks) {
     std::vector<std::string> named;
     for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
       named.push_back(absl::StrCat(ranks[i]->rank, " on ", ranks[i]->host));
@@ -315,7 +315,7 @@ class Judge {
     return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "));
   }
 
-  std::string TellHow(const RankStand& rank, bool one) const {
+  std::string TellHow(const RankPosition& rank, bool one) const {
     const char* is = one ? "is " : "are ";
     if (IsStopped(rank)) return absl::StrCat(is, "stopped (SIGSTOP, state T)");
     if (IsTraced(rank)) return absl::StrCat(is, "held by a debugger (state t)");
@@ -343,14 +343,14 @@ class Judge {
                         absl::StrFormat(" (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
   }
 
-  static std::string TellStack(const RankStand& rank) {
+  static std::string TellStack(const RankPosition& rank) {
     if (rank.examination == nullptr || rank.examination->stack().empty()) return "";
     const auto& stack = rank.examination->stack();
     return absl::StrCat(" [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "),
                         "]");
   }
 
-  static std::string TellWhere(const RankStand& rank) {
+  static std::string TellWhere(const RankPosition& rank) {
     if (rank.phase == "evaluate") return absl::StrCat("the evaluation after step ", rank.last_step);
     if (rank.phase == "save") return absl::StrCat("the save after step ", rank.last_step);
     if (rank.phase == "leaving") return absl::StrCat("the end after step ", rank.last_step);
@@ -371,7 +371,7 @@ class Judge {
 
   const absl::Time now_;
   const HangFacts& facts_;
-  std::vector<const RankStand*> alive_;
+  std::vector<const RankPosition*> alive_;
   absl::Time last_;  // when anything last moved
   absl::Duration limit_;
   std::string limit_phase_;

@@ -50,7 +50,7 @@ struct PhaseFacts {
 absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts);
 
 // One rank, as it and its daemon told last.
-struct RankStand {
+struct RankPosition {
   uint32_t rank = 0;
   std::string host;
   bool reachable = true;  // its host is
@@ -74,7 +74,7 @@ struct HangFacts {
   absl::Time since;     // no stall began before: go, an attach of a host, a time when the coordinator was away
   bool restart = true;  // recovery.on_hang
   bool asked = false;   // daemons were asked to look, and at least one has not answered, and may yet
-  std::vector<RankStand> ranks;
+  std::vector<RankPosition> ranks;
   std::map<std::string, PhaseFacts> phases;
 };
 

@@ -16,7 +16,7 @@ struct Newest {
   std::string hash;
 };
 
-Newest NewestOfGeneration(const v1::Job& head, const CheckpointWords& words) {
+Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& words) {
   Newest newest;
   for (const v1::CheckpointInfo& info : head.checkpoints()) {
     if (info.generation() == head.generation() && info.step() >= newest.step) {
@@ -32,7 +32,7 @@ Newest NewestOfGeneration(const v1::Job& head, const CheckpointWords& words) {
 }
 
 // Why it does not get its name; empty: it does.
-std::string WhyRefused(const v1::Job& head, const CheckpointWords& words, const v1::CheckpointReady& ready) {
+std::string WhyRefused(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointReady& ready) {
   if (ready.manifest_hash().empty() || ready.manifest_hash().size() > kManifestHashBytes) {
     return "it is told without the hash of a manifest";
   }
@@ -50,8 +50,8 @@ std::string WhyRefused(const v1::Job& head, const CheckpointWords& words, const 
 
 }  // namespace
 
-v1::CheckpointGrant DecideWord(const v1::Job& head, const CheckpointWords& words, const v1::CheckpointReady& ready) {
-  const v1::CheckpointGrant* known = FindWord(words, head.generation(), ready.step(), ready.manifest_hash());
+v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointReady& ready) {
+  const v1::CheckpointGrant* known = FindGrant(words, head.generation(), ready.step(), ready.manifest_hash());
   if (known != nullptr) return *known;
   v1::CheckpointGrant word;
   word.set_step(ready.step());
@@ -64,7 +64,7 @@ v1::CheckpointGrant DecideWord(const v1::Job& head, const CheckpointWords& words
   return word;
 }
 
-void AddWord(v1::CheckpointGrant word, CheckpointWords& words) {
+void AddGrant(v1::CheckpointGrant word, CheckpointGrants& words) {
   *words.Add() = std::move(word);
   while (words.size() > kWordsKept) {
     auto oldest = std::find_if(words.begin(), words.end(), [](const auto& known) { return known.refused(); });
@@ -72,15 +72,15 @@ void AddWord(v1::CheckpointGrant word, CheckpointWords& words) {
   }
 }
 
-const v1::CheckpointGrant* FindWord(const CheckpointWords& words, uint64_t generation, uint64_t step,
-                                    const std::string& manifest_hash) {
+const v1::CheckpointGrant* FindGrant(const CheckpointGrants& words, uint64_t generation, uint64_t step,
+                                     const std::string& manifest_hash) {
   for (const v1::CheckpointGrant& word : words) {
     if (word.generation() == generation && word.step() == step && word.manifest_hash() == manifest_hash) return &word;
   }
   return nullptr;
 }
 
-void ForgetWords(uint64_t generation, uint64_t step, CheckpointWords& words) {
+void ForgetGrants(uint64_t generation, uint64_t step, CheckpointGrants& words) {
   words.erase(std::remove_if(words.begin(), words.end(),
                              [&](const v1::CheckpointGrant& word) {
                                if (word.generation() != generation) return false;
@@ -89,7 +89,7 @@ void ForgetWords(uint64_t generation, uint64_t step, CheckpointWords& words) {
               words.end());
 }
 
-const v1::CheckpointGrant* NewestGranted(const CheckpointWords& words) {
+const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& words) {
   const v1::CheckpointGrant* newest = nullptr;
   for (const v1::CheckpointGrant& word : words) {
     if (!word.refused() && (newest == nullptr || word.step() >= newest->step())) newest = &word;
@@ -97,7 +97,7 @@ const v1::CheckpointGrant* NewestGranted(const CheckpointWords& words) {
   return newest;
 }
 
-std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointWords& words) {
+std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointGrants& words) {
   std::optional<uint64_t> step;
   if (head.checkpoints_size() > 0) step = head.checkpoints(head.checkpoints_size() - 1).step();
   const v1::CheckpointGrant* granted = NewestGranted(words);

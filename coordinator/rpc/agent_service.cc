@@ -128,10 +128,10 @@ void AgentServiceImpl::EndAll(const absl::Status& status) {
   for (auto& [id, stream] : sessions_.All()) stream->End(status);
 }
 
-std::vector<Tick::Heard> AgentServiceImpl::TakeHeard() {
-  std::vector<Tick::Heard> heard;
+std::vector<Tick::Contact> AgentServiceImpl::TakeContacts() {
+  std::vector<Tick::Contact> heard;
   for (auto& [id, stream] : sessions_.All()) {
-    if (auto beat = stream->TakeHeard()) heard.push_back(*std::move(beat));
+    if (auto beat = stream->TakeContacts()) heard.push_back(*std::move(beat));
   }
   return heard;
 }

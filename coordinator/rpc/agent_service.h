@@ -42,7 +42,7 @@ class AgentServiceImpl final : public AgentServiceBase {
   void EndAll(const absl::Status& status);
 
   // Sessions that were heard of since this was last asked. On the loop's thread.
-  std::vector<Tick::Heard> TakeHeard();
+  std::vector<Tick::Contact> TakeContacts();
 
  private:
   const RpcContext& context_;

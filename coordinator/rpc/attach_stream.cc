@@ -96,13 +96,13 @@ bool AttachStream::Take(v1::AgentMessage message) {
       said_hello_ = true;
       return context_.queue->Post(AttachHost{id_, std::move(*message.mutable_hello()), peer_});
     case v1::AgentMessage::kFacts:
-      return context_.queue->Post(HostFactsTold{id_, std::move(*message.mutable_facts())});
+      return context_.queue->Post(HostFactsReceived{id_, std::move(*message.mutable_facts())});
     case v1::AgentMessage::kReports:
-      return context_.queue->Post(RankReportsTold{id_, std::move(*message.mutable_reports())});
+      return context_.queue->Post(RankReportsReceived{id_, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kHeartbeat:
       return TakeHeartbeat(message.heartbeat());
     case v1::AgentMessage::kPut:
-      return context_.queue->Post(HostValuesTold{id_, std::move(*message.mutable_put())});
+      return context_.queue->Post(HostValuesReceived{id_, std::move(*message.mutable_put())});
     default:
       return true;  // of a newer daemon: what this version does not know, it need not
   }
@@ -249,10 +249,10 @@ void AttachStream::OnDone() {
   registry_.Remove(id_);  // may be the last reference: nothing follows
 }
 
-std::optional<Tick::Heard> AttachStream::TakeHeard() {
+std::optional<Tick::Contact> AttachStream::TakeContacts() {
   int64_t time = heard_unix_ns_.exchange(0);
   if (time == 0) return std::nullopt;
-  Tick::Heard heard{.session = id_, .time = absl::FromUnixNanos(time)};
+  Tick::Contact heard{.session = id_, .time = absl::FromUnixNanos(time)};
   absl::MutexLock lock(&mu_);
   heard.clock_offset = std::exchange(clock_offset_, std::nullopt);
   heard.disk_free_bytes = std::exchange(disk_free_bytes_, std::nullopt);

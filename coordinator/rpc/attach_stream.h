@@ -46,7 +46,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void End(const absl::Status& status);
 
   // When it was last heard of, if since the last call.
-  std::optional<Tick::Heard> TakeHeard();
+  std::optional<Tick::Contact> TakeContacts();
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

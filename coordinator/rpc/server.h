@@ -67,7 +67,7 @@ class RpcServer final : public EffectSink {
   // See JobServiceImpl.
   void SetStalled(const std::string& why) { jobs_.SetStalled(why); }
   absl::Duration Flush() override { return agents_.Flush(); }
-  std::vector<Tick::Heard> TakeHeard() { return agents_.TakeHeard(); }
+  std::vector<Tick::Contact> TakeContacts() { return agents_.TakeContacts(); }
 
  private:
   absl::Status Listen();

@@ -312,7 +312,7 @@ TEST(TwoAxes, OfAnyStrategyThatShardsGiveTheOraclesLosses) {
     std::vector<TrainingOutcome> ranks = TrainWorld({{.dp_replicate = 2, .dp_shard = 2}}, training);
 
     ASSERT_FALSE(ranks.empty());
-    EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10) << StrategyWord(strategy);
+    EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10) << StrategyName(strategy);
   }
 }
 

@@ -257,8 +257,8 @@ TEST(Activations, AreHalvedAtLeastByRecompute) {
 
     const int64_t kept = peak(RecomputeMode::kNone);
 
-    EXPECT_LE(peak(RecomputeMode::kBlocks), kept / 2) << StrategyWord(strategy);
-    EXPECT_LT(peak(RecomputeMode::kSelective), kept * 8 / 10) << StrategyWord(strategy);
+    EXPECT_LE(peak(RecomputeMode::kBlocks), kept / 2) << StrategyName(strategy);
+    EXPECT_LT(peak(RecomputeMode::kSelective), kept * 8 / 10) << StrategyName(strategy);
   }
 }
 

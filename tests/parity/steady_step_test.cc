@@ -160,7 +160,7 @@ class SteadyStep : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(, SteadyStep,
                          testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3,
                                          Strategy::kFsdp, Strategy::kHsdp),
-                         [](const testing::TestParamInfo<Strategy>& info) { return StrategyWord(info.param); });
+                         [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
 TEST_P(SteadyStep, TakesNoLargeMemory) {
   RankPool pool(4);  // its processes have kept nothing yet

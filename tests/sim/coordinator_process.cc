@@ -48,7 +48,7 @@ void CoordinatorProcess::Start() {
                                                        .clock = &clock,
                                                        .queue = queue_.get(),
                                                        .sink = this,
-                                                       .heard = [this] { return TakeHeard(); },
+                                                       .heard = [this] { return TakeContacts(); },
                                                        .observe = {},
                                                        .failed = {}});
   world_.judge.Trace(absl::StrCat("coordinator: life ", life_, " with ", snapshot.records.size(), " records"));
@@ -100,8 +100,8 @@ void CoordinatorProcess::Heard(uint64_t life, SessionId session) {
   if (alive() && life == life_) heard_[session] = clock.TimeNow();
 }
 
-std::vector<Tick::Heard> CoordinatorProcess::TakeHeard() {
-  std::vector<Tick::Heard> heard;
+std::vector<Tick::Contact> CoordinatorProcess::TakeContacts() {
+  std::vector<Tick::Contact> heard;
   for (const auto& [session, time] : std::exchange(heard_, {})) heard.push_back({.session = session, .time = time});
   return heard;
 }
@@ -224,7 +224,7 @@ void CoordinatorProcess::Do(EndWatch& effect) {
 }
 
 void CoordinatorProcess::Do(SendToHost& effect) {
-  if (effect.message.has_desired()) world_.NoteWords(*effect.message.mutable_desired());
+  if (effect.message.has_desired()) world_.RecordGrants(*effect.message.mutable_desired());
   world_.network.SendDown(effect.session, std::move(effect.message));
 }
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
@@ -249,7 +249,7 @@ void CoordinatorProcess::Do(WriteLog& effect) {
   if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
 }
 
-void CoordinatorProcess::Do(JobTold& effect) {
+void CoordinatorProcess::Do(JobPublished& effect) {
   world_.NoteDecision(effect.job, *effect.event);
   v1::Event event = *effect.event;
   const bool state = world_.mutation == Mutation::kEmptyReason && event.has_state();

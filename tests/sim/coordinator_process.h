@@ -80,7 +80,7 @@ class CoordinatorProcess final : public EffectSink {
   void RunOne(Event event);
   void Deliver();
   void Perform(Effect& effect);
-  std::vector<Tick::Heard> TakeHeard();
+  std::vector<Tick::Contact> TakeContacts();
 
   void Do(Reply& effect);
   void Do(WatchBatch& effect);
@@ -89,7 +89,7 @@ class CoordinatorProcess final : public EffectSink {
   void Do(EndSession& effect);
   void Do(SendValues& effect);
   void Do(WriteLog& effect);
-  void Do(JobTold& effect);
+  void Do(JobPublished& effect);
   template <typename Other>
   void Do(Other&) {}  // metrics, output: nothing here
 

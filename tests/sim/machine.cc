@@ -88,7 +88,7 @@ void Machine::Kill() {
   for (auto& [id, trainer] : std::exchange(trainers_, {})) {
     world_.judge.Harm(agent::GroupOf(id), "its host died");
     world_.judge.LoseReports(id.job);
-    trainer->Vanish();
+    trainer->Disconnect();
   }
 }
 

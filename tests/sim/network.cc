@@ -90,12 +90,12 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
     case v1::AgentMessage::kFacts:
       if (world_.mutation == Mutation::kForgeExit) world_.ForgeExit(*message.mutable_facts());
       if (world_.mutation == Mutation::kForgeReady) world_.ForgeReady(*message.mutable_facts());
-      return coordinator.Post(life, HostFactsTold{stream->session, std::move(*message.mutable_facts())});
+      return coordinator.Post(life, HostFactsReceived{stream->session, std::move(*message.mutable_facts())});
     case v1::AgentMessage::kReports:
       if (world_.mutation == Mutation::kForgeReports) world_.ForgeReports(*message.mutable_reports());
-      return coordinator.Post(life, RankReportsTold{stream->session, std::move(*message.mutable_reports())});
+      return coordinator.Post(life, RankReportsReceived{stream->session, std::move(*message.mutable_reports())});
     case v1::AgentMessage::kPut:
-      return coordinator.Post(life, HostValuesTold{stream->session, std::move(*message.mutable_put())});
+      return coordinator.Post(life, HostValuesReceived{stream->session, std::move(*message.mutable_put())});
     case v1::AgentMessage::kHeartbeat:
       return Beat(stream, message.heartbeat());
     default:

@@ -28,7 +28,7 @@ bool IsOver(const State& state, const v1::TrainerKey& key) {
 
 std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state) {
   StaleCheck check;
-  if (const auto* facts = std::get_if<HostFactsTold>(&event)) {
+  if (const auto* facts = std::get_if<HostFactsReceived>(&event)) {
     bool old_stream = !state.sessions.contains(facts->session);
     check.what_ = old_stream ? "facts of an old stream" : "facts of an old generation";
     for (const v1::Fact& fact : facts->batch.facts()) {
@@ -37,7 +37,7 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
       JobId job(fact.key().job_id());
       check.before_[job] = Print(state, job);
     }
-  } else if (const auto* told = std::get_if<RankReportsTold>(&event)) {
+  } else if (const auto* told = std::get_if<RankReportsReceived>(&event)) {
     bool old_stream = !state.sessions.contains(told->session);
     check.what_ = old_stream ? "reports of an old stream" : "reports of an old generation";
     for (const v1::RankReport& report : told->reports.reports()) {
@@ -65,12 +65,12 @@ void ForgeCurrent(Event& event, const State& state) {
     auto host = state.hosts.find(job->second.ranks[key->rank()].host());
     if (host != state.hosts.end()) session = host->second.session;
   };
-  if (auto* facts = std::get_if<HostFactsTold>(&event)) {
+  if (auto* facts = std::get_if<HostFactsReceived>(&event)) {
     for (v1::Fact& fact : *facts->batch.mutable_facts()) {
       forge(fact.mutable_key(), facts->session);
       fact.set_sequence(1'000'000 + fact.sequence());
     }
-  } else if (auto* told = std::get_if<RankReportsTold>(&event)) {
+  } else if (auto* told = std::get_if<RankReportsReceived>(&event)) {
     for (v1::RankReport& report : *told->reports.mutable_reports()) forge(report.mutable_key(), told->session);
   }
 }

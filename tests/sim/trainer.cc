@@ -138,7 +138,7 @@ void Trainer::SendReport() {
     time.set_longest_s(seconds);
   }
   report.set_steps_made(last_step_ >= first_step_ ? last_step_ - first_step_ + 1 : 0);
-  FillStand(report);
+  FillPosition(report);
   for (; steps_sent_ < steps_.size(); ++steps_sent_) *report.add_steps() = steps_[steps_sent_];
   for (; evals_sent_ < evals_.size(); ++evals_sent_) *report.add_evals() = evals_[evals_sent_];
   pipe_->up->Send(absl::Microseconds(200), [&daemon = machine_.daemon(), pipe = pipe_, report] {
@@ -147,7 +147,7 @@ void Trainer::SendReport() {
 }
 
 // Where it stands among the others: it computes, or waits for them in the step's all-reduce. Rank 0 saves alone.
-void Trainer::FillStand(v1::RankReport& report) {
+void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
   const bool waits = go_ && stage_ != Stage::kEnding && !group_->Computes(*this) &&
@@ -334,7 +334,7 @@ void Trainer::End(v1::TrainerExited exited) {
   machine_.Ended(id_, exited);
 }
 
-void Trainer::Vanish() {
+void Trainer::Disconnect() {
   ended_ = true;
   deferred_.clear();
   pipe_ = nullptr;

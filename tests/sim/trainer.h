@@ -27,7 +27,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Freeze();
   void Thaw();
   void Slow(double times, absl::Duration lasts);
-  void Vanish();  // with its host: nobody writes down how it ended
+  void Disconnect();  // with its host: nobody writes down how it ended
 
   // ---- of its daemon ----
   void Hear(const PipePtr& pipe, const v1::LinkMessage& message);
@@ -102,7 +102,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
 
   uint64_t Tell(v1::Fact fact);
   void SendFact(const v1::Fact& fact);
-  void FillStand(v1::RankReport& report);
+  void FillPosition(v1::RankReport& report);
   void Leave();
   void SendReport();
   void ReportOften();

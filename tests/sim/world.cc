@@ -219,7 +219,7 @@ void World::ForgeReady(v1::FactBatch& batch) {
   }
 }
 
-void World::NoteWords(v1::DesiredState& desired) {
+void World::RecordGrants(v1::DesiredState& desired) {
   for (v1::DesiredTrainer& trainer : *desired.mutable_trainers()) {
     for (v1::CheckpointGrant& word : *trainer.mutable_grants()) {
       if (mutation == Mutation::kGrantTwice) word.set_refused(false);

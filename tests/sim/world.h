@@ -92,7 +92,7 @@ class World {
   void ForgeReports(v1::RankReports& reports);
   void ForgeReady(v1::FactBatch& batch);
   // What the coordinator tells a host of ready checkpoints.
-  void NoteWords(v1::DesiredState& desired);
+  void RecordGrants(v1::DesiredState& desired);
   // A trainer has come to a point of a save: a fault that waits for it may strike.
   void StrikeInSave(Machine& machine, Trainer& trainer);
   uint64_t life() const { return options_.life; }

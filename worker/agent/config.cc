@@ -245,7 +245,7 @@ absl::StatusOr<Config> ReadConfig(int argc, const char* const* argv) {
   config.log_bytes_per_rank = file.log_bytes_per_rank();
   config.logging = {.program = "worker",
                     .json = file.log().format() == v1::LOG_FORMAT_JSON,
-                    .level = EnumWord(*v1::LogLevel_descriptor()->FindValueByNumber(file.log().level()))};
+                    .level = EnumName(*v1::LogLevel_descriptor()->FindValueByNumber(file.log().level()))};
   config.programs = BinaryFolder();
   CheckCoordinator(file, &problems);
   config.metrics = file.metrics();

@@ -63,7 +63,7 @@ absl::StatusOr<StartOrder> GrpcLink::AwaitStart(absl::Duration limit) {
       absl::StrCat("no daemon has answered at ", options_.socket, " within ", absl::FormatDuration(limit)));
 }
 
-uint64_t GrpcLink::Tell(const TrainerFact& fact) {
+uint64_t GrpcLink::ReportFact(const TrainerFact& fact) {
   absl::MutexLock lock(&mu_);
   changed_.SignalAll();
   return outbox_.AddFact(fact, absl::ToUnixMillis(absl::Now()));

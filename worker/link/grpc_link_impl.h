@@ -35,7 +35,7 @@ class GrpcLink final : public Link {
   ~GrpcLink() override { Close(absl::ZeroDuration()); }
 
   absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) override;
-  uint64_t Tell(const TrainerFact& fact) override;
+  uint64_t ReportFact(const TrainerFact& fact) override;
   uint64_t acknowledged() const override;
   bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) override;
   void ReportStep(const StepRecord& record) override;
@@ -73,7 +73,7 @@ class GrpcLink final : public Link {
   void WriteForever();
   absl::Time NextWrite() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool TakeMessage(absl::Time now, v1::TrainerMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FillStand(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FillPosition(v1::RankReport& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteGrants(const v1::GrantSaves& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
 

@@ -149,7 +149,7 @@ absl::Time GrpcLink::NextWrite() const {
   return last_report_ + (outbox_.has_reports() ? kReportInterval : kProgressInterval);
 }
 
-void GrpcLink::FillStand(v1::RankReport& report) {
+void GrpcLink::FillPosition(v1::RankReport& report) {
   report.set_phase(PhaseName(phases_.phase()));
   report.set_phase_s(phases_.Seconds(std::chrono::steady_clock::now()));
   report.set_last_step(last_step_);
@@ -166,7 +166,7 @@ bool GrpcLink::TakeMessage(absl::Time now, v1::TrainerMessage& message) {
     ReportBatch batch = outbox_.TakeReports();
     v1::RankReport& report = *message.mutable_report();
     *report.mutable_key() = key_;
-    FillStand(report);
+    FillPosition(report);
     report.set_dropped_steps(batch.dropped_steps);
     for (const StepRecord& step : batch.steps) *report.add_steps() = ToMessage(step);
     for (const EvalRecord& eval : batch.evals) *report.add_evals() = ToMessage(eval);

@@ -4,10 +4,10 @@
 //
 //   link->AwaitStart      the spec, and this rank's place
 //   link->Put, Get        rendezvous values, while communicators are built
-//   link->Tell(Ready)     everything stands
+//   link->ReportFact(Ready)     everything stands
 //   link->AwaitGo         every rank is ready
 //   link->ReportStep ...  as it goes
-//   link->Tell(Finished), link->Close
+//   link->ReportFact(Finished), link->Close
 //
 // Thread-safe. Neither torch nor protobuf here; grpc_link.h has the real one, fake_link.h one for tests.
 #pragma once
@@ -167,7 +167,7 @@ class Link : public KeyValueStore {
   virtual absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) = 0;
 
   // Returns the fact's number. Never blocks.
-  virtual uint64_t Tell(const TrainerFact& fact) = 0;
+  virtual uint64_t ReportFact(const TrainerFact& fact) = 0;
   // Facts up to this number are durable with the coordinator.
   virtual uint64_t acknowledged() const = 0;
   // Waits until `sequence` is acknowledged; false when it was not within `limit`.

@@ -99,7 +99,7 @@ TrainConfig::Switch SwitchOf(v1::Switch value) {
   return TrainConfig::Switch::kAuto;
 }
 
-const char* WordOf(v1::Precision type) {
+const char* NameOf(v1::Precision type) {
   switch (type) {
     case v1::PRECISION_FP64:
       return "fp64";
@@ -114,11 +114,11 @@ const char* WordOf(v1::Precision type) {
 
 void ReadPrecision(const v1::Train& train, TrainConfig& out) {
   const v1::PrecisionPolicy& policy = train.precision();
-  out.precision = {.param = WordOf(policy.param()),
-                   .reduce = WordOf(policy.reduce()),
-                   .output = WordOf(policy.output()),
-                   .master = WordOf(policy.master()),
-                   .state = WordOf(policy.state())};
+  out.precision = {.param = NameOf(policy.param()),
+                   .reduce = NameOf(policy.reduce()),
+                   .output = NameOf(policy.output()),
+                   .master = NameOf(policy.master()),
+                   .state = NameOf(policy.state())};
   const v1::LossScale& scale = train.loss_scale();
   if (scale.has_initial()) out.loss_scale.initial = scale.initial();
   if (scale.has_window()) out.loss_scale.window = scale.window();
@@ -150,7 +150,7 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
 }
 
 // Words are those of the job file.
-std::string StrategyWordOf(v1::DataParallel strategy) {
+std::string StrategyNameOf(v1::DataParallel strategy) {
   switch (strategy) {
     case v1::DATA_PARALLEL_ZERO1:
       return "zero1";
@@ -167,14 +167,14 @@ std::string StrategyWordOf(v1::DataParallel strategy) {
   }
 }
 
-const char* RecomputeWordOf(v1::RecomputeMode mode) {
+const char* RecomputeNameOf(v1::RecomputeMode mode) {
   if (mode == v1::RECOMPUTE_MODE_BLOCKS) return "blocks";
   return mode == v1::RECOMPUTE_MODE_SELECTIVE ? "selective" : "none";
 }
 
 TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   TrainConfig::Parallel out;
-  out.strategy = StrategyWordOf(parallel.data());
+  out.strategy = StrategyNameOf(parallel.data());
   out.shard = static_cast<int>(parallel.shard());
   out.replicate = static_cast<int>(parallel.replicate());
   if (parallel.has_bucket_elements()) out.bucket_elements = static_cast<int64_t>(parallel.bucket_elements());
@@ -196,7 +196,7 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   if (parallel.has_prefetch_elements()) out.prefetch_elements = static_cast<int64_t>(parallel.prefetch_elements());
   if (parallel.has_max_live_elements()) out.max_live_elements = static_cast<int64_t>(parallel.max_live_elements());
   out.reuse_elements = static_cast<int64_t>(parallel.reuse_elements());
-  out.recompute = RecomputeWordOf(parallel.recompute().mode());
+  out.recompute = RecomputeNameOf(parallel.recompute().mode());
   if (parallel.has_optimizer_tile_elements()) {
     out.optimizer_tile_elements = static_cast<int64_t>(parallel.optimizer_tile_elements());
   }

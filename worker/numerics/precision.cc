@@ -15,7 +15,7 @@ struct Word {
 };
 constexpr Word kWords[] = {{"fp32", at::kFloat}, {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
 
-const char* WordOf(at::ScalarType type) {
+const char* NameOf(at::ScalarType type) {
   for (const Word& each : kWords) {
     if (each.type == type) return each.word;
   }
@@ -34,12 +34,12 @@ absl::Status Check(const Precision& precision) {
   if (precision.master == at::kHalf) problems.push_back("master fp16 loses most updates; say fp32 or bf16");
   if (precision.state == at::kHalf) problems.push_back("state fp16 cannot hold squares of gradients; say fp32 or bf16");
   if (precision.master == at::kBFloat16 && precision.param != at::kBFloat16) {
-    problems.push_back(absl::StrCat("master bf16 has fewer digits than param ", WordOf(precision.param),
+    problems.push_back(absl::StrCat("master bf16 has fewer digits than param ", NameOf(precision.param),
                                     "; say param bf16, or master fp32"));
   }
   if (Is16Bit(precision.reduce) && precision.reduce != precision.param && precision.param != at::kFloat) {
-    problems.push_back(absl::StrCat("reduce ", WordOf(precision.reduce), " does not go with param ",
-                                    WordOf(precision.param), "; say ", WordOf(precision.param), " or fp32"));
+    problems.push_back(absl::StrCat("reduce ", NameOf(precision.reduce), " does not go with param ",
+                                    NameOf(precision.param), "; say ", NameOf(precision.param), " or fp32"));
   }
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("precision: ", absl::StrJoin(problems, "; ")));
@@ -48,12 +48,12 @@ absl::Status Check(const Precision& precision) {
 }  // namespace
 
 std::string Precision::ToString() const {
-  if (param == reduce && param == output && param == master && param == state) return WordOf(param);
-  return absl::StrCat(WordOf(param), " (reduce ", WordOf(reduce), ", output ", WordOf(output), ", master ",
-                      WordOf(master), ", state ", WordOf(state), ")");
+  if (param == reduce && param == output && param == master && param == state) return NameOf(param);
+  return absl::StrCat(NameOf(param), " (reduce ", NameOf(reduce), ", output ", NameOf(output), ", master ",
+                      NameOf(master), ", state ", NameOf(state), ")");
 }
 
-absl::StatusOr<at::ScalarType> TypeOfWord(absl::string_view word) {
+absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view word) {
   for (const Word& each : kWords) {
     if (word == each.word) return each.type;
   }
@@ -61,15 +61,15 @@ absl::StatusOr<at::ScalarType> TypeOfWord(absl::string_view word) {
 }
 
 absl::StatusOr<Precision> PrecisionOf(absl::string_view word) {
-  ASSIGN_OR_RETURN(const at::ScalarType type, TypeOfWord(word));
+  ASSIGN_OR_RETURN(const at::ScalarType type, TypeFromName(word));
   if (!Is16Bit(type)) return Precision{.param = type, .reduce = type, .output = type, .master = type, .state = type};
   return Precision{.param = type, .scaled = type == at::kHalf};
 }
 
-absl::StatusOr<Precision> PrecisionOf(const PrecisionWords& words) {
+absl::StatusOr<Precision> PrecisionOf(const PrecisionNames& words) {
   auto type_of = [](const std::string& word, at::ScalarType left_out) -> absl::StatusOr<at::ScalarType> {
     if (word.empty()) return left_out;
-    return TypeOfWord(word);
+    return TypeFromName(word);
   };
   Precision precision;
   ASSIGN_OR_RETURN(precision.param, type_of(words.param, at::kFloat), << "at param");

@@ -33,15 +33,15 @@ struct Precision {
 };
 
 // Empty: left out.
-struct PrecisionWords {
+struct PrecisionNames {
   std::string param = {}, reduce = {}, output = {}, master = {}, state = {};
 };
 
 // fp32, fp64, bf16 or fp16. Possible errors: InvalidArgument.
-absl::StatusOr<at::ScalarType> TypeOfWord(absl::string_view word);
+absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view word);
 
 // Possible errors: InvalidArgument, with all that cannot be at once and what can.
 absl::StatusOr<Precision> PrecisionOf(absl::string_view word);
-absl::StatusOr<Precision> PrecisionOf(const PrecisionWords& words);
+absl::StatusOr<Precision> PrecisionOf(const PrecisionNames& words);
 
 }  // namespace trainyard

@@ -21,7 +21,7 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-const char* StrategyWord(Strategy strategy) { return kRows[static_cast<int>(strategy)].word; }
+const char* StrategyName(Strategy strategy) { return kRows[static_cast<int>(strategy)].word; }
 
 absl::StatusOr<Strategy> StrategyOf(absl::string_view word) {
   std::string known;

@@ -23,7 +23,7 @@
 namespace trainyard {
 
 enum class Strategy { kDdp, kZero1, kZero2, kZero3, kFsdp, kHsdp };
-const char* StrategyWord(Strategy strategy);  // "ddp", as in parallel.data
+const char* StrategyName(Strategy strategy);  // "ddp", as in parallel.data
 // Possible errors: InvalidArgument for a word that is none of the six; the message lists them.
 absl::StatusOr<Strategy> StrategyOf(absl::string_view word);
 

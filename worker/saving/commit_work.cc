@@ -29,10 +29,10 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
     return;
   }
   if (absl::IsAborted(why)) return;  // the loop finds out by looking itself
-  parts.link.Tell(SaveFailedFact{.step = task.save.step,
-                                 .message = std::string(why.message()),
-                                 .stop_request = task.stop_request,
-                                 .withdrawn = withdrawn});
+  parts.link.ReportFact(SaveFailedFact{.step = task.save.step,
+                                       .message = std::string(why.message()),
+                                       .stop_request = task.stop_request,
+                                       .withdrawn = withdrawn});
   absl::MutexLock lock(&mu);
   if (!withdrawn) ++failed;
   lines.push_back(absl::StrCat("save of step ", task.save.step, " failed, training goes on: ", why.message()));
@@ -103,10 +103,10 @@ void CommitThread::State::CommitOne(CommitTask task) {
         /*withdrawn=*/true);
     waiting.pop_front();
   }
-  parts.link.Tell(SaveReadyFact{.step = copy.save.step,
-                                .path = JoinPath(parts.run_folder, StepFolderName(copy.save.step)),
-                                .manifest_hash = ready->manifest_hash,
-                                .size_bytes = ready->size_bytes});
+  parts.link.ReportFact(SaveReadyFact{.step = copy.save.step,
+                                      .path = JoinPath(parts.run_folder, StepFolderName(copy.save.step)),
+                                      .manifest_hash = ready->manifest_hash,
+                                      .size_bytes = ready->size_bytes});
   waiting.push_back(*std::move(ready));
   absl::MutexLock lock(&mu);
   num_waiting = waiting.size();
@@ -170,12 +170,12 @@ void CommitThread::State::Name(Ready ready) {
                       absl::ToDoubleSeconds(now - ready.complete), path, static_cast<double>(ready.size_bytes) / 1e6));
   std::optional<double> stall_s;
   if (!task.waited) stall_s = absl::ToDoubleSeconds(task.stalled);
-  const uint64_t fact = parts.link.Tell(SavedFact{.step = task.save.step,
-                                                  .path = path,
-                                                  .manifest_hash = ready.manifest_hash,
-                                                  .size_bytes = ready.size_bytes,
-                                                  .seconds = seconds,
-                                                  .stall_s = std::move(stall_s)});
+  const uint64_t fact = parts.link.ReportFact(SavedFact{.step = task.save.step,
+                                                        .path = path,
+                                                        .manifest_hash = ready.manifest_hash,
+                                                        .size_bytes = ready.size_bytes,
+                                                        .seconds = seconds,
+                                                        .stall_s = std::move(stall_s)});
   absl::MutexLock lock(&mu);
   newest_named = task.save.step;
   told.push_back({.fact = fact, .step = task.save.step});

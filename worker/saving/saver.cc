@@ -140,7 +140,7 @@ void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
     if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
   } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
     parts_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
-    parts_.link.Tell(SaveFailedFact{
+    parts_.link.ReportFact(SaveFailedFact{
         .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
   }
   if (commits_ != nullptr) commits_->Discard(save);

@@ -124,10 +124,10 @@ void Saver::TellLastFailure(uint64_t step, const std::string& why, bool will_ret
   parts_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
              << std::endl;
   // A stop that needs a save is off; the ranks stay until there is one.
-  parts_.link.Tell(SaveFailedFact{.step = step,
-                                  .message = why,
-                                  .stop_request = stop.needs_save ? stop.number : 0,
-                                  .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
+  parts_.link.ReportFact(SaveFailedFact{.step = step,
+                                        .message = why,
+                                        .stop_request = stop.needs_save ? stop.number : 0,
+                                        .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
 }
 
 absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks) {

@@ -99,7 +99,7 @@ void SetUpEngine(const StartOrder& order, Link& link) {
   std::string kernels = ChooseKernels(LeverOf(order.config.mkl_avx512));
   // One rank tells for all of its host.
   if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
-    link.Tell(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
+    link.ReportFact(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
   }
   if (order.rank == 0) std::cout << "threads: " << order.threads << " a rank; " << kernels << std::endl;
 }
@@ -123,7 +123,7 @@ int RunTraining(const TrainerOptions& options) {
   }
   ExitCode code;
   if (order.ok()) {
-    link->Tell(RegisteredFact{.spec_digest = order->spec_digest});
+    link->ReportFact(RegisteredFact{.spec_digest = order->spec_digest});
     std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id
               << "), generation " << order->generation << ", rank " << order->rank << " of " << order->world_size
               << " on host " << order->host << std::endl;

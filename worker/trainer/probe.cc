@@ -85,18 +85,18 @@ absl::Status Probe(const StartOrder& order, const RunOptions& options) {
   link.OnAbort([abort_switch](const std::string& reason) { abort_switch->Abort(reason); });
   absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(WarmUp(*communicator)) << "while warming up";
-    link.Tell(ReadyFact{.first_step = 0, .parameters = 0});
+    link.ReportFact(ReadyFact{.first_step = 0, .parameters = 0});
     link.ReportProgress(Phase::kReady, 0);
     RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
     link.ReportProgress(Phase::kTrain, 0);
     ASSIGN_OR_RETURN(ProbeFact fact, MeasureHost(*order.config.probe, *communicator));
-    link.Tell(fact);
+    link.ReportFact(fact);
     options.log << absl::StrFormat("probe: %.1f GFLOP/s, all-reduce of 8 bytes %.1f us, of %d bytes %.1f MB/s",
                                    fact.matmul_gflops, fact.all_reduce_latency_s * 1e6,
                                    order.config.probe->all_reduce_bytes, fact.all_reduce_bytes_per_s / 1e6)
                 << std::endl;
     link.ReportProgress(Phase::kEnded, 0);
-    link.Tell(FinishedFact{.step = 0, .stopped = false, .loss = 0});
+    link.ReportFact(FinishedFact{.step = 0, .stopped = false, .loss = 0});
     return absl::OkStatus();
   }();
   abort_switch->Detach();

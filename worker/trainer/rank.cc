@@ -146,7 +146,7 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
 
 absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
   const TrainConfig::Precision& words = config.precision;
-  return trainyard::PrecisionOf(PrecisionWords{.param = words.param,
+  return trainyard::PrecisionOf(PrecisionNames{.param = words.param,
                                                .reduce = words.reduce,
                                                .output = words.output,
                                                .master = words.master,
@@ -302,11 +302,11 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   log << absl::StrFormat("goes on after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
                          absl::ToDoubleSeconds(read))
       << std::endl;
-  link.Tell(RestoredFact{.step = manifest.step,
-                         .path = point.checkpoint->path(),
-                         .manifest_hash = std::string(point.checkpoint->manifest_hash()),
-                         .passed_over = std::move(point.passed_over),
-                         .changes = std::move(changes)});
+  link.ReportFact(RestoredFact{.step = manifest.step,
+                               .path = point.checkpoint->path(),
+                               .manifest_hash = std::string(point.checkpoint->manifest_hash()),
+                               .passed_over = std::move(point.passed_over),
+                               .changes = std::move(changes)});
   return absl::OkStatus();
 }
 
@@ -368,7 +368,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool
                   .vocabulary = config.model.vocabulary,
                   .dropout = config.model.dropout};
   // Made in the type of the masters, which are what a checkpoint holds.
-  ASSIGN_OR_RETURN(at::ScalarType master, TypeOfWord(config.precision.master), << "train.precision.master");
+  ASSIGN_OR_RETURN(at::ScalarType master, TypeFromName(config.precision.master), << "train.precision.master");
   return NewGpt2(gpt2, config.seed, master, backed);
 }
 

@@ -28,7 +28,7 @@ void AwaitConfirmation(const RunOptions& options, uint64_t fact) {
 absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& rank, uint64_t& step,
                    uint64_t& finished_fact) {
   Link& link = options.link;
-  link.Tell(
+  link.ReportFact(
       ReadyFact{.first_step = rank.restored_step + 1, .parameters = static_cast<uint64_t>(rank.model->num_elements())});
   link.ReportProgress(Phase::kReady, rank.restored_step);
   RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
@@ -40,7 +40,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   RETURN_IF_ERROR(result);
   link.ReportProgress(Phase::kEnded, result->step);
   if (const std::string memory = MemoryText(rank.device); !memory.empty()) options.log << memory << std::endl;
-  finished_fact = link.Tell(
+  finished_fact = link.ReportFact(
       FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss, .unsaved = result->unsaved});
   if (order.rank == 0) {
     trainer.saver().TendAtEnd(kConfirmWait);
@@ -65,7 +65,7 @@ void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
 ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
   log << status.message() << std::endl;
   if (IsCheckpointMissing(status)) {
-    link.Tell(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
+    link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
     return kExitFailed;
   }
   // By what is to be done about it: a peer or the group, this very process, or whoever wrote the job.
@@ -75,7 +75,7 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       if (!link.abort_status().ok()) return kExitNoCause;
-      link.Tell(BrokenFact{.step = step, .message = std::string(status.message())});
+      link.ReportFact(BrokenFact{.step = step, .message = std::string(status.message())});
       return kExitNoCause;
     // A full disk or a lack of memory may pass, so starting again is worth a try.
     case absl::StatusCode::kResourceExhausted:
@@ -84,7 +84,7 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
     case absl::StatusCode::kCancelled:
       return kExitFailed;
     default:
-      link.Tell(RefusedFact{.message = std::string(status.message())});
+      link.ReportFact(RefusedFact{.message = std::string(status.message())});
       return kExitRefused;
   }
 }

@@ -276,14 +276,14 @@ TEST(Rules, AFieldOfANewerVersionIsRefusedRatherThanIgnored) {
   EXPECT_NE(RulesOn(optimizer).find("holds field number 90, which this version does not know"), std::string::npos);
 }
 
-TEST(NearestWord, FindsWhatWasMeant) {
+TEST(NearestName, FindsWhatWasMeant) {
   const std::vector<std::string> words = {"layers", "heads", "width", "context"};
-  EXPECT_EQ(NearestWord("layres", words), "layers");
-  EXPECT_EQ(NearestWord("Heads", words), "heads");
-  EXPECT_EQ(NearestWord("contxt", words), "context");
-  EXPECT_EQ(NearestWord("colour", words), "");
-  EXPECT_EQ(NearestWord("", words), "");
-  EXPECT_EQ(NearestWord(std::string(10'000, 'x'), words), "");
+  EXPECT_EQ(NearestName("layres", words), "layers");
+  EXPECT_EQ(NearestName("Heads", words), "heads");
+  EXPECT_EQ(NearestName("contxt", words), "context");
+  EXPECT_EQ(NearestName("colour", words), "");
+  EXPECT_EQ(NearestName("", words), "");
+  EXPECT_EQ(NearestName(std::string(10'000, 'x'), words), "");
 }
 
 // The reader meets what people and programs produce by mistake; it may refuse it in any words, but has to come back.

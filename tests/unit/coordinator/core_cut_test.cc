@@ -8,8 +8,8 @@ namespace {
 
 constexpr char kJob[] = "job00000001";
 
-RankReportsTold Stand(const FakeHost& host, uint32_t rank, uint64_t step) {
-  RankReportsTold told{host.session, {}};
+RankReportsReceived Stand(const FakeHost& host, uint32_t rank, uint64_t step) {
+  RankReportsReceived told{host.session, {}};
   v1::RankReport& report = *told.reports.add_reports();
   *report.mutable_key() = Key(kJob, 1, rank);
   report.set_phase("train");
@@ -45,10 +45,10 @@ TEST(CoreCut, HostsThatFallSilentTogether_AreNotTakenForAStallOfOneAnother) {
   }
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
 
-  second.Vanish();
+  second.Disconnect();
   harness.Advance(absl::Milliseconds(300));
   harness.Handle(Stand(first, 0, 20));  // heard a little longer, in the middle of a step
-  first.Vanish();
+  first.Disconnect();
   harness.Advance(absl::Seconds(30));
 
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness.Get(kJob).reason();

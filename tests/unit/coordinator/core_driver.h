@@ -70,7 +70,7 @@ class Harness {
     for (absl::Time end = now + by; now < end;) {
       now += std::min(step, end - now);
       Tick tick;
-      for (SessionId session : alive) tick.heard.push_back({session, now});
+      for (SessionId session : alive) tick.contacts.push_back({session, now});
       Handle(std::move(tick));
     }
   }
@@ -197,7 +197,7 @@ class Harness {
   // Why a value that a host puts is refused; OK: it is not.
   absl::Status Put(SessionId session, uint64_t generation, const std::string& job, const std::string& name,
                    const std::string& value) {
-    HostValuesTold put{session, {}};
+    HostValuesReceived put{session, {}};
     put.put.set_job_id(job);
     put.put.set_generation(generation);
     put.put.add_values()->set_name(name);
@@ -255,7 +255,7 @@ class Harness {
   int commits_left = -1;
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;
-  std::vector<JobTold> told;
+  std::vector<JobPublished> told;
   std::map<std::string, uint64_t> events_dropped;
 
   SessionId NewSession() { return SessionId(++sessions_); }
@@ -300,7 +300,7 @@ class Harness {
     EXPECT_NE(line.level, WriteLog::Level::kError) << line.text;
     log.push_back(std::move(line.text));
   }
-  void On(JobTold& told) { this->told.push_back(std::move(told)); }
+  void On(JobPublished& told) { this->told.push_back(std::move(told)); }
   void On(EventsDropped& dropped) { events_dropped[dropped.kind] += dropped.count; }
   void On(JobForgotten&) {}
   void On(FailureCounted&) {}

@@ -149,7 +149,7 @@ TEST(CoreEvents, DecisionsCarryTheirRule_AndAreListed) {
 
 TEST(CoreEvents, ClusterEvents_TellOfHostsAndStates_AndOutliveTheCoordinator) {
   OneHost one;
-  one.host.Vanish();
+  one.host.Disconnect();
   one.harness.Advance(absl::Seconds(20));
 
   v1::ListEventsResponse before = ListEventsOf(one.harness, "");
@@ -231,7 +231,7 @@ TEST(CoreEvents, Outbox_IsWhatFactsAreNumberedBy_OverTheDaemonsLives) {
 TEST(CoreEvents, ListHosts_TellsClockDiskAndDraining) {
   OneHost one;
   Tick tick;
-  tick.heard.push_back({.session = one.host.session,
+  tick.contacts.push_back({.session = one.host.session,
                         .time = one.harness.now,
                         .clock_offset = absl::Milliseconds(250),
                         .disk_free_bytes = 12'345});
@@ -343,7 +343,7 @@ class Story {
                                     v1::JOB_STATE_STARTING, v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED));
     EXPECT_EQ(checkpoints, 2);
     // Nothing that was told to anybody is unknown to a coordinator that starts now.
-    host_.Vanish();
+    host_.Disconnect();
     harness_.Restart();
     std::map<uint64_t, std::string> kept;
     for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) kept[event->sequence()] = event->SerializeAsString();
@@ -366,7 +366,7 @@ class Story {
 
   void Recover() {
     recovered_ = true;
-    host_.Vanish();
+    host_.Disconnect();
     harness_.Restart();
     EXPECT_TRUE(harness_.core->Check().ok()) << harness_.core->Check();
     EXPECT_TRUE(!submitted_ || !harness_.Get(kJob).job_id().empty()) << "an answered submit was lost";

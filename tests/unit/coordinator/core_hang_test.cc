@@ -60,7 +60,7 @@ class CoreHangTest : public ::testing::Test {
   // Each rank (or the daemon for it) reports every half second.
   void Speak(absl::Duration by) {
     for (absl::Time end = harness_.now + by; harness_.now < end;) {
-      RankReportsTold told{host_.session, {}};
+      RankReportsReceived told{host_.session, {}};
       for (uint32_t rank = 0; rank < harness_.Get(kJob).spec().resources().ranks(); ++rank) {
         *told.reports.add_reports() = Report(rank);
       }
@@ -182,7 +182,7 @@ TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFro
   ++step_;
   v1::RankReport late = Report(1);
   late.mutable_phase_times(0)->set_longest_s(20);
-  RankReportsTold told{host_.session, {}};
+  RankReportsReceived told{host_.session, {}};
   *told.reports.add_reports() = late;
   harness_.Handle(std::move(told));
   for (int i = 0; i < 4; ++i) {
@@ -285,7 +285,7 @@ TEST_F(CoreHangTest, ReportsOfAnOlderGenerationProveNothing) {
     v1::RankReport old = Report(1);
     old.mutable_key()->set_generation(7);
     old.set_last_step(1000 + static_cast<uint64_t>(i));
-    RankReportsTold told{host_.session, {}};
+    RankReportsReceived told{host_.session, {}};
     *told.reports.add_reports() = old;
     harness_.Handle(std::move(told));
     Speak(absl::Milliseconds(500));

@@ -42,7 +42,7 @@ class FakeHost {
     harness.Handle(DetachHost{session});
   }
   // Nothing is heard any more, and nobody says so.
-  void Vanish() { std::erase(harness.alive, session); }
+  void Disconnect() { std::erase(harness.alive, session); }
   bool refused() const { return harness.ended_sessions.contains(session); }
   absl::Status refusal() const { return harness.ended_sessions.at(session); }
 
@@ -78,7 +78,7 @@ class FakeHost {
     fact.set_sequence(++sequence);
     *fact.mutable_key() = key;
     if (remembers) outbox.push_back(fact);
-    HostFactsTold told{session, {}};
+    HostFactsReceived told{session, {}};
     *told.batch.add_facts() = std::move(fact);
     harness.Handle(std::move(told));
   }
@@ -87,10 +87,10 @@ class FakeHost {
     uint64_t acked = harness.welcomes.at(session).acked_fact();
     if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
     std::erase_if(outbox, [&](const v1::Fact& fact) { return fact.sequence() <= acked; });
-    RankReportsTold reports{session, {}};
+    RankReportsReceived reports{session, {}};
     for (const auto& [name, report] : kept_reports) *reports.reports.add_reports() = report;
     harness.Handle(std::move(reports));
-    HostFactsTold facts{session, {}};
+    HostFactsReceived facts{session, {}};
     for (const v1::Fact& fact : outbox) *facts.batch.add_facts() = fact;
     harness.Handle(std::move(facts));
   }
@@ -163,7 +163,7 @@ class FakeHost {
     Tell(key, std::move(fact));
   }
   void Report(const v1::TrainerKey& key, uint64_t from, uint64_t to) {
-    RankReportsTold told{session, {}};
+    RankReportsReceived told{session, {}};
     v1::RankReport& report = *told.reports.add_reports();
     *report.mutable_key() = key;
     report.set_phase("train");
@@ -186,7 +186,7 @@ class FakeHost {
 
   // Where one rank stands: its phase, and what it waits in.
   void Stand(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step, const std::string& waits_in) {
-    RankReportsTold told{session, {}};
+    RankReportsReceived told{session, {}};
     v1::RankReport& report = *told.reports.add_reports();
     *report.mutable_key() = key;
     report.set_phase(phase);
@@ -219,7 +219,7 @@ class FakeHost {
 
   // Answers all that it is asked for.
   void Look(bool there) {
-    RankReportsTold told{session, {}};
+    RankReportsReceived told{session, {}};
     for (const v1::PathRequest& request : desired().look_for()) {
       v1::PathAnswer& answer = *told.reports.add_paths();
       answer.set_request_id(request.request_id());

@@ -33,7 +33,7 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
   for (bool drain : {false, true}) {
     TwoHosts two;
     ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
-    two.second.Vanish();
+    two.second.Disconnect();
     two.harness.Advance(absl::Seconds(4));
     drain ? two.harness.Set("w2", v1::SetHostRequest::ACTION_DRAIN, "", /*at_once=*/true)
           : two.harness.Pause(kJob, /*at_once=*/true);
@@ -47,7 +47,7 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
 
 TEST(CoreHosts, PauseWithoutNow_WaitsForAHostThatCannotBeReached) {
   TwoHosts two;
-  two.second.Vanish();
+  two.second.Disconnect();
   two.harness.Advance(absl::Seconds(4));
   two.harness.Pause(kJob);
   two.harness.Advance(absl::Seconds(4));
@@ -114,7 +114,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsLeftOut_AndTheJobWaits_ForNoR
   BringToRunning(harness, first, kJob);
   first.Save(Key(kJob, 1, 0), 40);
   second.Attach();
-  first.Vanish();
+  first.Disconnect();
   harness.Advance(absl::Seconds(4));
   harness.Set("w1", v1::SetHostRequest::ACTION_LOST);
   second.Apply();
@@ -257,8 +257,8 @@ TEST(CoreHosts, UnreachableHost_ShowsTheSlotsThatAreUsed) {
   TwoHosts two;
   FakeHost idle(two.harness, "w3", 4, 33);
   idle.Attach();
-  idle.Vanish();
-  two.second.Vanish();
+  idle.Disconnect();
+  two.second.Disconnect();
   two.harness.Advance(absl::Seconds(10));
 
   EXPECT_FALSE(two.harness.HostOf("w3").reachable());

@@ -161,7 +161,7 @@ TEST_F(CoreLoopTest, FactsThatNobodyWaitsFor_AreWrittenWithWhatFollows_OrSoon) {
   ASSERT_TRUE(sink_.replies.at(CallId(1)).status.ok());
   int tried = store_.tried;
   const auto tell = [&](uint64_t sequence) {
-    HostFactsTold told{SessionId(1), {}};
+    HostFactsReceived told{SessionId(1), {}};
     v1::Fact& fact = *told.batch.add_facts();
     fact.set_sequence(sequence);
     fact.mutable_key()->set_job_id(kJob);

@@ -30,7 +30,7 @@ struct Cluster : TwoHosts {
     for (int i = 0; i < 20; ++i) {
       ++step;
       for (FakeHost* host : {&first, &second}) {
-        RankReportsTold told{host->session, {}};
+        RankReportsReceived told{host->session, {}};
         v1::RankReport& report = *told.reports.add_reports();
         *report.mutable_key() = Key(kJob, Get().generation(), host == &second);
         report.set_phase("train");
@@ -51,7 +51,7 @@ struct Cluster : TwoHosts {
 TEST(CoreLoss, CutOffHost_WhoseRanksGoOn_IsLeftAlone) {
   Cluster cluster;
   cluster.Learn();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.Wait(absl::Seconds(60), "", /*steps=*/true);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
   cluster.second.Attach();
@@ -62,7 +62,7 @@ TEST(CoreLoss, CutOffHost_WhoseRanksGoOn_IsLeftAlone) {
 TEST(CoreLoss, BrokenCollective_AndALeaseThatRanOut_LoseTheHost_AndASpareIsUsed) {
   Cluster cluster;
   cluster.spare.Attach();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.first.Break(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(1));
   cluster.first.Apply();
@@ -87,10 +87,10 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastO
   Cluster cluster;
   cluster.spare.Attach();
   cluster.Learn();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   const absl::Time cut = cluster.harness.now;
   cluster.harness.Advance(absl::Milliseconds(500));
-  RankReportsTold told{cluster.first.session, {}};
+  RankReportsReceived told{cluster.first.session, {}};
   v1::RankReport& report = *told.reports.add_reports();
   *report.mutable_key() = Key(kJob, 1, 0);
   report.set_phase("train");
@@ -118,7 +118,7 @@ TEST(CoreLoss, HostCutOffBeforeItHeardGo_IsNotTakenForLost_WhileItsPeersWait) {
   ASSERT_EQ(cluster.Get().generation(), 2u);
   ASSERT_GT(cluster.Get().learned_step_s(), 0);
   cluster.step = 0;
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.Wait(absl::Seconds(25), kWaits);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << cluster.Get().reason();
   cluster.second.Attach();
@@ -129,7 +129,7 @@ TEST(CoreLoss, HostCutOffBeforeItHeardGo_IsNotTakenForLost_WhileItsPeersWait) {
 TEST(CoreLoss, HostThatStaysAwayBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
   Cluster cluster;
   cluster.spare.Attach();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.step = 0;
   cluster.Wait(absl::Seconds(32), kWaits);
   cluster.first.Apply();
@@ -142,7 +142,7 @@ TEST(CoreLoss, FormingGroup_WaitsForAHostThatIsCutOff) {
   Cluster cluster(/*running=*/false);
   cluster.first.Apply();
   cluster.second.Apply();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(20));
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STARTING);
   cluster.second.Attach();
@@ -156,7 +156,7 @@ TEST(CoreLoss, FormingGroup_TakesASpare_WhenTheHostStaysAway) {
   cluster.spare.Attach();
   cluster.first.Apply();
   cluster.second.Apply();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(31));
   cluster.first.Apply();
   EXPECT_EQ(cluster.Get().generation(), 2u);
@@ -166,8 +166,8 @@ TEST(CoreLoss, FormingGroup_TakesASpare_WhenTheHostStaysAway) {
 
 TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
   Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(50));
   EXPECT_TRUE(cluster.Get().unreachable());
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING);
@@ -175,7 +175,7 @@ TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
   cluster.harness.Advance(absl::Milliseconds(100));
   EXPECT_FALSE(cluster.Get().unreachable());
 
-  cluster.first.Vanish();
+  cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(70));
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
@@ -192,8 +192,8 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
   cluster.spare.Attach();
   FakeHost other(cluster.harness, "w4", 1, 44);
   other.Attach();
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
   ASSERT_EQ(cluster.spare.desired().look_for_size(), 1);
   EXPECT_EQ(cluster.spare.desired().look_for(0).path(), "/runs/x/step-40");
@@ -213,7 +213,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
   cluster.first.Attach();
   cluster.harness.Advance(absl::Seconds(1));
   EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original goes on";
-  cluster.first.Vanish();
+  cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
   other.Look(/*there=*/true);
   cluster.spare.Look(/*there=*/true);
@@ -225,7 +225,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
 TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
   Cluster cluster;
   cluster.spare.Attach();
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.harness.Set("w2", v1::SetHostRequest::ACTION_LOST, "burnt");
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RECOVERING);
   cluster.first.Apply();
@@ -235,8 +235,8 @@ TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
 
 TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
   Cluster cluster;
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(5));
   cluster.harness.RestartAsked(kJob);
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_STOPPING) << "it waits for its hosts";
@@ -248,8 +248,8 @@ TEST(CoreLoss, UnevenHeartbeats_GiveAHostALongerLease) {
   Cluster cluster;
   for (int i = 0; i < 40; ++i) {
     Tick tick;
-    tick.heard.push_back({cluster.first.session, cluster.harness.now});
-    if (i % 4 == 0) tick.heard.push_back({cluster.second.session, cluster.harness.now});
+    tick.contacts.push_back({cluster.first.session, cluster.harness.now});
+    if (i % 4 == 0) tick.contacts.push_back({cluster.second.session, cluster.harness.now});
     cluster.harness.now += absl::Milliseconds(i % 2 == 0 ? 1'200 : 300);
     cluster.harness.Handle(std::move(tick));
   }
@@ -260,8 +260,8 @@ TEST(CoreLoss, UnevenHeartbeats_GiveAHostALongerLease) {
 
 TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
   Cluster cluster;
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.Restart();
   cluster.first.Attach();
   cluster.first.Exit(Key(kJob, 1, 0), 1);
@@ -280,8 +280,8 @@ TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
 
 TEST(CoreAdoption, FailureThatWaited_SurvivesAnotherDeathOfTheCoordinator) {
   Cluster cluster;
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.Restart();
   cluster.first.Attach();
   cluster.first.Exit(Key(kJob, 1, 0), 1);
@@ -296,9 +296,9 @@ TEST(CoreAdoption, FailureThatWaited_SurvivesAnotherDeathOfTheCoordinator) {
 TEST(CoreAdoption, FailureWithAHostThatNeverComesBack_IsDecidedAfterItsLease) {
   Cluster cluster;
   cluster.spare.Attach();
-  cluster.first.Vanish();
-  cluster.second.Vanish();
-  cluster.spare.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
+  cluster.spare.Disconnect();
   cluster.harness.Restart();
   cluster.first.Attach();
   cluster.spare.Attach();
@@ -315,7 +315,7 @@ TEST(CoreAdoption, FailureWithAHostThatNeverComesBack_IsDecidedAfterItsLease) {
 
 TEST(CoreAdoption, LostRanks_StayLostOverADeathOfTheCoordinator) {
   Cluster cluster;
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.first.Break(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(4));
   cluster.first.Apply();
@@ -333,8 +333,8 @@ TEST(CoreAdoption, GenerationAboveTheRecordedOne_HoldsTheJob_AndEndsNothing) {
   cluster.second.Apply();
   cluster.Run();
   ASSERT_EQ(cluster.Get().generation(), 2u);
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.records = copy;
   cluster.harness.Restart();
   cluster.first.Attach();
@@ -428,7 +428,7 @@ TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingI
   }
   cluster.first.Report(Key(kJob, 1, 0), 1, 1'000);
   cluster.first.Exit(Key(kJob, 1, 0), 0);
-  cluster.second.Vanish();
+  cluster.second.Disconnect();
   cluster.harness.Advance(limits::kStopGrace + absl::Seconds(1));
   cluster.first.Apply();
   cluster.harness.Advance(absl::Seconds(1));

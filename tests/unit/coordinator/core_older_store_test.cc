@@ -19,8 +19,8 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndGoesOn) {
   cluster.first.Kill(Key(kJob, 1, 0), 9);
   cluster.second.Apply();
   cluster.Run();
-  cluster.first.Vanish();
-  cluster.second.Vanish();
+  cluster.first.Disconnect();
+  cluster.second.Disconnect();
   cluster.harness.records = copy;
   cluster.harness.Restart();
   cluster.first.Attach();
@@ -62,7 +62,7 @@ struct Unknown {
     StartOn(older);
   }
   void StartOn(const std::map<std::string, std::string>& records) {
-    host.Vanish();
+    host.Disconnect();
     harness.records = records;
     harness.Restart();
     host.Attach();
@@ -106,7 +106,7 @@ TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoOverADeathOfTheCoordinator) {
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(std::get<v1::Job>(reply.response).state(), v1::JOB_STATE_STOPPING);
   EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
-  world.host.Vanish();
+  world.host.Disconnect();
   world.harness.Restart();
   world.host.Attach();
   EXPECT_EQ(world.host.desired().unknown_jobs_size(), 0);
@@ -138,7 +138,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
   away.Attach();
   harness.Submit(MakeSpec(1), kJob);
   away.Apply();
-  away.Vanish();
+  away.Disconnect();
   harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
   harness.Cancel(kJob);
   for (int i = 0; i < 30; ++i) {
@@ -160,7 +160,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
 
 TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsKeptAway) {
   Unknown world;
-  world.host.Vanish();
+  world.host.Disconnect();
   world.harness.Restart();
   world.host.protocol = limits::kUnknownJobsProtocol - 1;
   world.host.Attach();

@@ -71,7 +71,7 @@ TEST(CoreOperations, LongReasonInAnyScript_IsReadBackByTheNextCoordinator) {
   cordon.set_reason(reason);
   one.harness.Handle(SetHost{CallId(901), cordon});
   one.harness.Handle(CancelJob{CallId(902), JobId(kJob), reason});
-  one.host.Vanish();
+  one.host.Disconnect();
 
   one.harness.Restart();
 
@@ -83,7 +83,7 @@ TEST(CoreOperations, PauseAndRestart_SurviveADeathOfTheCoordinator) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
     pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
-    one.host.Vanish();
+    one.host.Disconnect();
     one.harness.Restart();
     one.host.Attach();
     ASSERT_EQ(one.host.desired().trainers_size(), 2);
@@ -217,7 +217,7 @@ TEST(CoreOperations, DroppedReports_AreToldOnceASpan) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   for (int i = 0; i < 500; ++i) {
-    RankReportsTold told{one.host.session, {}};
+    RankReportsReceived told{one.host.session, {}};
     v1::RankReport& report = *told.reports.add_reports();
     *report.mutable_key() = Key(kJob, 1, 0);
     report.set_dropped_steps(3);

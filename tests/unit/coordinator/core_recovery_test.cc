@@ -244,9 +244,9 @@ TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstLives_ThenTakesOver)
   twin.Attach();
   ASSERT_TRUE(twin.refused());
   EXPECT_TRUE(absl::IsAlreadyExists(twin.refusal()));
-  twin.Vanish();
+  twin.Disconnect();
 
-  one.host.Vanish();
+  one.host.Disconnect();
   one.harness.Advance(absl::Seconds(4));
   twin.Attach();
   EXPECT_FALSE(twin.refused());
@@ -350,7 +350,7 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {
   one.host.Report(Key(kJob, 1, 0), 1, 5);
   one.host.Save(Key(kJob, 1, 0), 4);
   one.harness.Advance(absl::Seconds(2));
-  one.host.Vanish();
+  one.host.Disconnect();
 
   one.harness.Restart();
   EXPECT_TRUE(one.Get().unconfirmed());
@@ -365,7 +365,7 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, which the life before told";
   size_t counted = 0;
-  for (const JobTold& told : one.harness.told) counted += told.event->has_step() ? 1 : 0;
+  for (const JobPublished& told : one.harness.told) counted += told.event->has_step() ? 1 : 0;
   EXPECT_EQ(counted, 10u) << "by metrics each once";
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);
@@ -385,8 +385,8 @@ TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
   first.Attach();
   second.Attach();
   harness.Submit(MakeSpec(2), kJob);
-  first.Vanish();
-  second.Vanish();
+  first.Disconnect();
+  second.Disconnect();
   harness.Restart();
 
   first.Attach();
@@ -430,7 +430,7 @@ TEST(CoreRestart, NewDaemonOfAHost_IsToldToItsJobs) {
 TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
-  one.host.Vanish();
+  one.host.Disconnect();
   one.harness.Advance(absl::Seconds(60));
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RUNNING);
   EXPECT_FALSE(one.harness.core->state().hosts.at(HostName("w1")).reachable);
@@ -455,7 +455,7 @@ TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseHasR
     host.Ready(Key(kJob, 1, rank));
   }
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
-  second.Vanish();
+  second.Disconnect();
   first.Kill(Key(kJob, 1, 0), 9);
   first.Apply();
   EXPECT_EQ(harness.Get(kJob).generation(), 1u);

@@ -30,7 +30,7 @@ struct OneHost {
     return words;
   }
   void RestartCoordinator() {
-    host.Vanish();
+    host.Disconnect();
     harness.Restart();
     host.Attach();
   }
@@ -81,7 +81,7 @@ TEST(CoreSaves, GrantIsDurableBeforeItIsTold) {
     one.harness.commit_entries = 1;
     one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
     const bool told = !one.Words().empty();
-    one.host.Vanish();
+    one.host.Disconnect();
     one.harness.commit_entries = Store::kEntriesMax;
     one.harness.Restart();
     if (told) {
@@ -382,7 +382,7 @@ TEST(CoreLastSave, ThatIsTriedAgain_IsWaitedForByAPause_ButNotByACancel) {
     one.host.Report(Key(kJob, 1, 0), 1, 10);
     one.host.LastSaveFails(Key(kJob, 1, 0), 10, "No space left on device");
     pause ? one.harness.Pause(kJob) : one.harness.Cancel(kJob);
-    one.host.Vanish();
+    one.host.Disconnect();
     one.harness.Restart();
     one.host.Attach();
     one.harness.Advance(pause ? absl::Minutes(35) : absl::Minutes(1));

@@ -47,7 +47,7 @@ class Walk {
         if (Attached(host) && Pick(3) == 0) host.Detach();
         break;
       case 4:
-        if (Attached(host) && Pick(4) == 0) host.Vanish();
+        if (Attached(host) && Pick(4) == 0) host.Disconnect();
         break;
       case 5:
         if (!Attached(host)) Reattach(host);
@@ -107,7 +107,7 @@ class Walk {
       if (Pick(3) == 0 && !host.running.empty()) host.running.erase(host.running.begin());
     }
     host.Attach();
-    if (host.refused()) host.Vanish();
+    if (host.refused()) host.Disconnect();
   }
 
   void RestartCoordinator() {

@@ -16,7 +16,7 @@ struct OneHost {
     harness.Submit(MakeSpec(ranks), kJob);
   }
   void RestartCoordinator() {
-    host.Vanish();
+    host.Disconnect();
     harness.Restart();
   }
 

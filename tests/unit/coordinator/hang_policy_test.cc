@@ -27,8 +27,8 @@ class HangTest : public ::testing::Test {
  protected:
   HangTest() { facts_.since = kStart; }
 
-  RankStand& Add(const std::string& phase = "train") {
-    RankStand stand;
+  RankPosition& Add(const std::string& phase = "train") {
+    RankPosition stand;
     stand.rank = static_cast<uint32_t>(facts_.ranks.size());
     stand.host = absl::StrCat("w", stand.rank + 1);
     stand.phase = phase;
@@ -38,13 +38,13 @@ class HangTest : public ::testing::Test {
     return facts_.ranks.back();
   }
   // In operation `number`, having started `started`.
-  static void Wait(RankStand& rank, uint64_t number, uint64_t started, const std::string& last = "") {
+  static void Wait(RankPosition& rank, uint64_t number, uint64_t started, const std::string& last = "") {
     v1::CommunicatorReport& world = Stand(rank, started, last.empty() ? Op(started) : last);
     world.set_waits_in(Op(number));
     world.set_completed(number - 1);
   }
   // Computes.
-  static v1::CommunicatorReport& Stand(RankStand& rank, uint64_t started, const std::string& last = "") {
+  static v1::CommunicatorReport& Stand(RankPosition& rank, uint64_t started, const std::string& last = "") {
     rank.communicators.assign(1, {});
     rank.communicators[0].set_name("world");
     rank.communicators[0].set_started(started);
@@ -58,7 +58,7 @@ class HangTest : public ::testing::Test {
   // `after` of no progress, with reports of every rank that is not silent.
   HangDecision At(absl::Duration after) {
     absl::Time now = kStart + after;
-    for (RankStand& rank : facts_.ranks) {
+    for (RankPosition& rank : facts_.ranks) {
       if (rank.reachable) rank.seen_at = now;
       bool speaks = rank.reachable && !rank.silent && rank.process_state != "T";
       rank.told_at = speaks ? now : kStart - absl::Milliseconds(300);
@@ -206,7 +206,7 @@ TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
   Stand(facts_.ranks[1], 4);
   Learned("train", 2);
   const absl::Time heard = kStart + absl::Seconds(2);
-  for (RankStand& rank : facts_.ranks) rank.told_at = rank.seen_at = heard;
+  for (RankPosition& rank : facts_.ranks) rank.told_at = rank.seen_at = heard;
 
   EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
@@ -222,7 +222,7 @@ TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
 TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
   Add();
   Add();
-  for (RankStand& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
+  for (RankPosition& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
   absl::Time now = kStart + absl::Seconds(29);
   facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
 
@@ -364,7 +364,7 @@ TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
 // 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; 2 waits in the shard group of 2 and 3 for 3, which left one out
 // there and waits across.
 TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
-  auto stand = [](RankStand& rank, const std::string& name, uint64_t started, bool waits) {
+  auto stand = [](RankPosition& rank, const std::string& name, uint64_t started, bool waits) {
     v1::CommunicatorReport& report = rank.communicators.emplace_back();
     report.set_name(name);
     report.set_started(started);
@@ -372,7 +372,7 @@ TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
     if (waits) report.set_waits_in(Op(started, name));
   };
   for (int i = 0; i < 4; ++i) Add();
-  std::vector<RankStand>& ranks = facts_.ranks;
+  std::vector<RankPosition>& ranks = facts_.ranks;
   stand(ranks[0], "world", 5, true);
   stand(ranks[0], "shard of ranks 0-1", 80, false);
   stand(ranks[1], "world", 5, true);

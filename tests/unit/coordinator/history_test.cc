@@ -151,8 +151,8 @@ TEST(Commits, AGroupTooLargeForOne_IsWrittenInOrder) {
   EXPECT_THAT(KeysOf(commits[1]), ElementsAre("event/x/4=1", "job/x=1")) << "what makes them count comes last";
 }
 
-RankReportsTold ReportsOf(uint32_t rank, int steps) {
-  RankReportsTold told;
+RankReportsReceived ReportsOf(uint32_t rank, int steps) {
+  RankReportsReceived told;
   for (int i = 0; i < 10; ++i) {
     v1::RankReport& report = *told.reports.add_reports();
     report.mutable_key()->set_rank(rank);
@@ -182,7 +182,7 @@ TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
   uint64_t of_rank_zero = 0;
   while (queue.size() > 0) {
     for (const Event& event : queue.Take(absl::ZeroDuration(), 100)) {
-      of_rank_zero += std::get<RankReportsTold>(event).reports.reports(0).key().rank() == 0 ? 1 : 0;
+      of_rank_zero += std::get<RankReportsReceived>(event).reports.reports(0).key().rank() == 0 ? 1 : 0;
     }
   }
   EXPECT_EQ(of_rank_zero, kept + 1);
@@ -191,7 +191,7 @@ TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
 
 TEST(EventQueue, AFloodOfFacts_LosesNone_ButIsReadNoFurther) {
   EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
-  HostFactsTold told{SessionId(1), {}};
+  HostFactsReceived told{SessionId(1), {}};
   told.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
   int taken = 0;
   while (queue.Post(told)) ++taken;
@@ -216,7 +216,7 @@ TEST(EventQueue, ACrowdedQueue_StillTakesFacts_AndRefusesCallsOnlyWhenFull) {
   EXPECT_EQ(queue.size(), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.TryPost(GetServerInfo{CallId(1)}));
   EXPECT_FALSE(queue.TryPost(GetServerInfo{CallId(1)}));
-  EXPECT_FALSE(queue.Post(HostFactsTold{SessionId(1), {}})) << "taken, but its sender is to wait";
+  EXPECT_FALSE(queue.Post(HostFactsReceived{SessionId(1), {}})) << "taken, but its sender is to wait";
   EXPECT_EQ(queue.size(), 11u);
 }
 

@@ -78,7 +78,7 @@ TEST(Metrics, SeriesOfAJob_NameIt_AndAreDroppedWhenItIsFinal) {
   event->mutable_step()->set_tokens(64);
   event->mutable_step()->set_step_s(0.5);
   event->mutable_step()->set_exposed_communication_s(0.125);
-  metrics.ObserveEffect(JobTold{job, event});
+  metrics.ObserveEffect(JobPublished{job, event});
   metrics.ObserveRound({}, *harness.core, absl::UnixEpoch());
   EXPECT_NE(name, "");
   EXPECT_EQ(JobsOfSeries(metrics), std::vector<std::string>(4 + 8, absl::StrCat(job.value(), "/", name)))

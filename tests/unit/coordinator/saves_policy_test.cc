@@ -28,12 +28,12 @@ class SavesPolicy : public ::testing::Test {
     head_.mutable_spec()->mutable_train()->set_steps(100);
   }
   v1::CheckpointGrant Ask(uint64_t step, const std::string& hash) {
-    v1::CheckpointGrant word = DecideWord(head_, words_, Ready(step, hash));
-    if (FindWord(words_, word.generation(), step, hash) == nullptr) AddWord(word, words_);
+    v1::CheckpointGrant word = DecideGrant(head_, words_, Ready(step, hash));
+    if (FindGrant(words_, word.generation(), step, hash) == nullptr) AddGrant(word, words_);
     return word;
   }
   v1::Job head_;
-  CheckpointWords words_;
+  CheckpointGrants words_;
 };
 
 TEST_F(SavesPolicy, GrantsForward_AndSaysTheSameAgain) {
@@ -64,7 +64,7 @@ TEST_F(SavesPolicy, WhatIsRecordedCounts_OfThisGenerationAlone) {
 TEST_F(SavesPolicy, WhatCannotBe_IsRefused) {
   EXPECT_THAT(Ask(101, "a").reason(), HasSubstr("train.steps is 100"));
   EXPECT_THAT(Ask(40, "").reason(), HasSubstr("without the hash"));
-  EXPECT_TRUE(DecideWord(head_, words_, v1::CheckpointReady()).refused());
+  EXPECT_TRUE(DecideGrant(head_, words_, v1::CheckpointReady()).refused());
   std::string huge(1 << 20, 'x');
   EXPECT_LT(Ask(40, huge).ByteSizeLong(), 10'000u) << "what is kept of it is small";
 }
@@ -73,8 +73,8 @@ TEST_F(SavesPolicy, WordsAreFew_AndRefusalsGoFirst) {
   Ask(40, "a");
   for (int i = 0; i < 100; ++i) Ask(40, absl::StrCat("other-", i));
   EXPECT_EQ(words_.size(), kWordsKept);
-  EXPECT_NE(FindWord(words_, 2, 40, "a"), nullptr);
-  EXPECT_NE(FindWord(words_, 2, 40, "other-99"), nullptr);
+  EXPECT_NE(FindGrant(words_, 2, 40, "a"), nullptr);
+  EXPECT_NE(FindGrant(words_, 2, 40, "other-99"), nullptr);
   for (uint64_t step = 41; step <= 90; ++step) Ask(step, "b");
   EXPECT_EQ(words_.size(), kWordsKept);
   EXPECT_EQ(NewestGranted(words_)->step(), 90u);
@@ -84,10 +84,10 @@ TEST_F(SavesPolicy, NameThatWasGot_NeedsNoWord) {
   Ask(40, "a");
   Ask(60, "b");
   Ask(50, "late");
-  ForgetWords(2, 60, words_);
+  ForgetGrants(2, 60, words_);
   EXPECT_EQ(words_.size(), 1) << "the refusal of an older step has been heard, too";
   EXPECT_EQ(NewestGranted(words_)->step(), 40u);
-  ForgetWords(3, 40, words_);
+  ForgetGrants(3, 40, words_);
   EXPECT_EQ(words_.size(), 1) << "another generation's";
 }
 

@@ -36,7 +36,7 @@ class FakeLink final : public Link {
   explicit FakeLink(FakeStore* store = nullptr) : store_(store) {}
 
   absl::StatusOr<StartOrder> AwaitStart(absl::Duration) override { return absl::UnimplementedError("not asked for"); }
-  uint64_t Tell(const TrainerFact& fact) override {
+  uint64_t ReportFact(const TrainerFact& fact) override {
     absl::MutexLock lock(&mu_);
     facts_.push_back(fact);
     return facts_.size();

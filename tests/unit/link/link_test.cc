@@ -194,7 +194,7 @@ TEST_F(LinkTest, Reports_ReachTheDaemonBeforeTheFactToldAfterThem) {
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
 
   for (uint64_t step = 1; step <= 600; ++step) link->ReportStep({.step = step});
-  link->Tell(SavedFact{.step = 600});
+  link->ReportFact(SavedFact{.step = 600});
 
   ASSERT_TRUE(daemon->Await([&] { return daemon->facts_.size() == 1; }));
   absl::MutexLock lock(&daemon->mu_);
@@ -209,8 +209,8 @@ TEST_F(LinkTest, NewDaemon_GetsUnacknowledgedFactsReportsAndValuesAgain) {
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
   ASSERT_TRUE(link->Put("address/1", "here").ok());
-  link->Tell(RegisteredFact{.spec_digest = "d"});
-  uint64_t second = link->Tell(ReadyFact{.first_step = 1});
+  link->ReportFact(RegisteredFact{.spec_digest = "d"});
+  uint64_t second = link->ReportFact(ReadyFact{.first_step = 1});
   link->ReportStep({.step = 1});
   ASSERT_TRUE(daemon->Await([&] { return daemon->facts_.size() == 2 && daemon->steps_.size() == 1; }));
   v1::LinkMessage ack;
@@ -403,7 +403,7 @@ TEST_F(LinkTest, Close_LetsTheDaemonReadEverything) {
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
 
   link->ReportStep({.step = 9});
-  link->Tell(FinishedFact{.step = 9});
+  link->ReportFact(FinishedFact{.step = 9});
   link->ReportProgress(Phase::kEnded, 9);
   link->Close(kLimit);
 

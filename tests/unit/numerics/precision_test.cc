@@ -21,22 +21,22 @@ TEST(Precision, WordsOf16BitsLeaveTheRestInFp32) {
 }
 
 TEST(Precision, AMapReducesInTheTypeThatComputes) {
-  Precision precision = *PrecisionOf(PrecisionWords{.param = "bf16"});
+  Precision precision = *PrecisionOf(PrecisionNames{.param = "bf16"});
   EXPECT_EQ(precision, (Precision{.param = at::kBFloat16, .reduce = at::kBFloat16}));
-  EXPECT_EQ(PrecisionOf(PrecisionWords{.param = "bf16", .reduce = "fp32"})->reduce, at::kFloat);
-  EXPECT_EQ(*PrecisionOf(PrecisionWords{.param = "fp64"}), *PrecisionOf("fp64"));
-  EXPECT_EQ(*PrecisionOf(PrecisionWords{}), *PrecisionOf("fp32"));
-  EXPECT_TRUE(PrecisionOf(PrecisionWords{.reduce = "fp16"})->scaled);
+  EXPECT_EQ(PrecisionOf(PrecisionNames{.param = "bf16", .reduce = "fp32"})->reduce, at::kFloat);
+  EXPECT_EQ(*PrecisionOf(PrecisionNames{.param = "fp64"}), *PrecisionOf("fp64"));
+  EXPECT_EQ(*PrecisionOf(PrecisionNames{}), *PrecisionOf("fp32"));
+  EXPECT_TRUE(PrecisionOf(PrecisionNames{.reduce = "fp16"})->scaled);
 }
 
 TEST(Precision, WithoutMastersRoundsByChance) {
-  Precision precision = *PrecisionOf(PrecisionWords{.param = "bf16", .master = "bf16"});
+  Precision precision = *PrecisionOf(PrecisionNames{.param = "bf16", .master = "bf16"});
   EXPECT_FALSE(precision.keeps_masters());
   EXPECT_TRUE(precision.rounds_stochastically());
 }
 
 TEST(Precision, RefusesAllThatCannotBeAtOnce) {
-  auto refused = [](const PrecisionWords& words) { return PrecisionOf(words).status(); };
+  auto refused = [](const PrecisionNames& words) { return PrecisionOf(words).status(); };
   EXPECT_THAT(refused({.param = "fp8"}).message(), HasSubstr("'fp8' is no precision"));
   absl::Status two = refused({.param = "fp16", .master = "fp16", .state = "fp16"});
   EXPECT_TRUE(absl::IsInvalidArgument(two));

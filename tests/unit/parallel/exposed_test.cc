@@ -138,7 +138,7 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
 class ExposedCommunication : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(, ExposedCommunication,
                          testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp),
-                         [](const testing::TestParamInfo<Strategy>& info) { return StrategyWord(info.param); });
+                         [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
 TEST_P(ExposedCommunication, FallsWithOverlap_AndNothingElseChanges) {
   const absl::StatusOr<Measured> without = Measure(GetParam(), false), with = Measure(GetParam(), true);

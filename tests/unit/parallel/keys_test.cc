@@ -283,7 +283,7 @@ TEST(Freeze, LeavesNeitherGradientsNorMoments_AndTheNumbersOfOneRank) {
       run.mesh = strategy == Strategy::kDdp    ? MeshShape{.dp_replicate = 3}
                  : strategy == Strategy::kHsdp ? MeshShape{.dp_replicate = 2, .dp_shard = 2}
                                                : MeshShape{.dp_shard = 3};
-      SCOPED_TRACE(absl::StrCat(StrategyWord(strategy), " persist ", persist));
+      SCOPED_TRACE(absl::StrCat(StrategyName(strategy), " persist ", persist));
 
       const Outcome outcome = Train(run);
 
@@ -345,7 +345,7 @@ TEST(Offload, WithEveryOtherKey_ChangesNoBit) {
       run.options.offload = {};
       const Outcome expected = Train(run);
       for (Offload offload : {Offload{.optimizer = true}, Offload{.parameters = true}, Offload{true, true}}) {
-        SCOPED_TRACE(absl::StrCat(StrategyWord(run.options.strategy), " frozen ", freeze.size(), " optimizer ",
+        SCOPED_TRACE(absl::StrCat(StrategyName(run.options.strategy), " frozen ", freeze.size(), " optimizer ",
                                   offload.optimizer, " parameters ", offload.parameters));
         run.options.offload = offload;
         run.options.optimizer_tile_elements = 400;
@@ -365,7 +365,7 @@ TEST(Unbacked, WithEveryOtherKey_ChangesNoBit) {
     run.freeze = kSomeFrozen;
     const Outcome expected = Train(run);
     run.backed = false;
-    SCOPED_TRACE(StrategyWord(run.options.strategy));
+    SCOPED_TRACE(StrategyName(run.options.strategy));
     ExpectSameBits(Train(run), expected);
   }
 }

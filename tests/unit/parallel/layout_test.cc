@@ -31,7 +31,7 @@ TEST(Placement, IsTheTableOfTheStrategies) {
   std::vector<std::string> table;
   for (const char* word : {"ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"}) {
     Strategy strategy = *StrategyOf(word);
-    EXPECT_STREQ(StrategyWord(strategy), word);
+    EXPECT_STREQ(StrategyName(strategy), word);
     table.push_back(Letters(strategy));
   }
   EXPECT_THAT(table, ElementsAre("RRR", "RRS", "RSS", "SSS", "SSS", "SSS"));

@@ -132,7 +132,7 @@ struct Draw {
   std::string ToString() const {
     const DataParallelOptions& o = options;
     return absl::StrCat(
-        "TRAINYARD_PROPERTY_SEED=", seed, ": ", StrategyWord(o.strategy), " shard ", mesh.dp_shard, " x replicate ",
+        "TRAINYARD_PROPERTY_SEED=", seed, ": ", StrategyName(o.strategy), " shard ", mesh.dp_shard, " x replicate ",
         mesh.dp_replicate, o.precision.has_value() ? " " + o.precision->ToString() : "", ", ", micro_batches, " x ",
         micro, " sequences, vocabulary ", sizes.vocabulary, ", width ", sizes.width, ", hidden ",
         absl::StrJoin(sizes.hidden, " "), sizes.tied ? ", tied" : "", ", frozen ", absl::StrJoin(frozen, " "),

@@ -214,7 +214,7 @@ std::vector<Case> Cases() {
   for (int64_t micro_batches : {2, 3, 5}) {  // one round; an uneven deal; accumulation with one
     add("ddp", Of(Strategy::kDdp), 1, 2, micro_batches);
     for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp}) {
-      add(StrategyWord(strategy), Of(strategy), 2, 1, micro_batches);
+      add(StrategyName(strategy), Of(strategy), 2, 1, micro_batches);
     }
     add("zero1_all_reduce", zero1_all, 2, 1, micro_batches);
     add("zero2_every", zero2_every, 2, 1, micro_batches);
@@ -229,8 +229,8 @@ std::vector<Case> Cases() {
   add("zero1_on_both_axes", Of(Strategy::kZero1), 2, 2, 7);
   add("zero2_on_both_axes", Of(Strategy::kZero2), 2, 2, 7);
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
-    add(absl::StrCat(StrategyWord(strategy), "_alone"), Of(strategy), 1, 1, 3);
-    add(absl::StrCat(StrategyWord(strategy), "_replicated"), Of(strategy), 1, 2, 3);
+    add(absl::StrCat(StrategyName(strategy), "_alone"), Of(strategy), 1, 1, 3);
+    add(absl::StrCat(StrategyName(strategy), "_replicated"), Of(strategy), 1, 2, 3);
   }
   add("fsdp_alone_every", every, 1, 1, 3);
   return cases;
@@ -261,7 +261,7 @@ TEST(Strategies, AStepThatOneRankRejectsIsSkippedByAll) {
                                                    {Strategy::kFsdp, 1, 2},
                                                    {Strategy::kFsdp, 1, 1}}) {
     // The last rank has fewer micro-batches than others, so that its step ends with Shadow.
-    Case c{StrategyWord(strategy), Of(strategy), shard, replicate, /*micro_batches=*/5, /*steps=*/3, /*rejected=*/2};
+    Case c{StrategyName(strategy), Of(strategy), shard, replicate, /*micro_batches=*/5, /*steps=*/3, /*rejected=*/2};
     SCOPED_TRACE(c.name);
     std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
     ASSERT_FALSE(expected.empty());
@@ -281,7 +281,7 @@ TEST(Strategies, WhatIsFrozenStaysAsItIs) {
                                                      {Strategy::kZero2, 2, 1},
                                                      {Strategy::kFsdp, 2, 1},
                                                      {Strategy::kHsdp, 2, 2}}) {
-      Case c{StrategyWord(strategy), Of(strategy), shard, replicate, /*micro_batches=*/3};
+      Case c{StrategyName(strategy), Of(strategy), shard, replicate, /*micro_batches=*/3};
       c.frozen = frozen;
       SCOPED_TRACE(absl::StrCat(c.name, " without ", frozen[0]));
       std::vector<Outcome> expected = RunCase(Alone(c)), ranks = RunCase(c);
@@ -312,7 +312,7 @@ TEST(Strategies, EveryLayoutLoadsEveryOthersState) {
                                                    {Strategy::kZero2, 2, 1},
                                                    {Strategy::kFsdp, 3, 1},
                                                    {Strategy::kHsdp, 2, 2}}) {
-    Case c{StrategyWord(strategy), Of(strategy), shard, replicate, 3, 2};
+    Case c{StrategyName(strategy), Of(strategy), shard, replicate, 3, 2};
     SCOPED_TRACE(c.name);
     ExpectSame(RunCase(c, &saved[0].state), expected[0]);
   }
@@ -365,7 +365,7 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
       c.options.reduce_every_micro_batch = every;
       c.shard = shard;
       c.replicate = replicate;
-      SCOPED_TRACE(absl::StrCat(precision.ToString(), " ", StrategyWord(strategy), " ", shard, "x", replicate, " of ",
+      SCOPED_TRACE(absl::StrCat(precision.ToString(), " ", StrategyName(strategy), " ", shard, "x", replicate, " of ",
                                 micro_batches));
       std::vector<Outcome> ranks = RunCase(c);
       ASSERT_FALSE(ranks.empty());
@@ -435,7 +435,7 @@ TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
     c.steps = 0;
     std::vector<Outcome> loaded = RunCase(c, &saved[0].state);
     ASSERT_FALSE(loaded.empty());
-    EXPECT_EQ(loaded[0].hashes, saved[0].hashes) << StrategyWord(strategy);
+    EXPECT_EQ(loaded[0].hashes, saved[0].hashes) << StrategyName(strategy);
     for (const auto& [key, tensor] : saved[0].state) EXPECT_TRUE(loaded[0].state.at(key).equal(tensor)) << key.second;
   }
 }

@@ -333,7 +333,7 @@ TEST(StrategyJobs, AreValidWithoutAWarning) {
 
     EXPECT_EQ(read.Errors(), "") << name;
     EXPECT_EQ(read.Warnings(), "") << name;
-    EXPECT_EQ(EnumWord(*v1::DataParallel_descriptor()->FindValueByNumber(read.spec.parallel().data())), name);
+    EXPECT_EQ(EnumName(*v1::DataParallel_descriptor()->FindValueByNumber(read.spec.parallel().data())), name);
   }
   for (const char* name : {"bf16", "offload", "recompute"}) {
     EXPECT_EQ(Read(*ReadFile(std::string("configs/jobs/") + name + ".yaml")).Warnings(), "") << name;

@@ -138,7 +138,7 @@ TEST(CheckPrecision, RefusesWhatAGpuHasNot_AndWhatItsOptimizerDoesNot) {
                           .gpu = {.index = 0, .name = "NVIDIA T4", .uuid = "", .major = 7, .minor = 5}};
   RankDevice hopper = turing;
   hopper.gpu.major = 9;
-  const Precision by_chance = *PrecisionOf(PrecisionWords{.param = "bf16", .master = "bf16"});
+  const Precision by_chance = *PrecisionOf(PrecisionNames{.param = "bf16", .master = "bf16"});
 
   const absl::Status refused = CheckPrecision(turing, *PrecisionOf("bf16"));
 
