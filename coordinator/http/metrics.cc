@@ -24,9 +24,10 @@ constexpr size_t kRanksShown = 256;  // of a job, each with a dozen series
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
 constexpr MetricSpec kJobs = {"trainyard_jobs", MetricKind::kGauge,
-                              "Jobs known, by state; finished ones until they are forgotten.", "state"};
+                              "Known jobs by state; finished jobs are counted until they are dropped from the history.",
+                              "state"};
 constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge,
-                               "Hosts by state: attached (stream open), unreachable (lease ran out).", "state"};
+                               "Hosts by state: attached (stream open), unreachable (lease expired).", "state"};
 constexpr MetricSpec kSlots = {"trainyard_slots", MetricKind::kGauge, "Slots of reachable hosts by state: free, used.",
                                "state"};
 constexpr MetricSpec kStep = {"trainyard_job_step", MetricKind::kGauge, "Newest step of an unfinished job.",
@@ -39,21 +40,21 @@ constexpr MetricSpec kTokensPerSecond = {"trainyard_job_tokens_per_second", Metr
 constexpr MetricSpec kExposed = {"trainyard_job_exposed_communication_seconds", MetricKind::kGauge,
                                  "Time that rank 0 waited for communication in the newest step of an unfinished job.",
                                  "job_id, job_name"};
-constexpr MetricSpec kGoodput = {
-    "trainyard_job_goodput_seconds", MetricKind::kGauge,
-    "Where the time of an unfinished job's ranks went, summed over them: queue, start, train, "
-    "save, lost, detect, recover, pause.",
-    "job_id, job_name, part"};
+constexpr MetricSpec kGoodput = {"trainyard_job_goodput_seconds", MetricKind::kGauge,
+                                 "How the ranks of an unfinished job spent their time, summed over ranks: queue, "
+                                 "start, train, save, lost, detect, recover, pause.",
+                                 "job_id, job_name, part"};
 constexpr MetricSpec kMemory = {
     "trainyard_rank_memory_bytes", MetricKind::kGauge,
-    "Bytes that a rank of an unfinished job held of a kind when it last told; of the first "
-    "256 ranks: parameters, gradients, optimizer, buffers, activations, host, reserved, snapshots.",
+    "Bytes of each kind that a rank of an unfinished job held in its newest report; first 256 ranks only: parameters, "
+    "gradients, optimizer, buffers, activations, host, reserved, snapshots.",
     "job_id, job_name, rank, kind"};
 constexpr MetricSpec kPeakMemory = {"trainyard_rank_memory_peak_bytes", MetricKind::kGauge,
-                                    "The most that it has held of that kind since it began to train.",
+                                    "The maximum of that kind since the rank began to train.",
                                     "job_id, job_name, rank, kind"};
-constexpr MetricSpec kTokens = {"trainyard_tokens_total", MetricKind::kCounter,
-                                "Tokens trained on, all jobs; a step counts once, also over restarts."};
+constexpr MetricSpec kTokens = {
+    "trainyard_tokens_total", MetricKind::kCounter,
+    "Tokens used in training, all jobs; a step counts once, even when a restart repeats it."};
 constexpr MetricSpec kStepSeconds = {"trainyard_step_seconds", MetricKind::kHistogram,
                                      "Wall time of optimizer steps, all jobs."};
 constexpr MetricSpec kFailures = {"trainyard_failures_total", MetricKind::kCounter,
@@ -64,31 +65,31 @@ constexpr MetricSpec kSaves = {"trainyard_checkpoints_total", MetricKind::kCount
 constexpr MetricSpec kSavedBytes = {"trainyard_checkpoint_bytes_total", MetricKind::kCounter,
                                     "Bytes of the checkpoints recorded."};
 constexpr MetricSpec kSaveSeconds = {"trainyard_checkpoint_seconds", MetricKind::kHistogram,
-                                     "Time a save took, as rank 0 told it."};
+                                     "Duration of a save, as reported by rank 0."};
 constexpr MetricSpec kFailedSaves = {"trainyard_checkpoint_failures_total", MetricKind::kCounter,
-                                     "Saves that failed; training went on."};
+                                     "Saves that failed; training continued."};
 constexpr MetricSpec kEvents = {"trainyard_core_events_total", MetricKind::kCounter, "Events handled by the core.",
                                 "event"};
 constexpr MetricSpec kQueue = {"trainyard_core_queue_length", MetricKind::kGauge, "Events waiting for the core."};
 constexpr MetricSpec kHandleSeconds = {"trainyard_core_handle_seconds", MetricKind::kHistogram,
-                                       "Time the core took for a batch of events."};
+                                       "Time that the core needed for a batch of events."};
 constexpr MetricSpec kCommitSeconds = {"trainyard_store_commit_seconds", MetricKind::kHistogram,
-                                       "Time the store took to make a batch durable."};
+                                       "Time that the store needed to make a batch durable."};
 constexpr MetricSpec kRecords = {"trainyard_store_records_total", MetricKind::kCounter, "Records written or deleted."};
 constexpr MetricSpec kCommitFailures = {"trainyard_store_commit_failures_total", MetricKind::kCounter,
-                                        "Commits that the store refused for now; they are tried again."};
+                                        "Commits that the store refused; they are retried."};
 constexpr MetricSpec kStalled = {"trainyard_store_stalled", MetricKind::kGauge,
-                                 "1 while the store takes nothing and all but reads waits."};
+                                 "1 while the store accepts no writes and everything except reads waits."};
 constexpr MetricSpec kShed = {"trainyard_reports_shed_total", MetricKind::kCounter,
                               "Reports of ranks other than 0 left out because too many waited for the core."};
 constexpr MetricSpec kEventsDropped = {"trainyard_events_dropped_total", MetricKind::kCounter,
-                                       "Events over a limit, which nobody can be told any more.", "kind"};
+                                       "Events dropped because of a limit; watchers can no longer get them.", "kind"};
 constexpr MetricSpec kDurableBytes = {"trainyard_durable_event_bytes", MetricKind::kGauge,
                                       "Size of all jobs' durable events."};
 constexpr MetricSpec kForgotten = {"trainyard_jobs_forgotten_total", MetricKind::kCounter,
-                                   "Finished jobs forgotten because there were more than are kept."};
+                                   "Finished jobs dropped from the history because of its limit."};
 constexpr MetricSpec kLogDropped = {"trainyard_log_lines_dropped_total", MetricKind::kCounter,
-                                    "Lines of the coordinator's log that standard error did not take in time."};
+                                    "Lines of the coordinator's log dropped because standard error was blocked."};
 constexpr MetricSpec kRpcs = {"trainyard_rpcs_total", MetricKind::kCounter, "Calls and streams ended, by their status.",
                               "method, code"};
 

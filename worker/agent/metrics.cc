@@ -19,34 +19,35 @@ constexpr MetricSpec kDials = {"trainyard_worker_dials_total", kCounter, "Attemp
 constexpr MetricSpec kTrainers = {"trainyard_worker_trainers", kGauge, "Trainers that run on this host."};
 constexpr MetricSpec kStarts = {"trainyard_worker_starts_total", kCounter, "Trainers started."};
 constexpr MetricSpec kAdopted = {"trainyard_worker_adopted_total", kCounter,
-                                 "Trainers of an earlier life of the daemon that this one took over."};
+                                 "Trainers of an earlier daemon process that this one adopted."};
 constexpr MetricSpec kExits = {"trainyard_worker_exits_total", kCounter,
-                               "Trainers started or taken over that have ended, however they did."};
+                               "Started or adopted trainers that have exited, for any reason."};
 constexpr MetricSpec kFacts = {"trainyard_worker_facts_total", kCounter, "Facts put into the outbox."};
 constexpr MetricSpec kFactsWaiting = {"trainyard_worker_facts_waiting", kGauge,
                                       "Facts that the coordinator has not yet acknowledged."};
 constexpr MetricSpec kFactsDropped = {"trainyard_worker_facts_dropped_total", kCounter,
-                                      "Facts dropped because they were another cluster's."};
-constexpr MetricSpec kOutboxBytes = {"trainyard_worker_outbox_bytes", kGauge, "Bytes of the facts that wait."};
+                                      "Facts dropped because they belonged to another cluster."};
+constexpr MetricSpec kOutboxBytes = {"trainyard_worker_outbox_bytes", kGauge, "Bytes of the waiting facts."};
 constexpr MetricSpec kOutboxOnDisk = {"trainyard_worker_outbox_on_disk", kGauge,
-                                      "1 while facts are written to disk; 0 while the disk refuses."};
+                                      "1 while facts are written to disk; 0 while the disk refuses writes."};
 constexpr MetricSpec kOutboxHangs = {"trainyard_worker_outbox_hangs", kGauge,
-                                     "1 while the disk has not answered a write of the outbox for long."};
+                                     "1 while a write of the outbox is blocked by the disk."};
 constexpr MetricSpec kOutboxErrors = {"trainyard_worker_outbox_errors_total", kCounter,
-                                      "Writes of the outbox that the disk refused."};
+                                      "Writes of the outbox that failed."};
 constexpr MetricSpec kQueue = {"trainyard_worker_queue_length", kGauge, "Events waiting for the core."};
-constexpr MetricSpec kDiskFree = {"trainyard_worker_disk_free_bytes", kGauge, "Free where the state lies."};
-constexpr MetricSpec kFolders = {"trainyard_worker_rank_folders", kGauge, "Rank folders that are kept."};
+constexpr MetricSpec kDiskFree = {"trainyard_worker_disk_free_bytes", kGauge,
+                                  "Free space on the disk of the state folder."};
+constexpr MetricSpec kFolders = {"trainyard_worker_rank_folders", kGauge, "Stored rank folders."};
 constexpr MetricSpec kFoldersLimit = {"trainyard_worker_rank_folders_limit", kGauge,
-                                      "Beyond so many, those of ended ranks are removed, oldest first."};
+                                      "Above this number, folders of ended ranks are removed, oldest first."};
 constexpr MetricSpec kFolderBytes = {"trainyard_worker_rank_folder_bytes", kGauge,
                                      "Bytes in rank folders, nearly all of them output."};
 constexpr MetricSpec kFolderBytesLimit = {"trainyard_worker_rank_folder_bytes_limit", kGauge,
-                                          "Beyond so many, those of ended ranks are removed, oldest first."};
+                                          "Above this size, folders of ended ranks are removed, oldest first."};
 constexpr MetricSpec kLogDropped = {"trainyard_worker_log_lines_dropped_total", kCounter,
-                                    "Lines of the daemon's log that standard error did not take in time."};
+                                    "Lines of the daemon's log dropped because standard error was blocked."};
 constexpr MetricSpec kLogBytesLimit = {"trainyard_worker_log_bytes_per_rank_limit", kGauge,
-                                       "Bytes of one trainer's output that are kept."};
+                                       "Limit for the stored output of one trainer."};
 
 }  // namespace
 
