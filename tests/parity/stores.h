@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/collectives/key_value_store.h"
+#include "common/key_value_store.h"
 
 namespace trainyard {
 

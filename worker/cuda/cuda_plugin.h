@@ -20,8 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/key_value_store.h"
 #include "worker/collectives/communicator.h"
-#include "worker/collectives/key_value_store.h"
 
 namespace trainyard {
 

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "worker/collectives/key_value_store.h"
+#include "common/key_value_store.h"
 #include "worker/link/config.h"
 
 namespace trainyard {
