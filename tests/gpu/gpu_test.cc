@@ -153,7 +153,8 @@ absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<
   ASSIGN_OR_RETURN(Mesh mesh, Mesh::Create({}, 1));
   ASSIGN_OR_RETURN(
       auto strategy,
-      Parallelize(*model, mesh, {.world = comm.get(), .shard = comm.get(), .replicate = comm.get()}, options));
+      Parallelize(*model, mesh, {.job = comm.get(), .data = comm.get(), .shard = comm.get(), .replicate = comm.get()},
+                  options));
   const at::Tensor tokens = at::arange(4 * 16 + 1, at::kLong).mul(7).remainder(64).to(device);
   const at::Tensor inputs = tokens.narrow(0, 0, 64).view({4, 16}), targets = tokens.narrow(0, 1, 64).view({4, 16});
   std::vector<double> losses;

@@ -215,7 +215,8 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
   const int world = rank.mesh.world_size();
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   Recorder recorder(*rank.groups.world);
-  const MeshCommunicators communicators{.world = &recorder, .shard = rank.groups.shard, .replicate = &recorder};
+  const MeshCommunicators communicators{
+      .job = &recorder, .data = &recorder, .shard = rank.groups.shard, .replicate = &recorder};
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, communicators, training.options()));
   const std::vector<std::vector<std::string>> buckets = strategy->BucketOrder();
 

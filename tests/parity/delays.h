@@ -17,7 +17,10 @@ class DelayedGroups {
  public:
   // `delay_ms` 0: `groups` as they are. Owns none of `groups`.
   DelayedGroups(MeshGroups& groups, int64_t delay_ms) : clock_{.delay = std::chrono::milliseconds(delay_ms)} {
-    communicators_ = {.world = Late(groups.world), .shard = Late(groups.shard), .replicate = Late(groups.replicate)};
+    communicators_ = {.job = Late(groups.world),
+                      .data = Late(groups.data),
+                      .shard = Late(groups.shard),
+                      .replicate = Late(groups.replicate)};
     clock_.rank = groups.world->rank();
     clock_.world = groups.world->world_size();
   }

@@ -81,8 +81,7 @@ absl::StatusOr<Built> Build(const PoolRank& rank, const Layout& layout) {
   Built built;
   ASSIGN_OR_RETURN(built.model, NewGpt2(kModel, 1, at::kFloat, /*backed=*/false));
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(layout.precision));
-  const MeshCommunicators communicators{
-      .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
+  const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(built.strategy,
                    Parallelize(*built.model, rank.mesh, communicators,
                                {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::OfProcess()}));

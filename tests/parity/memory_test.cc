@@ -69,8 +69,7 @@ absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arg
   const int64_t before = ledger.in_use().now();
   ledger.ResetPeaks();
   ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat, /*backed=*/false));
-  const MeshCommunicators communicators{
-      .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
+  const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(auto strategy,
                    Parallelize(*model, rank.mesh, communicators,
                                {.strategy = question.strategy,

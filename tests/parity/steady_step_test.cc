@@ -99,8 +99,7 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
   DataParallelOptions options = training.options();
   options.ledger = &ledger;
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), 1, training.type, /*backed=*/false));
-  const MeshCommunicators communicators{
-      .world = rank.groups.world, .shard = rank.groups.shard, .replicate = rank.groups.replicate};
+  const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, communicators, options));
   const int64_t rounds = training.global / training.micro / rank.mesh.world_size();
   std::string text;

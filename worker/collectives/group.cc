@@ -227,6 +227,7 @@ absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int resha
   for (int rank = 0; rank < options.world_size; ++rank) all[static_cast<size_t>(rank)] = rank;
   const std::vector<int> shard = mesh.Peers(options.rank, Axis::kShard);
   ASSIGN_OR_RETURN(groups->world, group("world", all));
+  ASSIGN_OR_RETURN(groups->data, group("data", mesh.DataPeers(options.rank)));
   ASSIGN_OR_RETURN(groups->shard, group("shard", shard));
   ASSIGN_OR_RETURN(groups->replicate, group("replicate", mesh.Peers(options.rank, Axis::kReplicate)));
   groups->reshard = groups->shard;

@@ -77,6 +77,7 @@ struct MeshGroups {
   // In the order in which they were made, the world first: warm up, attach to the AbortSwitch and meet in this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;
   MeteredCommunicator* world = nullptr;
+  MeteredCommunicator* data = nullptr;       // the data ranks
   MeteredCommunicator* shard = nullptr;      // one copy of the model
   MeteredCommunicator* replicate = nullptr;  // the holders of the same shard
   MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbours of the shard group

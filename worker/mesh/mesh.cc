@@ -54,6 +54,14 @@ int Mesh::DataRank(int rank) const {
   return Coordinate(rank, Axis::kReplicate) * Size(Axis::kShard) + Coordinate(rank, Axis::kShard);
 }
 
+std::vector<int> Mesh::DataPeers(int rank) const {
+  std::vector<int> peers;
+  for (int replica : Peers(rank, Axis::kReplicate)) {
+    for (int peer : Peers(replica, Axis::kShard)) peers.push_back(peer);
+  }
+  return peers;
+}
+
 std::string Mesh::ToString() const {
   std::vector<std::string> sides;
   for (int i = 0; i < kNumAxes; ++i) {

@@ -50,6 +50,9 @@ class Mesh {
   int num_data_ranks() const { return Size(Axis::kReplicate) * Size(Axis::kShard); }
   int DataRank(int rank) const;
 
+  // The ranks that differ from `rank` at most along dp_replicate and dp_shard, in order of their data rank.
+  std::vector<int> DataPeers(int rank) const;
+
   // "dp_replicate 4", or "world of 1".
   std::string ToString() const;
 

@@ -38,7 +38,7 @@ class FlatDataParallel final : public DataParallel, private BackwardEvents, priv
   }
 
   absl::Status Begin() {
-    for (const auto& group : parts_->groups) RETURN_IF_ERROR(group->TakeRankZeros(*communicators_.world));
+    for (const auto& group : parts_->groups) RETURN_IF_ERROR(group->TakeRankZeros(*communicators_.data));
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
       const at::Tensor& parameter = model_.parameters()[i].tensor;
       if (parameter.requires_grad()) WatchGradient(parameter, this, static_cast<int>(i));

@@ -35,12 +35,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/clock.h"
-#include "worker/collectives/communicator.h"
 #include "worker/diagnostics/event_log.h"
 #include "worker/model/model.h"
 #include "worker/numerics/adamw.h"
 #include "worker/numerics/loss_scaler.h"
 #include "worker/numerics/precision.h"
+#include "worker/parallel/mesh_communicators.h"
 #include "worker/parallel/offload.h"
 #include "worker/parallel/recompute.h"
 #include "worker/parallel/sharding.h"
@@ -48,15 +48,6 @@
 namespace trainyard {
 
 class Ledger;
-
-// Never null; a group of one rank has a communicator of one. Groups with the same members may be one object.
-struct MeshCommunicators {
-  Communicator* world = nullptr;      // all data ranks
-  Communicator* shard = nullptr;      // dp_shard
-  Communicator* replicate = nullptr;  // dp_replicate
-  // May be null: neighbours within the shard group, among which backward gathers what forward has left of a unit.
-  Communicator* reshard = nullptr;
-};
 
 struct DataParallelOptions {
   Strategy strategy = Strategy::kDdp;
@@ -118,7 +109,7 @@ struct NamedHash {
 
 struct ParameterDifference {
   std::string name;        // of the first parameter that is not the same on all ranks
-  std::vector<int> ranks;  // of the world, which hold another than most
+  std::vector<int> ranks;  // data ranks whose values differ from those of most
 };
 
 // `tensor` is whole, dense and row-major, and valid during the call.
@@ -155,7 +146,7 @@ class DataParallel : public UnitHooks {
 
   // All tensors of the state, in the order in which VisitState shows them: by role, then as they lie in the groups.
   virtual std::vector<StateEntry> StateEntries() const = 0;
-  // Collective: every rank calls it. Shows each tensor of the state to `visit`, on rank 0 of the world only (the others
+  // Collective: every rank calls it. Shows each tensor of the state to `visit`, on data rank 0 only (the others
   // only take part), one group in memory at a time. An error of `visit` is returned once all collectives are made, and
   // no further tensor is shown.
   virtual absl::Status VisitState(StateVisitor visit) = 0;

@@ -18,7 +18,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
   for (GroupPlan& plan : PlanGroups(model, options, ready_order)) {
     groups.push_back(std::make_unique<FlatGroup>(model, std::move(plan.name), std::move(plan.parameters),
                                                  plan.placements, precision, *communicators.shard, options.offload,
-                                                 options.ledger, communicators.world, plan.unit));
+                                                 options.ledger, communicators.data, plan.unit));
   }
   return groups;
 }

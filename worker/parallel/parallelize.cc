@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<DataParallel>> Parallelize(Model& model, const Me
     int ranks;
     const Communicator& communicator;
   };
-  for (const Side& side : {Side{"world", mesh.world_size(), *communicators.world},
+  for (const Side& side : {Side{"the job", mesh.world_size(), *communicators.job},
+                           Side{"the data ranks", mesh.num_data_ranks(), *communicators.data},
                            Side{"dp_shard", mesh.Size(Axis::kShard), *communicators.shard},
                            Side{"dp_replicate", mesh.Size(Axis::kReplicate), *communicators.replicate}}) {
     if (side.ranks == side.communicator.world_size()) continue;

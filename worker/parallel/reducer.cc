@@ -141,7 +141,7 @@ void Reducer::Spoil(const at::Tensor& flat) {
 
 void Reducer::BeginReduce(int number) {
   State& state = states_[number];
-  if (communicators_.world->world_size() > 1) ++num_reductions_;
+  if (communicators_.data->world_size() > 1) ++num_reductions_;
   if (state.event < 0) state.event = BeginEvent(events_, EventKind::kReduce, groups_[number]->name());
 }
 
@@ -169,7 +169,7 @@ absl::Status Reducer::Start(int number) {
     state.sent.copy_(state.flat);
   }
   if (scatters_) return StartScattering(state, group);
-  state.reduction = communicators_.world->AllReduceSum(state.sent);
+  state.reduction = communicators_.data->AllReduceSum(state.sent);
   return absl::OkStatus();
 }
 

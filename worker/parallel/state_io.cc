@@ -64,7 +64,7 @@ absl::Status VisitRole(const Role& role, const Model& model, const FlatGroups& g
   for (const auto& group : groups) {
     if (!Has(*group, role)) continue;
     ASSIGN_OR_RETURN(at::Tensor whole, Whole(*group, role, *communicators.shard));
-    if (communicators.world->rank() != 0) continue;
+    if (communicators.data->rank() != 0) continue;
     for (size_t i = 0; told.ok() && i < group->parameters().size(); ++i) {
       const std::string& name = model.parameters()[group->parameters()[i]].name;
       told = visit(role.name, {.name = name, .tensor = group->View(whole, i).cpu()});
@@ -98,7 +98,7 @@ namespace {
 ElementRange ShareOf(const FlatGroup& group, const MeshCommunicators& communicators, bool witnessed) {
   const ShardLayout& layout = group.layout();
   const bool over_shards = layout.world == communicators.shard->world_size();
-  const Communicator& alike = over_shards ? *communicators.replicate : *communicators.world;
+  const Communicator& alike = over_shards ? *communicators.replicate : *communicators.data;
   const int64_t ranks = alike.world_size();
   const int64_t share = ((layout.shard + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;
   if (witnessed && ranks == 1) return {};
@@ -241,13 +241,13 @@ absl::StatusOr<std::optional<ParameterDifference>> CompareParametersOf(const Mod
   ASSIGN_OR_RETURN(std::vector<XXH128_hash_t> hashes, HashMasters(model, groups, communicators));
   MixInWeights(groups, hashes);
   const int64_t count = static_cast<int64_t>(hashes.size());
-  const int world = communicators.world->world_size();
+  const int world = communicators.data->world_size();
   at::Tensor own = at::empty({count, 2}, at::kLong), all = at::empty({world, count, 2}, at::kLong);
   for (int64_t i = 0; i < count; ++i) {
     own.mutable_data_ptr<int64_t>()[2 * i] = static_cast<int64_t>(hashes[i].low64);
     own.mutable_data_ptr<int64_t>()[2 * i + 1] = static_cast<int64_t>(hashes[i].high64);
   }
-  RETURN_IF_ERROR(communicators.world->AllGather(all, own)->Wait()) << "while comparing the parameters";
+  RETURN_IF_ERROR(communicators.data->AllGather(all, own)->Wait()) << "while comparing the parameters";
   const int64_t* values = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     std::vector<std::pair<int64_t, int64_t>> by_rank;

@@ -78,9 +78,8 @@ absl::StatusOr<Updater::Agreed> Updater::Agree(Agreed own) {
   values[0] = bad || communicators_.replicate->rank() != 0 ? 0 : own.sum_of_squares;
   values[1] = bad ? 1 : 0;
   values[2] = static_cast<double>(num_steps_);
-  RETURN_IF_ERROR(TimedWait(*communicators_.world->AllReduceSum(terms), clock_, waited_s_))
-      << "while adding up the norm";
-  if (values[2] != static_cast<double>(num_steps_) * communicators_.world->world_size()) {
+  RETURN_IF_ERROR(TimedWait(*communicators_.job->AllReduceSum(terms), clock_, waited_s_)) << "while adding up the norm";
+  if (values[2] != static_cast<double>(num_steps_) * communicators_.job->world_size()) {
     return absl::InternalError(absl::StrCat("the ranks are not in the same step: this one is in its step ", num_steps_,
                                             ", the sum over all is ", values[2]));
   }

@@ -219,12 +219,13 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   const TrainConfig& config = order.config;
   ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(config.parallel.strategy));
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
-  rank.deal = DealStep(config.batch_global, config.batch_micro, mesh.DataRank(order.rank), mesh.num_data_ranks());
+  const int data_rank = mesh.DataRank(order.rank), num_data_ranks = mesh.num_data_ranks();
+  rank.deal = DealStep(config.batch_global, config.batch_micro, data_rank, num_data_ranks);
+  if (rank.evaluation != nullptr) {
+    rank.evaluation_deal = DealStep(rank.evaluation->num_batches(), /*micro=*/1, data_rank, num_data_ranks);
+  }
   if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
-  const MeshCommunicators communicators{.world = rank.groups->world,
-                                        .shard = rank.groups->shard,
-                                        .replicate = rank.groups->replicate,
-                                        .reshard = config.parallel.reshard_to > 1 ? rank.groups->reshard : nullptr};
+  const MeshCommunicators communicators = CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1);
   ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
   ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
@@ -338,7 +339,8 @@ absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& fil
   return point;
 }
 
-void LogModel(const StartOrder& order, const RankDevice& device, const Model& model, std::ostream& log) {
+void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& device, const Model& model,
+              std::ostream& log) {
   const TrainConfig& config = order.config;
   log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
                          config.model.layers, config.model.heads, config.model.width, config.model.context,
@@ -350,12 +352,10 @@ void LogModel(const StartOrder& order, const RankDevice& device, const Model& mo
         << std::endl;
   }
   log << absl::StrFormat("batch: %d sequences a step in micro-batches of %d, dealt to %d ranks: %d tokens a step",
-                         config.batch_global, config.batch_micro, order.world_size,
+                         config.batch_global, config.batch_micro, mesh.num_data_ranks(),
                          config.batch_global * config.model.context)
       << std::endl;
-  if (absl::StatusOr<Mesh> mesh = MeshOf(order); mesh.ok()) {
-    log << "parallel: " << config.parallel.strategy << ", " << mesh->ToString() << std::endl;
-  }
+  log << "parallel: " << config.parallel.strategy << ", " << mesh.ToString() << std::endl;
 }
 
 }  // namespace
@@ -393,7 +393,10 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   const absl::Time agreeing = clock.TimeNow();
   ASSIGN_OR_RETURN(std::optional<AnnouncedCheckpoint> announced, AgreeOnRestorePoint(order, point, rank->world()));
   reading += clock.TimeNow() - agreeing;
-  if (order.rank == 0) LogModel(order, rank->device, *rank->model, log);
+  if (order.rank == 0) {
+    ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
+    LogModel(order, mesh, rank->device, *rank->model, log);
+  }
   if (!announced.has_value() && !order.config.model.init_from.empty()) {
     RETURN_IF_ERROR(InitializeFrom(order.config.model.init_from, *rank->model));
   }

@@ -39,10 +39,12 @@ struct Rank {
   std::unique_ptr<Model> model;
   std::unique_ptr<EventLog> events;  // null: not asked for
   std::unique_ptr<DataParallel> strategy;
-  Deal deal;
+  Deal deal;             // of a step
+  Deal evaluation_deal;  // of an evaluation
   Ledger* ledger = nullptr;
 
   Communicator& world() { return *groups->world; }
+  Communicator& data() { return *groups->data; }
 
   uint64_t restored_step = 0;     // 0: from the start
   uint64_t restored_samples = 0;  // consumed up to then

@@ -286,20 +286,20 @@ absl::Status Trainer::Evaluate() {
   const Stopwatch watch;
   at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros({1}, at::kDouble);
-  // As many rounds on every rank, whether or not there is a batch for it.
-  for (int64_t first = 0; first < rank_.evaluation->num_batches(); first += order_.world_size) {
-    const int64_t i = first + order_.rank;
-    if (i >= rank_.evaluation->num_batches()) {
+  // Every rank makes the same number of rounds, whether or not it has a batch for each.
+  const Deal& deal = rank_.evaluation_deal;
+  for (size_t round = 0; round < static_cast<size_t>(deal.num_rounds); ++round) {
+    if (round >= deal.micro_batches.size()) {
       RETURN_IF_ERROR(rank_.strategy->Shadow(/*with_backward=*/false, /*last=*/false));
       continue;
     }
-    const Batch batch = OnDevice(rank_.evaluation->At(i));
+    const Batch batch = OnDevice(rank_.evaluation->At(deal.micro_batches[round]));
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, std::nullopt);
     }));
     *sum.mutable_data_ptr<double>() += loss.item<double>();
   }
-  RETURN_IF_ERROR(rank_.world().AllReduceSum(sum)->Wait());
+  RETURN_IF_ERROR(rank_.data().AllReduceSum(sum)->Wait());
   if (order_.rank != 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckFence());
   EvalRecord record{.step = step_, .tokens = static_cast<uint64_t>(rank_.evaluation->num_tokens())};

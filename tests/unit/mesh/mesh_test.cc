@@ -30,6 +30,14 @@ TEST(Mesh, TensorIsTheFastestAxisAndPipelineTheSlowest) {
   EXPECT_EQ(mesh.ToString(), "pp 2 x dp_replicate 3 x tp 2");
 }
 
+TEST(Mesh, DataPeersAreTheDataRanksOfTheSamePart) {
+  EXPECT_THAT(Mesh::Create({.dp_replicate = 2, .dp_shard = 2}, 4)->DataPeers(3), ElementsAre(0, 1, 2, 3));
+
+  Mesh mesh = *Mesh::Create({.pp = 2, .dp_replicate = 2, .dp_shard = 2, .tp = 2}, 16);
+  EXPECT_THAT(mesh.DataPeers(13), ElementsAre(9, 11, 13, 15));
+  for (int peer : mesh.DataPeers(13)) EXPECT_EQ(mesh.DataPeers(13)[mesh.DataRank(peer)], peer);
+}
+
 TEST(Mesh, CoordinatesAndPeersAgreeForEveryRank) {
   Mesh mesh = *Mesh::Create({.pp = 2, .dp_replicate = 2, .dp_shard = 3, .cp = 2, .tp = 2}, 48);
 

@@ -58,7 +58,7 @@ class DdpTest : public testing::Test {
     Mesh mesh = *Mesh::Create({.dp_replicate = 2}, 2);
     return *Parallelize(*model_, mesh, Communicators(), {.bucket_elements = 3000, .overlap = overlap});
   }
-  MeshCommunicators Communicators() { return {&communicator_, alone_.get(), &communicator_}; }
+  MeshCommunicators Communicators() { return {&communicator_, &communicator_, alone_.get(), &communicator_}; }
   void RunMicroBatch(DataParallel& strategy, bool last) {
     at::Tensor tokens = at::arange(9, at::kLong).view({1, 9});
     absl::StatusOr<at::Tensor> loss = strategy.Forward(

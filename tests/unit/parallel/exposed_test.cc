@@ -118,7 +118,8 @@ absl::StatusOr<Measured> Measure(Strategy strategy, bool overlap) {
   Communicator* const one = alone.get();
   ASSIGN_OR_RETURN(auto parallel,
                    Parallelize(model, mesh,
-                               {.world = &wire,
+                               {.job = &wire,
+                                .data = &wire,
                                 .shard = shards ? static_cast<Communicator*>(&wire) : one,
                                 .replicate = shards ? one : static_cast<Communicator*>(&wire)},
                                {.strategy = strategy, .bucket_elements = 1, .overlap = overlap, .clock = &clock}));

@@ -153,6 +153,13 @@ TEST(DealStep, DealsLikeCards) {
   EXPECT_THAT(DealStep(4, 2, 3, 4).micro_batches, IsEmpty());
 }
 
+// Batches of an evaluation: round r of data rank d is batch r x ranks + d.
+TEST(DealStep, OfSingleSamples_DealsTheBatchesOfAnEvaluation) {
+  EXPECT_THAT(DealStep(8, 1, 1, 3).micro_batches, ElementsAre(1, 4, 7));
+  EXPECT_THAT(DealStep(8, 1, 2, 3).micro_batches, ElementsAre(2, 5));
+  EXPECT_EQ(DealStep(8, 1, 2, 3).num_rounds, 3);
+}
+
 TEST(DealStep, EveryMicroBatchGoesToOneRank) {
   for (int ranks = 1; ranks <= 7; ++ranks) {
     std::vector<int> dealt(20);

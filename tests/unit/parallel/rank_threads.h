@@ -23,9 +23,7 @@ struct ThreadRank {
 
   int reshard_to = 0;  // 0: parts are not kept
 
-  MeshCommunicators communicators() const {
-    return {groups.world, groups.shard, groups.replicate, reshard_to > 0 ? groups.reshard : nullptr};
-  }
+  MeshCommunicators communicators() const { return CommunicatorsOf(groups, reshard_to > 0); }
 };
 
 // Runs `main` on every rank; a rank that fails ends the others, and fails the test.

@@ -86,8 +86,7 @@ absl::StatusOr<Outcome> RunRank(const Case& c, const Mesh& mesh, int rank, Memor
       if (parameter.name.starts_with(frozen)) parameter.tensor.requires_grad_(false);
     }
   }
-  ASSIGN_OR_RETURN(auto strategy,
-                   Parallelize(*model, mesh, {groups->world, groups->shard, groups->replicate}, c.options));
+  ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, mesh, CommunicatorsOf(*groups), c.options));
   if (restored != nullptr) {
     auto source = [&](absl::string_view role, absl::string_view name, int64_t first, int64_t count,
                       const at::Tensor& out) {
@@ -443,9 +442,9 @@ TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
 TEST(Strategies, AMeshThatDoesNotFitIsRefused) {
   auto single = NewSingleCommunicator();
   std::unique_ptr<Model> model = NewModel(1);
-  const MeshCommunicators communicators{single.get(), single.get(), single.get()};
+  const MeshCommunicators communicators{single.get(), single.get(), single.get(), single.get()};
   EXPECT_THAT(Parallelize(*model, *Mesh::Create({.dp_shard = 2}, 2), communicators, {}).status().message(),
-              HasSubstr("the mesh holds 2 ranks in world, its communicator 1"));
+              HasSubstr("the mesh holds 2 ranks in the job, its communicator 1"));
 }
 
 // A model that runs its units in another order than it lists them.
@@ -475,7 +474,7 @@ class Backwards final : public Model {
 TEST(Strategies, AnErrorIsKeptAndAnswersEveryCallAfterIt) {
   auto single = NewSingleCommunicator();
   Backwards model;
-  auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get()},
+  auto strategy = *Parallelize(model, *Mesh::Create({}, 1), {single.get(), single.get(), single.get(), single.get()},
                                {.strategy = Strategy::kFsdp});
   at::Tensor x = at::empty({4}, at::kDouble).fill_(1);
   absl::Status status = strategy->Forward([&] { return model.LossSum(x, x, *strategy, {}); }).status();

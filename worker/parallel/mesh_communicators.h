@@ -1,0 +1,29 @@
+// The groups that one rank of a mesh communicates in.
+#pragma once
+
+#include "worker/collectives/communicator.h"
+#include "worker/collectives/group.h"
+
+namespace trainyard {
+
+// Never null but for `reshard`; a group of one rank has a communicator of one. Groups with the same members may be one
+// object, so that their operations have one order.
+struct MeshCommunicators {
+  Communicator* job = nullptr;        // all ranks
+  Communicator* data = nullptr;       // the data ranks that hold the same part of the model: dp_replicate x dp_shard
+  Communicator* shard = nullptr;      // dp_shard
+  Communicator* replicate = nullptr;  // dp_replicate
+  // May be null: neighbours within the shard group, among which backward gathers the part of a unit that forward keeps.
+  Communicator* reshard = nullptr;
+};
+
+// `groups` must outlive the result. `keeps_part`: units are resharded to groups.reshard.
+inline MeshCommunicators CommunicatorsOf(const MeshGroups& groups, bool keeps_part = false) {
+  return {.job = groups.world,
+          .data = groups.data,
+          .shard = groups.shard,
+          .replicate = groups.replicate,
+          .reshard = keeps_part ? groups.reshard : nullptr};
+}
+
+}  // namespace trainyard
