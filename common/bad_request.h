@@ -1,5 +1,5 @@
-// Refusals that a program can read: INVALID_ARGUMENT whose payload is a google.rpc.BadRequest with a violation a field,
-// which rpc_status.h sends as the details of the gRPC status. Pure.
+// Errors that programs can read: INVALID_ARGUMENT with a google.rpc.BadRequest as payload, which has one violation per
+// field. rpc_status.h sends it as the details of the gRPC status. Pure.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,10 +11,10 @@ namespace trainyard {
 
 inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// Problems.ToStatus() with the payload. Fields are named as in the message of the API, `prefix` before them
-// ("spec.train.batch.global_size"), though the text names the keys that people write. The violations together stay
-// small enough for the trailing metadata of any client; the last one counts what is left out.
-// REQUIRES: !problems.ok(). `message` is what the paths of the problems begin in.
+// Problems.ToStatus() with the payload. Violations name fields as the API does, after `prefix`
+// ("spec.train.batch.global_size"); their texts name the YAML keys. The violations are limited to what fits into the
+// trailing metadata of any client; the last one counts those left out.
+// REQUIRES: !problems.ok(). The paths of the problems are relative to `message`.
 absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::Descriptor& message,
                               absl::string_view prefix);
 

@@ -1,5 +1,5 @@
-// Time as a dependency: whoever needs the time is given a Clock, so that a test can hold it. The interface is that of
-// absl::Clock of 2026, less the waiting.
+// Time as a dependency: code that needs the time is given a Clock, so that a test can stop it. The interface is that of
+// absl::Clock of 2026, without the waiting functions.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -15,14 +15,15 @@ class Clock {
   virtual ~Clock() = default;
   virtual absl::Time TimeNow() = 0;
 
-  // The machine's clock. Never deleted.
+  // The wall clock. Never deleted.
   static Clock& GetRealClock();
-  // The machine's steady clock, read as time that has passed since the wall clock was read once, at its first use: a
-  // step of the wall clock moves it by nothing. For deadlines, and for stamps that may be a little off. Never deleted.
+  // The steady clock, expressed as a wall clock time: the wall clock is read once, at the first use, and the time that
+  // has passed since is added. Steps of the wall clock do not change it. For deadlines, and for timestamps that may be
+  // slightly off. Never deleted.
   static Clock& GetSteadyClock();
 };
 
-// Moves only when told. Thread-safe.
+// A clock that moves only by AdvanceTime, for tests. Thread-safe.
 class SimulatedClock final : public Clock {
  public:
   explicit SimulatedClock(absl::Time start = absl::FromUnixSeconds(1'700'000'000)) : now_(start) {}

@@ -1,18 +1,17 @@
-// The way to a coordinator, for trainctl and for worker daemons: one connection, and what shows the coordinator who
-// calls over it.
+// Connects trainctl and the worker daemons to a coordinator, and authenticates their calls.
 //
-// Any user of this machine may take a port while the coordinator is away, be sent the token and, by a daemon, be
-// obeyed. So a connection to this machine is made here and its other end looked at before gRPC gets it: the listening
-// socket must be of a trusted user before and after connecting (Unix sockets: the kernel names the other end). Trusted
-// are the user of this program, root, and the owner of the token file that was named. The channel never connects again
-// by itself: what has ended is dialed anew.
+// Any user of this machine may listen on the coordinator's port while it is not running, receive the token and, from a
+// daemon, be obeyed. Connections within this machine are therefore made here, and their peer is checked before gRPC
+// gets the socket: the listening socket must belong to a trusted user before and after connecting (for Unix sockets the
+// kernel names the peer). Trusted are the user of this program, root, and the owner of the token file that was named.
+// The channel never reconnects on its own; after it has failed, the caller dials again.
 //
 //   ASSIGN_OR_RETURN(CoordinatorChannel dialed, DialCoordinator({.address = "127.0.0.1:7070"}, arguments));
 //   auto stub = v1::JobService::NewStub(dialed.channel);
 //   grpc::ClientContext context;
 //   dialed.Authorize(context);
 //
-// Control tier. Thread-safe in that it keeps no state; waits for the resolver of names, and as `greeting_wait` says.
+// Control tier. Thread-safe: keeps no state. Waits for name resolution, and as long as `greeting_wait` says.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -27,30 +26,33 @@ namespace trainyard {
 
 struct DialOptions {
   std::string address;          // host:port, or unix:PATH
-  std::string token_file = {};  // empty: where a coordinator of this user writes its own
-  // The caller does what it is told over this connection: only a trusted user may be there, token or not.
+  std::string token_file = {};  // empty: the file that a coordinator of this user writes
+  // The caller obeys what it receives, so the peer must be a trusted user even if no token is sent.
   bool obey = false;
-  // On this machine: how long to wait for the first bytes, which a coordinator that is well sends at once. Zero: not.
+  // On this machine: how long to wait for the first bytes, which a healthy coordinator sends immediately. Zero: no
+  // wait.
   absl::Duration greeting_wait = absl::ZeroDuration();
 };
 
 struct CoordinatorChannel {
   std::shared_ptr<grpc::Channel> channel;
   std::string token = {};    // empty: none
-  std::string address = {};  // of this machine, numeric, where the channel leads to it
+  std::string address = {};  // numeric, if the channel leads to this machine
 
-  // To be called before every call over the channel.
+  // Must be called before every RPC on the channel.
   void Authorize(grpc::ClientContext& context) const;
 };
 
-// A channel to another machine connects when it is used; one to this machine is connected. Possible errors:
-//   Unavailable       nobody takes connections there.
-//   PermissionDenied  a user who is not trusted does; nothing was sent.
-//   NotFound, InvalidArgument  the token file, which others can read perhaps; or the address is none.
+// A channel to another machine connects when it is used; a channel to this machine is connected already. Possible
+// errors:
+//   Unavailable                no process accepts connections there.
+//   PermissionDenied           the listening process belongs to a user who is not trusted; nothing was sent.
+//   NotFound, InvalidArgument  the token file is missing or invalid, for example readable by others, or the address is
+//                              invalid.
 absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options, const grpc::ChannelArguments& arguments);
 
-// Whether there is another token now than `dialed` has: a coordinator that was just started may have refused the one
-// before it. `options` are those that it was dialed with.
+// Whether the token has changed since `dialed` was made with `options`: a coordinator that has just started rejects the
+// token of the previous one.
 bool TokenHasChanged(const DialOptions& options, const CoordinatorChannel& dialed);
 
 }  // namespace trainyard

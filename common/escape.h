@@ -1,7 +1,7 @@
-// Text from outside (names, reasons, paths, what libraries say) on its way to people: into a log of text lines or onto
-// a terminal. What a terminal could take for an order, or a reader of lines for another line, becomes visible. Pure.
+// Makes text from outside (names, reasons, paths, messages of libraries) safe for logs of text lines and for terminals.
+// Characters that a terminal would execute, or that would begin another line, become visible. Pure.
 //
-//   EscapeText("a\x1b[2Jb\n")  ->  "a\x1b[2Jb\x0a", the two escapes spelled out in four characters each
+//   EscapeText("a\x1b[2Jb\n")  ->  "a\x1b[2Jb\x0a", with both escapes written as four characters
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace trainyard {
 
-// `text` with each control character (C0, DEL, C1, Unicode's ends of lines and changes of direction) and each byte that
-// is not part of valid UTF-8 as \xNN. The result is valid UTF-8 on one line.
+// `text` with each control character (C0, DEL, C1, and Unicode's line ends and direction changes) and each byte that is
+// not part of valid UTF-8 written as \xNN. The result is valid UTF-8 on one line.
 std::string EscapeText(absl::string_view text);
 
-// The same, but lines stay lines: for messages of several lines that go to a terminal.
+// The same, but keeps line ends: for messages of several lines on a terminal.
 std::string EscapeLines(absl::string_view text);
 
 }  // namespace trainyard

@@ -1,6 +1,5 @@
-// The hash of everything that must prove itself: job specs on their way to the ranks, files and pieces of checkpoints.
-// XXH3, 128 bits, written as 32 hex digits in the order of `xxhsum -H2`. It finds damage; it is no defence against
-// forgery.
+// The hash that detects damage: of job specs on their way to the ranks, and of files and pieces of checkpoints. XXH3
+// with 128 bits, written as 32 hex digits in the order of `xxhsum -H2`. It does not protect against forgery.
 //
 //   std::string digest = HashHex(spec_bytes);
 #pragma once
@@ -15,7 +14,7 @@ namespace trainyard {
 
 std::string HashHex(absl::string_view bytes);
 
-// The same hash of bytes that come piece by piece. Not thread-safe.
+// Computes the same hash of bytes that arrive piece by piece. Not thread-safe.
 class Hasher {
  public:
   Hasher();
@@ -24,7 +23,7 @@ class Hasher {
   Hasher& operator=(const Hasher&) = delete;
 
   void Add(absl::string_view bytes);
-  // Of all that was added so far; more may follow.
+  // The hash of all bytes added so far. More may be added afterwards.
   std::string Hex() const;
 
  private:

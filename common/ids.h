@@ -1,4 +1,4 @@
-// Identifiers as types, so that no call can swap two of them. Header-only; values are plain and copied freely.
+// Identifiers as types, so that two of them cannot be swapped in a call. Header-only. Plain values.
 #pragma once
 
 #include <compare>
@@ -11,7 +11,7 @@
 
 namespace trainyard {
 
-// A string that names something. `Tag` only tells the types apart.
+// A string that names something. `Tag` makes the types distinct.
 template <typename Tag>
 class StringId {
  public:
@@ -58,9 +58,9 @@ class NumberId {
 
 using JobId = StringId<struct JobIdTag>;
 using HostName = StringId<struct HostNameTag>;
-// Counts the groups a job has formed, from 1. 0: none yet.
+// The number of the process group of a job, counted from 1. 0: none yet.
 using Generation = NumberId<struct GenerationTag>;
-// One life of a process; random, never 0.
+// Identifies one run of a process. Random, never 0.
 using Incarnation = NumberId<struct IncarnationTag>;
 
 // `length` characters of a-z and 2-7 from the system's randomness: job ids, tokens, cluster ids.

@@ -1,20 +1,20 @@
-// The lifeline: a pipe by which one process (trainctl run) takes all that it started with it. It alone holds the
-// writing end; the private coordinator, the private worker daemon and every shim hold the reading end, all of the same
+// The lifeline: a pipe through which one process (trainctl run) ends all processes that it started. Only that process
+// holds the write end. The private coordinator, the private worker daemon and every shim hold the read end of the same
 // pipe.
 //
-//   the writing end closes, nothing was written     its holder is gone, however that came: everybody ends at once
-//   one byte, 'L', was written (LetGo below)        everybody goes on without: the end of the pipe, now or later, means
-//                                                   nothing any more. The daemons leave by themselves once the job has
-//                                                   ended: nobody is left who would stop them
+//   The write end closes and nothing was written: its holder is gone, for whatever reason, and all processes end
+//   immediately.
+//   One byte, 'L', was written (LetGo below): all processes continue, and closing the pipe means nothing any more. The
+//   daemons exit on their own once the job has ended, because no other process would stop them.
 //
-// Nobody reads the byte: a reader would take it from the others. It stays in the pipe, where each of them sees that it
-// is there, also a shim that is started later. So the order is: write the byte, then close or exit; nothing more to
-// wait for.
+// No process reads the byte, because reading would take it from the others. It stays in the pipe, where each process,
+// including a shim that is started later, can see it. The holder therefore writes the byte, then closes or exits; it
+// need not wait.
 //
 //   poll({lifeline, POLLIN}) ... revents != 0:
 //   switch (LookAtLifeline(lifeline)) { kLetGo: lifeline = -1; ... kEnded: leave ...}
 //
-// Functions keep no state and call libc alone, so that the shim can use them.
+// Functions keep no state and call only libc, so that the shim can use them.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -26,13 +26,14 @@ inline constexpr char kLetGoByte = 'L';
 
 enum class Lifeline { kLetGo, kEnded };
 
-// REQUIRES: poll has told of something at `fd`, the reading end.
+// REQUIRES: poll has reported an event on `fd`, the read end.
 inline Lifeline LookAtLifeline(int fd) {
   int waiting = 0;
   return ioctl(fd, FIONREAD, &waiting) == 0 && waiting > 0 ? Lifeline::kLetGo : Lifeline::kEnded;
 }
 
-// For the holder of the writing end. False when nobody is left to let go (SIGPIPE must be ignored) or `fd` is no pipe.
+// For the holder of the write end. False if no process holds the read end (SIGPIPE must be ignored) or `fd` is not a
+// pipe.
 inline bool LetGo(int fd) { return write(fd, &kLetGoByte, 1) == 1; }
 
 }  // namespace trainyard

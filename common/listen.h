@@ -1,4 +1,4 @@
-// TCP addresses to listen on. A port that is taken is told apart from an address that is not this host's.
+// Opens TCP sockets for listening. A port that is in use and an address of another host are different errors.
 #pragma once
 
 #include <string>
@@ -10,14 +10,15 @@
 namespace trainyard {
 
 struct Listener {
-  int fd = -1;          // the caller's
-  std::string address;  // host as it was given, and the port
+  int fd = -1;          // owned by the caller
+  std::string address;  // the host as given, and the port
 };
 
-// Listens on `address`, host:port, where port 0 is a free one. A port that is taken is tried again until `wait` has
-// passed: a predecessor may be on its way out. Neither blocking nor inherited. Possible errors:
-//   InvalidArgument    the address is none, or not one of this host's.
-//   Unavailable        the port is taken.
+// Listens on `address`, host:port, where port 0 means any free port. Retries a port that is in use until `wait` has
+// passed, because the previous process may be about to exit. The socket is non-blocking and close-on-exec. Possible
+// errors:
+//   InvalidArgument    the address is invalid, or belongs to another host.
+//   Unavailable        the port is in use.
 //   PermissionDenied   the port is reserved for other users.
 absl::StatusOr<Listener> ListenOn(absl::string_view address, absl::Duration wait);
 

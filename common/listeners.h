@@ -1,5 +1,5 @@
-// Whose program listens at an address of this machine, as the kernel tells in /proc/net/tcp and tcp6. For who is about
-// to trust what answers there: any user may take a port that is free. Linux only.
+// The users whose programs listen at an address of this machine, from /proc/net/tcp and tcp6. For callers that must
+// decide whether to trust a local server, because any user may listen on a free port. Linux only.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,18 +15,18 @@ namespace trainyard {
 
 struct Listener {
   uid_t user = 0;
-  bool exact = false;  // at this address, not at all addresses: the kernel prefers it
+  bool exact = false;  // listens at this address, not at all addresses; the kernel prefers such a socket
 };
 
-// Takes lines of such a table one after the other. Listening sockets stand first in it, and thousands of connections
-// may follow: false, once a line is of something else. Pure.
+// Parses one line of the table and adds a matching listener to `found`. Listening sockets come first in the table,
+// before possibly thousands of connections: returns false at the first line of another kind. Pure.
 bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::vector<Listener>* found);
 
-// Users of the sockets of which one takes a connection to `address` (IPv4 or IPv6, with a port), each once; empty: none
-// does. Possible errors: those of reading /proc/net.
+// The users of the sockets that may accept a connection to `address` (IPv4 or IPv6, with a port), each once. Empty if
+// there are none. Possible errors: those of reading /proc/net.
 absl::StatusOr<std::vector<uid_t>> ListeningUsers(const sockaddr_storage& address);
 
-// "127.0.0.1:7070", "[::1]:7070"; of another family: "".
+// "127.0.0.1:7070", "[::1]:7070"; empty for other address families.
 std::string NumericAddress(const sockaddr_storage& address);
 
 }  // namespace trainyard

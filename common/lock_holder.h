@@ -1,5 +1,5 @@
-// Who holds a lock on a file, for messages about a lock that is not to be had: from /proc/locks, which knows the locks
-// of every process of this host, also those that SQLite takes.
+// The process that holds a lock on a file, for error messages. From /proc/locks, which lists the locks of all processes
+// of this host, including those of SQLite.
 #pragma once
 
 #include <sys/stat.h>
@@ -8,8 +8,8 @@
 
 namespace trainyard {
 
-// "process 123 (trainyard-worker --name h1)"; of several one, and empty where nobody can say. Another user's command
-// may be hidden; then it is the number alone. The text is escaped (escape.h).
+// "process 123 (trainyard-worker --name h1)". One of them if several processes hold locks; empty if none is known. Only
+// the number if the command is hidden because it belongs to another user. The text is escaped (escape.h).
 std::string LockHolder(const struct stat& file);
 std::string LockHolder(const std::string& path);
 

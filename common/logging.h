@@ -1,12 +1,12 @@
-// Logging of the daemons through spdlog, as text or as one JSON object a line, to standard error. A call formats its
-// line and queues it (log_writer.h); no thread ever waits for whoever reads standard error. A message may hold text
-// from outside: it is escaped here, where lines are made, so that no caller can forget it. Not for files that include
-// torch (the wheel ships another fmt); those report through their link.
+// Logging of the daemons through spdlog to standard error, as text or as one JSON object per line. A call formats its
+// line and queues it (log_writer.h), so no thread ever waits for the reader of standard error. A message may contain
+// text from outside; all lines are escaped here, so callers need not do so. Not for files that include torch, because
+// the wheel ships another version of fmt; those report through their link.
 //
 //   InitLogging({.program = "coordinator", .json = false, .level = "info"});
 //   spdlog::info("job {}: {}", id, reason);
 //
-// At the end of the process, also by a fatal signal, what is queued is written for as long as that takes a moment.
+// When the process ends, also by a fatal signal, queued lines are written if that takes only a moment.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -24,13 +24,13 @@ struct LoggingOptions {
   int fd = STDERR_FILENO;
 };
 
-// Call once, before any thread is started that logs. Tests call it again to have the log of another descriptor.
+// Call once, before starting any thread that logs. Tests call it again to log to another descriptor.
 void InitLogging(const LoggingOptions& options);
 
-// Waits until what was logged so far is written; false: not within a second, since nobody reads it.
+// Waits until all lines logged so far are written. Returns false after a second, if nothing reads standard error.
 bool FlushLogging();
 
-// Since the start. Thread-safe.
+// The number of lines dropped since the start. Thread-safe.
 uint64_t LogLinesDropped();
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// The memory cgroup of a process, of either version: where its folder is, and what it leaves its processes. Containers
-// and batch systems limit by it what the host's own numbers do not show.
+// The memory cgroup (version 1 or 2) of a process: its folder, its limit, and the memory that its processes may still
+// allocate. Containers and batch systems limit memory through cgroups, which the numbers of the host do not show.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace trainyard {
 
-// `process` is a number or "self"; `proc` is a proc file system, for tests. Empty: not to be found.
+// The folder of the cgroup. `process` is a number or "self". Tests replace `proc`. Empty if it cannot be found.
 std::string MemoryCgroupOf(absl::string_view process, const std::string& proc = "/proc");
 
-// 0: none.
+// The limit in bytes. 0 if there is none.
 uint64_t MemoryLimitOf(const std::string& cgroup);
 
-// What may still be taken within the limits of `cgroup` and of those above it: file pages that were not used lately are
-// given up first, and count as free. Unset: nothing limits it.
+// The bytes that may still be allocated within the limits of `cgroup` and its ancestors. Inactive file pages count as
+// free, because the kernel reclaims them first. None if there is no limit.
 std::optional<int64_t> MemoryLeftIn(const std::string& cgroup);
 
-// The number after `name` in lines of "name number"; -1: there is none.
+// The number after `name` in lines of "name number". -1 if there is none.
 int64_t FindCount(absl::string_view text, absl::string_view name);
-// That of the file at `path`; -1 also where it cannot be read.
+// FindCount in the file at `path`. -1 also if it cannot be read.
 int64_t ReadCount(const std::string& path, absl::string_view name);
 
 }  // namespace trainyard

@@ -1,12 +1,11 @@
-// The /metrics endpoint of a daemon, and the rows that say which metrics there are. A daemon keeps one table of
-// MetricSpec; its families are made from the table and docs/metrics.md is tested against it, so code and list cannot
-// part.
+// The /metrics endpoint of a daemon, and the table of its metrics. The metric families are made from one table of
+// MetricSpec per daemon, and docs/metrics.md is tested against it, so that code and documentation cannot differ.
 //
 //   constexpr MetricSpec kHosts = {"trainyard_hosts", MetricKind::kGauge, "Hosts by reachability.", "state"};
 //   auto& hosts = GaugeFamily(*registry, kHosts);
 //   ASSIGN_OR_RETURN(auto endpoint, MetricsEndpoint::Start({.address = "127.0.0.1:7071"}, registry));
 //
-// Thread-safe, as prometheus-cpp is. Names are trainyard_*, units are base units (seconds, bytes).
+// Thread-safe, as prometheus-cpp is. Names are trainyard_*; units are base units (seconds, bytes).
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -32,27 +31,26 @@ struct MetricSpec {
   const char* name;
   MetricKind kind;
   const char* help;         // one sentence
-  const char* labels = "";  // names, parted by ", "
+  const char* labels = "";  // names, separated by ", "
 };
 
 const char* MetricKindName(MetricKind kind);
 
-// REQUIRES: the spec's kind is that of the function.
+// REQUIRES: `spec.kind` is the kind that the function makes.
 prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& registry, const MetricSpec& spec);
 prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const MetricSpec& spec);
 prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry& registry, const MetricSpec& spec);
 
 struct MetricsEndpointOptions {
-  std::string address;  // host:port; port 0: a free one
-  // Nobody chose the port: where it is taken a free one will do, and `warning()` says so.
+  std::string address;  // host:port; port 0: any free port
+  // The user did not choose the port: if it is in use, a free one is used, and `warning()` explains it.
   bool may_move = false;
 };
 
-// Serves GET /metrics until destroyed; see scrape_server.h for what clients cannot do to it.
+// Serves GET /metrics until destroyed. See scrape_server.h for its limits on clients.
 class MetricsEndpoint {
  public:
-  // Possible errors: Unavailable: the port is taken, also after a moment. InvalidArgument: the address is none, or not
-  // one of this host's. PermissionDenied: the port is reserved.
+  // Possible errors: those of ListenOn (listen.h).
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const MetricsEndpointOptions& options,
                                                                 std::shared_ptr<prometheus::Collectable> source);
 

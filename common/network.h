@@ -1,4 +1,4 @@
-// What can be told of an address by its text alone. Pure.
+// Network addresses as text: splitting them, and whether they can only mean this machine. No name lookups. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace trainyard {
 
-// Whether `host` (no port, no brackets) can only be this machine. A name may start with "127." as well; an address
-// holds nothing but digits and points.
+// Whether `host` (no port, no brackets) can only be this machine. Names may also start with "127."; an address contains
+// only digits and points.
 bool IsLoopbackHost(absl::string_view host);
 
 struct HostPort {
-  absl::string_view host;  // without brackets; part of what was split
+  absl::string_view host;  // without brackets; a part of the text that was split
   uint32_t port = 0;
 };
 
-// Of "host:port" or "[v6]:port"; none: it is neither, or the port is not from `port_min` to 65535. An address to listen
-// on may have port 0, a free one.
+// Splits "host:port" or "[v6]:port". None if the text has another form, or the port is not from `port_min` to 65535. An
+// address to listen on may have port 0, which means any free port.
 absl::optional<HostPort> SplitHostPort(absl::string_view address, uint32_t port_min = 1);
 
-// PATH of "unix:PATH", the address of a Unix socket; none: it is no such address.
+// PATH of "unix:PATH", the address of a Unix socket. None if the text has another form.
 absl::optional<absl::string_view> SplitUnixAddress(absl::string_view address);
 
-// Whether what is sent to `address` (host:port or unix:PATH) can only go to this machine.
+// Whether data sent to `address` (host:port or unix:PATH) can only reach this machine.
 bool IsLocalAddress(absl::string_view address);
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// A thread that waits on file descriptors and calls back: how a program notices a signal, the end of a process or of
-// its lifeline while its main thread is inside a call.
+// A thread that waits on file descriptors and calls back. With it a program notices a signal, the exit of a process or
+// the end of its lifeline while its main thread is inside a call.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@ class PollThread {
  public:
   struct Watch {
     int fd;
-    // Called on the thread each time `fd` is readable or its other end is closed; false: watch it no longer.
+    // Called on the thread whenever `fd` is readable or its other end is closed. Returns false to stop watching it.
     std::function<bool()> on_ready;
   };
 
-  // Does not own the descriptors; they must outlive this object. A negative one is never ready.
+  // Does not own the descriptors, which must outlive this object. Negative descriptors are ignored.
   explicit PollThread(std::vector<Watch> watches);
-  // Ends the thread; no callback runs afterwards. Not to be called from a callback.
+  // Ends the thread; no callback runs afterwards. Must not be called from a callback.
   ~PollThread();
   PollThread(const PollThread&) = delete;
   PollThread& operator=(const PollThread&) = delete;

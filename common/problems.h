@@ -1,4 +1,5 @@
-// Problems found in what a person wrote: collected, so that one run tells them all, each with its place.
+// Problems in a file or command that a user wrote. They are collected, each with its position, so that one run reports
+// all of them.
 //
 //   Problems problems;
 //   ReadYaml({.text = text, .file_name = "job.yaml"}, &spec, &problems);
@@ -16,23 +17,23 @@
 
 namespace trainyard {
 
-// A place in a file, both counted from 1. `line` 0: the place is the file (or the `--set key=value`) as a whole.
+// A position in a file, counted from 1. `line` 0: the file (or the `--set key=value`) as a whole.
 struct Position {
   std::string file;
   int line = 0;
   int column = 0;
 };
 
-// Where each key that was given stands, by its dotted path ("train.batch.micro").
+// The position of each key in the file, by its dotted path ("train.batch.micro").
 using Positions = std::map<std::string, Position>;
 
 struct Problem {
   bool is_warning = false;
   Position position;
-  std::string path;  // dotted; empty: none
+  std::string path;  // dotted; may be empty
   std::string text;
 
-  // "train.batch.micro: must be 1 to 16"; without the place, as a coordinator tells it.
+  // "train.batch.micro: must be 1 to 16", without the position, for errors of the coordinator.
   std::string Message() const;
   // "job.yaml:6:14: train.batch.micro: must be 1 to 16".
   std::string ToString() const;
@@ -40,7 +41,7 @@ struct Problem {
 
 class Problems {
  public:
-  // Both look the place of `path` up in `positions`, or in its nearest parent that has one.
+  // Look up the position of `path`, or of its nearest parent that has one, in `positions`.
   void AddError(const Positions& positions, absl::string_view path, absl::string_view text);
   void AddWarning(const Positions& positions, absl::string_view path, absl::string_view text);
   void Add(Problem problem);
@@ -51,10 +52,10 @@ class Problems {
   std::vector<Problem> Errors() const;
   std::vector<Problem> Warnings() const;
 
-  // OK, or InvalidArgument with all errors, one a line, in the order of the file.
+  // OK, or InvalidArgument with all errors in the order of the file, one per line.
   absl::Status ToStatus() const;
 
-  // More are counted, not kept: a file of noise must not make a report of its own size.
+  // Further problems are counted but not stored, so that a file of garbage does not produce a report of its size.
   static constexpr int kMax = 100;
 
  private:

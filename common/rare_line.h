@@ -1,5 +1,5 @@
-// Lets one log line through in each period and counts those in between, so that what a stranger can cause at will does
-// not fill a log. Thread-safe.
+// Lets one log line through in each period and counts the others, so that requests of a stranger cannot fill a log.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class RareLine {
  public:
   explicit RareLine(absl::Duration period) : period_(period) {}
 
-  // How many lines were left out since the last one, where a line may be written `now`; else none.
+  // If a line may be written `now`, the number of lines that were left out since the last one; otherwise none.
   absl::optional<uint64_t> Take(absl::Time now) {
     absl::MutexLock lock(&mu_);
     if (now < next_) {

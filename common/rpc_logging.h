@@ -1,6 +1,5 @@
-// What gRPC and protobuf say by themselves ("chttp2_transport.cc: ...") goes into our log, as lines of its form: they
-// would otherwise write to standard error directly, into the middle of lines of JSON, and wait for its reader.
-// Control tier.
+// Routes the log messages of gRPC and protobuf ("chttp2_transport.cc: ...") into our log. Otherwise these libraries
+// would write to standard error directly, between lines of JSON, and would wait for its reader. Control tier.
 //
 //   InitLogging(...);
 //   RouteRpcLogs();  // before the first use of gRPC

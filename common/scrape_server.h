@@ -1,12 +1,12 @@
-// A small web server that knows one page, GET /metrics, and cannot be held up: one thread, sockets that never wait, a
-// limit on connections of which the oldest gives way to the next, and a deadline for each request and each answer
-// (common/limits.h). A client that is silent, or sends or reads a byte at a time, costs a descriptor until then and
-// delays nobody.
+// A small web server that serves one page, GET /metrics, and that clients cannot block: one thread, non-blocking
+// sockets, a limit on connections (a new one replaces the oldest), and a deadline for each request and each response
+// (common/limits.h). A client that is silent, or that sends or reads one byte at a time, uses a descriptor until then
+// and delays no other client.
 //
 //   ASSIGN_OR_RETURN(Listener listener, ListenOn("127.0.0.1:7071", absl::ZeroDuration()));
 //   ScrapeServer server(listener.fd, [] { return "trainyard_jobs 1\n"; });
 //
-// `make_page` is called on the server's thread, once for all requests that have come together.
+// `make_page` is called on the server's thread, once for all requests that have arrived together.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@ namespace trainyard {
 
 class ScrapeServer {
  public:
-  // Takes `listener`, a listening socket that does not wait.
+  // Takes ownership of `listener`, a non-blocking listening socket.
   ScrapeServer(int listener, std::function<std::string()> make_page);
-  // Cuts what is under way.
+  // Closes all connections.
   ~ScrapeServer();
   ScrapeServer(const ScrapeServer&) = delete;
   ScrapeServer& operator=(const ScrapeServer&) = delete;
@@ -39,19 +39,19 @@ class ScrapeServer {
 
   void Run();
   void Accept();
-  // False: the connection is done with.
+  // Returns false if the connection can be closed.
   bool Serve(Connection& connection, absl::optional<std::string>* page);
   bool Read(Connection& connection) const;
   bool Write(Connection& connection) const;
   std::string Answer(const std::string& request, absl::optional<std::string>* page) const;
-  // The oldest that has not asked yet; else the oldest.
+  // Closes the oldest connection without a complete request, else the oldest.
   void CloseOne();
 
   const int listener_;
   const int stop_fd_;
   const std::function<std::string()> make_page_;
   std::list<Connection> connections_;  // oldest first
-  // No descriptor was left to accept with: the listener, which stays ready, is not looked at before.
+  // After running out of descriptors, when to poll the listener again; it would be ready all the time.
   absl::Time accept_at_ = absl::InfinitePast();
   std::thread thread_;  // last: uses all of the above
 };

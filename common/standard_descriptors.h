@@ -1,10 +1,10 @@
-// Descriptors 0 to 2 of a program whose starter closed them. What is opened first would otherwise take their numbers: a
-// daemon whose lock file became descriptor 2 wrote its log into it.
+// Opens descriptors 0 to 2 of a program that was started with some of them closed. Otherwise the first files that it
+// opens would get these numbers: a daemon whose lock file became descriptor 2 wrote its log into it.
 //
-//   #include "common/standard_descriptors.h"   in the file of a program's main, and nowhere else
+//   #include "common/standard_descriptors.h"   in the file with a program's main, and nowhere else
 //
-// That is all: it happens before everything else in the process, also before libraries that the program is linked with
-// open something at their start, as one of gRPC's does. Calls the kernel alone, so that the shim can use it.
+// Including it is enough. It runs before all other code of the process, including constructors of shared libraries that
+// open files, as one of gRPC's does. Calls only the kernel, so that the shim can use it.
 #pragma once
 
 #include <fcntl.h>
@@ -17,14 +17,14 @@ namespace trainyard {
 inline void OpenStandardDescriptors() {
   long fd;
   do {
-    fd = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);  // the lowest number that is free
+    fd = syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);  // gets the lowest free number
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) syscall(SYS_close, fd);
 }
 
 namespace {
 
-// What a program lists here is called before its libraries' own beginnings.
+// The dynamic loader calls the functions in this section before the constructors of shared libraries.
 __attribute__((section(".preinit_array"), used)) void (*open_standard_descriptors)() = &OpenStandardDescriptors;
 
 }  // namespace

@@ -1,10 +1,10 @@
-// A condition variable for absl::Mutex whose timed waits run by the steady clock. Those of absl::Mutex and
-// absl::CondVar run by the wall clock in this Abseil: when that is set back, a wait lasts as much longer.
+// A condition variable for absl::Mutex whose timed waits use the steady clock. The timed waits of absl::Mutex and
+// absl::CondVar in Debian's Abseil use the wall clock: when it is set back, they wait longer by that amount.
 //
 //   absl::MutexLock lock(&mu_);
 //   if (changed_.AwaitFor(&mu_, absl::Seconds(2), [this] { return done_; })) ...
 //
-// Whoever changes what a condition looks at calls SignalAll, with or without the mutex. Thread-safe.
+// Code that changes the state that a condition reads calls SignalAll, with or without the mutex. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,8 @@ class SteadyCondVar {
  public:
   void SignalAll() { changed_.notify_all(); }
 
-  // Waits until `condition`, which is called with the mutex held, is true, for `limit` at most. Returns whether it is.
+  // Waits until `condition` is true, at most for `limit`, and returns whether it is. `condition` is called with the
+  // mutex held.
   bool AwaitFor(absl::Mutex* mu, absl::Duration limit, absl::FunctionRef<bool()> condition)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     Held held{mu};
@@ -28,7 +29,7 @@ class SteadyCondVar {
     changed_.wait(held, condition);
     return true;
   }
-  // Waits for one SignalAll, for `limit` at most; it may return earlier.
+  // Waits for a SignalAll, at most for `limit`. It may return earlier.
   void WaitFor(absl::Mutex* mu, absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     Held held{mu};
     if (limit < absl::InfiniteDuration()) {
@@ -39,7 +40,7 @@ class SteadyCondVar {
   }
 
  private:
-  // absl::Mutex as the standard library calls a lock; held around the wait.
+  // Gives absl::Mutex the interface of a lock of the standard library. The lock is held around the wait.
   struct Held {
     absl::Mutex* mu;
     void lock() ABSL_NO_THREAD_SAFETY_ANALYSIS { mu->Lock(); }

@@ -1,18 +1,18 @@
-// Reads YAML strictly into a protobuf message, guided by the message's descriptor and the rules its fields carry
-// (proto/trainyard/v1/options.proto), so that job files and the daemons' configuration files are read by one piece of
-// code and the schema is the only place where a range or a default stands.
+// Reads YAML strictly into a protobuf message, according to the descriptor of the message and the rules of its fields
+// (proto/trainyard/v1/options.proto). Job files and the configuration files of the daemons share this reader, and the
+// schema is the only place that defines ranges and defaults.
 //
-// Keys are field names, enum values their words, a list of scalars a list; a nested message is a map, or where its rule
-// has a word_key, a word too; a whole number may be true or false where its rule says what these are. All problems are
-// collected: unknown keys (with the nearest valid one), duplicate keys, wrong types, values out of range, words no enum
-// has. Anchors and aliases may be used; merge keys (`<<`), values over several lines, several documents in a file and
-// files above 1 MiB may not (see yaml_parser.h).
+// Keys are field names, enum values are names, a list of scalars is a list. A nested message is a map, or also a name
+// if its rule has a word_key. A whole number may be written true or false if its rule defines what these mean. All
+// problems are collected: unknown keys (with the nearest valid one), duplicate keys, wrong types, values out of range,
+// unknown enum names. Anchors and aliases are allowed. Merge keys (`<<`), values over several lines, several documents
+// in a file and files above 1 MiB are not (see yaml_parser.h).
 //
 //   WorkerConfig config;
 //   RETURN_IF_ERROR(ReadYamlFile(path, &config));   // flags win: set them on `config` here
 //   ApplyDefaults(&config);
 //
-// Functions keep no state and are thread-safe. Messages with repeated messages or maps are outside of what this reads.
+// Functions keep no state and are thread-safe. Messages with repeated messages or maps are not supported.
 #pragma once
 
 #include <cstddef>
@@ -30,51 +30,51 @@ inline constexpr size_t kYamlBytesMax = 1 << 20;
 
 struct YamlSource {
   absl::string_view text;
-  std::string file_name;          // as problems name it
+  std::string file_name;          // used in problems
   std::string working_directory;  // relative paths are resolved against it; empty: they stay as they are
 };
 
-// Merges what `source` gives into `out`; a key with a problem leaves its field unset. `positions`, where given,
-// receives the place of every known key, also of those with a problem. What is missing is not looked at: see
-// CheckRules.
+// Merges the values of `source` into `out`. A key with a problem leaves its field unset. If `positions` is given, it
+// receives the position of every known key, including those with a problem. CheckRules finds missing keys; this
+// function does not.
 void ReadYaml(const YamlSource& source, google::protobuf::Message* out, Problems* problems,
               Positions* positions = nullptr);
 
-// Sets the field at a dotted path ("train.steps") from a value in YAML, as `--set` does. A scalar or list replaces what
-// is there, `auto` clears it, and of a map the keys given win. `source.text` is the value; problems name
+// Sets the field at a dotted path ("train.steps") from a YAML value, as `--set` does. A scalar or list replaces the
+// field, `auto` clears it, and a map replaces only the keys that it contains. `source.text` is the value; problems name
 // `source.file_name`.
 void SetYamlKey(absl::string_view path, const YamlSource& source, google::protobuf::Message* out, Problems* problems,
                 Positions* positions = nullptr);
 
-// Required fields, ranges, finite numbers, known enum values, list lengths, texts (UTF-8, no control characters) and
-// absolute paths of a message, wherever it came from. A field that is unset although `positions` knows its key was
-// refused before and is not told twice.
+// Checks a message from any source: required fields, ranges, finite numbers, known enum values, list lengths, texts
+// (UTF-8, no control characters) and absolute paths. An unset field whose key is in `positions` was rejected before and
+// is not reported again.
 void CheckRules(const google::protobuf::Message& message, const Positions& positions, Problems* problems);
 
-// The same, and unsets every field that it refuses, with its key added to `positions`: rules that follow meet no value
-// out of range, and can tell a refused key from one that was not given.
+// The same, and clears every field that it rejects and adds its key to `positions`. Later checks then see no invalid
+// values, and can distinguish a rejected key from a missing one.
 void DropRefused(google::protobuf::Message* message, Positions* positions, Problems* problems);
 
-// Gives every field that is not set the default of its rule, in nested messages too (which are created). Fields with
-// the rule `auto` and no default stay unset.
+// Sets every unset field to the default of its rule, also in nested messages, which are created. Fields with the rule
+// `auto` and no default stay unset.
 void ApplyDefaults(google::protobuf::Message* message);
 
-// Reads a whole file; relative paths in it are resolved against the working directory.
-// Possible errors: NotFound, PermissionDenied: the file cannot be read. InvalidArgument: every problem, one a line.
+// Reads a whole file. Relative paths in it are resolved against the working directory.
+// Possible errors: NotFound, PermissionDenied: the file cannot be read. InvalidArgument: all problems, one per line.
 absl::Status ReadYamlFile(const std::string& path, google::protobuf::Message* out);
 
-// The set fields in block style, lists of scalars on one line, maps without keys left out; reading it back gives an
-// equal message but for those.
+// The fields that are set, in block style, with lists of scalars on one line. Maps without keys are left out; apart
+// from those, reading the text gives an equal message.
 std::string WriteYaml(const google::protobuf::Message& message);
 
-// One field's value as YAML; "auto" for an unset field whose rule has it. REQUIRES: no message field.
+// The value of one field as YAML; "auto" for an unset field whose rule allows it. REQUIRES: not a message field.
 std::string FieldYaml(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
 
-// How an enum value is written: its rule's word, else its name in lower case without the enum's prefix.
+// The name of an enum value in YAML: from its rule, else the proto name in lower case without the enum's prefix.
 std::string EnumName(const google::protobuf::EnumValueDescriptor& value);
 
-// The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`, if near enough to be
-// meant; else empty.
+// The candidate with the fewest edits (insert, delete, replace, swap of neighbours) from `word`, if it is close enough
+// to be a likely typing error; otherwise empty.
 std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace trainyard

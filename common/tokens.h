@@ -1,8 +1,8 @@
-// Tokens: what shows a coordinator that a call comes from whom it answers (docs/decisions/0007, "Who may call").
+// Tokens, which authenticate the callers of a coordinator (docs/decisions/0007, "Who may call").
 //
-// A coordinator on loopback draws one at each start and writes it where programs of the same user look for it:
-// <user's state folder>/trainyard/tokens/<host name>-<network namespace>-<address>-<port>. The first two parts keep
-// apart what shares a home: hosts of a cluster, and containers. The folder has mode 0700, the file 0600.
+// A coordinator on loopback draws a token at each start and writes it where programs of the same user read it:
+// <user's state folder>/trainyard/tokens/<host name>-<network namespace>-<address>-<port>. The first two parts separate
+// hosts of a cluster, and containers, that share a home folder. The folder has mode 0700, the file 0600.
 //
 //   std::string token = DrawToken();
 //   ASSIGN_OR_RETURN(std::string folder, UserTokenFolder());
@@ -10,7 +10,7 @@
 //   ... ReadOwnToken(folder, "127.0.0.1:7070") ...        // the other side
 //   RemoveToken(folder, "127.0.0.1:7070", token);
 //
-// Functions keep no state. No message holds a token.
+// Functions keep no state. No error message contains a token.
 #pragma once
 
 #include <sys/types.h>
@@ -25,27 +25,28 @@ namespace trainyard {
 
 std::string DrawToken();
 
-// Whether both are the same, in a time that does not depend on where they differ.
+// Whether the tokens are equal, in a time that does not depend on where they differ.
 bool SameToken(absl::string_view one, absl::string_view other);
 
-// Of the user that this program runs as. Possible errors: as UserStateFolder.
+// The token folder of the user that runs this program. Possible errors: those of UserStateFolder.
 absl::StatusOr<std::string> UserTokenFolder();
 
 // `address` is numeric: "127.0.0.1:7070", "[::1]:7070".
 std::string TokenPath(const std::string& folder, absl::string_view address);
 
-// Makes the folder, and replaces the file at once. Possible errors: PermissionDenied, FailedPrecondition: the folder
+// Makes the folder and replaces the file atomically. Possible errors: PermissionDenied, FailedPrecondition: the folder
 // cannot be made, or belongs to another user. ResourceExhausted: the disk is full.
 absl::Status WriteToken(const std::string& folder, absl::string_view address, absl::string_view token);
 
-// Replaces the file `path`, mode 0600, for readers that know its path. Possible errors: as of any file.
+// Replaces the file `path` with mode 0600, for readers that know its path. Possible errors: those of
+// WriteFileAtomically.
 absl::Status WriteTokenFile(const std::string& path, absl::string_view token);
 
-// The token of a coordinator of this user, or of root; "" where none was written. Possible errors: PermissionDenied:
-// the file is not that user's alone. InvalidArgument: it holds no token.
+// The token of a coordinator of this user, or of root; "" if none was written. Possible errors: PermissionDenied: other
+// users have access to the file. InvalidArgument: it does not contain a token.
 absl::StatusOr<std::string> ReadOwnToken(const std::string& folder, absl::string_view address);
 
-// Unless another coordinator has put its own there.
+// Does nothing if another coordinator has written its own token there.
 void RemoveToken(const std::string& folder, absl::string_view address, absl::string_view token);
 
 struct NamedToken {
@@ -53,11 +54,12 @@ struct NamedToken {
   uid_t owner = 0;  // of the file
 };
 
-// From a file that the user named (token_file). Possible errors: NotFound. PermissionDenied: it cannot be read, or
-// every user of this host can. InvalidArgument: it holds no token: 16 to 1024 letters, digits and -._~+/= .
+// Reads a file that the user named (token_file). Possible errors: NotFound. PermissionDenied: it cannot be read, or all
+// users of this host can read it. InvalidArgument: it does not contain a token: 16 to 1024 letters, digits and -._~+/=
+// .
 absl::StatusOr<NamedToken> ReadNamedToken(const std::string& path);
 
-// As ReadNamedToken; where the file is missing, a token is drawn and written there with mode 0600.
+// As ReadNamedToken. If the file is missing, draws a token and writes it there with mode 0600.
 absl::StatusOr<NamedToken> ReadOrMakeNamedToken(const std::string& path);
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// The user that this program runs as, and where programs of that user keep what outlives them. Reads the environment,
-// the password database and the file system; changes nothing. Thread-safe.
+// The user that runs this program, and the folder for files that outlive its programs. Reads the environment, the
+// password database and the file system; changes nothing. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -10,12 +10,12 @@
 
 namespace trainyard {
 
-// "alice (1000)", or "1000" where the password database does not know it.
+// "alice (1000)", or "1000" if the password database does not contain the user.
 std::string UserText(uid_t user);
 
-// $XDG_STATE_HOME, else .local/state in $HOME, else in the home that the password database names. A folder of another
-// user is passed over: `sudo` may leave both variables as they were, and root's state must not lie in alice's home.
-// Possible errors: FailedPrecondition: there is none; the message names what was looked at.
+// $XDG_STATE_HOME, else .local/state in $HOME, else in the home folder from the password database. A folder of another
+// user is skipped: `sudo` may keep both variables, and root's state must not be in alice's home folder.
+// Possible errors: FailedPrecondition: there is none; the message names the folders that were tried.
 absl::StatusOr<std::string> UserStateFolder();
 
 }  // namespace trainyard

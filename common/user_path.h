@@ -1,5 +1,5 @@
-// Paths as people write them in files and flags: relative to where they stand, with ~ for their home folder. Reads the
-// environment and the password database; keeps no state.
+// Paths that users write in files and flags: relative to a folder, with ~ for the home folder. Reads the environment
+// and the password database; keeps no state.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace trainyard {
 
-// $HOME where it is an absolute path, else what the password database says of this user; empty: neither is there.
+// $HOME if it is an absolute path, else the folder from the password database. Empty if there is neither.
 std::string HomeFolder();
 
-// `path` as an absolute one: a leading `~` or `~/` is replaced by the home folder, a relative path counts from
-// `working_directory` (empty: it stays relative), `.` and `..` are removed by text alone.
-// Possible errors: InvalidArgument: it is empty, begins with another user's `~name`, holds a `$` (which only a shell
-// expands), or there is no home folder. The message says what to write instead, and does not repeat the path's key.
+// `path` as an absolute path. A leading `~` or `~/` becomes the home folder, a relative path is relative to
+// `working_directory` (empty: it stays relative), `.` and `..` are removed from the text.
+// Possible errors: InvalidArgument: the path is empty, begins with another user's `~name`, contains a `$` (which only a
+// shell expands), or there is no home folder. The message says what to write instead; it does not name the YAML key.
 absl::StatusOr<std::string> PathOfUser(absl::string_view path, absl::string_view working_directory);
 
 }  // namespace trainyard

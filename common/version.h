@@ -1,4 +1,4 @@
-// The version of all binaries, which are released together.
+// The version of all programs, which are released together.
 #pragma once
 
 namespace trainyard {

@@ -1,12 +1,12 @@
-// Reads the part of YAML that files written by hand need: maps, lists, and values that stand on one line. What is left
-// out is refused with a sentence, never guessed: values over several lines (an unclosed quote must not swallow the rest
-// of a file), tabs, tags, directives, block scalars, explicit keys, several documents. So whatever this accepts, every
-// YAML reader accepts, with the same texts; tests/interop/yaml_test.py compares it with PyYAML on mutated files.
+// Parses the part of YAML that files written by hand need: maps, lists, and values on one line. Everything else is
+// rejected with an explanation: values over several lines (an unclosed quote must not swallow the rest of a file),
+// tabs, tags, directives, block scalars, explicit keys, several documents. Every YAML reader therefore accepts what
+// this parser accepts, with the same values; tests/interop/yaml_test.py compares it with PyYAML on mutated files.
 //
 //   yaml::ParseError error;
 //   yaml::NodePtr root = yaml::Parse("name: tiny\n", &error);   // null: `error` says what is wrong, and where
 //
-// Pure. Used by the reader of strict_yaml.h.
+// Pure. Used by strict_yaml.h.
 #pragma once
 
 #include <memory>
@@ -26,16 +26,16 @@ struct Node {
 
   Kind kind = Kind::kNothing;
   std::string text;     // of a scalar
-  bool quoted = false;  // of a scalar: it stands in quotes, so it is a text whatever it looks like
-  int line = 0;         // where it begins, both from 1; an alias has the place of what it names
+  bool quoted = false;  // of a scalar: it is in quotes, and therefore a string
+  int line = 0;         // where the node begins, counted from 1; an alias has the position of its anchor
   int column = 0;
   std::vector<NodePtr> items;                        // of a list
-  std::vector<std::pair<NodePtr, NodePtr>> entries;  // of a map: keys are scalars, and may repeat
+  std::vector<std::pair<NodePtr, NodePtr>> entries;  // of a map: keys are scalars and may be duplicates
 
   bool IsMap() const { return kind == Kind::kMap; }
   bool IsList() const { return kind == Kind::kList; }
   bool IsScalar() const { return kind == Kind::kScalar && !IsNothing(); }
-  // No value, or a word for none: ~, null.
+  // No value, or one of the words for null: ~, null.
   bool IsNothing() const;
 };
 
@@ -45,7 +45,7 @@ struct ParseError {
   std::string text;
 };
 
-// The one document of `text`, of kind kNothing where it is empty. Null: see `error`.
+// The document in `text`, of kind kNothing if it is empty. Returns null and sets `error` on a problem.
 NodePtr Parse(absl::string_view text, ParseError* error);
 
 }  // namespace trainyard::yaml

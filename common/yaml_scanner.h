@@ -1,5 +1,5 @@
-// The characters and single values of a YAML text: a position that moves forward, what stands there, and the first
-// problem. The parser of yaml_parser.h builds maps and lists from it; nothing else uses it. Not thread-safe.
+// The characters and single values of a YAML text: a position that moves forward, what is at the position, and the
+// first problem. Only the parser (yaml_parser.h) uses it, to build maps and lists. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ struct Place {
   int column = 0;
 };
 
-// Methods that find a problem note it (the first one counts) and return false or null.
+// Methods that find a problem record it, unless it is the second, and return false or null.
 class Scanner {
  public:
   Scanner(absl::string_view text, ParseError* error) : text_(text), error_(*error) {}
 
-  // Whether all of the text is UTF-8 and holds nothing that a YAML file may not hold. Steps over a byte order mark.
+  // Whether the whole text is UTF-8 and contains only characters that YAML allows. Skips a byte order mark.
   bool CheckCharacters();
 
-  // What stands `ahead` characters further on; the end of the text counts as the end of a line.
+  // The character `ahead` of the position. The end of the text counts as a line end.
   char Peek(size_t ahead = 0) const { return pos_ + ahead < text_.size() ? text_[pos_ + ahead] : '\n'; }
   bool AtEnd() const { return pos_ >= text_.size(); }
   static bool IsBreak(char c) { return c == '\n' || c == '\r'; }
@@ -33,37 +33,37 @@ class Scanner {
   bool AtComment() const { return Peek() == '#' && (pos_ == line_start_ || text_[pos_ - 1] == ' '); }
   bool AtDash() const { return Peek() == '-' && IsBlank(Peek(1)); }
   bool AtColon() const { return Peek() == ':' && IsBlank(Peek(1)); }  // one that ends a key
-  // `---` or `...`, which begin and end documents.
+  // Whether `---` or `...` is here, which begin and end documents.
   bool AtMarker(absl::string_view marker) const;
   bool AtMarker() const { return !AtEnd() && (AtMarker("---") || AtMarker("...")); }
-  // Whether a value without quotes may begin here.
+  // Whether an unquoted value may begin here.
   bool BeginsPlain() const;
 
   size_t Indent() const { return pos_ - line_start_; }
   Place Here() const;
-  // What stands here, for a sentence: "'ranks: 2'", "the end of the line".
+  // What is here, for an error message: "'ranks: 2'", "the end of the line".
   std::string Found() const;
 
   void Skip(size_t count = 1) { pos_ += count; }
   void SkipSpaces();
-  // To the next character that means something: past spaces, comments and ends of lines.
+  // Skips spaces, comments and line ends.
   bool SkipBlanks();
-  // Nothing but a comment follows on this line. `what` has just been read.
+  // Checks that only a comment follows on this line. `what` has just been read.
   bool EndOfLine(absl::string_view what);
   size_t position() const { return pos_; }
-  // Back to a position of the same line.
+  // Returns to a position on the same line.
   void Return(size_t position) { pos_ = position; }
 
-  // A value with or without quotes. `in_flow`: in brackets, where commas and brackets end it.
+  // Reads a quoted or unquoted value. `in_flow`: in brackets, where commas and brackets end it.
   std::shared_ptr<Node> Scalar(bool in_flow);
-  // The name after `&` or `*`.
+  // Reads the name after `&` or `*`.
   std::string Name();
 
   std::nullptr_t RefuseAt(Place place, absl::string_view text);
   std::nullptr_t Refuse(absl::string_view text);
   bool failed() const { return !error_.text.empty(); }
 
-  // An empty node that begins here.
+  // Makes an empty node that begins here.
   std::shared_ptr<Node> NewNode(Node::Kind kind) const;
 
  private:
@@ -78,7 +78,7 @@ class Scanner {
   size_t pos_ = 0;
   size_t line_start_ = 0;
   int line_ = 1;
-  // How far columns of this line are counted: a long line must not be counted anew for each of its values.
+  // Up to where the columns of this line have been counted, so that a long line is not counted again for each value.
   mutable size_t counted_ = 0;
   mutable int column_ = 1;
 };

@@ -1,5 +1,5 @@
-// What a descriptor says about YAML: keys, words, rules and the sentences about them. Shared by the reader, the rules
-// and the writer of strict_yaml.h, which is what others include. Pure.
+// What a descriptor says about YAML: keys, names, rules, and error messages about them. Shared by the reader, the rules
+// and the writer behind strict_yaml.h, which other code includes instead. Pure.
 #pragma once
 
 #include <string>
@@ -14,36 +14,36 @@ namespace trainyard::yaml {
 
 const v1::FieldRule& RuleOf(const google::protobuf::FieldDescriptor& field);
 
-// The key that a field has in YAML: its rule's, else its name.
+// The key of a field in YAML: from its rule, else its name.
 const std::string& KeyOf(const google::protobuf::FieldDescriptor& field);
-// The field with this key; null where there is none.
+// The field with this key, or null.
 const google::protobuf::FieldDescriptor* FieldOfKey(const google::protobuf::Descriptor& message, absl::string_view key);
 
 std::string JoinKeys(absl::string_view parent, absl::string_view key);
 std::vector<std::string> KeysOf(const google::protobuf::Descriptor& message);
-// Words of an enum, the unspecified one left out.
+// The names of an enum, without the unspecified one.
 std::vector<std::string> WordsOf(const google::protobuf::EnumDescriptor& type);
 
 // "a map with keys of mode, every".
 std::string MapText(const google::protobuf::Descriptor& type);
 // "a whole number from 1 to 1024", "true or false", "one of cosine, linear, constant".
 std::string Expectation(const google::protobuf::FieldDescriptor& field);
-// "must be from 1 to 1024"; empty when the rule has no range.
+// "must be from 1 to 1024"; empty if the rule has no range.
 std::string RangeSentence(const google::protobuf::FieldDescriptor& field);
-// Also of values that are written true or false. False for what is not finite.
+// Also for values that are written true or false. Returns false if `value` is not finite.
 bool InRange(const google::protobuf::FieldDescriptor& field, double value);
-// Why a text field cannot have this value, whichever way it came; empty: it can.
+// Why a string field cannot have this value, from YAML or from the API. Empty if it can.
 std::string WrongWithText(const google::protobuf::FieldDescriptor& field, absl::string_view text);
 // The dotted names of the fields at a dotted path of keys: "train.batch.global_size" for "train.batch.global".
 std::string FieldPathOf(const google::protobuf::Descriptor& message, absl::string_view keys);
 // Whether the field has the value that ApplyDefaults would give it.
 bool HasDefaultValue(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
-// "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Looks further down and up the
-// schema for the very same key as well.
+// "; did you mean 'steps'? Valid keys: ..." for a key that `message` does not have. Also searches the rest of the
+// schema for the same key.
 std::string UnknownKeyHelp(absl::string_view key, const google::protobuf::Descriptor& message,
                            const google::protobuf::Descriptor& root);
 
-// A number as people write it: 0.1, 3e-04 as 0.0003, whole ones without a point.
+// A number in its usual notation: 0.1, 3e-04 as 0.0003, whole numbers without a point.
 std::string NumberText(double value);
 
 // One scalar of a YAML file.
@@ -55,7 +55,7 @@ struct Scalar {
 
 bool IsNumber(absl::string_view text);
 
-// Sets `field` (or adds to it, when it is repeated). Returns what is wrong with the scalar, or nothing.
+// Sets `field`, or adds to it if it is repeated. Returns what is wrong with the scalar, or an empty text.
 std::string SetScalar(const Scalar& scalar, const google::protobuf::FieldDescriptor& field,
                       google::protobuf::Message* message);
 
