@@ -38,17 +38,17 @@ absl::Status Cancel(const Globals& globals, const CancelOptions& options) {
 
 void AddCancel(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CancelOptions>();
-  CLI::App* verb = app.add_subcommand(
-      "cancel", "End a job at its next step; without --save what it made since its last save is lost");
+  CLI::App* verb =
+      app.add_subcommand("cancel", "Cancel a job at its next step; without --save, steps since its last save are lost");
   verb->add_option("job", options->job_id, kJobHelp)->required();
-  verb->add_option("--reason", options->reason, "Why, for those who ask later");
-  verb->add_flag("--save", options->save, "Save first; where that fails the job continues and nothing is lost");
+  verb->add_option("--reason", options->reason, "Reason, recorded in the events");
+  verb->add_flag("--save", options->save, "Save first; if that save fails, the job continues");
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(
-      "Without --save nothing is saved: steps since the last checkpoint are lost. With --save the job must be making\n"
-      "steps. The run folder and its checkpoints stay in both cases. Returns once the request is stored; cancelling a "
-      "job\n"
-      "that has ended is no error.\n\nExamples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
+      "Without --save, steps since the last checkpoint are lost; with --save the job must be training. The run\n"
+      "folder and its checkpoints are kept in both cases. Returns once the request is stored. Cancelling a job\n"
+      "that has ended is not an error.\n\n"
+      "Examples:\n  trainctl cancel k3x7q2ab\n  trainctl cancel k3x7q2ab --save");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
       absl::Status status = Cancel(globals, *options);

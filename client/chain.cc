@@ -43,7 +43,7 @@ Words WordsOf(const v1::Event& event) {
     case v1::Event::KIND_NOT_SET:
       break;
   }
-  return {"unknown", "told by a newer coordinator"};
+  return {"unknown", "sent by a newer coordinator"};
 }
 
 std::string TimeText(int64_t unix_ms, const EventTextOptions& options) {
@@ -94,7 +94,7 @@ std::string EventText(const v1::Event& event, const EventTextOptions& options) {
 }
 
 std::string DroppedText(uint64_t dropped) {
-  return dropped == 0 ? "" : Plural(dropped, "older event is no longer kept", "older events are no longer kept");
+  return dropped == 0 ? "" : Plural(dropped, "older event has been dropped", "older events have been dropped");
 }
 
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options) {
@@ -112,11 +112,11 @@ std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, co
     absl::StrAppend(&text, "  ", EventText(event, options), "\n");
   }
   if (job.events_dropped() > 0) {
-    absl::StrAppend(&text, "  ", DroppedText(job.events_dropped()), ": what they told is not among the above\n");
+    absl::StrAppend(&text, "  ", DroppedText(job.events_dropped()), ", so this list is incomplete\n");
   } else if (job.generation() > 0 && !WasDisturbed(job, events)) {
     absl::StrAppend(&text,
-                    "  nothing disturbed the job: no rank or host failed, fell silent or held others up, no network "
-                    "was slow and no disk full\n");
+                    "  nothing disturbed the job: no rank or host failed, stopped responding or delayed others, no "
+                    "network was slow and no disk was full\n");
   }
   return text;
 }

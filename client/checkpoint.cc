@@ -76,7 +76,7 @@ absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
   const std::string path = AbsolutePath(options.folder, WorkingDirectory());
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path, error || !FileExists(path) ? " is not there" : " is not a folder"));
+    return absl::NotFoundError(absl::StrCat(path, error || !FileExists(path) ? " does not exist" : " is not a folder"));
   }
   const bool is_checkpoint =
       FileExists(JoinPath(path, kManifestName)) || IsCheckpointName(std::filesystem::path(path).filename().string());
@@ -134,9 +134,7 @@ absl::Status List(const CheckpointOptions& options) {
 }
 
 absl::Status NothingThere(const Selection& chosen) {
-  return absl::NotFoundError(absl::StrCat(chosen.run_folder,
-                                          " holds no checkpoint: neither is it one, nor are there "
-                                          "step-* folders in it"));
+  return absl::NotFoundError(absl::StrCat(chosen.run_folder, " is not a checkpoint and contains no step-* folder"));
 }
 
 absl::Status Show(const CheckpointOptions& options) {
@@ -167,7 +165,7 @@ absl::Status Verify(const CheckpointOptions& options) {
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
     absl::StatusOr<LookedAt> looked = LookAt(entry, /*verify=*/true, options.threads);
     if (!named && FileExists(chosen.run_folder) && WentMeanwhile(entry, looked)) {
-      Say(absl::StrCat(entry.name, " was removed meanwhile"));
+      Say(absl::StrCat(entry.name, " was removed in the meantime"));
       continue;
     }
     ASSIGN_OR_RETURN(LookedAt one, std::move(looked));
@@ -183,20 +181,19 @@ absl::Status Verify(const CheckpointOptions& options) {
   if (num_damaged == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(num_damaged, " of ", num_checked,
                                           num_checked == 1 ? " checkpoint is" : " checkpoints are",
-                                          " damaged, or not finite"));
+                                          " damaged or not finite"));
 }
 
 absl::StatusOr<std::vector<RunEntry>> ChooseRemoved(const CheckpointOptions& options, const Selection& chosen) {
   if (chosen.run_folder.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(chosen.entries[0].path,
-                     " does not lie in a run folder under a checkpoint's name; it is left "
-                     "to you"));
+        absl::StrCat(chosen.entries[0].path, " is not a step folder of a run folder; rm removes only those"));
   }
   const bool named = AbsolutePath(options.folder, WorkingDirectory()) != chosen.run_folder;
   if (!named && options.steps.empty() && !options.partials) {
     return absl::InvalidArgumentError(absl::StrCat(
-        chosen.run_folder, " is a run folder: say which with --step N or --partials, or name step folders"));
+        chosen.run_folder,
+        " is a run folder: choose what to remove with --step N or --partials, or give the path of a step folder"));
   }
   std::vector<RunEntry> entries;
   for (const RunEntry& entry : chosen.entries) {
@@ -209,7 +206,7 @@ absl::StatusOr<std::vector<RunEntry>> ChooseRemoved(const CheckpointOptions& opt
 absl::Status Confirm(const CheckpointOptions& options, const std::string& what) {
   if (options.yes) return absl::OkStatus();
   if (isatty(STDIN_FILENO) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("this would remove ", what, "; give --yes"));
+    return absl::InvalidArgumentError(absl::StrCat("this would remove ", what, "; give --yes to confirm"));
   }
   WriteNow(stderr, absl::StrCat("Remove ", EscapeText(what), "? [y/N] "));
   std::string answer;
@@ -221,7 +218,7 @@ absl::Status Confirm(const CheckpointOptions& options, const std::string& what) 
 
 absl::Status Remove(const CheckpointOptions& options) {
   if (options.partials && !options.steps.empty()) {
-    return absl::InvalidArgumentError("--partials and --step: give one of them at a time");
+    return absl::InvalidArgumentError("--partials and --step cannot be combined");
   }
   ASSIGN_OR_RETURN(Selection chosen, Choose(options));
   ASSIGN_OR_RETURN(std::vector<RunEntry> entries, ChooseRemoved(options, chosen));
@@ -258,10 +255,10 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), one checkpoint in it, or a job")
       ->required();
-  verb->add_option("--step", options->steps, "Of a run folder, the checkpoint of this step")
+  verb->add_option("--step", options->steps, "In a run folder: the checkpoint of this step")
       ->type_name("N")
       ->allow_extra_args(false);
-  AddJson(*verb, &options->json, "JSON, one object a line and checkpoint");
+  AddJson(*verb, &options->json, "One JSON object per line, one for each checkpoint");
   verb->callback([&globals, options, chosen, act] {
     *chosen = [&globals, options, act] { return ExitOf(OfFolder(globals, *options, act), options->json); };
   });
@@ -288,14 +285,14 @@ absl::Status ListJob(const Globals& globals, const CheckpointOptions& options) {
 }
 
 absl::Status ShowJob(const Globals& globals, const CheckpointOptions& options) {
-  if (options.steps.size() > 1) return absl::InvalidArgumentError("--step: show one checkpoint at a time");
+  if (options.steps.size() > 1) return absl::InvalidArgumentError("--step: give it once; show prints one checkpoint");
   std::optional<uint64_t> step;
   if (!options.steps.empty()) step = options.steps.front();
   return ShowOfJob(globals, options.folder, step, options.json);
 }
 
 void AddThreads(CLI::App& verb, CheckpointOptions& options) {
-  verb.add_option("--threads", options.threads, "Files verified at a time; 0: one a core, at most 8")
+  verb.add_option("--threads", options.threads, "Number of files to verify in parallel; 0: one per core, at most 8")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();
 }
@@ -303,21 +300,22 @@ void AddThreads(CLI::App& verb, CheckpointOptions& options) {
 void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb = AddVerb(app, globals, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
-  verb->add_flag("--verify", options->verify, "Verify every byte too, not only manifests, names and lengths");
+  verb->add_flag("--verify", options->verify, "Verify every byte, not only manifests, names and lengths");
   AddThreads(*verb, *options);
   AlsoOfRecords(*verb, globals, chosen, options, List, ListJob);
   verb->footer(
-      "Partial folders and what crashes left are told below the table. Of a job: what the coordinator has recorded.\n\n"
+      "Partial folders and leftovers of crashes are listed below the table. For a job, shows what the\n"
+      "coordinator has recorded.\n\n"
       "Examples:\n  trainctl checkpoint ls trainyard-runs/stdlib-gpt-k3x7q2ab\n  trainctl checkpoint ls RUN --verify "
       "--json");
 }
 
 void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb =
-      AddVerb(app, globals, chosen, "show", "Show what a checkpoint holds; of a run folder the newest", options, Show);
-  verb->add_flag("--verify", options->verify, "Verify every byte too");
-  verb->add_flag("--tensors", options->tensors, "Every tensor, and where its pieces lie");
+  CLI::App* verb = AddVerb(app, globals, chosen, "show",
+                           "Show the contents of a checkpoint; for a run folder, of the newest", options, Show);
+  verb->add_flag("--verify", options->verify, "Verify every byte");
+  verb->add_flag("--tensors", options->tensors, "List every tensor and where its pieces are stored");
   AddThreads(*verb, *options);
   AlsoOfRecords(*verb, globals, chosen, options, Show, ShowJob);
   verb->footer(
@@ -328,11 +326,12 @@ void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
 void AddVerify(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb = AddVerb(app, globals, chosen, "verify",
-                           "Verify every byte of a checkpoint, or of all in a run folder", options, Verify);
+                           "Verify every byte of a checkpoint, or of all checkpoints in a run folder", options, Verify);
   AddThreads(*verb, *options);
   verb->footer(
-      "Tells every problem: file, tensor, expected, found; and tensors with values that are not finite, from which no "
-      "run goes on by itself. Exit code 0: all are good; 1: one is not; 2: there is none.\n\n"
+      "Reports every problem with its file, tensor, expected and found value, and tensors with values that are\n"
+      "not finite: no run resumes from such a checkpoint automatically. Exit code 0: all are good; 1: some are\n"
+      "not; 2: there is none.\n\n"
       "Examples:\n  trainctl checkpoint verify RUN\n  trainctl checkpoint verify k3x7q2ab\n  trainctl checkpoint "
       "verify RUN/step-00000100 --json");
 }
@@ -340,13 +339,12 @@ void AddVerify(CLI::App& app, const Globals& globals, Chosen* chosen) {
 void AddRemove(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
   CLI::App* verb =
-      AddVerb(app, globals, chosen, "rm", "Remove checkpoints, or what interrupted saves left", options, Remove);
-  verb->add_flag("--partials", options->partials, "Partial folders and temporary files instead of checkpoints");
+      AddVerb(app, globals, chosen, "rm", "Remove checkpoints, or leftovers of interrupted saves", options, Remove);
+  verb->add_flag("--partials", options->partials, "Remove partial folders and temporary files instead of checkpoints");
   verb->add_flag("--yes", options->yes, "Do not ask");
   verb->footer(
-      "Refused: the last good checkpoint; one that is being read (readers hold a lock on its manifest); anything while "
-      "a "
-      "job\ntrains into the folder (its rank 0 holds the folder's .lock).\n\n"
+      "Does not remove the last good checkpoint, a checkpoint that is being read (its readers hold a lock on\n"
+      "the manifest), or anything in a folder in which a job trains (its rank 0 holds .lock).\n\n"
       "Examples:\n  trainctl checkpoint rm RUN/step-00000100\n  trainctl checkpoint rm RUN --step 100 --step 200 "
       "--yes");
 }

@@ -33,7 +33,7 @@ constexpr uint32_t kBytesVocabulary = 256;  // what train.model.vocabulary comes
 // A checkpoint by its path, or of a run folder the one asked for, else the newest good one.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
-  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " is not there"));
+  if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
   if (FileExists(JoinPath(path, kManifestName))) {
     if (!options.step.has_value()) return Checkpoint::Open(path);
     return absl::InvalidArgumentError(absl::StrCat("--step: ", path, " is a checkpoint, not a run folder"));
@@ -43,16 +43,15 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& opti
   for (const std::string& damaged : found.damaged) Say(damaged);
   if (found.checkpoint != nullptr) return std::move(found.checkpoint);
   if (found.damaged.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(path, " holds no checkpoint: neither is it one, nor are there step-* folders in it"));
+    return absl::NotFoundError(absl::StrCat(path, " is not a checkpoint and contains no step-* folder"));
   }
-  return absl::DataLossError(absl::StrCat("no checkpoint in ", path, " can be trusted"));
+  return absl::DataLossError(absl::StrCat("every checkpoint in ", path, " is damaged or not finite"));
 }
 
 absl::StatusOr<Gpt2Sizes> SizesOf(const Checkpoint& checkpoint) {
   v1::JobSpec spec;
   if (!spec.ParseFromString(checkpoint.manifest().spec) || !spec.train().model().has_layers()) {
-    return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not say what model it is of"));
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), " does not describe its model (train.model)"));
   }
   const v1::Model& model = spec.train().model();
   return Gpt2Sizes{.layers = model.layers(),
@@ -78,7 +77,7 @@ absl::Status Export(const ConvertOptions& options) {
   RETURN_IF_ERROR(ExportGpt2(*checkpoint, sizes, out, FileSystem::ForOthers()));
   std::string text = absl::StrCat("exported ", checkpoint->path(), " to ", out);
   if (sizes.vocabulary == kBytesVocabulary) {
-    absl::StrAppend(&text, "\nits vocabulary is the 256 bytes, without special tokens; tokenizer.json says the same");
+    absl::StrAppend(&text, "\nthe vocabulary is the 256 bytes, without special tokens; tokenizer.json describes it");
   }
   const uint64_t step = checkpoint->manifest().step;
   PrintResult(options, {{"event", "exported"}, {"checkpoint", checkpoint->path()}, {"step", step}, {"out", out}}, text);
@@ -119,7 +118,7 @@ absl::Status Import(const ConvertOptions& options) {
                            "): ", Plural(static_cast<uint64_t>(sizes.layers), "layer"), ", ",
                            Plural(static_cast<uint64_t>(sizes.heads), "head"), ", width ", sizes.width, ", context ",
                            sizes.context, ", vocabulary ", sizes.vocabulary,
-                           "\ngo on from it with train.model of these sizes:\n",
+                           "\nto train it further, use a job file with these sizes in train.model:\n",
                            "  trainctl run JOB.yaml --resume --set checkpoint.dir=", run_folder));
   return absl::OkStatus();
 }
@@ -142,28 +141,28 @@ CLI::App* AddVerb(CLI::App& app, Chosen* chosen, const char* name, const char* h
 
 void AddCheckpointExport(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* verb = AddVerb(app, chosen, "export", "Write a checkpoint's model as a folder that transformers opens",
+  CLI::App* verb = AddVerb(app, chosen, "export", "Export a checkpoint's model as a Hugging Face transformers folder",
                            options, [&globals](const ConvertOptions& given) { return ExportGiven(globals, given); });
-  verb->add_option("folder", options->from, "A checkpoint, or a run folder or job: its newest good one")->required();
-  verb->add_option("out", options->to, "A new folder")->required();
-  verb->add_option("--step", options->step, "Of a run folder, the checkpoint of this step")->type_name("N");
+  verb->add_option("folder", options->from, "Checkpoint, or run folder or job (its newest good checkpoint)")
+      ->required();
+  verb->add_option("out", options->to, "Folder to create")->required();
+  verb->add_option("--step", options->step, "In a run folder: the checkpoint of this step")->type_name("N");
   verb->footer(
-      "Weights alone, every byte verified. GPT2LMHeadModel.from_pretrained(OUT) opens it; where a token is a byte,\n"
-      "AutoTokenizer too.\n\n"
+      "Exports the weights only and verifies every byte. GPT2LMHeadModel.from_pretrained(OUT) loads the folder;\n"
+      "if the tokens are bytes, so does AutoTokenizer.\n\n"
       "Examples:\n  trainctl checkpoint export RUN gpt2-folder");
 }
 
 void AddCheckpointImport(CLI::App& app, Chosen* chosen) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* verb = AddVerb(app, chosen, "import", "Make a checkpoint of step 0 from a GPT-2 folder of transformers",
-                           options, Import);
+  CLI::App* verb =
+      AddVerb(app, chosen, "import", "Import a transformers GPT-2 folder as a checkpoint of step 0", options, Import);
   verb->add_option("folder", options->from, "Folder with config.json and model.safetensors")->required();
-  verb->add_option("out", options->to, "Run folder for the checkpoint; made if it is not there")->required();
+  verb->add_option("out", options->to, "Run folder for the checkpoint; created if missing")->required();
   verb->footer(
-      "Refused, with every missing and unexpected weight, every wrong shape and every setting that differs, where the\n"
-      "folder is not a GPT-2 that can be trained here. Text is read as bytes whatever the vocabulary: tokens above 255 "
-      "of\n"
-      "a larger one are not used.\n\n"
+      "Refuses a folder that is not a GPT-2 that Trainyard can train, and lists every missing or unexpected\n"
+      "weight, wrong shape and unsupported setting. Text is read as bytes whatever the vocabulary: tokens above\n"
+      "255 are not used.\n\n"
       "Examples:\n  trainctl checkpoint import gpt2-folder RUN");
 }
 

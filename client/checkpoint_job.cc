@@ -65,7 +65,7 @@ absl::Status Await(Connection& connection, const v1::Job& job, uint64_t before, 
   if (word == AwaitedSave::Word::kNone) {
     RETURN_IF_ERROR(ended.status());
     return absl::AbortedError(
-        absl::StrCat("job ", job.job_id(), " is ", StateName(*ended), " and has not saved since"));
+        absl::StrCat("job ", job.job_id(), " is ", StateName(*ended), " and has not saved since the request"));
   }
   if (options.json) {
     PrintJson(EventLine(last));
@@ -91,8 +91,8 @@ absl::Status Now(const Globals& globals, NowOptions options) {
   if (options.json) {
     PrintJson(JobJson(job));
   } else {
-    Print(absl::StrCat(JobTitle(job), " saves after its next step and goes on; trainctl checkpoint ls ", job.job_id(),
-                       " shows it\n"));
+    Print(absl::StrCat(JobTitle(job), " will save after its next step; trainctl checkpoint ls ", job.job_id(),
+                       " shows the checkpoint\n"));
   }
   return absl::OkStatus();
 }
@@ -114,7 +114,7 @@ std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns) 
 }
 
 std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, int columns) {
-  const char* state = info.unconfirmed() ? "granted; that its folder has got the name was not heard yet" : "saved";
+  const char* state = info.unconfirmed() ? "granted; the final name of its folder is not yet confirmed" : "saved";
   return Table({{"step", absl::StrCat(info.step())},
                 {"generation", absl::StrCat(info.generation())},
                 {"state", state},
@@ -153,7 +153,7 @@ absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::opt
     return absl::NotFoundError(absl::StrCat(
         JobTitle(job),
         step.has_value() ? absl::StrCat(" has no checkpoint of step ", *step) : std::string(" has saved nothing yet"),
-        steps.empty() ? "" : absl::StrCat("; there are ", absl::StrJoin(steps, ", "))));
+        steps.empty() ? "" : absl::StrCat("; saved steps: ", absl::StrJoin(steps, ", "))));
   }
   if (json) {
     PrintJson(CheckpointLine(*chosen));
@@ -172,17 +172,16 @@ AwaitedSave::Word AwaitedSave::Take(const v1::Event& event) const {
 
 void AddCheckpointNow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<NowOptions>();
-  CLI::App* verb = app.add_subcommand("now", "Have a running job save at its next step, and go on");
+  CLI::App* verb = app.add_subcommand("now", "Make a running job save at its next step");
   verb->add_option("job", options->job_id, kJobHelp)->required();
-  verb->add_option("--reason", options->reason, "Why, for those who ask later");
-  verb->add_flag("--wait", options->wait, "Until the save is recorded, or has failed, or the job has ended");
+  verb->add_option("--reason", options->reason, "Reason, recorded in the events");
+  verb->add_flag("--wait", options->wait, "Wait until the save is recorded or has failed, or the job has ended");
   AddJson(*verb, &options->json, "Print the job, or with --wait the checkpoint, as a JSON object");
   AddPatience(*verb, &options->patience);
   verb->footer(
-      "Returns once the wish is stored; a job that restarts meanwhile saves after that. Wishes during a save are one "
-      "save\nafter it. Exit code 0: asked for, or with --wait saved; 1: the save failed; 2: no such job, or it makes "
-      "no "
-      "steps.\n\n"
+      "Returns once the request is stored; a job that is restarting saves once it trains again. Requests during\n"
+      "a save lead to one more save after it. Exit code 0: requested, or with --wait saved; 1: the save failed;\n"
+      "2: there is no such job, or it is not training.\n\n"
       "Examples:\n  trainctl checkpoint now k3x7q2ab --wait");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ExitOf(Now(globals, *options), options->json); };

@@ -34,10 +34,10 @@ struct ReshardFlags {
 absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manifest& manifest) {
   ReshardOptions options{.ranks = flags.ranks, .dtype = DtypeOfWord(flags.dtype)};
   if (flags.format == "full" && flags.ranks > 0) {
-    return absl::InvalidArgumentError("--ranks and --format full: whole tensors are in no rank's shard; give one");
+    return absl::InvalidArgumentError("--ranks and --format full cannot be combined: a full checkpoint has no shards");
   }
   if (flags.format.empty() && flags.ranks == 0 && flags.dtype.empty()) {
-    return absl::InvalidArgumentError("say what is to change: --ranks N, --format full or sharded, --dtype TYPE");
+    return absl::InvalidArgumentError("nothing to change: give --ranks N, --format full or sharded, or --dtype TYPE");
   }
   // As many shards as before: only the type changes, or the flat shares take the place of what was there.
   if (flags.format != "full" && options.ranks == 0) options.ranks = manifest.world_size;
@@ -58,16 +58,17 @@ absl::StatusOr<SavedCheckpoint> WriteAndVerify(const Checkpoint& from, ReshardOp
   ASSIGN_OR_RETURN(VerifiedCheckpoint verified,
                    VerifyCheckpoint(saved->path, {.on_bytes = [&](uint64_t bytes) { progress.Add(bytes); }}));
   if (verified.problems.empty() && verified.manifest_hash == saved->manifest_hash) return saved;
-  return absl::DataLossError(absl::StrCat("what was written is not what is read: ",
-                                          verified.problems.empty() ? absl::StrCat(saved->path, " has another manifest")
-                                                                    : verified.problems[0].Text(saved->path)));
+  return absl::DataLossError(absl::StrCat("the written checkpoint does not match what was saved: ",
+                                          verified.problems.empty()
+                                              ? absl::StrCat(saved->path, " has a different manifest")
+                                              : verified.problems[0].Text(saved->path)));
 }
 
 absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
   ASSIGN_OR_RETURN(const std::string given, RunFolderOf(globals, flags.folder));
   const std::string folder = AbsolutePath(given, WorkingDirectory());
   const std::string out = AbsolutePath(flags.out, WorkingDirectory());
-  if (out == folder) return absl::InvalidArgumentError("--out: name another run folder than the one that is read");
+  if (out == folder) return absl::InvalidArgumentError("--out: must be a different run folder than the input");
   const std::string path = JoinPath(folder, StepFolderName(flags.step));
   if (!FileExists(path)) {
     return absl::NotFoundError(absl::StrCat("there is no checkpoint of step ", flags.step, " in ", folder));
@@ -88,7 +89,7 @@ absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
     return absl::OkStatus();
   }
   const std::string layout = options.ranks == 0 ? "whole tensors" : Plural(options.ranks, "shard");
-  Print(absl::StrCat("wrote ", path, " again as ", saved.path, " (", layout,
+  Print(absl::StrCat("resharded ", path, " to ", saved.path, " (", layout,
                      flags.dtype.empty() ? "" : absl::StrCat(", weights in ", flags.dtype), ", ",
                      BytesText(saved.size_bytes), "), verified\n"));
   return absl::OkStatus();
@@ -98,25 +99,25 @@ absl::Status Reshard(const Globals& globals, const ReshardFlags& flags) {
 
 void AddCheckpointReshard(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto flags = std::make_shared<ReshardFlags>();
-  CLI::App* verb = app.add_subcommand("reshard", "Write a checkpoint again for another number of ranks, or whole");
+  CLI::App* verb = app.add_subcommand("reshard", "Rewrite a checkpoint for another number of ranks, or unsharded");
   verb->add_option("folder", flags->folder, "Run folder (checkpoint.dir), or a job")->required();
-  verb->add_option("step", flags->step, "Which checkpoint of it")->required()->type_name("STEP");
-  verb->add_option("--ranks", flags->ranks, "Shards, each with a flat share of every tensor")
+  verb->add_option("step", flags->step, "Step of the checkpoint")->required()->type_name("STEP");
+  verb->add_option("--ranks", flags->ranks, "Number of shards; each holds a flat share of every tensor")
       ->type_name("N")
       ->check(CLI::Range(uint64_t{1}, uint64_t{100'000}));
-  verb->add_option("--format", flags->format, "full: weights whole in one file, the optimizer in another")
+  verb->add_option("--format", flags->format, "full: whole weights in one file, optimizer state in another")
       ->check(CLI::IsMember({"full", "sharded"}));
-  verb->add_option("--dtype", flags->dtype, "Type of the weights, rounded to the nearest; the optimizer keeps its own")
+  verb->add_option("--dtype", flags->dtype,
+                   "Data type of the weights, rounded to nearest; the optimizer state keeps its type")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "fp64"}));
-  verb->add_option("--out", flags->out, "Another run folder; made if it is not there")->required();
+  verb->add_option("--out", flags->out, "Output run folder, different from the input; created if missing")->required();
   AddJson(*verb, &flags->json, "One JSON object");
   verb->callback([&globals, flags, chosen] {
     *chosen = [&globals, flags] { return ExitOf(Reshard(globals, *flags), flags->json); };
   });
   verb->footer(
-      "Every byte is verified when it is read, and once more when it is written; a piece is in memory at a time. A "
-      "run\n"
-      "needs none of this to go on with other ranks: any layout loads any checkpoint.\n\n"
+      "Verifies every byte when reading and again after writing; one piece is in memory at a time. To resume\n"
+      "with another number of ranks you do not need this: any layout loads any checkpoint.\n\n"
       "Examples:\n  trainctl checkpoint reshard RUN 100 --ranks 2 --out RUN-2\n"
       "  trainctl checkpoint reshard RUN 100 --format full --dtype bf16 --out WHOLE");
 }

@@ -69,10 +69,11 @@ std::string NoCheckpointText(const LookedAt& one, const std::string& holder) {
     return absl::StrCat(one.entry.name, ": ", size,
                         ", left by a crash (trainctl checkpoint rm --partials removes it)\n");
   }
-  const char* whole = one.found.problems.empty() && one.found.manifest.has_value() ? ", all files there" : "";
-  const std::string who = holder.empty() ? "left by an interrupted save; the next run of the job settles it"
-                                         : absl::StrCat("being written or removed by ", holder, ", or left by a crash");
-  return absl::StrCat(one.entry.name, ": no checkpoint: ", size, whole, ", ", who, "\n");
+  const char* whole = one.found.problems.empty() && one.found.manifest.has_value() ? ", all files present" : "";
+  const std::string who = holder.empty()
+                              ? "left by an interrupted save; the next run of the job completes or removes it"
+                              : absl::StrCat("being written or removed by ", holder, ", or left by a crash");
+  return absl::StrCat(one.entry.name, ": not a checkpoint: ", size, whole, ", ", who, "\n");
 }
 
 // Elements of each role, by its name.
@@ -103,7 +104,7 @@ std::string TensorLines(const Manifest& manifest, int columns) {
       files.push_back(absl::StrCat(piece.file, " [", piece.first_byte, ", ", piece.last_byte, ")"));
     }
     if (tensor.pieces.size() > kPiecesShown) {
-      files.push_back(absl::StrCat("and ", tensor.pieces.size() - kPiecesShown, " more (--json tells all)"));
+      files.push_back(absl::StrCat("and ", tensor.pieces.size() - kPiecesShown, " more (--json shows all)"));
     }
     rows.push_back({tensor.role, Printable(tensor.name, kTextBytes), tensor.dtype, ShapeText(tensor.shape),
                     Printable(absl::StrJoin(files, "; "), kTextBytes)});
@@ -128,7 +129,7 @@ std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string&
       absl::StrAppend(&state, ": ", Printable(one.found.problems[0].Text(one.entry.name), kTextBytes));
     }
     if (!manifest.nonfinite.empty()) {
-      absl::StrAppend(&state, "; ", manifest.nonfinite[0], " is not finite: no run goes on from it by itself");
+      absl::StrAppend(&state, "; ", manifest.nonfinite[0], " is not finite: no run resumes from it automatically");
     }
     rows.push_back({absl::StrCat(one.entry.step.value_or(0)), known ? absl::StrCat(manifest.generation) : "-",
                     known ? Printable(manifest.strategy, 40) : "-", known ? absl::StrCat(manifest.world_size) : "-",
@@ -148,9 +149,8 @@ bool IsGood(const LookedAt& one) {
 std::string VerdictText(const LookedAt& one) {
   const std::vector<CheckpointProblem>& problems = one.found.problems;
   if (problems.empty() && !IsGood(one)) {
-    return absl::StrCat(one.entry.name, ": NOT FINITE: every byte is as it was written, but ",
-                        one.found.manifest->nonfinite[0],
-                        " has values that are infinite or not a number; runs and export pass it over\n");
+    return absl::StrCat(one.entry.name, ": NOT FINITE: every byte is intact, but ", one.found.manifest->nonfinite[0],
+                        " has infinite or NaN values; runs and export skip this checkpoint\n");
   }
   if (problems.empty()) {
     return absl::StrCat(one.entry.name, ": good: ", one.found.manifest->files.size() + 1, " files, ",
@@ -162,7 +162,7 @@ std::string VerdictText(const LookedAt& one) {
     absl::StrAppend(&text, "  ", Printable(problems[i].Text(one.entry.name), kTextBytes), "\n");
   }
   if (problems.size() > kProblemsShown) {
-    absl::StrAppend(&text, "  and ", problems.size() - kProblemsShown, " more (--json tells all)\n");
+    absl::StrAppend(&text, "  and ", problems.size() - kProblemsShown, " more (--json shows all)\n");
   }
   return text;
 }

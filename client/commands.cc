@@ -12,10 +12,8 @@ namespace trainyard::client {
 absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl::Duration wait) {
   if (globals.coordinator.empty()) {
     return absl::InvalidArgumentError(
-        "no coordinator is named: give --coordinator host:port (or unix:PATH) or set TRAINYARD_COORDINATOR. (Only "
-        "`trainctl run` "
-        "works "
-        "without one: it starts its own.)");
+        "no coordinator is configured: give --coordinator host:port (or unix:PATH) or set TRAINYARD_COORDINATOR. "
+        "(`trainctl run` needs none: it starts its own.)");
   }
   return Connection::Open(globals.target(), wait);
 }
@@ -34,7 +32,7 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
           [json](const std::string& form) {
             if (form != "json" && form != "text") {
               throw CLI::ValidationError(
-                  "-o", absl::StrCat("there is no output '", form, "': expected json (the same as --json) or text"));
+                  "-o", absl::StrCat("unknown output format '", form, "': expected json (the same as --json) or text"));
             }
             *json = form == "json";
           })
@@ -53,21 +51,22 @@ void AddPatience(CLI::App& verb, PatienceOptions* options) {
           [options](const std::string& text) {
             absl::optional<absl::Duration> patience = ParsePatience(text);
             if (!patience.has_value()) {
-              throw CLI::ValidationError("--reconnect-for", absl::StrCat("'", text,
-                                                                         "' is no time: expected 30s, 5m, 1h30m, "
-                                                                         "a number of seconds, or forever"));
+              throw CLI::ValidationError(
+                  "--reconnect-for",
+                  absl::StrCat("'", text,
+                               "' is not a duration: expected 30s, 5m, 1h30m, a number of seconds, or forever"));
             }
             options->retry.give_up = *patience;
             options->given = true;
           },
-          "Give up when the coordinator has been away for so long: 30s, 5m, forever (the default)")
+          "How long to retry while the coordinator does not answer: 30s, 5m, forever (the default)")
       ->type_name("DURATION");
 }
 
 void AddJobOptions(CLI::App& verb, JobOptions* options) {
   verb.add_option("file", options->file, "Job file (YAML); - reads standard input")->required();
   verb.add_option("--set", options->overrides,
-                  "Set a key, wins over the file: --set train.steps=100 (value in YAML; repeat)")
+                  "Set a key, overriding the file: --set train.steps=100 (YAML value; may be repeated)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
 }
@@ -75,11 +74,11 @@ void AddJobOptions(CLI::App& verb, JobOptions* options) {
 void AddAllowDataChange(CLI::App& verb, JobOptions* options) {
   verb.add_flag_callback(
       "--allow-data-change", [options] { options->overrides.push_back("checkpoint.allow_data_change=true"); },
-      "With --resume: go on although train.data.text is not the data that the checkpoint was made with");
+      "With --resume: continue even if train.data.text differs from the data of the checkpoint");
 }
 
 void AddAllowFreshStart(CLI::App& verb, bool* allow) {
-  verb.add_flag("--allow-fresh-start", *allow, "With --resume: train from step 1 where there is nothing to resume")
+  verb.add_flag("--allow-fresh-start", *allow, "With --resume: train from step 1 if there is no checkpoint")
       ->needs(verb.get_option("--resume"));
 }
 

@@ -58,7 +58,7 @@ void AddCompletion(CLI::App& app, const Globals& globals, Chosen* chosen);  // h
 void AddJson(CLI::App& verb, bool* json, const std::string& help);
 
 // The job that a verb is about: FindJob takes what was given.
-inline constexpr char kJobHelp[] = "Id of the job, its beginning, or its name";
+inline constexpr char kJobHelp[] = "Job id, a unique prefix of it, or a unique job name";
 
 // The exit code of a verb that ended with `status`, after telling why it failed: a sentence on standard error, and with
 // `json` an object on standard output as well.

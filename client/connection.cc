@@ -39,11 +39,10 @@ absl::Status CheckTarget(const Target& target) {
                                                    "host:port, for example 127.0.0.1:7070, or unix:PATH"));
   }
   if (!IsLocalAddress(target.address) && !target.allow_plaintext) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the coordinator at ", target.address,
-                     " is not on this machine, and this version speaks plain text "
-                     "only: anyone on the way could read along and run jobs. Give --allow-plaintext if the network is "
-                     "trusted, or use a tunnel to a loopback address"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator at ", target.address,
+        " is not on this machine, and this version does not encrypt connections: anyone on the network path could read "
+        "them and run jobs. Give --allow-plaintext if you trust the network, or use a tunnel to a loopback address"));
   }
   return absl::OkStatus();
 }
@@ -77,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const Target& targe
   return absl::UnavailableError(
       absl::StrCat("no coordinator answers at ", target.address, "; tried to connect for ", absl::FormatDuration(wait),
                    ". Start one (trainyard-coordinator --listen ", target.address,
-                   " --state DIR), name another by --coordinator or ",
+                   " --state DIR), name another with --coordinator or ",
                    "TRAINYARD_COORDINATOR, or use `trainctl run` without either, which starts its own"));
 }
 
@@ -103,7 +102,7 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
   if (code == absl::StatusCode::kUnauthenticated && TokenHasChanged(options_, dialed_)) {
     stub_ = nullptr;
     return absl::UnavailableError(
-        absl::StrCat("the coordinator at ", address, " does not answer: it has been started anew, with another token"));
+        absl::StrCat("the coordinator at ", address, " does not answer: it was restarted with a new token"));
   }
   if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) stub_ = nullptr;
   if (code == absl::StatusCode::kUnavailable && !IsAnswered(status)) {
@@ -116,11 +115,10 @@ absl::Status Connection::ToStatus(const grpc::Status& status) {
   }
   if (code == absl::StatusCode::kUnimplemented) {
     const std::string said =
-        status.error_message().empty() ? "" : absl::StrCat(" (it said: ", status.error_message(), ")");
-    return absl::UnimplementedError(absl::StrCat("the server at ", address,
-                                                 " is not a Trainyard coordinator, or one of an older version: it does "
-                                                 "not know this call",
-                                                 said));
+        status.error_message().empty() ? "" : absl::StrCat(" (its message: ", status.error_message(), ")");
+    return absl::UnimplementedError(
+        absl::StrCat("the server at ", address,
+                     " is not a Trainyard coordinator, or is an older version: it does not support this call", said));
   }
   return absl::Status(code, status.error_message());
 }

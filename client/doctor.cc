@@ -97,9 +97,9 @@ class Doctor {
       auto it = std::find(names.begin(), names.end(), name);
       if (it == names.end()) {
         std::string nearest = NearestName(name, names);
-        return absl::NotFoundError(absl::StrCat("--hosts: no host is called '", name, "'",
+        return absl::NotFoundError(absl::StrCat("--hosts: there is no host '", name, "'",
                                                 nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
-                                                " There are: ", absl::StrJoin(names, ", ")));
+                                                " Hosts: ", absl::StrJoin(names, ", ")));
       }
       *chosen.add_hosts() = all.hosts(static_cast<int>(it - names.begin()));
     }
@@ -127,7 +127,7 @@ class Doctor {
     for (const ProbePair& pair : pairs) {
       auto job = Submit(pair);
       if (!job.ok()) {
-        for (const std::string& submitted : jobs) Cancel(submitted, "the doctor could not go on");
+        for (const std::string& submitted : jobs) Cancel(submitted, "trainctl doctor could not submit all probes");
         return job.status();
       }
       jobs.push_back(*job);
@@ -150,7 +150,7 @@ class Doctor {
       if (job.ok() && IsFinal(job->state())) break;
       if (!job.ok() && !IsAway(job.status())) break;
       if (interrupts_.interrupted() || absl::Now() >= deadline) {
-        Cancel(job_id, "the doctor waits no longer");
+        Cancel(job_id, "trainctl doctor stopped waiting for it");
         result.error = absl::StrFormat("the probe did not end within %.0f s: %s", options_.time_limit_s,
                                        job.ok() ? absl::StrCat(StateName(job->state()), ", ", job->reason())
                                                 : std::string(job.status().message()));
@@ -190,7 +190,7 @@ class Doctor {
       result->error = std::string(end.status().message());
     } else if (told < result->hosts.size()) {
       result->error = absl::StrCat("only ", told, " of ", result->hosts.size(), " ranks of the probe ", job_id,
-                                   " told what they measured");
+                                   " reported their measurements");
     }
   }
 
@@ -221,30 +221,28 @@ absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
 
 void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* verb = app.add_subcommand("doctor", "Tell what is wrong with the hosts of a cluster");
+  CLI::App* verb = app.add_subcommand("doctor", "Find problems of the hosts of a cluster");
   verb->add_option("--hosts", options->hosts, "Only these hosts: --hosts w1,w2")->delimiter(',')->type_name("NAMES");
-  verb->add_flag("--no-probes", options->no_probes, "Only read what the daemons tell");
+  verb->add_flag("--no-probes", options->no_probes, "Run no probes; only check what the daemons report");
   verb->add_option("--matmul-size", options->matmul_size, "Rows and columns of the matrices of a probe")
       ->capture_default_str()
       ->check(CLI::Range(16, 65536));
   verb->add_option("--all-reduce-bytes", options->all_reduce_bytes, "Size of the larger all-reduce of a probe")
       ->capture_default_str()
       ->check(CLI::Range(4096, 1 << 30));
-  verb->add_option("--share", options->limits.share, "Slower than this share of what is usual is slow")
+  verb->add_option("--share", options->limits.share, "Hosts and pairs below this share of the usual speed are slow")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--time-limit", options->time_limit_s, "Seconds that a round of probes may take")
+  verb->add_option("--time-limit", options->time_limit_s, "Time limit of a round of probes, in seconds")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 3600.0));
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
-      "Checks attachment, clocks, versions, disks, labels and addresses, then probes hosts in pairs: a matrix product "
-      "and\n"
-      "all-reduces, as jobs of the name `doctor`. Hosts of a slow pair are probed once more, each with a fast one, "
-      "which\n"
-      "tells a bad host from a bad partner. Hosts without a free slot are left alone. Exit code 1: something is "
-      "wrong.\n"
-      "For one host by hand: trainyard-trainer --probe.\n\n"
+      "Checks attachment, clocks, versions, disks, labels and addresses, then probes the hosts in pairs with a\n"
+      "matrix product and all-reduces, as jobs named `doctor`. Hosts of a slow pair are probed again, each with\n"
+      "a fast host, to find out which of the two is slow. Hosts without a free slot are skipped. Exit code 1:\n"
+      "problems were found.\n"
+      "To probe one host by hand: trainyard-trainer --probe.\n\n"
       "Examples:\n  trainctl doctor\n  trainctl doctor --hosts w1,w2,w3 --json | jq '.verdicts[]'");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {

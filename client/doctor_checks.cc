@@ -51,13 +51,13 @@ class HostChecker {
     findings_.clear();
     host_ = &host;
     if (!host.attached()) {
-      Problem(absl::StrCat("is not attached; last heard of ", DurationText(absl::Seconds(host.last_heard_s())),
-                           " ago. Start its trainyard-worker, or trainctl drain ", host.name(),
-                           " --lost if it is gone"));
+      Problem(absl::StrCat("is not attached; last contact ", DurationText(absl::Seconds(host.last_heard_s())),
+                           " ago. Start its trainyard-worker, or run trainctl drain ", host.name(),
+                           " --lost if the host is gone"));
       return findings_;
     }
     if (!host.reachable()) {
-      Problem(absl::StrCat("does not answer: silent for ", DurationText(absl::Seconds(host.last_heard_s()))));
+      Problem(absl::StrCat("does not answer; last contact ", DurationText(absl::Seconds(host.last_heard_s())), " ago"));
     }
     if (!host.trouble().empty()) Problem(Printable(host.trouble(), 500));
     if (!host.unknown_jobs().empty()) {
@@ -71,8 +71,9 @@ class HostChecker {
     Disk();
     Labels();
     if (IsLoopbackHost(host.data_address()) && reachable_address_ > 0) {
-      Problem(absl::StrCat("tells other hosts to reach its ranks at ", host.data_address(),
-                           ", which is loopback; attach it by an address that the others can reach"));
+      Problem(absl::StrCat(
+          "announces the loopback address ", host.data_address(),
+          " for its ranks, which other hosts cannot reach; attach its daemon through an address that they can reach"));
     }
     if (findings_.empty()) {
       Add(Level::kOk,
@@ -85,18 +86,18 @@ class HostChecker {
  private:
   void Versions() {
     if (host_->version() != server_.version()) {
-      Problem(absl::StrCat("runs trainyard-worker ", host_->version(), ", the coordinator ", server_.version(),
-                           "; install the same everywhere"));
+      Problem(absl::StrCat("runs trainyard-worker ", host_->version(), ", but the coordinator is ", server_.version(),
+                           "; install the same version everywhere"));
     }
     if (host_->torch_version() != torch_) {
-      Problem(absl::StrCat("has LibTorch ", host_->torch_version(), ", most hosts ", torch_,
-                           "; ranks of one job would not make the same numbers"));
+      Problem(absl::StrCat("has LibTorch ", host_->torch_version(), ", but most hosts have ", torch_,
+                           "; ranks of one job could compute different numbers"));
     }
   }
 
   void Clock() {
     if (std::abs(host_->clock_offset_s()) <= kSkewMax) return;
-    Problem(absl::StrFormat("its clock is %.3f s %s that of the coordinator; run a time service (chrony, ntpd)",
+    Problem(absl::StrFormat("its clock is %.3f s %s the coordinator's; run a time service (chrony, ntpd)",
                             std::abs(host_->clock_offset_s()), host_->clock_offset_s() > 0 ? "ahead of" : "behind"));
   }
 
@@ -104,7 +105,7 @@ class HostChecker {
     if (host_->disk_free_bytes() == 0 || host_->disk_free_bytes() >= kDiskNote) return;
     const bool little = host_->disk_free_bytes() < kDiskMin;
     Add(little ? Level::kProblem : Level::kNote,
-        absl::StrCat("has ", BytesText(host_->disk_free_bytes()), " left where its state and logs lie"));
+        absl::StrCat("has ", BytesText(host_->disk_free_bytes()), " free on the disk of its state folder"));
   }
 
   void Labels() {
@@ -130,7 +131,7 @@ class HostChecker {
 
 absl::Status ListenOnLoopback() {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return ErrnoStatus(errno, "no socket");
+  if (fd < 0) return ErrnoStatus(errno, "cannot create a socket");
   absl::Cleanup close_fd = [fd] { close(fd); };
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -146,11 +147,11 @@ absl::Status ListenOnLoopback() {
 std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts) {
   std::vector<Finding> findings;
   if (server.version() != kVersion) {
-    findings.push_back(
-        {Level::kNote, "trainctl", absl::StrCat("is version ", kVersion, ", the coordinator ", server.version())});
+    findings.push_back({Level::kNote, "trainctl",
+                        absl::StrCat("is version ", kVersion, ", but the coordinator is ", server.version())});
   }
   if (hosts.hosts().empty()) {
-    findings.push_back({Level::kProblem, "coordinator", "no host has ever attached; start trainyard-worker on one"});
+    findings.push_back({Level::kProblem, "coordinator", "no host has attached yet; start trainyard-worker on one"});
   }
   HostChecker checker(server, hosts);
   for (const v1::HostStatus& host : hosts.hosts()) {
@@ -164,26 +165,27 @@ std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const st
   for (const char* program : {"trainyard-coordinator", "trainyard-worker", "trainyard-shim", "trainyard-trainer"}) {
     if (access(JoinPath(binary_folder, program).c_str(), X_OK) == 0) continue;
     findings.push_back({Level::kNote, "trainctl",
-                        absl::StrCat(program, " is not beside trainctl in ", binary_folder,
-                                     ": trainctl run without a coordinator needs it")});
+                        absl::StrCat(program, " is not next to trainctl in ", binary_folder,
+                                     "; trainctl run without a coordinator needs it")});
   }
   if (access(working_directory.c_str(), W_OK) != 0) {
     findings.push_back(
         {Level::kNote, "trainctl",
-         absl::StrCat(working_directory, " cannot be written to (", strerror(errno), "): give jobs a checkpoint.dir")});
+         absl::StrCat(working_directory, " is not writable (", strerror(errno), "): set checkpoint.dir in your jobs")});
   }
   struct statvfs room = {};
   if (statvfs(working_directory.c_str(), &room) == 0) {
     const uint64_t bytes = uint64_t{room.f_bavail} * room.f_frsize;
     if (bytes < kDiskMin) {
       findings.push_back(
-          {Level::kProblem, "trainctl", absl::StrCat(working_directory, " has only ", BytesText(bytes), " left")});
+          {Level::kProblem, "trainctl", absl::StrCat(working_directory, " has only ", BytesText(bytes), " free")});
     }
   }
   if (absl::Status listening = ListenOnLoopback(); !listening.ok()) {
     findings.push_back({Level::kProblem, "trainctl", std::string(listening.message())});
   }
-  if (findings.empty()) findings.push_back({Level::kOk, "trainctl", "programs, working directory, disk and ports"});
+  if (findings.empty())
+    findings.push_back({Level::kOk, "trainctl", "programs, working directory, disk and ports are fine"});
   return findings;
 }
 

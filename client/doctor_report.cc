@@ -86,7 +86,7 @@ std::string VerdictsText(const DoctorReport& report) {
     if (verdict.kind == HostVerdict::Kind::kGood) continue;
     absl::StrAppend(&text, "PROBLEM  ", verdict.host, ": ", Word(verdict.kind), ": ", verdict.text, "\n");
   }
-  return absl::StrCat(text, report.AllWell() ? "all is well\n" : "something is wrong\n");
+  return absl::StrCat(text, report.AllWell() ? "all is well\n" : "problems were found\n");
 }
 
 std::string DoctorJson(const DoctorReport& report) {

@@ -90,18 +90,17 @@ absl::Status Events(const Globals& globals, EventsOptions options) {
 
 void AddEvents(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<EventsOptions>();
-  CLI::App* verb = app.add_subcommand("events", "List what was decided and what happened, of the cluster or of a job");
-  verb->add_option("--job", options->job_id, "Only of this job")->type_name("JOB");
-  verb->add_flag("-f,--follow", options->follow, "Go on with what happens; with --job until the job ends");
-  verb->add_option("--limit", options->limit, "Only the newest so many")
+  CLI::App* verb = app.add_subcommand("events", "List events and decisions of the cluster or of one job");
+  verb->add_option("--job", options->job_id, "Only events of this job")->type_name("JOB");
+  verb->add_flag("-f,--follow", options->follow, "Keep printing new events; with --job, until the job ends");
+  verb->add_option("--limit", options->limit, "Only the newest N events")
       ->capture_default_str()
       ->check(CLI::Range(1u, kEventsMax));
-  AddJson(*verb, &options->json, "One JSON object a line");
+  AddJson(*verb, &options->json, "One JSON object per line");
   AddPatience(*verb, &options->patience);
   verb->footer(
-      "Steps and evaluations are not among them: trainctl watch shows those. Where older ones are no longer kept, "
-      "their\n"
-      "number comes first; with --json {\"event\":\"dropped\",\"count\":N}.\n\n"
+      "Steps and evaluations are not listed; trainctl watch shows them. If older events have been dropped, the\n"
+      "first line gives their number; with --json it is {\"event\":\"dropped\",\"count\":N}.\n\n"
       "Examples:\n  trainctl events\n  trainctl events --job k3x7q2ab --json\n  trainctl events -f");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ExitOf(Events(globals, *options), options->json); };

@@ -21,7 +21,7 @@ absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJob
   if (found.total() <= 1) return found.jobs(0).job_id();
   const uint64_t more = found.total() - static_cast<uint64_t>(found.jobs_size());
   return absl::InvalidArgumentError(
-      absl::StrCat("'", Printable(text, kTextBytes), "' may be any of ", found.total(), " jobs; give more of its id:\n",
+      absl::StrCat("'", Printable(text, kTextBytes), "' matches ", found.total(), " jobs; give more of the id:\n",
                    absl::StrJoin(found.jobs(), "\n",
                                  [](std::string* out, const v1::FoundJob& job) {
                                    absl::StrAppend(out, "  ", job.job_id(), "  ", StateName(job.state()), "  ",
@@ -51,13 +51,13 @@ absl::StatusOr<std::string> RunFolderOf(const Globals& globals, const std::strin
   ASSIGN_OR_RETURN(const std::string id, FindJob(*connection, name));
   auto job = GetJob(*connection, id);
   if (absl::IsNotFound(job.status())) {
-    return absl::NotFoundError(absl::StrCat(name, " is no folder here, and ", job.status().message()));
+    return absl::NotFoundError(absl::StrCat(name, " is not a folder here, and ", job.status().message()));
   }
   RETURN_IF_ERROR(job.status());
   const std::string& folder = job->spec().checkpoint().dir();
   if (!folder.empty() && FileExists(folder)) return folder;
   return absl::NotFoundError(absl::StrCat("the run folder of ", JobTitle(*job), ", ", folder,
-                                          ", is not on this machine: run this where it lies"));
+                                          ", is not on this machine: run this command on a machine that has it"));
 }
 
 }  // namespace trainyard::client

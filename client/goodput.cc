@@ -39,11 +39,11 @@ absl::Status Goodput(const Globals& globals, const GoodputOptions& options) {
 
 void AddGoodput(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<GoodputOptions>();
-  CLI::App* verb = app.add_subcommand("goodput", "Show where the time of a job's ranks went");
+  CLI::App* verb = app.add_subcommand("goodput", "Show how the ranks of a job spent their time");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
-      "Every second of every rank is in exactly one part, from the submission to the job's end.\n\n"
+      "Every second of every rank, from submission to the job's end, counts in exactly one part.\n\n"
       "Examples:\n  trainctl goodput k3x7q2ab\n  trainctl goodput k3x7q2ab --json | jq .shares.lost");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] { return ExitOf(Goodput(globals, *options), options->json); };

@@ -26,14 +26,14 @@ std::vector<std::string> Row(const std::string& name, double seconds, const v1::
 }  // namespace
 
 std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput) {
-  return {{{"queue", "waited for slots", goodput.queue_s()},
-           {"start", "formed the first group", goodput.start_s()},
-           {"train", "made steps and evaluations that count", goodput.train_s()},
-           {"save", "saved", goodput.save_s()},
-           {"lost", "made steps that a failure threw away", goodput.lost_s()},
-           {"detect", "from the last progress to the decision that something had failed", goodput.detect_s()},
-           {"recover", "ended a failed group and formed the next", goodput.recover_s()},
-           {"pause", "paused", goodput.pause_s()}}};
+  return {{{"queue", "waited for free slots", goodput.queue_s()},
+           {"start", "started the first process group", goodput.start_s()},
+           {"train", "trained and evaluated, without lost steps", goodput.train_s()},
+           {"save", "saved checkpoints", goodput.save_s()},
+           {"lost", "trained steps that a failure discarded", goodput.lost_s()},
+           {"detect", "made no progress until a failure was detected", goodput.detect_s()},
+           {"recover", "stopped a failed process group and started the next", goodput.recover_s()},
+           {"pause", "were paused", goodput.pause_s()}}};
 }
 
 double GoodputShare(const v1::Goodput& goodput) { return ShareOf(goodput.train_s(), goodput); }
@@ -42,7 +42,7 @@ std::string GoodputText(const v1::Job& job, int columns) {
   const v1::Goodput& goodput = job.goodput();
   std::string text =
       absl::StrFormat("%s: %s, goodput %.1f %%\n", JobTitle(job), StateName(job.state()), 100 * GoodputShare(goodput));
-  std::vector<std::vector<std::string>> rows = {{"  PART", "RANK-SECONDS", "SHARE", "IN WHICH THE RANKS"}};
+  std::vector<std::vector<std::string>> rows = {{"  PART", "RANK-SECONDS", "SHARE", "WHAT THE RANKS DID"}};
   double sum = 0;
   for (const GoodputPart& part : GoodputParts(goodput)) {
     rows.push_back(Row(part.name, part.seconds, goodput, part.meaning));

@@ -37,15 +37,15 @@ absl::Status Completion(const CLI::App& app, const std::string& shell) {
 
 void AddHelp(CLI::App& app, const Globals&, Chosen* chosen) {
   auto words = std::make_shared<std::vector<std::string>>();
-  CLI::App* verb = app.add_subcommand("help", "Show what a verb does and takes; the same as VERB --help");
-  verb->add_option("verb", *words, "Verb, or verb and verb below it");
+  CLI::App* verb = app.add_subcommand("help", "Show the options of a verb; the same as VERB --help");
+  verb->add_option("verb", *words, "Verb, such as `run` or `checkpoint export`");
   verb->footer("Examples:\n  trainctl help\n  trainctl help checkpoint export");
   verb->callback([&app, words, chosen] { *chosen = [&app, words] { return ExitOf(Help(app, *words), false); }; });
 }
 
 void AddCompletion(CLI::App& app, const Globals&, Chosen* chosen) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* verb = app.add_subcommand("completion", "Print a script that completes verbs, options and files");
+  CLI::App* verb = app.add_subcommand("completion", "Print a completion script for a shell");
   verb->add_option("shell", *shell, "bash, zsh or fish")->required();
   verb->footer(
       "Examples:\n  source <(trainctl completion bash)\n"

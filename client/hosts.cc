@@ -37,18 +37,18 @@ std::string Told(const v1::HostStatus& host, v1::SetHostRequest::Action action) 
   std::string jobs = absl::StrJoin(host.jobs(), ", ");
   switch (action) {
     case v1::SetHostRequest::ACTION_UNCORDON:
-      return "may be given ranks again";
+      return "can be given ranks again";
     case v1::SetHostRequest::ACTION_DRAIN:
       return jobs.empty() ? "is cordoned and has no ranks to move"
-                          : absl::StrCat("is cordoned; these jobs leave it at a step, with a save: ", jobs);
+                          : absl::StrCat("is cordoned; these jobs save and move to other hosts: ", jobs);
     case v1::SetHostRequest::ACTION_LOST:
-      return jobs.empty() ? "is cordoned and counts as lost"
-                          : absl::StrCat("is cordoned and counts as lost; formed anew elsewhere: ", jobs);
+      return jobs.empty() ? "is cordoned and treated as lost"
+                          : absl::StrCat("is cordoned and treated as lost; these jobs restart elsewhere: ", jobs);
     case v1::SetHostRequest::ACTION_FORGET:
-      return "is forgotten; a daemon of that name that attaches is a new host";
+      return "is forgotten; a daemon that attaches under this name is a new host";
     default:
-      return jobs.empty() ? "is cordoned: nothing new is placed there"
-                          : absl::StrCat("is cordoned: nothing new is placed there; these stay: ", jobs);
+      return jobs.empty() ? "is cordoned: no new ranks are placed on it"
+                          : absl::StrCat("is cordoned: no new ranks are placed on it; these jobs stay: ", jobs);
   }
 }
 
@@ -73,7 +73,7 @@ CLI::App* AddHostVerb(CLI::App& app, const Globals& globals, Chosen* chosen, con
   options->reason = absl::StrCat("trainctl ", name);
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("host", options->name, "Name of the host, as trainctl cluster shows it")->required();
-  verb->add_option("--reason", options->reason, "Why, for those who ask later");
+  verb->add_option("--reason", options->reason, "Reason, recorded in the events");
   AddJson(*verb, &options->json, "Print the host as a JSON object");
   verb->callback([&globals, options, chosen, action] {
     *chosen = [&globals, options, action] {
@@ -90,9 +90,9 @@ void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto json = std::make_shared<bool>(false);
   CLI::App* verb = app.add_subcommand("cluster", "List hosts: state, slots, jobs, labels, versions, clock skew");
   verb->alias("hosts")->alias("nodes");
-  AddJson(*verb, json.get(), "One JSON object a line and host");
+  AddJson(*verb, json.get(), "One JSON object per line, one for each host");
   verb->footer(
-      "SLOTS is used/all. SKEW is the host's clock less the coordinator's.\n\n"
+      "SLOTS is used/total. SKEW is the host's clock minus the coordinator's.\n\n"
       "Examples:\n  trainctl cluster\n  trainctl cluster --json | jq -r 'select(.reachable | not) | .name'");
   verb->callback(
       [&globals, json, chosen] { *chosen = [&globals, json] { return ExitOf(Cluster(globals, *json), *json); }; });
@@ -100,13 +100,14 @@ void AddCluster(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddCordon(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<HostOptions>();
-  AddHostVerb(app, globals, chosen, "cordon", "Place nothing new on a host", v1::SetHostRequest::ACTION_CORDON, options)
-      ->footer("What runs there goes on.\n\nExamples:\n  trainctl cordon w3 --reason 'fan is loud'");
+  AddHostVerb(app, globals, chosen, "cordon", "Stop placing new ranks on a host", v1::SetHostRequest::ACTION_CORDON,
+              options)
+      ->footer("Ranks that already run there continue.\n\nExamples:\n  trainctl cordon w3 --reason 'fan is loud'");
 }
 
 void AddUncordon(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<HostOptions>();
-  AddHostVerb(app, globals, chosen, "uncordon", "Let a host be given ranks again", v1::SetHostRequest::ACTION_UNCORDON,
+  AddHostVerb(app, globals, chosen, "uncordon", "Allow new ranks on a host again", v1::SetHostRequest::ACTION_UNCORDON,
               options)
       ->footer("Examples:\n  trainctl uncordon w3");
 }
@@ -115,21 +116,23 @@ void AddDrain(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<HostOptions>();
   CLI::App* verb = AddHostVerb(app, globals, chosen, "drain", "Cordon a host and move its jobs elsewhere",
                                v1::SetHostRequest::ACTION_DRAIN, options);
-  verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
-  verb->add_flag("--lost", options->lost, "The host is gone for good: do not wait for its ranks, take them as ended");
+  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
+  verb->add_flag("--lost", options->lost,
+                 "The host is gone for good: treat its ranks as ended instead of waiting for them");
   verb->footer(
-      "Each job there stops at a step, saves, and takes other hosts, or waits for slots. trainctl uncordon undoes the\n"
-      "cordon. A job whose save fails stays, and goes on. --now also gives up hosts of these jobs that cannot be "
-      "reached.\n\n"
+      "Each job on the host stops after a step, saves, and restarts on other hosts or waits for free slots. A\n"
+      "job whose save fails stays on the host and continues. --now also gives up other unreachable hosts of\n"
+      "these jobs. trainctl uncordon removes the cordon.\n\n"
       "Examples:\n  trainctl drain w3 --reason 'new memory'\n  trainctl drain w3 --lost");
 }
 
 void AddForget(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<HostOptions>();
-  AddHostVerb(app, globals, chosen, "forget", "Take a host off the list that has been switched off for good",
+  AddHostVerb(app, globals, chosen, "forget", "Remove a permanently switched-off host from the list",
               v1::SetHostRequest::ACTION_FORGET, options)
       ->footer(
-          "Refused while its daemon is attached or a job has ranks there: drain it, then stop its daemon.\n\n"
+          "Refused while its daemon is attached or a job has ranks on it: drain the host first, then stop its "
+          "daemon.\n\n"
           "Examples:\n  trainctl drain w3 && trainctl forget w3 --reason 'returned to the vendor'");
 }
 

@@ -48,7 +48,7 @@ std::string HostState(const v1::HostStatus& host) {
 
 std::string HostTable(const v1::ListHostsResponse& hosts, int columns) {
   if (hosts.hosts().empty()) {
-    return "no host has ever attached: start trainyard-worker --coordinator HOST:PORT on each machine\n";
+    return "no host has attached yet: start trainyard-worker --coordinator HOST:PORT on each machine\n";
   }
   std::vector<std::vector<std::string>> rows = {
       {"HOST", "STATE", "SLOTS", "JOBS", "LABELS", "VERSION", "SKEW", "DISK FREE"}};
@@ -57,7 +57,7 @@ std::string HostTable(const v1::ListHostsResponse& hosts, int columns) {
     rows.push_back(Row(host));
     const std::string name = Printable(host.name(), 253);
     if (!host.trouble().empty()) {
-      absl::StrAppend(&reasons, name, " can be given nothing: ", Printable(host.trouble(), 500), "\n");
+      absl::StrAppend(&reasons, name, " cannot be given ranks: ", Printable(host.trouble(), 500), "\n");
     }
     if (!host.unknown_jobs().empty()) {
       absl::StrAppend(

@@ -110,8 +110,8 @@ int JobSession::Finish(const v1::Job& job) {
 void JobSession::Cancel(const std::string& reason) {
   absl::MutexLock lock(&mu_);
   if (canceller_.joinable()) return;
-  progress_->Notice("info",
-                    absl::StrCat("cancelling job ", job_.job_id(), " (", reason, "); once more ends it at once"));
+  progress_->Notice("info", absl::StrCat("cancelling job ", job_.job_id(), " (", reason,
+                                         "); a second interrupt kills it immediately"));
   canceller_ = std::thread([this, reason] {
     auto job = CancelJob(connection_, job_.job_id(), reason);
     if (job.ok()) return;
@@ -119,7 +119,7 @@ void JobSession::Cancel(const std::string& reason) {
       return Abort(
           absl::StrCat(reason, "; the job is ended without the coordinator, because ", job.status().message()));
     }
-    Notice("error", absl::StrCat("could not cancel: ", job.status().message()));
+    Notice("error", absl::StrCat("could not cancel the job: ", job.status().message()));
   });
 }
 

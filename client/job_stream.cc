@@ -109,7 +109,7 @@ absl::StatusOr<v1::JobState> JobStream::Follow(const OnEvent& on_event, const On
     if (answered || status.ok()) retry.Answered();
     absl::Duration wait;
     if (IsAway(status)) {
-      if (!retry.away()) on_notice(absl::StrCat(status.message(), "; the job goes on, trying again"));
+      if (!retry.away()) on_notice(absl::StrCat(status.message(), "; the job continues, trying again"));
       absl::optional<absl::Duration> patience = retry.Failed(absl::Now());
       if (!patience.has_value()) return status;
       wait = *patience;

@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<v1::JobState>> ParseStates(const std::vector<std::str
         state == v1::JOB_STATE_UNSPECIFIED) {
       std::string nearest = NearestName(word, names);
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", word, "' is no state of a job", nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
-          " There are: ", absl::StrJoin(names, ", ")));
+          "'", word, "' is not a job state", nearest.empty() ? "." : absl::StrCat("; did you mean '", nearest, "'?"),
+          " States: ", absl::StrJoin(names, ", ")));
     }
     states.push_back(state);
   }
@@ -57,7 +57,7 @@ absl::Status List(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, most));
   if (options.limit > 0 && jobs.size() > options.limit) {
     jobs.resize(options.limit);
-    Say(absl::StrCat("these are the newest ", options.limit, "; there are more (--limit 0 lists all)"));
+    Say(absl::StrCat("only the newest ", options.limit, " are listed; there are more (--limit 0 lists all)"));
   }
   if (options.json) {
     for (const v1::Job& job : jobs) PrintJson(JobJson(job));
@@ -80,11 +80,11 @@ void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ListOptions>();
   CLI::App* verb = app.add_subcommand("list", "List jobs, newest first");
   verb->alias("ls")->alias("ps")->alias("jobs");
-  verb->add_option("--state", options->states, "Only jobs in this state (repeat for several)")->allow_extra_args(false);
-  verb->add_option("--limit", options->limit, "Only the newest so many; 0: all")
+  verb->add_option("--state", options->states, "Only jobs in this state (may be repeated)")->allow_extra_args(false);
+  verb->add_option("--limit", options->limit, "List only the newest N; 0: all")
       ->capture_default_str()
       ->check(CLI::Range(0, 1000000));
-  AddJson(*verb, &options->json, "One JSON object a line and job");
+  AddJson(*verb, &options->json, "One JSON object per line, one for each job");
   verb->footer("Examples:\n  trainctl list\n  trainctl list --state running --state queued --json");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {

@@ -39,7 +39,7 @@ class TextSurvey {
     glob_t matches = {};
     int result = glob(entry.c_str(), 0, nullptr, &matches);
     std::string wrong;
-    if (result == GLOB_NOMATCH) wrong = absl::StrCat(entry, " matches nothing");
+    if (result == GLOB_NOMATCH) wrong = absl::StrCat(entry, " matches no file");
     if (result != 0 && result != GLOB_NOMATCH) wrong = absl::StrCat(entry, " cannot be expanded");
     for (size_t i = 0; i < matches.gl_pathc && wrong.empty() && bytes_ < enough_; ++i) {
       if (stat(matches.gl_pathv[i], &st) == 0) wrong = LookAt(matches.gl_pathv[i], st, /*named=*/false);
@@ -64,7 +64,7 @@ class TextSurvey {
       if (it->is_regular_file(ignored)) bytes_ += it->file_size(ignored);
     }
     if (error) return absl::StrCat(path, " cannot be read: ", error.message());
-    return bytes_ == before && bytes_ < enough_ ? absl::StrCat(path, " holds no text") : "";
+    return bytes_ == before && bytes_ < enough_ ? absl::StrCat(path, " contains no text") : "";
   }
 
   const uint64_t enough_;
@@ -94,14 +94,16 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   if (bytes * (1 - validation) < static_cast<double>(sample)) {
     problems->AddError(
         positions, "train.data.text",
-        absl::StrCat("holds ", survey.bytes(), " bytes, of which ", static_cast<uint64_t>(bytes * (1 - validation)),
-                     " are for training; a sequence of context ", sample - 1, " takes ", sample,
-                     ". Give more text or a smaller train.model.context"));
+        absl::StrCat("has ", survey.bytes(), " bytes, of which ", static_cast<uint64_t>(bytes * (1 - validation)),
+                     " are for training, but a sequence needs ", sample,
+                     " (train.model.context + 1). Add text or reduce train.model.context"));
   } else if (evaluates && bytes * validation < static_cast<double>(sample)) {
-    problems->AddError(positions, "train.data.validation",
-                       absl::StrCat("leaves ", static_cast<uint64_t>(bytes * validation), " of ", survey.bytes(),
-                                    " bytes for evaluation; a sequence of context ", sample - 1, " takes ", sample,
-                                    ". Give more text, a larger share, or set train.evaluate.every_steps to 0"));
+    problems->AddError(
+        positions, "train.data.validation",
+        absl::StrCat(
+            "leaves ", static_cast<uint64_t>(bytes * validation), " of ", survey.bytes(),
+            " bytes for evaluation, but a sequence needs ", sample,
+            " (train.model.context + 1). Add text, increase this share, or set train.evaluate.every_steps to 0"));
   }
 }
 
@@ -142,7 +144,7 @@ void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Position
   problems->AddError(positions, "train.model",
                      absl::StrCat("has ", parameters, " parameters; with gradients and optimizer state ", ranks,
                                   ranks == 1 ? " rank needs " : " ranks need ",
-                                  BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", and this machine has ",
+                                  BytesText(static_cast<uint64_t>(std::min(bytes, 1e18))), ", but this machine has ",
                                   BytesText(machine_bytes)));
 }
 

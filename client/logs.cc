@@ -121,14 +121,13 @@ void AddLogs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   CLI::App* verb = app.add_subcommand("logs", "Show the output of a job's trainers");
   verb->alias("log");
   verb->add_option("job", options->job_id, kJobHelp)->required();
-  verb->add_flag("-f,--follow", options->follow, "Go on until the job ends");
+  verb->add_flag("-f,--follow", options->follow, "Keep printing new lines until the job ends");
   auto* ranks = verb->add_option("--rank", options->ranks,
-                                 "This rank (repeat for several). Default: rank 0, which "
-                                 "speaks for the job");
+                                 "Only this rank (may be repeated); default: rank 0, which reports for the whole job");
   ranks->allow_extra_args(false);
-  verb->add_flag("--all-ranks", options->all_ranks, "Every rank")->excludes(ranks);
-  verb->add_option("--tail", options->tail, "Only the last lines of each rank");
-  AddJson(*verb, &options->json, "One JSON object a line");
+  verb->add_flag("--all-ranks", options->all_ranks, "All ranks")->excludes(ranks);
+  verb->add_option("--tail", options->tail, "Only the last N lines of each rank");
+  AddJson(*verb, &options->json, "One JSON object per line");
   AddPatience(*verb, &options->patience);
   verb->footer("Examples:\n  trainctl logs k3x7q2ab -f\n  trainctl logs k3x7q2ab --rank 1 --tail 50");
   verb->callback([&globals, options, chosen] {

@@ -20,21 +20,21 @@ namespace {
 int Main(int argc, char** argv) {
   CLI::App app("Trainyard: distributed training from one job file.", "trainctl");
   app.footer(
-      "JOB is an id, the beginning of one, or a name that only one job has. -o json is --json.\n"
+      "JOB is a job id, a unique prefix of one, or a unique job name. -o json is the same as --json.\n"
       "Exit codes: 0 done, 1 failed, 2 bad input, 3 coordinator unreachable, 130 cancelled.\n\n"
       "Examples:\n"
-      "  trainctl run configs/jobs/stdlib.yaml                  train here, with daemons of its own\n"
+      "  trainctl run configs/jobs/stdlib.yaml                  train on this machine, with private daemons\n"
       "  trainctl --coordinator 127.0.0.1:7070 submit job.yaml  train on a cluster\n"
-      "  trainctl help VERB                                     more on a verb");
+      "  trainctl help VERB                                     show the options of a verb");
   app.set_version_flag("-V,--version", absl::StrCat("trainctl ", kVersion));
   Globals globals;
-  app.add_option("--coordinator", globals.coordinator, "Coordinator to talk to")
+  app.add_option("--coordinator", globals.coordinator, "Address of the coordinator: host:port or unix:PATH")
       ->envname("TRAINYARD_COORDINATOR")
       ->type_name("HOST:PORT");
   app.add_flag("--allow-plaintext", globals.allow_plaintext,
-               "Talk plain text to a coordinator that is not on this machine");
+               "Connect without encryption to a coordinator on another machine");
   app.add_option("--token-file", globals.token_file,
-                 "File with the token that the coordinator asks for; a coordinator of yours on this machine needs none")
+                 "File with the coordinator's token; not needed for your own coordinator on this machine")
       ->envname("TRAINYARD_TOKEN_FILE")
       ->type_name("FILE");
   app.require_subcommand(1);

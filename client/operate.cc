@@ -67,7 +67,7 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
   options->reason = absl::StrCat("trainctl ", name);
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("job", options->job_id, kJobHelp)->required();
-  verb->add_option("--reason", options->reason, "Why, for those who ask later");
+  verb->add_option("--reason", options->reason, "Reason, recorded in the events");
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->callback([&globals, options, chosen, act] {
     *chosen = [&globals, options, act] { return ExitOf(Operate(globals, *options, act), options->json); };
@@ -79,31 +79,31 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
 
 void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "restart",
-                           "End a job's group at a step, with a save, and form it anew", options, Restart);
-  verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
+  CLI::App* verb = AddVerb(app, globals, chosen, "restart", "Save a job at its next step and restart its process group",
+                           options, Restart);
+  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
   verb->footer(
-      "Not counted against recovery.max_restarts. Returns once the wish is stored; trainctl watch shows the rest.\n\n"
+      "Does not count against recovery.max_restarts. Returns once the request is stored; trainctl watch shows\n"
+      "the restart.\n\n"
       "Examples:\n  trainctl restart k3x7q2ab\n  trainctl restart k3x7q2ab --now --reason 'stuck file system'");
 }
 
 void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "pause", "Save a job, end its group and free its slots until resume",
-                           options, Pause);
-  verb->add_flag("--now", options->now, "Without waiting for a step and a save: steps since the last save are lost");
+  CLI::App* verb = AddVerb(app, globals, chosen, "pause",
+                           "Save a job, stop its ranks and free its slots until it is resumed", options, Pause);
+  verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
   verb->footer(
-      "The job stops at a step all ranks agree on and keeps its checkpoint. Where that save fails it is not paused "
-      "and\n"
-      "goes on; --now pauses it without, and gives up hosts that cannot be reached. Pausing a paused job is no "
-      "error.\n\n"
+      "The ranks stop after a step that they agree on, and save it. If that save fails, the job is not paused\n"
+      "and continues training. With --now it is paused without a save, and ranks on unreachable hosts are given\n"
+      "up. Pausing a paused job is not an error.\n\n"
       "Examples:\n  trainctl pause k3x7q2ab --reason 'the cluster is needed for a demo'");
 }
 
 void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* verb = AddVerb(app, globals, chosen, "resume", "Queue a paused job again", options, Resume);
-  verb->add_flag("--from-start", options->from_start, "Go on although no checkpoint holds the steps that were made");
+  verb->add_flag("--from-start", options->from_start, "Resume even if steps were made that no checkpoint holds");
   verb->footer("Examples:\n  trainctl resume k3x7q2ab\n  trainctl resume k3x7q2ab --from-start");
 }
 

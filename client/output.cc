@@ -101,7 +101,7 @@ int FinishOutput(int exit_code) {
   // What the command line's library wrote by itself, as --help does.
   if (ferror(stdout) != 0) NoteFailure(EIO);
   if (!OutputFailed()) return exit_code;
-  if (!failure_was_said) Say(absl::StrCat(OutputStatus().message(), "; what should stand there is not complete"));
+  if (!failure_was_said) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));
   return exit_code == kExitDone ? kExitFailed : exit_code;
 }
 

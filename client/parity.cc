@@ -42,7 +42,8 @@ class Parity {
     const JobInput input{.file = options_.job.file, .overrides = options_.job.overrides};
     ASSIGN_OR_RETURN(LoadedJob loaded, LoadJob(input, /*on_this_machine=*/true));
     RETURN_IF_ERROR(ProblemsStatus(input, loaded.problems));
-    if (!loaded.spec.has_train()) return absl::InvalidArgumentError("a probe trains nothing that could be compared");
+    if (!loaded.spec.has_train())
+      return absl::InvalidArgumentError("the job is a probe, which trains nothing to compare");
     const std::string folder =
         JoinPath(WorkingDirectory(), absl::StrCat("trainyard-runs/parity-", loaded.spec.name(), "-", RandomId(8)));
     RETURN_IF_ERROR(MakeFolders(folder));
@@ -127,18 +128,18 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
   auto options = std::make_shared<ParityCommandOptions>();
   CLI::App* verb = app.add_subcommand("parity", "Compare a job's losses in one process and under every strategy");
   AddJobOptions(*verb, &options->job);
-  verb->add_option("--steps", options->steps, "Steps that each of them makes")
+  verb->add_option("--steps", options->steps, "Number of steps of each run")
       ->capture_default_str()
       ->check(CLI::Range(uint64_t{1}, uint64_t{1000000}));
-  verb->add_option("--assert", options->most, "Exit code 1 when any loss differs by more than this, relatively")
+  verb->add_option("--assert", options->most, "Exit with code 1 if the relative difference of any loss exceeds this")
       ->check(CLI::Range(0.0, 1.0));
-  verb->add_flag("--keep", options->keep, "Leave the run folders of all variants in ./trainyard-runs/parity-*");
+  verb->add_flag("--keep", options->keep, "Keep the run folders of all variants in ./trainyard-runs/parity-*");
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
-      "Runs here, with daemons of its own: in one process, there once more with each step's micro-batches in reverse\n"
-      "(the noise floor: how far apart two right answers are), then ddp, zero1, zero2, zero3, fsdp with and without\n"
-      "resharding on 2 ranks, and hsdp on 2 x 2. Data, precision and seed are the job's; what it says of `parallel` is "
-      "not\nused, but for bucket_elements and overlap.\n\n"
+      "Runs on this machine, with private daemons: in one process, again in one process with each step's\n"
+      "micro-batches in reverse order (the noise floor: how far apart two correct results are), then ddp,\n"
+      "zero1, zero2, zero3, fsdp with and without resharding on 2 ranks, and hsdp on 2 x 2. Data, precision and\n"
+      "seed are the job's; of its `parallel` section only bucket_elements and overlap are used.\n\n"
       "Examples:\n"
       "  trainctl parity configs/jobs/lab-tiny.yaml --assert 1e-6\n"
       "  trainctl parity job.yaml --steps 100 --json | jq .worst");

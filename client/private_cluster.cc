@@ -67,17 +67,16 @@ absl::StatusOr<std::unique_ptr<PrivateCluster>> PrivateCluster::Start(const Priv
   for (const char* program : {"trainyard-coordinator", "trainyard-worker", "trainyard-shim", "trainyard-trainer"}) {
     if (FileExists(JoinPath(options.binary_folder, program))) continue;
     return absl::InternalError(absl::StrCat(program, " is not in ", options.binary_folder,
-                                            ", where trainctl is; build or "
-                                            "install all programs into one folder"));
+                                            ", where trainctl is; build or install all programs into one folder"));
   }
   auto cluster = std::unique_ptr<PrivateCluster>(new PrivateCluster(options));
   RETURN_IF_ERROR(MakeFolders(options.folder));
   if (chmod(options.folder.c_str(), 0700) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot protect ", options.folder));
+    return ErrnoStatus(errno, absl::StrCat("cannot set the mode of ", options.folder, " to 0700"));
   }
   RETURN_IF_ERROR(AdoptOrphans());
   int lifeline[2];
-  if (pipe2(lifeline, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make the lifeline pipe");
+  if (pipe2(lifeline, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot create the lifeline pipe");
   cluster->lifeline_read_ = lifeline[0];
   cluster->lifeline_write_ = lifeline[1];
   RETURN_IF_ERROR(cluster->StartCoordinator());
@@ -108,7 +107,7 @@ absl::StatusOr<std::string> PrivateCluster::ChooseSocket() const {
 absl::Status PrivateCluster::StartCoordinator() {
   ASSIGN_OR_RETURN(const std::string socket, ChooseSocket());
   int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot make a pipe");
+  if (pipe2(ready, O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot create a pipe");
   absl::Cleanup close_read = [fd = ready[0]] { close(fd); };
   auto pid = Spawn(
       {.program = JoinPath(options_.binary_folder, "trainyard-coordinator"),
@@ -133,7 +132,7 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
     int polled = left_ms > 0 ? poll(&ready, 1, static_cast<int>(left_ms)) : 0;
     if (polled < 0 && errno == EINTR) continue;
     if (polled <= 0) {
-      return absl::InternalError(absl::StrCat("the private coordinator did not serve within ",
+      return absl::InternalError(absl::StrCat("the private coordinator was not ready within ",
                                               absl::FormatDuration(kStartWait), "; its log is ", Log("coordinator")));
     }
     char buffer[512];
@@ -148,7 +147,7 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
   }
   auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("listen") || !json["listen"].is_string()) {
-    return absl::InternalError(absl::StrCat("the private coordinator told no address, but: ", line));
+    return absl::InternalError(absl::StrCat("the private coordinator reported no address, but this line: ", line));
   }
   address_ = json["listen"].get<std::string>();
   return absl::OkStatus();
@@ -194,7 +193,7 @@ absl::Status PrivateCluster::LetGo() {
   watcher_.reset();
   absl::Cleanup close_fd = [fd] { close(fd); };
   signal(SIGPIPE, SIG_IGN);  // the terminal that is gone must not end this process before it has said so
-  if (!trainyard::LetGo(fd)) return ErrnoStatus(errno, "cannot let the private daemons go");
+  if (!trainyard::LetGo(fd)) return ErrnoStatus(errno, "cannot detach the private daemons");
   stopped_ = true;
   return absl::OkStatus();
 }

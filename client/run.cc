@@ -106,10 +106,10 @@ class RunCommand {
     if ((resources.hosts().empty() || names_ours(resources.hosts())) && !names_ours(resources.exclude_hosts())) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "resources.hosts and resources.exclude_hosts leave no host: without --coordinator there is only this "
-        "machine, under the name '",
-        PrivateCluster::kHostName, "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.hosts and resources.exclude_hosts leave no host: without --coordinator the only host "
+                     "is this machine, named '",
+                     PrivateCluster::kHostName, "'"));
   }
 
   // No other host will come, so a job that this one has too few GPUs for would wait for ever.
@@ -126,7 +126,7 @@ class RunCommand {
     if (gpus >= ranks) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("resources.device is cuda and resources.ranks ", ranks, ", but this machine has ", gpus, " GPUs",
-                     note.empty() ? "" : absl::StrCat(" (", note, ")"), "; a rank takes one GPU: ",
+                     note.empty() ? "" : absl::StrCat(" (", note, ")"), "; each rank needs one GPU: ",
                      gpus > 0 ? absl::StrCat("set resources.ranks to ", gpus) : "install the NVIDIA driver",
                      ", or set resources.device to cpu"));
   }
@@ -179,7 +179,7 @@ class RunCommand {
                         .logs_place = logs,
                         // The daemons and the job end with this program, so it stays until the job's end.
                         .ends_with_output = false,
-                        .seen_by = "It is followed to its end without being shown; Ctrl-C cancels it. To see it: " +
+                        .seen_by = "trainctl run still waits for its end; Ctrl-C cancels it. To watch it: " +
                                    WatchCommand(job.job_id()),
                         .retry = options_.patience.retry});
     session.Start(untold);
@@ -188,7 +188,7 @@ class RunCommand {
     std::atomic<bool> hung_up = false;
     interrupts.OnHangup([&session, &hung_up] {
       hung_up = true;
-      session.Abort("the terminal has gone");
+      session.Abort("the terminal was closed");
     });
     auto ended = session.Follow();
     // From here on a Ctrl-C has nothing left to cancel, and a hangup nothing to leave behind.
@@ -220,17 +220,18 @@ class RunCommand {
     const std::string command = WatchCommand(job.job_id());
     std::string text = absl::StrCat(command, "\n");
     if (cluster_ != nullptr) {
-      absl::StrAppend(&text, "# The daemons of this run go on after it. Once it has ended: kill ",
+      absl::StrAppend(&text,
+                      "# The private daemons of this run continue. Once the job has ended, stop them with: kill ",
                       cluster_->coordinator_pid(), " ", cluster_->worker_pid(), "\n");
       RETURN_IF_ERROR(cluster_->LetGo());
     }
     const std::string& folder = job.spec().checkpoint().dir();
     absl::Status written = folder.empty() ? absl::FailedPreconditionError("the job has no run folder")
                                           : WriteFileAtomically(JoinPath(folder, kWatchFile), text);
-    const std::string told =
-        absl::StrCat("the terminal has gone; job ", job.job_id(), " goes on. To see it: ", command,
-                     written.ok() ? absl::StrCat(" (also in ", JoinPath(folder, kWatchFile), ")")
-                                  : absl::StrCat(" (could not be written down: ", written.message(), ")"));
+    const std::string told = absl::StrCat(
+        "the terminal was closed; job ", job.job_id(), " continues. To watch it: ", command,
+        written.ok() ? absl::StrCat(" (also in ", JoinPath(folder, kWatchFile), ")")
+                     : absl::StrCat(" (this command could not be stored in the run folder: ", written.message(), ")"));
     session.Aside(told);
     if (options_.json) {
       PrintJson(NoticeLine("info", told));
@@ -245,7 +246,7 @@ class RunCommand {
   void KillAtOnce() {
     PrivateCluster* cluster = killable_.load();
     if (cluster != nullptr) cluster->Abandon();
-    constexpr char kText[] = "\ntrainctl: ended at once; what was running is being killed\n";
+    constexpr char kText[] = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
     [[maybe_unused]] ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
     _exit(kExitCancelled);
   }
@@ -263,21 +264,19 @@ class RunCommand {
 
 void AddRun(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* verb = app.add_subcommand("run", "Train a job and show it to its end");
+  CLI::App* verb = app.add_subcommand("run", "Train a job and show it until it ends");
   AddJobOptions(*verb, &options->job);
   AddAllowDataChange(*verb, &options->job);
   verb->add_flag("--resume", options->resume,
-                 "Go on from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
+                 "Resume from the newest checkpoint in checkpoint.dir, or in the newest ./trainyard-runs/<name>-*");
   AddAllowFreshStart(*verb, &options->allow_fresh_start);
-  AddJson(*verb, &options->json, "One JSON object a line on standard output");
+  AddJson(*verb, &options->json, "Print one JSON object per line on standard output");
   AddPatience(*verb, &options->patience);
   verb->footer(
-      "Without a coordinator it starts one and a worker daemon for the time of the job, with as many slots as the job "
-      "has\n"
-      "ranks, and stops them at its end. Ctrl-C cancels the job and waits for its end; twice ends it at once.\n"
-      "When the terminal goes (SIGHUP), the job and its daemons go on, and the file `watch` in the run folder says how "
-      "to\n"
-      "see it again.\n\n"
+      "Without --coordinator, it starts a private coordinator and worker daemon for this job, with one slot per\n"
+      "rank, and stops them when the job ends. Ctrl-C cancels the job and waits for its end; a second Ctrl-C\n"
+      "kills it immediately. If the terminal is closed (SIGHUP), the job and its daemons continue; the file\n"
+      "`watch` in the run folder contains the command that shows the job again.\n\n"
       "Examples:\n"
       "  trainctl run configs/jobs/stdlib.yaml\n"
       "  trainctl run configs/jobs/lab-tiny.yaml --set train.steps=50 --set resources.ranks=4\n"

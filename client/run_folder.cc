@@ -32,7 +32,7 @@ fs::file_time_type LastProgress(const fs::path& folder) {
   return newest;
 }
 
-constexpr char kFreshStart[] = "To train from step 1 where there is nothing to resume, give --allow-fresh-start";
+constexpr char kFreshStart[] = "To train from step 1 instead, give --allow-fresh-start";
 
 bool HoldsCheckpoint(const fs::path& folder) {
   std::error_code error;
@@ -61,7 +61,7 @@ absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path) {
   std::error_code error;
   fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) return true;
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot look at the run folder ", path));
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot access the run folder ", path));
   if (!fs::is_directory(status))
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " is not a folder"));
   fs::directory_iterator it(path, error);
@@ -98,9 +98,9 @@ absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait) {
   auto lock = FileLock::Acquire(lock_path, wait);
   if (lock.ok()) return absl::OkStatus();
   if (lock.status().code() != absl::StatusCode::kUnavailable) return lock.status();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the run in ", path, " is still going on: ", lock.status().message(), ", waited ",
-                   absl::FormatDuration(wait), ". Cancel it first, or wait for its end"));
+  return absl::FailedPreconditionError(absl::StrCat("the run in ", path, " is still running: ", lock.status().message(),
+                                                    ", waited ", absl::FormatDuration(wait),
+                                                    ". Cancel it, or wait until it ends"));
 }
 
 absl::Status CheckRunFolder(const std::string& path, bool resume) {
@@ -108,8 +108,8 @@ absl::Status CheckRunFolder(const std::string& path, bool resume) {
   ASSIGN_OR_RETURN(bool empty, RunFolderIsEmpty(path));
   if (empty) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path,
-                                                    " is not empty. Give --resume to go on from its "
-                                                    "newest checkpoint, or another folder: --set checkpoint.dir=DIR"));
+                                                    " is not empty. Give --resume to resume from its newest "
+                                                    "checkpoint, or choose another folder: --set checkpoint.dir=DIR"));
 }
 
 absl::Status CheckResumable(const std::string& path) {
@@ -122,7 +122,7 @@ absl::Status CheckResumable(const std::string& path) {
   }
   const std::string nearest = NearestName(folder.filename().string(), beside);
   return absl::FailedPreconditionError(absl::StrCat(
-      "--resume: checkpoint.dir ", path, FileExists(path) ? " holds no checkpoint" : " is not there",
+      "--resume: checkpoint.dir ", path, FileExists(path) ? " contains no checkpoint" : " does not exist",
       nearest.empty() ? "." : absl::StrCat("; did you mean ", (folder.parent_path() / nearest).string(), "?"), " ",
       kFreshStart));
 }
@@ -131,13 +131,13 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
   v1::JobSpec& spec = *request->mutable_spec();
   if (spec.has_probe()) {
     if (!request->resume()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--resume: a probe saves nothing that it could go on from");
+    return absl::InvalidArgumentError("--resume: a probe saves no checkpoint to resume from");
   }
   if (!spec.checkpoint().has_dir() && request->resume()) {
     std::string newest = NewestRun(request->default_run_root(), spec.name());
     if (newest.empty()) {
       const std::string nothing = absl::StrCat("nothing to resume: no ", request->default_run_root(), "/", spec.name(),
-                                               "-* holds a checkpoint");
+                                               "-* contains a checkpoint");
       if (!request->allow_fresh_start()) {
         return absl::FailedPreconditionError(absl::StrCat(nothing, ". ", kFreshStart));
       }
@@ -151,9 +151,9 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
   }
   if (std::string wrong = WhyNotPlainText(request->default_run_root()); !wrong.empty()) {
     if (!spec.checkpoint().has_dir()) {
-      return absl::InvalidArgumentError(absl::StrCat("the working folder's name ", wrong,
-                                                     ", and the job's folder would be made within it; set "
-                                                     "checkpoint.dir, or start trainctl in another folder"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the path of the working directory ", wrong,
+          ", and the run folder would be created in it; set checkpoint.dir, or start trainctl in another directory"));
     }
     request->clear_default_run_root();
   }

@@ -60,18 +60,20 @@ absl::Status Sample(const Globals& globals, const SampleOptions& options) {
 
 void AddSample(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SampleOptions>();
-  CLI::App* verb = app.add_subcommand("sample", "Print text that a trained model writes");
-  verb->add_option("folder,--checkpoint", options->folder,
-                   "Checkpoint, or run folder or job (its newest one); default: the newest in ./trainyard-runs");
-  verb->add_option("--prompt", options->prompt, "Text to go on from");
-  verb->add_option("--tokens", options->tokens, "Tokens to write")
+  CLI::App* verb = app.add_subcommand("sample", "Generate text with a trained model");
+  verb->add_option(
+      "folder,--checkpoint", options->folder,
+      "Checkpoint, or run folder or job (its newest checkpoint); default: the newest run in ./trainyard-runs");
+  verb->add_option("--prompt", options->prompt, "Text to continue");
+  verb->add_option("--tokens", options->tokens, "Number of tokens to generate")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  verb->add_option("--temperature", options->temperature, "Below 1 more likely text; 0: always the likeliest")
+  verb->add_option("--temperature", options->temperature, "Sampling temperature; 0: always take the most likely token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
-  verb->add_option("--top-k", options->top_k, "Choose among so many likeliest tokens; 0: all")->capture_default_str();
-  verb->add_option("--seed", options->seed, "Seed of the choices")->capture_default_str();
+  verb->add_option("--top-k", options->top_k, "Sample from the K most likely tokens; 0: from all")
+      ->capture_default_str();
+  verb->add_option("--seed", options->seed, "Random seed")->capture_default_str();
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
       "Examples:\n"

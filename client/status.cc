@@ -41,22 +41,23 @@ std::string MemoryText(const v1::Job& job, int columns) {
       rows.back().push_back(absl::StrCat(BytesText(use.bytes()), " (", BytesText(use.peak_bytes()), ")"));
     }
   }
-  return rows.empty() ? "" : absl::StrCat("\nmemory now (and at most)\n", Table(rows, columns));
+  return rows.empty() ? "" : absl::StrCat("\nmemory now (and peak)\n", Table(rows, columns));
 }
 
 }  // namespace
 
 std::string StatusText(const v1::Job& job, int columns) {
-  std::string text = absl::StrCat(JobTitle(job), ": ", StateName(job.state()),
-                                  job.unconfirmed() ? ", unconfirmed since the coordinator started" : "",
-                                  job.unreachable() ? ", no host of it can be reached" : "", "\n");
+  std::string text =
+      absl::StrCat(JobTitle(job), ": ", StateName(job.state()),
+                   job.unconfirmed() ? ", not yet confirmed by all its hosts since the coordinator started" : "",
+                   job.unreachable() ? ", none of its hosts can be reached" : "", "\n");
   if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), 2000), "\n");
   std::vector<std::vector<std::string>> facts;
   if (!job.spec().has_probe()) {
     std::string loss = job.last_step() > 0 ? absl::StrFormat(", loss %.4f", job.last_loss()) : "";
     facts.push_back({"  step", absl::StrCat(job.last_step(), " of ", job.spec().train().steps(), loss)});
   }
-  std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", and ", job.planned_restarts(), " asked for") : "";
+  std::string planned = job.planned_restarts() > 0 ? absl::StrCat(", plus ", job.planned_restarts(), " requested") : "";
   facts.push_back({"  generation", absl::StrCat(job.generation(), ", restarts ", job.restarts(), " of ",
                                                 job.spec().recovery().max_restarts(), planned)});
   if (const v1::CheckpointInfo* newest = NewestNamed(job); newest != nullptr) {
@@ -64,7 +65,7 @@ std::string StatusText(const v1::Job& job, int columns) {
         {"  checkpoint", absl::StrCat("step ", newest->step(), ", ", Printable(newest->path(), kPathBytes))});
   }
   if (job.goodput().total_s() > 0) {
-    facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s tells where the rest went)",
+    facts.push_back({"  goodput", absl::StrFormat("%.1f %% (trainctl goodput %s shows where the rest went)",
                                                   100 * GoodputShare(job.goodput()), job.job_id())});
   }
   if (!job.spec().has_probe()) facts.push_back({"  run folder", Printable(job.spec().checkpoint().dir(), kPathBytes)});
@@ -93,7 +94,7 @@ void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("status", "Show how a job stands, rank by rank");
+  CLI::App* verb = app.add_subcommand("status", "Show the state of a job and of each rank");
   verb->alias("describe")->alias("show");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   AddJson(*verb, &options->json, "One JSON object");

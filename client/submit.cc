@@ -87,10 +87,10 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
 
 void AddSubmit(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<SubmitOptions>();
-  CLI::App* verb = app.add_subcommand("submit", "Hand a job to a coordinator and return; prints its id");
+  CLI::App* verb = app.add_subcommand("submit", "Submit a job to a coordinator and print its id");
   AddJobOptions(*verb, &options->job);
   AddAllowDataChange(*verb, &options->job);
-  verb->add_flag("--resume", options->resume, "Go on from the newest checkpoint in the run folder");
+  verb->add_flag("--resume", options->resume, "Resume from the newest checkpoint in the run folder");
   AddAllowFreshStart(*verb, &options->allow_fresh_start);
   AddJson(*verb, &options->json, "Print the job as a JSON object");
   verb->footer(

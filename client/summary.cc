@@ -46,7 +46,7 @@ std::string CheckpointText(const v1::Job& job) {
   }
   if (job.state() == v1::JOB_STATE_SUCCEEDED || job.last_step() <= saved || newest == nullptr) return text;
   return absl::StrCat(text, "; ", job.last_step() - saved == 1 ? "step " : absl::StrCat("steps ", saved + 1, " to "),
-                      job.last_step(), job.last_step() - saved == 1 ? " is" : " are", " in no checkpoint");
+                      job.last_step(), job.last_step() - saved == 1 ? " is" : " are", " not in any checkpoint");
 }
 
 }  // namespace

@@ -86,10 +86,10 @@ void AddValidate(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<ValidateOptions>();
   CLI::App* verb = app.add_subcommand("validate", "Check a job file without running it");
   AddJobOptions(*verb, &options->job);
-  verb->add_flag("--resolved", options->resolved, "Print the job with every default and decision");
+  verb->add_flag("--resolved", options->resolved, "Print the job with all defaults and decisions filled in");
   AddJson(*verb, &options->json, "Print problems (and the resolved job) as one JSON object");
   verb->footer(
-      "Tells all problems at once, each with file, line and column. Exit code 0: valid, 2: not.\n\n"
+      "Reports all problems, each with file, line and column. Exit code 0: valid, 2: invalid.\n\n"
       "Examples:\n"
       "  trainctl validate configs/jobs/stdlib.yaml\n"
       "  trainctl validate job.yaml --set resources.ranks=4 --resolved");

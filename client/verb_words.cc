@@ -18,8 +18,9 @@ struct Hint {
   const char* word;
   const char* instead;
 };
-constexpr char kEnds[] = "`trainctl cancel JOB` ends a job, with --save after a save; no verb removes its files";
-constexpr char kStarts[] = "`trainctl submit FILE` hands a job to a coordinator, `trainctl run FILE` trains it here";
+constexpr char kEnds[] = "`trainctl cancel JOB` ends a job (--save saves first); no verb removes its files";
+constexpr char kStarts[] =
+    "`trainctl submit FILE` submits a job to a coordinator, `trainctl run FILE` trains it on this machine";
 constexpr Hint kHints[] = {
     {"get", "`trainctl list` lists jobs, `trainctl status JOB` shows one, `trainctl cluster` lists hosts"},
     {"delete", kEnds},
@@ -33,9 +34,9 @@ constexpr Hint kHints[] = {
     {"apply", kStarts},
     {"train", kStarts},
     {"attach", "`trainctl watch JOB` shows a job while it trains, `trainctl logs -f JOB` what its rank 0 prints"},
-    {"save", "`trainctl checkpoint now JOB` has a running job save"},
+    {"save", "`trainctl checkpoint now JOB` makes a running job save"},
     {"export", "`trainctl checkpoint export RUN OUT` writes a folder that transformers opens"},
-    {"verify", "`trainctl checkpoint verify RUN` proves the checkpoints of a run folder or a job"},
+    {"verify", "`trainctl checkpoint verify RUN` verifies the checkpoints of a run folder or a job"},
     {"info", "`trainctl status JOB` shows a job, `trainctl cluster` the hosts, `trainctl version` versions"},
 };
 
@@ -94,14 +95,15 @@ std::string WrongCommandLine(const CLI::App& app, const CLI::ParseError& error, 
   const bool verb_is_due = !at->get_subcommands({}).empty();
   if (verb_is_due && !extra.empty() && extra.front()[0] != '-') return NoSuchVerb(*at, extra.front());
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) && !extra.empty()) {
-    return absl::StrCat("not expected: ", absl::StrJoin(extra, " "), " (", name, " --help says what is)");
+    return absl::StrCat(extra.size() == 1 ? "unexpected argument: " : "unexpected arguments: ",
+                        absl::StrJoin(extra, " "), " (see ", name, " --help)");
   }
   const std::vector<std::string> verbs = VerbsOf(*at);
   if (!verbs.empty()) {
-    return absl::StrCat(words.empty() ? "no verb is given" : error.what(), "; ", name,
-                        " --help says more. Verbs: ", absl::StrJoin(verbs, ", "));
+    return absl::StrCat(words.empty() ? "no verb is given" : error.what(), "; see ", name,
+                        " --help. Verbs: ", absl::StrJoin(verbs, ", "));
   }
-  return absl::StrCat(error.what(), " (", name, " --help says what there is)");
+  return absl::StrCat(error.what(), " (see ", name, " --help)");
 }
 
 bool AsksForJson(const std::vector<std::string>& words) {

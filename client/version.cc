@@ -52,7 +52,7 @@ int Version(const Globals& globals, bool json) {
 
 void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* verb = app.add_subcommand("version", "Print versions");
+  CLI::App* verb = app.add_subcommand("version", "Print the versions of trainctl and of the coordinator");
   AddJson(*verb, json.get(), "One JSON object");
   verb->footer("Examples:\n  trainctl version\n  trainctl --coordinator 127.0.0.1:7070 version");
   verb->callback([&globals, json, chosen] { *chosen = [&globals, json] { return Version(globals, *json); }; });

@@ -52,11 +52,11 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
       *connection, job,
       {.json = options.json,
        .logs_place = absl::StrCat("trainctl --coordinator ", globals.coordinator, " logs ", job.job_id()),
-       .seen_by = absl::StrCat("To see it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
+       .seen_by = absl::StrCat("To watch it: trainctl --coordinator ", globals.coordinator, " watch ", job.job_id()),
        .retry = options.patience.retry});
   session.Start({job.warnings().begin(), job.warnings().end()});
   interrupts.OnFirst([&session, &job] {
-    session.Abort(absl::StrCat("no longer watching; job ", job.job_id(), " goes on (trainctl cancel ends it)"));
+    session.Abort(absl::StrCat("no longer watching; job ", job.job_id(), " continues (trainctl cancel ends it)"));
   });
   auto ended = session.Follow();
   interrupts.OnFirst(nullptr);
@@ -69,13 +69,13 @@ absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
 
 void AddWatch(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<WatchOptions>();
-  CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints to its end");
+  CLI::App* verb = app.add_subcommand("watch", "Show a job's steps, evaluations and checkpoints until it ends");
   verb->add_option("job", options->job_id, kJobHelp)->required();
-  AddJson(*verb, &options->json, "One JSON object a line");
+  AddJson(*verb, &options->json, "One JSON object per line");
   AddPatience(*verb, &options->patience);
   verb->footer(
-      "Every event is told once, in order, also when the coordinator goes and comes back meanwhile. The exit code is\n"
-      "that of the job. Ctrl-C ends the watching, not the job.\n\n"
+      "Shows every event once and in order, even if the coordinator restarts meanwhile. The exit code is the\n"
+      "job's. Ctrl-C stops watching; the job continues.\n\n"
       "Examples:\n"
       "  trainctl watch k3x7q2ab\n"
       "  trainctl watch k3x7q2ab --json | jq 'select(.event == \"eval\") | .loss'");

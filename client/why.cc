@@ -43,11 +43,11 @@ absl::Status Why(const Globals& globals, const WhyOptions& options) {
 
 void AddWhy(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<WhyOptions>();
-  CLI::App* verb = app.add_subcommand("why", "Tell why a job stands as it does: its decisions, with times and causes");
+  CLI::App* verb = app.add_subcommand("why", "Explain the state of a job: its decisions, with times and causes");
   verb->add_option("job", options->job_id, kJobHelp)->required();
   AddJson(*verb, &options->json, "One JSON object");
   verb->footer(
-      "For each generation: what placed it, what ended it, what was decided and by which rule (in brackets).\n\n"
+      "Shows for each generation where it was placed, why it ended, and each decision with its rule in brackets.\n\n"
       "Examples:\n  trainctl why k3x7q2ab\n"
       "  trainctl why k3x7q2ab --json | jq -r '.chain[] | select(.rule == \"hang\") | .text'");
   verb->callback([&globals, options, chosen] {

@@ -77,7 +77,7 @@ def test_a_running_job_tells_its_memory_by_rank_and_kind_and_what_it_waited(one_
     assert all(value > 0 for value in optimizer), memory
     (exposed,) = samples["trainyard_job_exposed_communication_seconds"].values()
     assert exposed >= 0
-    assert "memory now (and at most)" in status
+    assert "memory now (and peak)" in status
 
 
 def test_health_says_serving_and_reflection_lists_the_services(one_host):

@@ -165,7 +165,7 @@ def test_words_of_other_programs_work_or_name_the_verb(one_host):
     assert "checkpoint.dir" in one_host.trainctl("help", "checkpoint", "verify").stdout
     for word in ("get", "delete", "kill", "top"):
         assert "`trainctl " in one_host.trainctl(word, job, expect=2).stderr
-    assert "not expected: -x yaml" in one_host.trainctl("list", "-x", "yaml", expect=2).stderr
+    assert "unexpected arguments: -x yaml" in one_host.trainctl("list", "-x", "yaml", expect=2).stderr
     assert "expected json" in one_host.trainctl("list", "-o", "yaml", expect=2).stderr
 
 
@@ -179,7 +179,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id_and_by_its_name(one_host):
         assert one_host.trainctl(*verb, "the-only-one").stdout, verb
     assert job in one_host.trainctl("status", job[:7]).stdout
     refused = one_host.trainctl("cancel", "one-of-two", expect=2).stderr
-    assert "may be any of 2 jobs" in refused and all(other in refused for other in others), refused
+    assert "matches 2 jobs" in refused and all(other in refused for other in others), refused
     assert "good" in one_host.trainctl("checkpoint", "verify", "the-only-one").stdout
     assert one_host.trainctl("sample", "the-only-one", "--tokens", "3").stdout
 

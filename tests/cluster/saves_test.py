@@ -38,7 +38,7 @@ def test_ls_and_show_of_a_job_tell_what_its_folder_holds(one_host, tmp_path):
     shown = one_host.trainctl("checkpoint", "show", job, "--step", "15").stdout
     assert in_folder[15] in shown
     done = one_host.trainctl("checkpoint", "show", job, "--step", "7", expect=2)
-    assert "no checkpoint of step 7; there are 15, 20" in done.stderr
+    assert "no checkpoint of step 7; saved steps: 15, 20" in done.stderr
     assert "verified" in one_host.trainctl("checkpoint", "show", job, "--verify").stdout
 
 
@@ -117,7 +117,7 @@ def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant
     typo = waiting[:-1] + ("a" if waiting[-1] != "a" else "b")
     assert f"did you mean {waiting}?" in one_host.trainctl("checkpoint", "now", typo, expect=2).stderr
     several = one_host.trainctl("checkpoint", "ls", "small", expect=2).stderr
-    assert "may be any of 2 jobs" in several and job in several and waiting in several, several
+    assert "matches 2 jobs" in several and job in several and waiting in several, several
     one_host.trainctl("cancel", waiting)
 
 

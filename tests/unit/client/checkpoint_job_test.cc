@@ -67,8 +67,8 @@ TEST(CheckpointJob, Table_IsNewestFirst_AndTellsWhatHasNoNameYet) {
   EXPECT_THAT(table, HasSubstr("40    2           3.0 MiB  1m40s  granted  0123456789ab  /runs/a/step-40"));
   EXPECT_LT(table.find("step-40"), table.find("step-20"));
   EXPECT_THAT(JobCheckpointTable(v1::Job(), kNow), HasSubstr("has saved nothing yet"));
-  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(1), kNow), HasSubstr("was not heard yet"));
-  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("heard")));
+  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(1), kNow), HasSubstr("not yet confirmed"));
+  EXPECT_THAT(JobCheckpointView(JobWithSaves().checkpoints(0), kNow), Not(HasSubstr("confirmed")));
 }
 
 TEST(CheckpointJob, NewestNamed_PassesOverWhatHasNoName) {

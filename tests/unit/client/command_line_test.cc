@@ -34,7 +34,7 @@ TEST(FindJob, OfSeveralIsRefusedWithTheList) {
 
   EXPECT_EQ(chosen.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(chosen.status().message(),
-            "'tiny' may be any of 3 jobs; give more of its id:\n"
+            "'tiny' matches 3 jobs; give more of the id:\n"
             "  k3x7q2ab  RUNNING  tiny\\x1b[2J\n"
             "  ab12cd34  RUNNING  tiny\\x1b[2J\n"
             "  and 1 more");
@@ -88,11 +88,11 @@ TEST_F(CommandLine, WordOfAnotherProgramNamesTheRightVerb) {
 TEST_F(CommandLine, MisspeltVerbNamesTheNearest) {
   EXPECT_EQ(Wrong({"lits"}), "there is no verb 'lits'; did you mean 'list'? Verbs: list, checkpoint");
   EXPECT_EQ(Wrong({"checkpoint", "verfy"}), "there is no verb 'verfy'; did you mean 'verify'? Verbs: verify");
-  EXPECT_EQ(Wrong({}), "no verb is given; trainctl --help says more. Verbs: list, checkpoint");
+  EXPECT_EQ(Wrong({}), "no verb is given; see trainctl --help. Verbs: list, checkpoint");
 }
 
 TEST_F(CommandLine, ExtraWordsAreToldInTheirOrder) {
-  EXPECT_EQ(Wrong({"list", "-x", "json"}), "not expected: -x json (trainctl list --help says what is)");
+  EXPECT_EQ(Wrong({"list", "-x", "json"}), "unexpected arguments: -x json (see trainctl list --help)");
 }
 
 TEST_F(CommandLine, AliasIsAVerb) { EXPECT_EQ(Wrong({"ls", "--json"}), ""); }

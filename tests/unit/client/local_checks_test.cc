@@ -51,16 +51,16 @@ TEST_F(LocalChecksTest, EnoughTextIsFine) {
 TEST_F(LocalChecksTest, EveryEntryThatIsWrongIsTold) {
   EXPECT_EQ(Errors({"none.txt", "*.md", "empty.txt", "hollow", "full.txt"}),
             "train.data.text: DIR/none.txt does not exist\n"
-            "train.data.text: DIR/*.md matches nothing\n"
+            "train.data.text: DIR/*.md matches no file\n"
             "train.data.text: DIR/empty.txt is empty\n"
-            "train.data.text: DIR/hollow holds no text");
+            "train.data.text: DIR/hollow contains no text");
 }
 
 TEST_F(LocalChecksTest, TextShorterThanAContextIsRefused) {
-  EXPECT_EQ(Errors({"short.txt"}),
-            "train.data.text: holds 16 bytes, of which 16 are for training; a sequence of context 16 takes 17. Give "
-            "more text "
-            "or a smaller train.model.context");
+  EXPECT_EQ(
+      Errors({"short.txt"}),
+      "train.data.text: has 16 bytes, of which 16 are for training, but a sequence needs 17 (train.model.context + 1). "
+      "Add text or reduce train.model.context");
 }
 
 TEST_F(LocalChecksTest, ValidationTooShortForAContextIsRefusedWhereItIsUsed) {
@@ -68,10 +68,10 @@ TEST_F(LocalChecksTest, ValidationTooShortForAContextIsRefusedWhereItIsUsed) {
   EXPECT_EQ(Errors({"full.txt"}), "");
 
   spec_.mutable_train()->mutable_evaluate()->set_every_steps(10);
-  EXPECT_EQ(
-      Errors({"full.txt"}),
-      "train.data.validation: leaves 10 of 1000 bytes for evaluation; a sequence of context 16 takes 17. Give more "
-      "text, a larger share, or set train.evaluate.every_steps to 0");
+  EXPECT_EQ(Errors({"full.txt"}),
+            "train.data.validation: leaves 10 of 1000 bytes for evaluation, but a sequence needs 17 "
+            "(train.model.context + 1). "
+            "Add text, increase this share, or set train.evaluate.every_steps to 0");
 }
 
 TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
@@ -84,7 +84,7 @@ TEST_F(LocalChecksTest, ModelBeyondTheMachinesMemoryIsRefused) {
   CheckMemory(spec_, uint64_t{2} << 30, {}, &problems);
   EXPECT_EQ(
       problems.ToStatus().message(),
-      "train.model: has 85264896 parameters; with gradients and optimizer state 2 ranks need 2.5 GiB, and this machine "
+      "train.model: has 85264896 parameters; with gradients and optimizer state 2 ranks need 2.5 GiB, but this machine "
       "has 2.0 GiB");
 
   Problems none;

@@ -58,10 +58,10 @@ TEST(Hosts, TableSaysWhatIsWrongAndFitsSixtyColumns) {
   const std::string table = HostTable(hosts, 60);
 
   EXPECT_THAT(table, HasSubstr("w1    up, in trouble"));
-  EXPECT_THAT(table, HasSubstr("w1 can be given nothing: its state folder /var/lib/trainyard is gone\n"));
+  EXPECT_THAT(table, HasSubstr("w1 cannot be given ranks: its state folder /var/lib/trainyard is gone\n"));
   EXPECT_THAT(table,
               HasSubstr("w1 runs a job that this coordinator does not know: ab12cd34; trainctl cancel ends it\n"));
-  for (absl::string_view line : absl::StrSplit(table.substr(0, table.find("w1 can")), '\n')) {
+  for (absl::string_view line : absl::StrSplit(table.substr(0, table.find("w1 cannot")), '\n')) {
     EXPECT_LE(line.size(), 60u) << table;
   }
   EXPECT_EQ(nlohmann::json::parse(HostJson(hosts.hosts(0)))["unknown_jobs"][0], "ab12cd34");
@@ -163,7 +163,7 @@ TEST(Why, NeverClaimsThatNothingHappened_WhereEventsAreNoLongerKept) {
   const EventTextOptions options{.zone = absl::UTCTimeZone(), .now = absl::UnixEpoch(), .job_ids = false};
 
   EXPECT_THAT(WhyText(job, calm, options), Not(HasSubstr("nothing disturbed")));
-  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("12 older events are no longer kept"));
+  EXPECT_THAT(WhyText(job, calm, options), HasSubstr("12 older events have been dropped"));
   auto json = nlohmann::json::parse(WhyJson(job, calm));
   EXPECT_EQ(json["events_dropped"], 12);
   EXPECT_TRUE(json["disturbed"].is_null());

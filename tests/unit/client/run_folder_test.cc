@@ -66,7 +66,7 @@ TEST_F(RunFolderTest, FullFolderIsRefusedWithBothWaysOutUnlessResumed) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(refused.message(),
             "checkpoint.dir " + folder +
-                " is not empty. Give --resume to go on from its newest checkpoint, or another folder: "
+                " is not empty. Give --resume to resume from its newest checkpoint, or choose another folder: "
                 "--set checkpoint.dir=DIR");
   EXPECT_TRUE(CheckRunFolder(folder, /*resume=*/true).ok());
 }
@@ -77,9 +77,9 @@ TEST_F(RunFolderTest, ResumeOfAFolderWithoutACheckpointIsRefusedAndNamesTheOneTh
 
   EXPECT_TRUE(CheckResumable(root_ + "/tour").ok());
   EXPECT_EQ(CheckResumable(root_ + "/tuor").message(),
-            "--resume: checkpoint.dir " + root_ + "/tuor is not there; did you mean " + root_ +
-                "/tour? To train from step 1 where there is nothing to resume, give --allow-fresh-start");
-  EXPECT_NE(CheckResumable(root_ + "/empty").message().find("holds no checkpoint"), absl::string_view::npos);
+            "--resume: checkpoint.dir " + root_ + "/tuor does not exist; did you mean " + root_ +
+                "/tour? To train from step 1 instead, give --allow-fresh-start");
+  EXPECT_NE(CheckResumable(root_ + "/empty").message().find("contains no checkpoint"), absl::string_view::npos);
 }
 
 TEST_F(RunFolderTest, NothingToResumeIsRefusedUnlessAFreshStartIsAllowed) {
@@ -113,7 +113,7 @@ TEST_F(RunFolderTest, RunThatStillGoesOnIsNotTakenUp) {
   absl::Status status = WaitUntilUnlocked(folder, absl::ZeroDuration());
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("is still going on"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("is still running"), absl::string_view::npos) << status;
   lock->reset();
   EXPECT_TRUE(WaitUntilUnlocked(folder, absl::ZeroDuration()).ok());
 }
@@ -128,8 +128,8 @@ TEST_F(RunFolderTest, AWorkingFolderThatIsNoTextIsNamed_AndOnlyWhereTheRunWouldB
 
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(status.message(),
-            "the working folder's name is not UTF-8 text, and the job's folder would be made within it; set "
-            "checkpoint.dir, or start trainctl in another folder");
+            "the path of the working directory is not UTF-8 text, and the run folder would be created in it; set "
+            "checkpoint.dir, or start trainctl in another directory");
   request.mutable_spec()->mutable_checkpoint()->set_dir(root_ + "/run");
   EXPECT_TRUE(ChooseRunFolder(&request, /*on_this_machine=*/true, &told).ok());
   EXPECT_EQ(request.default_run_root(), "");

@@ -213,7 +213,7 @@ TEST(StatusText, ShowsWhatEachRankHoldsInMemory) {
     use.set_peak_bytes(5 << 20);
   }
 
-  EXPECT_NE(StatusText(job).find("\n\nmemory now (and at most)\n"
+  EXPECT_NE(StatusText(job).find("\n\nmemory now (and peak)\n"
                                  "RANK  PARAMETERS         RESERVED\n"
                                  "1     3.0 MiB (5.0 MiB)  3.0 MiB (5.0 MiB)\n"),
             std::string::npos)
@@ -237,7 +237,7 @@ TEST(StatusText, ShowsGoodputAndWhoWaitsForWhom) {
 
   std::string text = StatusText(job);
 
-  EXPECT_NE(text.find("RUNNING, no host of it can be reached\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("RUNNING, none of its hosts can be reached\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  goodput     90.0 % ("), std::string::npos) << text;
   EXPECT_NE(text.find("0     h1    train              12 s  40         -        -       0.2 s       100  "
                       "all-reduce 17 (64 x fp32)\n"),
@@ -294,7 +294,7 @@ TEST(Summary, OfAJobWhoseLastSaveFailedSaysWhatNoCheckpointHolds) {
   std::string text = Summary({.job = job, .stats = {}, .traits = {}, .logs_place = "in /logs", .last_lines = {}});
 
   EXPECT_NE(text.find("FAILED  tiny (k3x7q2ab): the last save failed: /runs is full\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("(step 30, 3.0 MiB); steps 31 to 40 are in no checkpoint\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("(step 30, 3.0 MiB); steps 31 to 40 are not in any checkpoint\n"), std::string::npos) << text;
 }
 
 TEST(StatusText, FitsSixtyColumnsAndEscapesPaths) {
