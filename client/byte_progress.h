@@ -1,5 +1,5 @@
-// How far something that goes through many bytes has got: a bar at the bottom of a terminal, nothing elsewhere. Add is
-// thread-safe; the bar is drawn by whoever adds, ten times a second at most, and goes away with the object.
+// A progress bar for work measured in bytes: drawn at the bottom of a terminal, not shown elsewhere. Add is
+// thread-safe; the calling thread draws the bar, at most ten times a second, and the destructor removes it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace trainyard::client {
 
-// "verify [########............] 40%  1.2 GiB of 3.0 GiB  850.0 MiB/s"; less of it where that is wider than `columns`
-// (0: any number). Pure.
+// "verify [########............] 40%  1.2 GiB of 3.0 GiB  850.0 MiB/s"; shortened if that is wider than `columns` (0:
+// no limit). Pure.
 std::string ByteBar(absl::string_view label, uint64_t done, uint64_t total, absl::Duration elapsed, int columns = 0);
 
 class ByteProgress {
@@ -26,7 +26,7 @@ class ByteProgress {
   const uint64_t total_;
   const absl::Time began_;
   std::mutex mutex_;
-  Terminal terminal_;  // this and the rest are guarded by mutex_
+  Terminal terminal_;  // mutex_ guards this and the fields below
   uint64_t done_ = 0;
   absl::Time drawn_ = absl::InfinitePast();
 };

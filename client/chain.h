@@ -1,5 +1,4 @@
-// What happened to a job and why, from its durable events: state changes and decisions, in words, with their times.
-// Pure.
+// What happened to a job and why, from its durable events: formats state changes and decisions with their times. Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,12 @@
 
 namespace trainyard::client {
 
-// Whether an event belongs to the chain of decisions: a state change, a notice that names the rule it was made by, or a
-// warning (a host that cannot be reached, a save that failed), which is what decisions rest on.
+// Returns whether an event belongs to the chain of decisions: a state change, a notice with the rule that caused it, or
+// a warning (such as an unreachable host or a failed save) on which decisions are based.
 bool IsDecision(const v1::Event& event);
 
-// "14:02:11.250  running     all 2 ranks are ready", the kinds and rules aligned. With `job_ids` the job and host stand
-// before it. The date stands there too when it is not that of `now`.
+// "14:02:11.250  running     all 2 ranks are ready", with kinds and rules in one column. `job_ids` puts the job and
+// host before them. The date precedes the time unless it is that of `now`.
 struct EventTextOptions {
   absl::TimeZone zone;
   absl::Time now;
@@ -24,19 +23,19 @@ struct EventTextOptions {
 };
 std::string EventText(const v1::Event& event, const EventTextOptions& options);
 
-// Whether anything went wrong with the job or its hosts so far, as far as is still known: where events are no longer
-// kept (Job.events_dropped), false says nothing.
+// Returns whether the known events show that anything went wrong with the job or its hosts. If events were dropped
+// (Job.events_dropped), false means "not known".
 bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events);
 
-// "12 events are no longer kept"; empty: all are.
+// "12 older events have been dropped"; empty for 0.
 std::string DroppedText(uint64_t dropped);
 
-// How the job stands, then the decisions of each generation under a line of its own.
+// The state of the job, then the decisions of each generation under a heading.
 std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, const EventTextOptions& options);
 
 // {"id":"...","state":"RUNNING",...,"events_dropped":0,"disturbed":true,
-// "chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}. "disturbed" is null where nothing is known
-// that disturbed the job, and events are no longer kept.
+// "chain":[{"event":"state",...},{"event":"notice","rule":"hang",...}]}. "disturbed" is null if no known event
+// disturbed the job but some events were dropped.
 std::string WhyJson(const v1::Job& job, const v1::ListEventsResponse& events);
 
 }  // namespace trainyard::client

@@ -1,5 +1,5 @@
-// trainctl checkpoint, of a job: what the coordinator has recorded of its saves. The folder itself is not looked at; it
-// may lie where only the job's hosts see it.
+// trainctl checkpoint for a job: what the coordinator has recorded about its saves. Does not read the run folder, which
+// may be visible only to the job's hosts.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace trainyard::client {
 
-// Newest first; `name`: as FindJob takes it. Possible errors: those of FindJob and GetJob.
+// Lists the newest first. `name` is resolved by FindJob. Possible errors: those of FindJob and GetJob.
 absl::Status ListOfJob(const Globals& globals, const std::string& name, bool json);
-// The newest, or that of a step. Possible errors: those of FindJob and GetJob; NotFound: the coordinator has no such
-// checkpoint.
+// Shows the checkpoint of `step`, or the newest. Possible errors: those of FindJob and GetJob; NotFound: the
+// coordinator has no such checkpoint.
 absl::Status ShowOfJob(const Globals& globals, const std::string& name, std::optional<uint64_t> step, bool json);
 
-// The tables of the two, at `now`; `columns`: see Table. Pure.
+// The output of the two functions above at time `now`; `columns`: see Table. Pure.
 std::string JobCheckpointTable(const v1::Job& job, absl::Time now, int columns = 0);
 std::string JobCheckpointView(const v1::CheckpointInfo& info, absl::Time now, int columns = 0);
 
-// What of a job's events ends the wait for a save that was asked for. Pure.
+// Decides which event of a job ends the wait for a requested save. Pure.
 class AwaitedSave {
  public:
-  // `before`: the newest event when it was asked for; `job`: the answer.
+  // `job`: the answer to the request; `before`: the sequence of the newest event before the request.
   AwaitedSave(const v1::Job& job, uint64_t before) : asked_step_(job.last_step()), before_(before) {}
 
   enum class Word { kNone, kSaved, kFailed };

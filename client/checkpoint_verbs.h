@@ -1,4 +1,4 @@
-// The verbs below `trainctl checkpoint` that lie in files of their own.
+// The verbs of `trainctl checkpoint` that have files of their own.
 #pragma once
 
 #include "client/commands.h"

@@ -1,4 +1,4 @@
-// What trainctl checkpoint says of a checkpoint, for people and as JSON. Pure, but for the age, which is against `now`.
+// Formats checkpoints as text and as JSON for trainctl checkpoint. Pure; ages are relative to `now`.
 #pragma once
 
 #include <optional>
@@ -11,26 +11,26 @@
 
 namespace trainyard::client {
 
-// An entry of a run folder and what a look at it, or its verification, has found.
+// An entry of a run folder and the result of inspecting or verifying it.
 struct LookedAt {
   RunEntry entry;
-  bool verified = false;  // every byte, not only manifest, names and lengths
+  bool verified = false;  // every byte was verified, not only manifest, names and lengths
   VerifiedCheckpoint found = {};
 };
 
-// The table of `ls`, and below it what is no checkpoint. `holder`: who trains into the folder, or empty. `columns`: see
-// Table.
+// The table of `ls`, followed by entries that are not checkpoints. `holder`: the process that trains in the folder, or
+// empty. `columns`: see Table.
 std::string CheckpointTable(const std::vector<LookedAt>& all, const std::string& holder, absl::Time now,
                             int columns = 0);
-// One JSON object; problems included.
+// One JSON object that includes the problems.
 std::string CheckpointLine(const LookedAt& one);
 
-// A run, and export of its run folder, would take it: it has no problem, and its values are finite.
+// Returns whether runs and export accept the checkpoint: it has no problem and all its values are finite.
 bool IsGood(const LookedAt& one);
-// "step-00000100: good: 2 files, 1.2 MiB", or its problems, a line each.
+// "step-00000100: good: 2 files, 1.2 MiB", or one line for each problem.
 std::string VerdictText(const LookedAt& one);
 
-// Everything that `show` tells. `with_tensors`: each tensor and its pieces too.
+// The output of `show`. `with_tensors`: includes each tensor and its pieces.
 std::string ManifestView(const LookedAt& one, bool with_tensors, int columns = 0);
 std::string ManifestJson(const LookedAt& one, bool with_tensors);
 

@@ -1,5 +1,5 @@
-// The verbs of trainctl, one file each. Every function adds its verb with its options to `app`; when the command line
-// names it, `chosen` becomes what to run, which returns the exit code.
+// The verbs of trainctl, one file each. Every function adds its verb and options to `app`; if the command line names
+// the verb, `chosen` is set to the function that runs it and returns the exit code.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,14 +15,15 @@ namespace trainyard::client {
 struct Globals {
   std::string coordinator;  // empty: none configured
   bool allow_plaintext = false;
-  std::string token_file;  // empty: found by itself
+  std::string token_file;  // empty: the default location
 
   Target target() const {
     return {.address = coordinator, .allow_plaintext = allow_plaintext, .token_file = token_file};
   }
 };
 
-// Connects to the coordinator that is configured. Possible errors: InvalidArgument: none is. Else as Connection::Open.
+// Connects to the configured coordinator. Possible errors: InvalidArgument: none is configured; those of
+// Connection::Open.
 absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl::Duration wait = kConnectWait);
 
 using Chosen = std::function<int()>;
@@ -54,22 +55,22 @@ void AddVersion(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddHelp(CLI::App& app, const Globals& globals, Chosen* chosen);
 void AddCompletion(CLI::App& app, const Globals& globals, Chosen* chosen);  // help.cc
 
-// --json, and -o json as other programs have it.
+// Adds --json, and -o json as a hidden synonym.
 void AddJson(CLI::App& verb, bool* json, const std::string& help);
 
-// The job that a verb is about: FindJob takes what was given.
+// Help text of the JOB argument, which FindJob resolves.
 inline constexpr char kJobHelp[] = "Job id, a unique prefix of it, or a unique job name";
 
-// The exit code of a verb that ended with `status`, after telling why it failed: a sentence on standard error, and with
-// `json` an object on standard output as well.
+// Prints the error of `status` to standard error, and with `json` also as an object to standard output. Returns the
+// exit code of `status`.
 int ExitOf(const absl::Status& status, bool json);
 
-// --reconnect-for: how long a verb that follows something waits for a coordinator that is away. `given` tells whether
-// the user said so: then it also waits at the start.
+// --reconnect-for: how long a verb that follows something waits for a coordinator that does not answer. `given`: the
+// user set it; then it also applies to the first connection.
 struct PatienceOptions {
   RetryOptions retry;
   bool given = false;
-  // For Connection::Open.
+  // The time that Connection::Open waits.
   absl::Duration connect_wait() const;
 };
 void AddPatience(CLI::App& verb, PatienceOptions* options);

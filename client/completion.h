@@ -1,5 +1,5 @@
-// Scripts by which shells complete trainctl's verbs and options; where neither is due, they complete names of files.
-// Made from the command line's own declaration, so that they never lag behind it. Pure.
+// Shell completion scripts for trainctl's verbs and options; elsewhere shells complete file names. Generated from the
+// declared command line, so they are always up to date. Pure.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace trainyard::client {
 
-// `shell`: bash, zsh or fish. Possible errors: InvalidArgument: it is none of these.
+// `shell`: bash, zsh or fish. Possible errors: InvalidArgument: another shell.
 absl::StatusOr<std::string> CompletionScript(const CLI::App& app, const std::string& shell);
 
 }  // namespace trainyard::client

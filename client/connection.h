@@ -1,4 +1,4 @@
-// The way to a coordinator: address rules, a connection that is made again when it is lost, and statuses that name the
+// The connection to a coordinator: checks of its address, reconnecting after a loss, and statuses that name the
 // address.
 #pragma once
 
@@ -20,35 +20,35 @@ namespace trainyard::client {
 struct Target {
   std::string address;  // host:port, or unix:PATH
   bool allow_plaintext = false;
-  std::string token_file = {};  // empty: found by itself (common/dial.h)
+  std::string token_file = {};  // empty: the default location (common/dial.h)
 };
 
-// Possible errors: InvalidArgument: neither host:port nor unix:PATH. FailedPrecondition: not this machine, and plain
-// text was not allowed.
+// Possible errors: InvalidArgument: the address is neither host:port nor unix:PATH. FailedPrecondition: it is not on
+// this machine and plain text is not allowed.
 absl::Status CheckTarget(const Target& target);
 
-// Whether a call ended because the coordinator was not there, or left meanwhile: worth another try.
+// Returns whether a call failed because the coordinator did not answer or disconnected; the call can be retried.
 bool IsAway(const absl::Status& status);
 
 // Thread-safe.
 class Connection {
  public:
-  // Connects, trying for `wait`: a coordinator that is just being started is no error. Possible errors: those of
-  // CheckTarget; Unavailable: nothing answers there (the message says what was tried), or a program of another user
-  // does (common/dial.h); those of the token file.
+  // Connects, retrying for up to `wait`, so that a coordinator that is still starting is not an error. Possible errors:
+  // those of CheckTarget and of the token file; Unavailable: no coordinator answers (the message says what was tried),
+  // or another user's process listens there (common/dial.h).
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const Target& target, absl::Duration wait);
 
   using Stub = std::shared_ptr<v1::JobService::StubInterface>;
 
-  // Begins a call: gives its context what shows who calls, and returns what to call. Connects again where the call
-  // before was not answered. Possible errors: Unavailable: nothing answers there now, or a program of another user
-  // does.
+  // Begins a call: adds the credentials to its context and returns the stub to call. Reconnects if the previous call
+  // was not answered. Possible errors: Unavailable: no coordinator answers, or another user's process listens there.
   absl::StatusOr<Stub> Begin(grpc::ClientContext& context);
 
   const std::string& address() const { return options_.address; }
 
-  // The caller's status of a call, to be asked for once each has ended: the server's own words, or, when it could not
-  // be reached, its address. Unavailable also where the coordinator has been started anew, with another token.
+  // Converts the status of a finished call; call it once after each call. Keeps the server's message, or names the
+  // address if the coordinator could not be reached. Also Unavailable if the coordinator was restarted with a new
+  // token.
   absl::Status ToStatus(const grpc::Status& status);
 
  private:
@@ -58,12 +58,12 @@ class Connection {
   const DialOptions options_;
   absl::Mutex mu_;
   CoordinatorChannel dialed_ ABSL_GUARDED_BY(mu_);
-  Stub stub_ ABSL_GUARDED_BY(mu_);  // null: to be dialed
+  Stub stub_ ABSL_GUARDED_BY(mu_);  // null: not connected
 };
 
-// How long a command waits for a coordinator that does not answer yet: as long as a daemon tries for a taken port.
+// How long a command waits for a coordinator that does not answer yet: as long as a daemon retries a port in use.
 inline constexpr absl::Duration kConnectWait = absl::Seconds(2);
-// A call that answers at once on any coordinator that is well.
+// Timeout of a call that any healthy coordinator answers immediately.
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// What can be told of a cluster, and of this machine, without running anything there. Pure, but for CheckThisMachine.
+// Checks of a cluster and of this machine that run nothing on the hosts. Pure, except for CheckThisMachine.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct Finding {
   std::string text;
 };
 
-// Hosts: attached and reachable, clocks, versions, disks, labels, data addresses. A host of which nothing is wrong gets
-// one finding that says so.
+// Checks that hosts are attached and reachable, and their clocks, versions, disks, labels and data addresses. A host
+// without problems gets one kOk finding.
 std::vector<Finding> CheckHosts(const v1::ServerInfo& server, const v1::ListHostsResponse& hosts);
 
-// Whether the programs lie beside trainctl, whether the default run folder can be written to and has room, whether a
-// port of loopback can be listened on.
+// Checks that the programs are next to trainctl, that the default run folder is writable and has space, and that a
+// loopback port can be opened.
 std::vector<Finding> CheckThisMachine(const std::string& binary_folder, const std::string& working_directory);
 
-// Why a host is not probed; empty: it is.
+// Returns why a host is not probed; empty if it is.
 std::string NotProbed(const v1::HostStatus& host);
 
 bool AnyProblem(const std::vector<Finding>& findings);

@@ -1,7 +1,7 @@
-// Which hosts are probed with which, and what the numbers say of each. A slow pair does not tell which of its two hosts
-// is at fault; paired a second time, each with a host of a fast pair, it does. Pure.
+// Decides which hosts are probed together and what the results say about each. A slow pair does not show which of its
+// two hosts is slow; pairing each of them with a host of a fast pair does. Pure.
 //
-//   first = neighbours;  second = those of slow pairs, each with one of the fastest;  verdicts = Judge(both)
+//   first = adjacent hosts;  second = hosts of slow pairs, each with one of the fastest;  verdicts = Judge(both)
 #pragma once
 
 #include <string>
@@ -14,47 +14,49 @@ struct ProbeHost {
   unsigned cores = 0;  // matrix products are compared per core
 };
 
-// One or two hosts: the odd one out is probed alone first, which times its matrix product only.
+// One or two hosts. With an odd number of hosts, the first round probes the last one alone, which only times its matrix
+// product.
 using ProbePair = std::vector<std::string>;
 
 struct ProbeResult {
   ProbePair hosts;
-  std::string error;           // why there are no numbers; empty: there are
+  std::string error;           // why there are no results; empty: there are
   std::vector<double> gflops;  // in the order of `hosts`
-  double latency_s = 0;        // all-reduce of 8 bytes, the slower of both ranks; 0: alone
-  double bytes_per_s = 0;      // the larger all-reduce, the slower of both ranks
+  double latency_s = 0;        // of an 8-byte all-reduce, by the slower rank; 0: probed alone
+  double bytes_per_s = 0;      // of the larger all-reduce, by the slower rank
 };
 
 struct ProbeLimits {
-  // Slower than this share of the median (of all hosts, of all pairs) is slow.
+  // A host or pair below this share of the median of all hosts or pairs is slow.
   double share = 0.6;
-  // A pair with a longer all-reduce of 8 bytes than so many times the median and than this is slow.
+  // A pair is slow if its 8-byte all-reduce takes longer than this many times the median and longer than the floor.
   double latency_factor = 4;
   double latency_floor_s = 1e-3;
-  // Slow whatever the others do.
+  // Limits that do not depend on the other hosts.
   double latency_max_s = 0.1;
   double bytes_per_s_min = 5e6;
 };
 
 std::vector<ProbePair> FirstRound(const std::vector<ProbeHost>& hosts);
 
-// Empty: the first round says all there is to say.
+// Empty if the first round is conclusive.
 std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const std::vector<ProbeResult>& first,
                                    const ProbeLimits& limits);
 
 struct HostVerdict {
   enum class Kind {
     kGood,
-    kSlowCompute,  // its own matrix product
-    kBadNetwork,   // slow, or no probe at all, with partners that are well without it
-    kSuspect,      // it or its partner, and no third host that could tell which
+    kSlowCompute,  // its matrix product is slow
+    kBadNetwork,   // slow or failed probes with partners that are fine without it
+    kSuspect,      // the host or its partner; no third host was available to find out which
   };
   std::string host;
   Kind kind = Kind::kGood;
-  std::string text;  // with the numbers and what they are compared with
+  std::string text;  // includes the measurements and what they are compared with
 };
 
-// In the order of `hosts`. A host with both a slow product and a bad network is told as the latter, with both in words.
+// Returns verdicts in the order of `hosts`. A host with both a slow matrix product and a bad network gets kBadNetwork;
+// its text names both.
 std::vector<HostVerdict> Judge(const std::vector<ProbeHost>& hosts, const std::vector<ProbeResult>& first,
                                const std::vector<ProbeResult>& second, const ProbeLimits& limits);
 

@@ -1,4 +1,4 @@
-// What the doctor found, and how it is told. Pure.
+// Formats the results of trainctl doctor. Pure.
 #pragma once
 
 #include <map>
@@ -21,13 +21,13 @@ struct DoctorReport {
   bool AllWell() const;
 };
 
-// A line a finding: "PROBLEM  w3: its clock is 2.000 s ahead ...".
+// One line per finding: "PROBLEM  w3: its clock is 2.000 s ahead ...".
 std::string FindingsText(const DoctorReport& report);
 // "round 1  w1 + w2: 51.2 and 50.9 GFLOP/s, all-reduce 23.0 us for 8 bytes, 2100.0 MB/s".
 std::string ProbeText(int round, const ProbeResult& result);
-// Who was skipped, who is bad, and the sum of it.
+// The skipped hosts, the bad hosts, and a summary.
 std::string VerdictsText(const DoctorReport& report);
-// All of it as one object: {"event":"doctor","ok":false,"findings":[...],"probes":[...],"verdicts":[...],...}.
+// The whole report as one object: {"event":"doctor","ok":false,"findings":[...],"probes":[...],"verdicts":[...],...}.
 std::string DoctorJson(const DoctorReport& report);
 
 }  // namespace trainyard::client

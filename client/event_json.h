@@ -1,5 +1,5 @@
-// Events as JSON, one object a line, for programs: numbers as numbers with full precision, snake_case, ids as strings.
-// The first line names the job, the last tells how it ended. A loss that is not finite is null. Pure.
+// Events as JSON for programs, one object per line: numbers with full precision, snake_case keys, ids as strings. The
+// first line describes the job, the last its end. A loss that is not finite is null. Pure.
 #pragma once
 
 #include <string>
@@ -15,23 +15,23 @@ std::string JobLine(const v1::Job& job);
 // {"event":"state"|"step"|"eval"|"checkpoint"|"notice",...}
 std::string EventLine(const v1::Event& event);
 
-// {"event":"notice",...} of trainctl itself.
+// {"event":"notice",...} from trainctl itself.
 std::string NoticeLine(absl::string_view level, absl::string_view text);
 
-// {"event":"error","text":"...","exit_code":2}: there is no job, or no more of it to tell.
+// {"event":"error","text":"...","exit_code":2}: there is no job, or its events cannot be read any further.
 std::string ErrorLine(absl::string_view text, int exit_code);
 
 // {"event":"done","id":"...","state":"SUCCEEDED","exit_code":0,...}
 std::string DoneLine(const v1::Job& job, const RunStats& stats, int exit_code);
 
-// {"event":"done","id":"","state":null,"reason":"...","exit_code":2}: the last line of a run of which there is no end
-// of a job to tell. `job_id` is empty when it failed before there was a job.
+// {"event":"done","id":"","state":null,"reason":"...","exit_code":2}: the last line of a run that did not see the job's
+// end. `job_id` is empty if no job was submitted.
 std::string DoneWithoutJobLine(absl::string_view job_id, absl::string_view reason, int exit_code);
 
-// {"event":"checkpoint","step":40,...,"state":"saved"|"granted"}: as the coordinator has recorded it.
+// {"event":"checkpoint","step":40,...,"state":"saved"|"granted"}, as the coordinator has recorded it.
 std::string CheckpointLine(const v1::CheckpointInfo& checkpoint);
 
-// The whole of a job, as `status --json` and `list --json` give it: `state` and `generation` at its top level.
+// A whole job as printed by `status --json` and `list --json`, with `state` and `generation` at the top level.
 std::string JobJson(const v1::Job& job);
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// The exit codes of trainctl, which scripts rely on, and the way from a status to one.
+// The exit codes of trainctl, which scripts rely on, and the conversion of statuses to them.
 #pragma once
 
 #include "absl/status/status.h"
@@ -14,15 +14,15 @@ enum ExitCode {
   kExitCancelled = 130,  // as a shell tells a program that Ctrl-C ended
 };
 
-// Bad input is what the caller can mend by calling differently (InvalidArgument, NotFound, AlreadyExists,
-// FailedPrecondition, OutOfRange, PermissionDenied); Unavailable and DeadlineExceeded are unreachable; all else is a
-// failure.
+// Bad input is what the caller can fix by changing the call (InvalidArgument, NotFound, AlreadyExists,
+// FailedPrecondition, OutOfRange, PermissionDenied, Unauthenticated); Unavailable and DeadlineExceeded are
+// kExitUnreachable; all other errors are kExitFailed.
 int ExitCodeOf(const absl::Status& status);
 
-// Of a job's final state.
+// The exit code of a job's final state.
 int ExitCodeOf(v1::JobState state);
 
-// Prints "trainctl: <message>" to standard error, every line of it, and returns the exit code.
+// Prints "trainctl: <message>" to standard error and returns the exit code.
 int Fail(const absl::Status& status);
 
 // "RUNNING" for JOB_STATE_RUNNING.

@@ -1,4 +1,4 @@
-// Which job a person means: an id, the beginning of one that no other job's has, or a name that only one job has.
+// Finds the job that the user means: an id, a unique prefix of an id, or a unique name.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace trainyard::client {
 
-// The id of the job that `text` names; `text` itself where the coordinator knows no such job, or does not answer this
-// question: the call that follows says what is wrong with it. Possible errors: InvalidArgument: `text` names several,
-// which the message lists; else as FindJobs.
+// Returns the id of the job that `text` names; returns `text` itself if the coordinator knows no such job or does not
+// support this call: the next call then reports the error. Possible errors: InvalidArgument: `text` names several jobs,
+// which the message lists; those of FindJobs.
 absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& text);
 
-// The same of an answer. Pure.
+// The same for a received answer. Pure.
 absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJobsResponse& found);
 
-// Whether `name` may be that of a job rather than of a folder: nothing of that name is here, and it is no path.
+// Returns whether `name` may name a job rather than a folder: it is not a path, and no such file exists here.
 bool MayBeJob(const std::string& name);
 
-// The folder that `name` is, or the run folder of the job that it names, where a coordinator is configured and knows
-// one. Possible errors: those of FindJob and GetJob; NotFound: the job's run folder is not on this machine.
+// Returns the folder `name`, or the run folder of the job `name` if a coordinator is configured and knows the job.
+// Possible errors: those of FindJob and GetJob; NotFound: the job's run folder is not on this machine.
 absl::StatusOr<std::string> RunFolderOf(const Globals& globals, const std::string& name);
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// Where the time of a job's ranks went, as people and programs see it. Pure.
+// Formats how the ranks of a job spent their time, as text and as JSON. Pure.
 #pragma once
 
 #include <array>
@@ -10,20 +10,21 @@ namespace trainyard::client {
 
 struct GoodputPart {
   const char* name;     // "train"
-  const char* meaning;  // for people
+  const char* meaning;  // shown in the table
   double seconds;       // of all ranks together
 };
 
-// All parts, in the order of a job's life.
+// All parts, in the order in which a job goes through them.
 std::array<GoodputPart, 8> GoodputParts(const v1::Goodput& goodput);
 
-// The share of the time in which steps that count were made, 0 to 1; 0 of no time at all.
+// The share of time spent on steps that were kept, 0 to 1; 0 if the total is 0.
 double GoodputShare(const v1::Goodput& goodput);
 
-// A table of the parts with their shares, and their sum next to the whole; `columns`: see Table.
+// A table of the parts with their shares, their sum and the total; `columns`: see Table.
 std::string GoodputText(const v1::Job& job, int columns = 0);
 
-// {"total_s":...,"goodput":0.93,"parts_s":{"queue":...},"shares":{...}}: as an object of its own, and in those of jobs.
+// {"total_s":...,"goodput":0.93,"parts_s":{"queue":...},"shares":{...}}; used as its own object and within those of
+// jobs.
 std::string GoodputJson(const v1::Goodput& goodput);
 
 }  // namespace trainyard::client

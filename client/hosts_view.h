@@ -1,4 +1,4 @@
-// Hosts as people and programs see them. Pure.
+// Formats hosts as text and as JSON. Pure.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace trainyard::client {
 
-// "up", "unreachable 12 s", "away 3m10s" (not attached); with ", in trouble", ", cordoned" and ", leaving" where it is
-// so.
+// "up", "unreachable 12 s" or "away 3m10s" (not attached), followed by ", in trouble", ", cordoned" and ", leaving" as
+// they apply.
 std::string HostState(const v1::HostStatus& host);
 
-// A table of all hosts: state, slots, jobs, labels, version, clock skew, free disk; then what is wrong with some, and
-// why some are cordoned. `columns`: see Table.
+// A table of all hosts: state, slots, jobs, labels, version, clock skew, free disk; below it the problems of hosts and
+// the reasons of cordons. `columns`: see Table.
 std::string HostTable(const v1::ListHostsResponse& hosts, int columns = 0);
 
 // One line: {"event":"host","name":"w1","attached":true,...}.

@@ -1,6 +1,5 @@
-// The signals that end a program that waits. Ctrl-C, twice: the first asks for a clean end, the second for an immediate
-// one; SIGTERM counts alike. SIGHUP, the end of the terminal, counts alike too, unless it has been given a meaning of
-// its own.
+// Handles the signals that end a waiting program. The first Ctrl-C requests a clean end, the second an immediate one.
+// SIGTERM has the same effect, as does SIGHUP (the terminal was closed) unless it has its own handler.
 #pragma once
 
 #include <functional>
@@ -12,22 +11,24 @@
 
 namespace trainyard::client {
 
-// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD in this thread and those it will start. Call before any thread is started.
+// Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD in this thread and in threads that it will start. Call it before starting
+// any thread.
 void BlockSignals();
 
-// Callbacks run on a thread of this object's own and should return soon. Thread-safe.
+// Runs callbacks on its own thread; they should return soon. Thread-safe.
 class Interrupts {
  public:
   // REQUIRES: BlockSignals was called. `on_second` normally does not return.
   explicit Interrupts(std::function<void()> on_second);
   ~Interrupts();
 
-  // What the first does; when it has come already, that is done now, on the caller's thread. Returns once no earlier
-  // callback runs any more, so that what that one used may go.
+  // Sets the callback of the first interrupt; if that has already arrived, runs it now on the calling thread. Returns
+  // once no previous callback is running, so that the caller can destroy what it used.
   void OnFirst(std::function<void()> on_first);
-  // What a SIGHUP does from now on, instead of counting as an interrupt; null: it counts again. Returns as OnFirst.
+  // Sets the callback of SIGHUP, which then no longer counts as an interrupt; null: it counts again. Returns like
+  // OnFirst.
   void OnHangup(std::function<void()> on_hangup);
-  // Whether one has come.
+  // Returns whether an interrupt has arrived.
   bool interrupted() const;
 
  private:
@@ -38,10 +39,10 @@ class Interrupts {
   const std::function<void()> on_second_;
   mutable absl::Mutex mu_;
   int count_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Mutex acting_mu_;  // held while the first's or the hangup's callback runs
+  absl::Mutex acting_mu_;  // held while a callback of OnFirst or OnHangup runs
   std::function<void()> on_first_ ABSL_GUARDED_BY(acting_mu_);
   std::function<void()> on_hangup_ ABSL_GUARDED_BY(acting_mu_);
-  std::unique_ptr<PollThread> thread_;  // uses the above, so it ends first
+  std::unique_ptr<PollThread> thread_;  // uses the fields above, so it is destroyed first
 };
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// A job as commands take it: a file (or standard input) and its `--set`s. Used by run, submit and validate.
+// A job as given on the command line: a file (or standard input) and --set options. Used by run, submit and validate.
 #pragma once
 
 #include <string>
@@ -18,17 +18,17 @@ struct JobInput {
 struct LoadedJob {
   v1::JobSpec spec;
   Problems problems;
-  Positions positions;  // where its keys stand
+  Positions positions;  // of its keys in the file
 };
 
-// Reads and checks; `on_this_machine` adds the checks of local_checks.h. What is wrong with the job is in `problems`.
-// Possible errors: NotFound: there is no such file. InvalidArgument: it cannot be read.
+// Reads and checks a job; `on_this_machine` adds the checks of local_checks.h. Problems of the job are returned in
+// `problems`. Possible errors: NotFound: the file does not exist. InvalidArgument: it cannot be read.
 absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine);
 
-// Adds what is wrong with the files that the job reads, for one that runs on this machine.
+// Adds the problems of the files that the job reads, for a job that runs on this machine.
 void CheckFiles(LoadedJob* job);
 
-// The errors of a job as one status: "N problems in job.yaml:" and a line each.
+// The errors of a job as one status: "N problems in job.yaml:" and one line for each.
 absl::Status ProblemsStatus(const JobInput& input, const Problems& problems);
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// One job followed to its end, shown as it goes, and summed up: what `run` and `watch` have in common.
+// Follows one job to its end, shows its progress and a summary: the common part of `run` and `watch`.
 #pragma once
 
 #include <functional>
@@ -21,39 +21,39 @@ struct JobSessionOptions {
   bool json = false;
   bool own_daemons = false;  // see NewTextProgress
   std::string logs_place;    // see SummaryInput
-  // What Follow does once standard output cannot be written: ends, or follows the job in silence.
+  // If standard output cannot be written: true: Follow ends; false: it follows the job silently.
   bool ends_with_output = true;
-  // A sentence for then: how to see the job.
+  // A sentence for that case: how to watch the job.
   std::string seen_by;
-  RetryOptions retry;  // while the coordinator is away
+  RetryOptions retry;  // while the coordinator does not answer
 };
 
-// Follow on one thread; Cancel, Abort and Notice from any.
+// Call Follow on one thread; Cancel, Abort and Notice on any.
 class JobSession {
  public:
-  // Does not own `connection`; it must outlive this object.
+  // Does not own `connection`, which must outlive this object.
   JobSession(Connection& connection, const v1::Job& job, const JobSessionOptions& options);
   ~JobSession();
 
-  // Tells what the job is. `warnings` are those the user has not seen.
+  // Prints what the job is. `warnings` are those that the user has not seen.
   void Start(const std::vector<std::string>& warnings);
-  // Blocks until the job's end and fetches how it stands then. Possible errors: as JobStream::Follow; Aborted: by
-  // Abort, or standard output cannot be written.
+  // Blocks until the job ends and returns its final state. Possible errors: those of JobStream::Follow; Aborted: Abort
+  // was called, or standard output cannot be written.
   absl::StatusOr<v1::Job> Follow();
-  // Tells the end. Returns the exit code.
+  // Prints the summary. Returns the exit code.
   int Finish(const v1::Job& job);
 
-  // Asks the coordinator to cancel the job, once, and says so. Does not wait. Where the daemons are our own and the
-  // coordinator cannot record the wish (its disk is full), Follow ends as by Abort, and the daemons are to be stopped.
+  // Requests the job's cancellation once and reports it. Does not wait. If the daemons are private and the coordinator
+  // cannot record the request (its disk is full), Follow ends as with Abort and the caller must stop the daemons.
   void Cancel(const std::string& reason);
-  // Ends Follow with `why`.
+  // Makes Follow return Aborted with `why`.
   void Abort(const std::string& why);
-  // A sentence of trainctl's own, on standard error.
+  // Prints a message of trainctl itself to standard error.
   void Aside(absl::string_view text);
   void Notice(absl::string_view level, absl::string_view text);
 
  private:
-  // After something was shown; says once that it could not be.
+  // Call after each output; reports once that standard output cannot be written.
   void CheckOutput();
 
   Connection& connection_;
@@ -65,7 +65,7 @@ class JobSession {
   absl::Mutex mu_;
   std::unique_ptr<Progress> progress_ ABSL_GUARDED_BY(mu_);
   std::string abort_reason_ ABSL_GUARDED_BY(mu_);
-  bool output_failed_ = false;  // and it was said; of the thread that follows
+  bool output_failed_ = false;  // and was reported; used only by the thread in Follow
   std::thread canceller_ ABSL_GUARDED_BY(mu_);
 };
 

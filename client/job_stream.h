@@ -1,5 +1,5 @@
-// Follows one job to its end over reconnects: every event once and in order, whatever happens to the connection or the
-// coordinator in between. Used by run and watch.
+// Follows one job to its end across reconnects: delivers every event once and in order, whatever happens to the
+// connection or the coordinator. Used by run and watch.
 #pragma once
 
 #include <cstdint>
@@ -20,47 +20,48 @@
 
 namespace trainyard::client {
 
-// Tells which events are new. A coordinator that was started again may tell steps under new sequences, and one that
-// lost its newest events numbers anew; so steps, evaluations and checkpoints are also known by their step, and the rest
-// by what it says. Pure.
+// Decides which events are new. A restarted coordinator may repeat steps under new sequence numbers, and one that lost
+// its newest events reuses sequence numbers. Therefore steps, evaluations and checkpoints are also identified by their
+// step, and other events by their content. Pure.
 class EventFilter {
  public:
-  // Whether `event` has not been seen; remembers it.
+  // Returns whether `event` has not been seen yet, and remembers it.
   bool IsNew(const v1::Event& event);
-  // What a watcher that has seen this much asks for.
+  // The position from which to request further events.
   uint64_t after_sequence() const { return after_sequence_; }
   uint64_t after_step() const { return newest_step_; }
   uint64_t after_eval_step() const { return newest_eval_; }
-  // The coordinator does not know our sequence: listen to all it has.
+  // The coordinator does not know our sequence number: request all its events.
   void StartOver() { after_sequence_ = 0; }
 
  private:
   uint64_t after_sequence_ = 0;
   uint64_t newest_step_ = 0;
   uint64_t newest_eval_ = 0;
-  // A later generation may save a step again.
+  // A later generation may save the same step again.
   std::pair<uint64_t, uint64_t> newest_checkpoint_;  // generation, step
-  std::set<std::string> told_;                       // the rest, without their sequences
+  std::set<std::string> told_;                       // other events, without their sequence numbers
 };
 
 class JobStream {
  public:
   using OnEvent = std::function<void(const v1::Event&)>;
-  // Told once when the coordinator stops answering, and once when it is back.
+  // Called once when the coordinator stops answering and once when it answers again.
   using OnNotice = std::function<void(absl::string_view)>;
 
-  // Does not own `connection`; it must outlive this object.
+  // Does not own `connection`, which must outlive this object.
   JobStream(Connection& connection, std::string job_id, const RetryOptions& options);
 
-  // Blocks until the job's final state, which it returns. Callbacks run on the caller's thread. Possible errors:
-  // NotFound no such job; Unavailable the coordinator stayed away; Cancelled by Stop.
+  // Blocks until the job reaches a final state, and returns it. Runs callbacks on the calling thread. Possible errors:
+  // NotFound: there is no such job; Unavailable: the coordinator did not answer for too long; Cancelled: Stop was
+  // called.
   absl::StatusOr<v1::JobState> Follow(const OnEvent& on_event, const OnNotice& on_notice);
 
-  // Ends Follow. Thread-safe.
+  // Makes Follow return. Thread-safe.
   void Stop();
 
  private:
-  // One Watch call. `answered` tells whether anything came.
+  // One Watch call. Sets `answered` if any event arrived.
   absl::Status WatchOnce(const OnEvent& on_event, bool* answered, v1::JobState* final_state);
   bool Pause(absl::Duration duration);
 

@@ -1,4 +1,4 @@
-// The line at the bottom of the terminal while a job trains. Pure.
+// The status line at the bottom of the terminal while a job trains. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace trainyard::client {
 
-// " 10 % ████░░░░░░  step 120/1200  loss 3.2145  12.3k tokens/s  ETA 1m02s  lr 2.0e-03": as many of these parts as
-// `traits.columns` take, whole, the most important first. The bar is of '#' and '.' where the locale is not UTF-8.
+// " 10 % ████░░░░░░  step 120/1200  loss 3.2145  12.3k tokens/s  ETA 1m02s  lr 2.0e-03". Drops the least important
+// parts if the line is wider than `traits.columns`. The bar uses '#' and '.' if the locale is not UTF-8.
 std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats,
                      const TerminalTraits& traits);
 

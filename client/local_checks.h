@@ -1,6 +1,6 @@
-// What only the machine that trains can tell of a job: whether its text is there and long enough, whether its memory
-// holds the model. Done by `run` and `validate` where that machine is this one, so that a mistake is told at once, with
-// its place in the file; the trainer checks all of it again.
+// Checks of a job that need the machine that trains it: whether its text exists and is long enough, and whether the
+// model fits into memory. `run` and `validate` do them if that is this machine, so that mistakes are reported
+// immediately with their place in the file; the trainer repeats them all.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace trainyard::client {
 
-// Looks at no more files than it takes to know that there is enough text.
+// Stops reading folders once enough text is found.
 void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// Whether train.model.init_from is there and may be read: a safetensors file, or a checkpoint's folder.
+// Checks that train.model.init_from exists and is readable: a safetensors file or a checkpoint folder.
 void CheckInitialWeights(const v1::JobSpec& spec, const Positions& positions, Problems* problems);
 
-// The least that all ranks together take: weights, gradients and two moments. `machine_bytes` 0: not known.
+// Checks the minimum that all ranks need: weights, gradients and two moments. `machine_bytes` 0: not known.
 void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Positions& positions, Problems* problems);
 
-// Of this machine; 0 when it cannot be told.
+// The memory of this machine; 0 if it cannot be determined.
 uint64_t MachineMemoryBytes();
 
 }  // namespace trainyard::client

@@ -1,11 +1,11 @@
-// What of a job's output has been shown, so that a reader whose coordinator went away reads on without a line twice or
-// left out. Output has no numbers: after a break everything that is kept is read again, and the place is found by the
-// lines shown last. Pure.
+// Remembers which lines of a job's output have been shown, so that a reader continues after a lost connection without
+// repeating or skipping lines. Output lines have no numbers: after reconnecting, all stored output is read again, and
+// the position is found by matching the lines shown last. Pure.
 //
-//   cursor.Shown(line)...                       while the first stream lasts
-//   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all that is kept, without following
-//   for (line : search.Unshown()) show it
-//   cursor.IsNew(line)...                       of the next stream, which follows from the beginning
+//   cursor.Shown(line)...                       for the first stream
+//   LogCursor::Search search = cursor.Resume(); search.Add(line)...   all stored output, without following
+//   for (line : search.Unshown()) show the line
+//   cursor.IsNew(line)...                       for the next stream, which follows from the beginning
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,12 @@ class LogCursor {
  public:
   using Key = std::tuple<uint64_t, uint32_t, bool>;  // generation, rank, standard error
 
-  // One reading of everything that is kept.
+  // One pass over all stored output.
   class Search {
    public:
     void Add(const v1::LogLine& line);
-    // Lines after the place of each stream, in the order they came; at most kLinesMax. Sets the cursor behind the last.
+    // Returns the lines after the position of each stream in the order in which they were added, at most kLinesMax, and
+    // moves the cursor behind the last of them.
     std::vector<v1::LogLine> Unshown();
 
    private:
@@ -36,20 +37,22 @@ class LogCursor {
     explicit Search(LogCursor& cursor) : cursor_(cursor) {}
     struct Stream {
       uint64_t lines = 0;  // read so far
-      uint64_t shown = 0;  // the place: so many of them were shown
+      uint64_t shown = 0;  // the position: how many of them were shown
       std::deque<std::string> last;
     };
     LogCursor& cursor_;
     std::map<Key, Stream> streams_;
-    std::deque<std::pair<uint64_t, v1::LogLine>> lines_;  // each with its number in its stream, from 1
+    std::deque<std::pair<uint64_t, v1::LogLine>> lines_;  // each with its line number in its stream, from 1
   };
 
   void Shown(const v1::LogLine& line);
   Search Resume() { return Search(*this); }
-  // Of a stream from the beginning of what is kept, after Unshown: whether this line comes after what was shown then.
+  // For a stream that starts at the beginning of the stored output, after Unshown: returns whether this line comes
+  // after the lines shown so far.
   bool IsNew(const v1::LogLine& line);
 
-  // So many lines are compared. More than that many equal lines in a row may be told too few times after a break.
+  // The number of lines that are compared. If more than this many consecutive lines are equal, some of them may be
+  // skipped after a reconnect.
   static constexpr size_t kWindow = 16;
   static constexpr size_t kLinesMax = 100'000;
 

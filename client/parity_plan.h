@@ -1,5 +1,5 @@
-// What `trainctl parity` runs: one job in one process, and the same job under every strategy, on as few ranks as each
-// needs to show itself. Pure.
+// The runs of `trainctl parity`: a job in one process, and the same job under every strategy with as few ranks as the
+// strategy needs to have an effect. Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 namespace trainyard::client {
 
 struct ParityVariant {
-  std::string name;  // "fsdp, kept" where the file would say data: fsdp, reshard_after_forward: false
+  std::string name;  // "fsdp, kept" is data: fsdp, reshard_after_forward: false
   v1::JobSpec spec;
 };
 
 struct ParityOptions {
   uint64_t steps = 20;
-  std::string folder;  // below it each variant has a run folder
+  std::string folder;  // contains the run folder of each variant
 };
 
-// The first variant is one process, the second the same with each step's micro-batches in reverse: how far apart two
-// right answers are. `job` is checked and has its preset; what it says of `parallel` is not used, but for buckets and
-// overlap. All variants run micro-batches of one size, so that dropout falls alike.
+// The first variant is one process; the second is the same with the micro-batches of each step in reverse order: how
+// far apart two correct results are. `job` must be checked and have its preset applied; of its `parallel` section only
+// buckets and overlap are used. All variants use the same micro-batch size, so that dropout is the same.
 std::vector<ParityVariant> ParityVariants(const v1::JobSpec& job, const ParityOptions& options);
 
-// Slots that the largest of them needs.
+// The number of slots that the largest variant needs.
 uint32_t ParitySlots(const std::vector<ParityVariant>& variants);
 
 }  // namespace trainyard::client

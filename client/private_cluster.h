@@ -1,20 +1,19 @@
-// The embedded default of `trainctl run`: a coordinator and a worker daemon of its own, for the life of one job, on
-// this machine. The same programs, protocol and job file as on a cluster; only who starts them differs.
+// The private cluster of `trainctl run`: a coordinator and a worker daemon on this machine for one job. Programs,
+// protocol and job file are the same as on a shared cluster; only trainctl starts the daemons.
 //
-// They are for the user who started them: the coordinator listens on a Unix socket in a folder of mode 0700, and
-// nothing of theirs has a port.
+// Only the user who started them can reach them: the coordinator listens on a Unix socket in a folder of mode 0700, and
+// no daemon opens a port.
 //
-// Each daemon runs in a session of its own and holds the reading end of a pipe, the lifeline, whose writing end this
-// process alone holds. When the writing end closes, by Stop or by the death of this process, however it comes, daemons
-// and shims stop what they run and exit. All their descendants become children of this process, so Stop knows when the
-// last is gone.
+// Each daemon runs in its own session and holds the reading end of a pipe, the lifeline; only this process holds the
+// writing end. When the writing end is closed, by Stop or because this process ends in any way, daemons and shims stop
+// their children and exit. All their descendants become children of this process, so Stop knows when the last one has
+// ended.
 //
 //   ASSIGN_OR_RETURN(auto cluster, PrivateCluster::Start({.folder = folder, .slots = 2}));
 //   ... Connection::Open({.address = cluster->address()}) ...
 //   RETURN_IF_ERROR(cluster->Stop());
 //
-// A holder that is about to go but wants the job to go on says LetGo first (common/lifeline.h): then nothing ends with
-// it.
+// A process that must exit while the job continues calls LetGo first (common/lifeline.h): then nothing ends with it.
 #pragma once
 
 #include <sys/types.h>
@@ -34,47 +33,47 @@
 namespace trainyard::client {
 
 struct PrivateClusterOptions {
-  std::string folder;  // for the daemons' state and logs; made if it is not there
+  std::string folder;  // for the daemons' state and logs; created if missing
   uint32_t slots = 1;
-  std::string binary_folder;  // of trainyard-coordinator and trainyard-worker
+  std::string binary_folder;  // contains trainyard-coordinator and trainyard-worker
 };
 
 class PrivateCluster {
  public:
-  // What its one host is called.
+  // The name of its only host.
   static constexpr char kHostName[] = "local";
 
-  // Starts the coordinator, waits until it serves, then starts the daemon, which attaches in its own time. REQUIRES:
-  // BlockSignals was called. Possible errors: Internal: a daemon did not start; the message ends with its last words.
+  // Starts the coordinator, waits until it is ready, then starts the daemon, which attaches later. REQUIRES:
+  // BlockSignals was called. Possible errors: Internal: a daemon did not start; the message ends with its last output
+  // lines.
   static absl::StatusOr<std::unique_ptr<PrivateCluster>> Start(const PrivateClusterOptions& options);
-  // As Stop.
+  // Calls Stop.
   ~PrivateCluster();
 
-  // Of the coordinator: unix:PATH.
+  // The coordinator's address: unix:PATH.
   const std::string& address() const { return address_; }
-  // Where the output of rank r of generation g lies: ranks/<job>.g<g>.r<r>/.
+  // The folder of the output of rank r of generation g: ranks/<job>.g<g>.r<r>/.
   std::string ranks_folder() const;
 
-  // From now on `on_death` is called, on another thread and at most once, when a daemon ends by itself, with a
-  // sentence.
+  // From now on, calls `on_death` with a sentence when a daemon ends on its own: on another thread, at most once.
   void WatchDaemons(std::function<void(const std::string&)> on_death);
 
-  // Ends everything and waits for the end of all descendants. Safe to call again. Possible errors: Internal: something
-  // had to be killed, or could not be.
+  // Stops everything and waits until all descendants have ended. Can be called again. Possible errors: Internal: a
+  // process had to be killed, or could not be.
   absl::Status Stop();
 
-  // From now on this process may end without ending anything: the daemons are ordinary ones, and the job goes on.
-  // Possible errors: FailedPrecondition: the lifeline has been closed already, everything is being stopped.
+  // From now on this process can exit without stopping anything: the daemons run independently and the job continues.
+  // Possible errors: FailedPrecondition: the lifeline is already closed and everything is stopping.
   absl::Status LetGo();
 
-  // Of the daemons, for whoever ends them once they have been let go.
+  // The daemons' process ids, needed to stop them after LetGo.
   pid_t coordinator_pid() const { return coordinator_; }
   pid_t worker_pid() const { return worker_; }
 
-  // Whether one of the daemons has ended.
+  // Returns whether one of the daemons has ended.
   bool DaemonEnded() const;
 
-  // Closes the lifeline and waits for nothing: what is running ends by itself. For a second Ctrl-C. Thread-safe.
+  // Closes the lifeline without waiting: all processes then end on their own. For a second Ctrl-C. Thread-safe.
   void Abandon();
 
  private:
@@ -88,11 +87,11 @@ class PrivateCluster {
   const PrivateClusterOptions options_;
   std::string address_;
   int lifeline_read_ = -1;
-  std::atomic<int> lifeline_write_{-1};  // closed by whoever takes it out first
+  std::atomic<int> lifeline_write_{-1};  // closed by the first thread that exchanges it for -1
   pid_t coordinator_ = 0, worker_ = 0;
   int coordinator_fd_ = -1, worker_fd_ = -1;  // pidfds
   bool stopped_ = false;
-  std::unique_ptr<PollThread> watcher_;  // uses the above, so it ends first
+  std::unique_ptr<PollThread> watcher_;  // uses the fields above, so it is destroyed first
 };
 
 }  // namespace trainyard::client

@@ -1,5 +1,5 @@
-// Child processes: started in a session of their own with an explicit set of descriptors, and waited for down to the
-// last descendant. Linux only.
+// Child processes: starts them in sessions of their own with an explicit set of descriptors, and waits for them and all
+// their descendants. Linux only.
 #pragma once
 
 #include <sys/types.h>
@@ -18,28 +18,27 @@ struct SpawnOptions {
   std::string program;  // absolute path
   std::vector<std::string> arguments;
   std::string output_path;  // both streams are appended here
-  // (ours, the child's); ours may be close-on-exec. The child's numbers are from 3 up.
+  // (descriptor here, descriptor in the child). Ours may be close-on-exec. The child's numbers must be 3 or more.
   std::vector<std::pair<int, int>> descriptors;
 };
 
-// Starts a process in a new session, signals unblocked and at their defaults, standard input empty.
-// Possible errors: NotFound, PermissionDenied, ...: the program or its output cannot be opened; the message names it.
+// Starts a process in a new session with signals unblocked and at their defaults, and empty standard input.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// From now on, what a child of ours leaves behind becomes our child, so that WaitForDescendants can see it end.
+// From now on, orphaned descendants become children of this process, so that WaitForDescendants can see them end.
 absl::Status AdoptOrphans();
 
-// Waits until this process has no child left, reaping all. False when some still live at the end of `wait`.
-// REQUIRES: AdoptOrphans, and SIGCHLD blocked (BlockSignals).
+// Waits until this process has no children, and reaps all. Returns false if some still run after `wait`. REQUIRES:
+// AdoptOrphans was called, and SIGCHLD is blocked (BlockSignals).
 bool WaitForDescendants(absl::Duration wait);
 
-// SIGKILL to every child of ours.
+// Sends SIGKILL to every child.
 void KillChildren();
 
-// "exit code 1", "killed by signal 9 (Killed)" of a status of waitpid.
+// Formats a status of waitpid: "exit code 1", "killed by signal 9 (Killed)".
 std::string ExitText(int wait_status);
 
-// The last `lines` lines of a file, "" when it cannot be read.
+// The last `lines` lines of a file; "" if it cannot be read.
 std::string LastLines(const std::string& path, int lines);
 
 }  // namespace trainyard::client

@@ -1,5 +1,5 @@
-// A job's events shown as they come: for people as lines and a status line, for programs as JSON. The two sides of run
-// and watch's output. Not thread-safe; one thread calls.
+// Shows a job's events as they arrive: as text with a status line, or as JSON lines. The two output formats of run and
+// watch. Not thread-safe; call it on one thread.
 #pragma once
 
 #include <cstdio>
@@ -19,14 +19,14 @@ class Progress {
  public:
   virtual ~Progress() = default;
 
-  // Once, first. `warnings` are those not shown before.
+  // Call once, first. `warnings` are those that were not shown before.
   virtual void Start(const v1::Job& job, const std::vector<std::string>& warnings) = 0;
   virtual void Event(const v1::Event& event) = 0;
-  // A sentence of trainctl's own on standard error: what becomes of the connection.
+  // Prints a message of trainctl itself, about the connection, to standard error.
   virtual void Aside(absl::string_view text) = 0;
-  // Something of trainctl's own: level info, warning or error.
+  // Shows a notice of trainctl itself; `level`: info, warning or error.
   virtual void Notice(absl::string_view level, absl::string_view text) = 0;
-  // Once, last. `details` is the summary for people (see summary.h).
+  // Call once, last. `details` is the summary text (see summary.h).
   virtual void Done(const v1::Job& job, const std::string& details, int exit_code) = 0;
 
   const RunStats& stats() const { return stats_; }
@@ -35,17 +35,17 @@ class Progress {
   RunStats stats_;
 };
 
-// Both flush after every line. `stream` must outlive the result. `own_daemons`: a private cluster, whose waiting for
-// its one host is no news.
+// Both flush after every line. `stream` must outlive the result. `own_daemons`: for a private cluster, the wait for its
+// only host is not shown.
 std::unique_ptr<Progress> NewTextProgress(FILE* stream, const TerminalTraits& traits, bool own_daemons);
 std::unique_ptr<Progress> NewJsonProgress(FILE* stream);
 
 // "step 120/1200  loss 3.2145  lr 2.0e-03  12.3k tokens/s  ETA 1m02s".
 std::string StepLine(const v1::StepReport& step, uint64_t steps_total, const RunStats& stats);
 
-// Which steps get a line of their own when there is no status line: the first and the last, and those in between at the
-// earlier of 5 s and a twentieth of the run, but no two within half a second. By the events' own time, so that a run
-// that is watched later reads the same. Pure.
+// Decides which steps are printed when there is no status line: the first and the last, and others every 5 s or every
+// twentieth of the run, whichever comes first, but at most one per half second. Uses the events' time, so that a run
+// watched later prints the same lines. Pure.
 class LinePacer {
  public:
   bool Take(uint64_t step, uint64_t steps_total, absl::Time time);

@@ -1,5 +1,5 @@
-// Run folders: where a job's checkpoints, metrics and private daemons' state lie; which may be used and which one a
-// resume takes up. Reads the file system, changes nothing but a lock it lets go again.
+// Run folders, which contain a job's checkpoints, metrics and the private daemons' state: decides which one a job may
+// use and which one a resume continues. Only reads the file system, apart from briefly acquiring a lock.
 #pragma once
 
 #include <string>
@@ -11,35 +11,34 @@
 
 namespace trainyard::client {
 
-// ./trainyard-runs below a working directory.
+// ./trainyard-runs in a working directory.
 std::string DefaultRunRoot(const std::string& working_directory);
 
-// Holds nothing but `.trainyard`, `.lock` and `watch`, or is not there.
-// Possible errors: FailedPrecondition: not a folder. PermissionDenied: it cannot be read.
+// Returns whether the folder is missing or contains only files that Trainyard makes for every run.
 absl::StatusOr<bool> RunFolderIsEmpty(const std::string& path);
 
-// The newest `root`/<name>-<id> (`name` empty: of any name) with a checkpoint or metrics; empty: there is none.
+// The newest `root`/<name>-<id> (any name if `name` is empty) that has a checkpoint or metrics; empty if there is none.
 std::string NewestRun(const std::string& root, const std::string& name);
 
-// Waits until no trainer holds `path`/.lock. Possible errors: FailedPrecondition: one still does after `wait`.
+// Waits until no trainer holds `path`/.lock. Possible errors: FailedPrecondition: it is still held after `wait`.
 absl::Status WaitUntilUnlocked(const std::string& path, absl::Duration wait);
 
-// A new run may start here, or (`resume`) an old one be taken up. Possible errors: FailedPrecondition: it holds
-// something and `resume` is false (the message tells both ways out), or it is in use.
+// Checks that a new run may start here, or (`resume`) that an old one may continue. Possible errors:
+// FailedPrecondition: the folder is not empty and `resume` is false (the message names both ways out), or it is in use.
 absl::Status CheckRunFolder(const std::string& path, bool resume);
 
-// The folder of a job that is about to be submitted: with `request->resume` and no checkpoint.dir the newest run of its
-// name, then CheckRunFolder. What was chosen, or that a run starts afresh, is put into `told`. `on_this_machine`: what
-// the job's hosts see is what is seen here, so that a folder without a checkpoint holds nothing to resume. Possible
-// errors: as CheckRunFolder; FailedPrecondition: there is nothing to resume, and a fresh start is not allowed;
-// InvalidArgument: a probe is to be resumed.
+// Chooses the folder of a job before it is submitted: with `request->resume` and without checkpoint.dir, the newest run
+// of its name; then calls CheckRunFolder. Describes the choice, or a fresh start, in `notice`. `on_this_machine`: the
+// job's hosts see the same files as this process, so a folder without a checkpoint cannot be resumed. Possible errors:
+// those of CheckRunFolder; FailedPrecondition: there is nothing to resume and a fresh start is not allowed;
+// InvalidArgument: the job to resume is a probe.
 absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, std::string* told);
 
-// The part of it that looks for a checkpoint. Possible errors: FailedPrecondition: none is there; the message names a
-// folder beside it that has one and nearly that name.
+// Checks that `path` contains a checkpoint. Possible errors: FailedPrecondition: it does not; the message suggests a
+// sibling folder with a checkpoint and a similar name.
 absl::Status CheckResumable(const std::string& path);
 
-// A file in the run folder with the command that shows a job which goes on without the trainctl that started it.
+// The file in the run folder that contains the command to watch a job that continues after its trainctl has exited.
 inline constexpr char kWatchFile[] = "watch";
 
 inline constexpr absl::Duration kPredecessorWait = absl::Seconds(10);

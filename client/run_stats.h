@@ -1,4 +1,4 @@
-// What a watcher gathers of a run while it goes by: for the summary, the plot and the estimate of the time left. Pure.
+// Statistics of a run for the summary, the plot and the estimate of the remaining time. Pure.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ class RunStats {
   const absl::optional<v1::CheckpointInfo>& newest_checkpoint() const { return newest_checkpoint_; }
   const absl::optional<v1::EvalReport>& newest_eval() const { return newest_eval_; }
 
-  // Over all steps seen.
+  // Mean over all steps seen.
   double TokensPerSecond() const;
-  // Of late: the mean of about the last twenty steps.
+  // Mean over about the last twenty steps.
   double RecentTokensPerSecond() const;
-  // From the last step to `steps_total` at the pace of late; none before there is a pace.
+  // The time from the last step to `steps_total` at the recent pace; nullopt before the pace is known.
   absl::optional<absl::Duration> TimeLeft(uint64_t steps_total) const;
 
-  // (step, loss), thinned evenly so that a run of any length stays within kCurvePoints.
+  // (step, loss), thinned evenly to at most kCurvePoints.
   const std::vector<std::pair<uint64_t, double>>& curve() const { return curve_; }
 
   static constexpr size_t kCurvePoints = 4096;
@@ -50,7 +50,7 @@ class RunStats {
   uint64_t curve_stride_ = 1;
 };
 
-// All ranks' tokens of a step over its wall time; 0 for a step that took no time.
+// Tokens of all ranks in a step divided by its wall time; 0 if the time is 0.
 double TokensPerSecond(const v1::StepReport& step);
 
 }  // namespace trainyard::client

@@ -1,4 +1,4 @@
-// The text of `trainctl status`. Pure.
+// The output of `trainctl status`. Pure.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a person reads when a run has ended: how, how fast, how well, where the files are, and the loss curve. Pure.
+// The summary that is printed when a run has ended: result, speed, loss, file locations and the loss curve. Pure.
 #pragma once
 
 #include <string>
@@ -15,13 +15,14 @@ struct SummaryInput {
   const RunStats& stats;
   TerminalTraits traits;
   std::string logs_place;  // "in DIR" or "trainctl logs ID"
-  // Of the rank that failed, if one did.
+  // Last output lines of the failed rank, if any.
   std::vector<std::string> last_lines;
 };
 
 std::string Summary(const SummaryInput& input);
 
-// The rank whose end made the job fail: the one its reason names, else the first that did not exit with 0; -1: none.
+// The rank that made the job fail: the one that the job's reason names, else the first that did not exit with 0; -1:
+// none.
 int FailedRank(const v1::Job& job);
 
 }  // namespace trainyard::client

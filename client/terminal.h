@@ -1,5 +1,5 @@
-// Where trainctl writes for people: plain lines anywhere, and on a terminal one line at the bottom that is written
-// anew. Text is escaped on its way, so that nothing foreign acts on the terminal. Not thread-safe; one thread writes.
+// Text output: plain lines, and on a terminal also a status line at the bottom that is rewritten in place. Escapes
+// text, so that text from elsewhere cannot control the terminal. Not thread-safe; one thread writes.
 #pragma once
 
 #include <cstdio>
@@ -16,18 +16,18 @@ struct TerminalTraits {
   int columns = 80;
 };
 
-// Of a stream: isatty (and TERM not "dumb"), the locale's variables, NO_COLOR, the window's width.
+// The traits of a stream, from isatty (and TERM not "dumb"), the locale's variables, NO_COLOR and the window's width.
 TerminalTraits TraitsOf(FILE* stream);
 
-// Columns of the terminal that `stream` is: COLUMNS where that is a number, else the window's, else 80.
+// The width of the terminal `stream`: COLUMNS if it is a number, else the window's width, else 80.
 int ColumnsOf(FILE* stream);
 
 enum class Style { kPlain, kGood, kWarning, kBad };
 
-// `text` between the codes of a colour; without `colour`, or in plain style, as it is. REQUIRES: `text` is escaped.
+// `text` in the colour of `style`; unchanged without `colour` or in plain style. REQUIRES: `text` is escaped.
 std::string Styled(absl::string_view text, Style style, bool colour);
 
-// The first `columns` code points of `text`; colours take none, and are ended where they are cut. Pure.
+// The first `columns` code points of `text`. Colour codes have no width, and are ended where the text is cut. Pure.
 std::string CutToColumns(absl::string_view text, size_t columns);
 
 class Terminal {
@@ -38,15 +38,16 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   const TerminalTraits& traits() const { return traits_; }
-  // Now: a window may change its size.
+  // The current width: a window may be resized.
   int columns() const;
 
-  // Text that stays, above the status line. A line's end is added where it lacks one.
+  // Prints text above the status line. Adds a newline if it lacks one.
   void Print(absl::string_view text, Style style = Style::kPlain);
-  // Replaces the status line; on no terminal it does nothing. `line` may hold colours, and nothing foreign.
+  // Replaces the status line; does nothing if the stream is not a terminal. `line` may contain colours, but no text
+  // from elsewhere.
   void Status(absl::string_view line);
   void ClearStatus();
-  // A line to another stream that may share the terminal; the status line is out of its way meanwhile.
+  // Prints a line to another stream that may share the terminal; hides the status line meanwhile.
   void Aside(FILE* other, absl::string_view line);
 
  private:

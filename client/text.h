@@ -1,4 +1,4 @@
-// Small texts for people: amounts, durations, aligned tables. Pure.
+// Formats amounts, durations and aligned tables. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,23 @@ std::string DurationText(absl::Duration duration);
 // 12 B, 3.4 MiB.
 std::string BytesText(uint64_t bytes);
 
-// Columns as wide as their widest cell, two blanks between them; the first row is the head. No blanks at the ends of
-// lines. Within `columns` (0: any number) every line fits, whatever the cells hold: free text at the end of a row goes
-// on below itself, and columns for which there is no room stand on further lines of their row, indented, as in the
-// head. REQUIRES: cells hold no ends of lines.
+// Columns are as wide as their widest cell, with two blanks between them and no trailing blanks; the first row is the
+// header. With `columns` (0: no limit) every line fits into that width whatever the cells contain: long text at the end
+// of a row is wrapped, and columns that do not fit move to further, indented lines of their row and of the header.
+// REQUIRES: cells contain no newlines.
 std::string Table(const std::vector<std::vector<std::string>>& rows, int columns = 0);
 
-// `text` in lines of at most `columns` code points, parted at blanks where there are any. Never empty.
+// Splits `text` into lines of at most `columns` code points, at blanks where possible. Never empty.
 std::vector<std::string> WrapText(absl::string_view text, size_t columns);
 
-// `text` on one line, with what a terminal would act on escaped (common/escape.h); cut where that is longer than
-// `bytes_max`.
+// `text` on one line with control characters escaped (common/escape.h), cut to at most `bytes_max`.
 std::string Printable(absl::string_view text, size_t bytes_max);
 
-// A line of a program's output for a terminal: colours stay and are ended, other escape sequences go, and what is left
-// of control characters is escaped, except for tabs.
+// A line of program output for a terminal: keeps and ends colours, drops other escape sequences, and escapes remaining
+// control characters except tabs.
 std::string LogLineForTerminals(absl::string_view line);
 
-// As a shell takes it for one word: in quotes where it needs them.
+// Quotes `text` for a shell if necessary.
 std::string ShellWord(const std::string& text);
 
 }  // namespace trainyard::client
