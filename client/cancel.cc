@@ -1,4 +1,4 @@
-// trainctl cancel: stops a job.
+// trainctl cancel: cancels a job.
 #include <memory>
 
 #include "absl/strings/str_cat.h"

@@ -52,7 +52,7 @@ std::string TimeText(int64_t unix_ms, const EventTextOptions& options) {
   return absl::FormatTime(today ? "%H:%M:%E3S" : "%Y-%m-%d %H:%M:%E3S", time, options.zone);
 }
 
-// Of several lines, the later ones under the first.
+// Indents all lines of `text` but the first.
 std::string Indented(const std::string& text, size_t columns) {
   std::string clean;
   for (absl::string_view line : absl::StrSplit(absl::string_view(text).substr(0, kTextBytes), '\n')) {

@@ -1,4 +1,5 @@
-// trainctl checkpoint ls, show, verify, rm: looks after the checkpoints of a folder, with no cluster and no job.
+// trainctl checkpoint ls, show, verify, rm: manages the checkpoints of a folder; needs neither a cluster nor a running
+// job.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ namespace {
 
 struct CheckpointOptions {
   std::string folder;
-  std::vector<uint64_t> steps;  // empty: all, or the newest
+  std::vector<uint64_t> steps;  // empty: all, or only the newest
   int threads = 0;
   bool verify = false;
   bool tensors = false;
@@ -42,7 +43,7 @@ struct CheckpointOptions {
   bool json = false;
 };
 
-// A run folder and some of what is in it; `run_folder` is empty where a checkpoint lies under a name of its own.
+// A run folder and some of its entries; `run_folder` is empty for a checkpoint under a name of its own.
 struct Selection {
   std::string run_folder;
   std::vector<RunEntry> entries = {};
@@ -71,7 +72,8 @@ absl::StatusOr<Selection> ChooseOne(const std::string& path) {
   return Selection{"", {std::move(entry)}};
 }
 
-// A checkpoint by its path, or those of a run folder that are asked for. Possible errors: NotFound.
+// Selects a checkpoint by its path, or the requested ones of a run folder. Possible errors: NotFound: the folder or a
+// step does not exist. InvalidArgument: a step of a folder that is itself a checkpoint.
 absl::StatusOr<Selection> Choose(const CheckpointOptions& options) {
   const std::string path = AbsolutePath(options.folder, WorkingDirectory());
   std::error_code error;
@@ -150,7 +152,7 @@ absl::Status Show(const CheckpointOptions& options) {
   return absl::DataLossError(absl::StrCat(one.entry.path, " is damaged"));
 }
 
-// A checkpoint of a running job may go (checkpoint.keep) after it was listed, and before or while it is looked at.
+// A running job may remove a checkpoint (checkpoint.keep) after it was listed or while it is being read.
 bool WentMeanwhile(const RunEntry& entry, const absl::StatusOr<LookedAt>& looked) {
   if (looked.ok() && looked->found.problems.empty()) return false;
   return absl::IsUnavailable(looked.status()) || !FileExists(entry.path);
@@ -160,7 +162,7 @@ absl::Status Verify(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, Choose(options));
   size_t num_checked = 0, num_damaged = 0;
   for (const RunEntry& entry : chosen.entries) {
-    // In a run folder what is no checkpoint is passed over; one that is named itself is verified whatever it is.
+    // In a run folder, skip entries that are not checkpoints; verify a folder that the user named whatever it is.
     const bool named = AbsolutePath(options.folder, WorkingDirectory()) == entry.path;
     if (entry.kind == RunEntry::Kind::kOrphan || (entry.kind == RunEntry::Kind::kPartial && !named)) continue;
     absl::StatusOr<LookedAt> looked = LookAt(entry, /*verify=*/true, options.threads);
@@ -244,7 +246,7 @@ absl::Status Remove(const CheckpointOptions& options) {
 
 using Act = absl::Status (*)(const CheckpointOptions& options);
 
-// Does it to a folder, which may be named by its job.
+// Runs `act` on a folder, which may be given as the name of its job.
 absl::Status OfFolder(const Globals& globals, CheckpointOptions options, Act act) {
   ASSIGN_OR_RETURN(options.folder, RunFolderOf(globals, options.folder));
   return act(options);
@@ -265,8 +267,8 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
   return verb;
 }
 
-// Of a name that is no folder here, where there is a coordinator to ask, what the coordinator has recorded of that job;
-// what it does not record is looked for in the job's folder.
+// If the name is not a folder here and a coordinator is configured, shows what the coordinator has recorded of the job
+// of that name. Reads the job's folder for what the coordinator does not record.
 void AlsoOfRecords(CLI::App& verb, const Globals& globals, Chosen* chosen,
                    const std::shared_ptr<CheckpointOptions>& options, Act of_folder,
                    absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {

@@ -1,4 +1,4 @@
-// trainctl checkpoint export and import: to and from the folder form of the Python library transformers.
+// trainctl checkpoint export and import: converts to and from folders of the Python library transformers.
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,9 +28,9 @@ struct ConvertOptions {
   bool json = false;
 };
 
-constexpr uint32_t kBytesVocabulary = 256;  // what train.model.vocabulary comes to where a token is a byte
+constexpr uint32_t kBytesVocabulary = 256;  // the default of train.model.vocabulary: one token per byte
 
-// A checkpoint by its path, or of a run folder the one asked for, else the newest good one.
+// Opens a checkpoint by its path, or the requested or newest good one of a run folder.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const ConvertOptions& options) {
   const std::string path = AbsolutePath(options.from, WorkingDirectory());
   if (!FileExists(path)) return absl::NotFoundError(absl::StrCat(path, " does not exist"));

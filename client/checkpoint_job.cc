@@ -34,10 +34,10 @@ std::string Age(const v1::CheckpointInfo& info, absl::Time now) {
   return DurationText(std::max(absl::ZeroDuration(), now - absl::FromUnixMillis(info.recorded_unix_ms())));
 }
 
-// A granted one is complete; nobody has told yet that its folder has the name.
+// A granted checkpoint is complete, but it is not yet confirmed that its folder has its final name.
 const char* StateOf(const v1::CheckpointInfo& info) { return info.unconfirmed() ? "granted" : "saved"; }
 
-// Of what was told so far; 0: nothing was.
+// The sequence number of the newest event; 0: there is none.
 absl::StatusOr<uint64_t> NewestEvent(Connection& connection, const std::string& job_id) {
   v1::ListEventsRequest request;
   request.set_job_id(job_id);

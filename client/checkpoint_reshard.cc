@@ -1,4 +1,4 @@
-// trainctl checkpoint reshard: writes a checkpoint again as another layout would have written it.
+// trainctl checkpoint reshard: rewrites a checkpoint in another layout.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ struct ReshardFlags {
   bool json = false;
 };
 
-// What the flags come to. Possible errors: InvalidArgument.
+// Converts the flags. Possible errors: InvalidArgument.
 absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manifest& manifest) {
   ReshardOptions options{.ranks = flags.ranks, .dtype = DtypeOfWord(flags.dtype)};
   if (flags.format == "full" && flags.ranks > 0) {
@@ -39,7 +39,7 @@ absl::StatusOr<ReshardOptions> OptionsOf(const ReshardFlags& flags, const Manife
   if (flags.format.empty() && flags.ranks == 0 && flags.dtype.empty()) {
     return absl::InvalidArgumentError("nothing to change: give --ranks N, --format full or sharded, or --dtype TYPE");
   }
-  // As many shards as before: only the type changes, or the flat shares take the place of what was there.
+  // Keep the number of shards: only the type or the division into shards changes.
   if (flags.format != "full" && options.ranks == 0) options.ranks = manifest.world_size;
   return options;
 }

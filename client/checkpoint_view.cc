@@ -76,7 +76,7 @@ std::string NoCheckpointText(const LookedAt& one, const std::string& holder) {
   return absl::StrCat(one.entry.name, ": not a checkpoint: ", size, whole, ", ", who, "\n");
 }
 
-// Elements of each role, by its name.
+// Number of tensors and elements of each role.
 std::map<std::string, std::pair<uint64_t, uint64_t>> RolesOf(const Manifest& manifest) {
   std::map<std::string, std::pair<uint64_t, uint64_t>> roles;
   for (const ManifestTensor& tensor : manifest.tensors) {
@@ -203,7 +203,7 @@ std::string RemovedJson(const std::vector<std::string>& names, uint64_t bytes) {
 std::string ManifestJson(const LookedAt& one, bool with_tensors) {
   Json json = EntryJson(one);
   if (!one.found.manifest.has_value()) return Dump(json);
-  // The manifest's own text is the specified form of all that it holds.
+  // The manifest's text is its specified JSON form.
   Json manifest = Json::parse(ManifestText(*one.found.manifest));
   manifest["hash"] = one.found.manifest_hash;
   if (!with_tensors) manifest.erase("tensors");

@@ -26,7 +26,7 @@ int ExitOf(const absl::Status& status, bool json) {
 
 void AddJson(CLI::App& verb, bool* json, const std::string& help) {
   verb.add_flag("--json", *json, help);
-  // Hidden: one way is enough to be shown.
+  // Hidden: the help shows only --json.
   verb.add_option_function<std::string>(
           "-o,--output",
           [json](const std::string& form) {
@@ -40,7 +40,7 @@ void AddJson(CLI::App& verb, bool* json, const std::string& help) {
 }
 
 absl::Duration PatienceOptions::connect_wait() const {
-  // A channel waits for a time, not for ever; a month is as good.
+  // A channel cannot wait forever; a month is long enough.
   constexpr absl::Duration kLongest = absl::Hours(24 * 30);
   return given ? std::max(kConnectWait, std::min(retry.give_up, kLongest)) : kConnectWait;
 }

@@ -15,9 +15,9 @@ struct Flag {
   bool takes_value;
 };
 
-// A verb with the words that may follow it.
+// A verb and the words that may follow it.
 struct Verb {
-  std::string path;  // "checkpoint ls"; empty: of trainctl itself
+  std::string path;  // "checkpoint ls"; empty: trainctl itself
   std::string help;
   std::vector<std::string> aliases = {};
   std::vector<Verb> verbs = {};
@@ -51,12 +51,12 @@ std::string Words(const Verb& verb) {
   return absl::StrJoin(words, " ");
 }
 
-// Between single quotes of a shell.
+// Puts `text` into single quotes for a shell.
 std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// The verbs that have verbs below them, as alternatives of a `case`.
+// The verbs that have verbs of their own, as alternatives of a `case`.
 std::string Parents(const Verb& root) {
   std::vector<std::string> names;
   for (const Verb& verb : root.verbs) {
@@ -65,7 +65,7 @@ std::string Parents(const Verb& root) {
   return absl::StrJoin(names, "|");
 }
 
-// Options of trainctl itself that a value follows, as alternatives of a `case`.
+// trainctl's global options that take a value, as alternatives of a `case`.
 std::string ValueOptions(const Verb& root) {
   std::vector<std::string> names;
   for (const Flag& flag : root.flags) {
@@ -81,7 +81,8 @@ void AppendCases(const Verb& verb, std::string* text) {
   for (const Verb& below : verb.verbs) AppendCases(below, text);
 }
 
-// What bash and zsh have in common: `verbs` becomes the verbs among `before`, `choices` what may follow them.
+// The common part of the bash and zsh scripts: sets `verbs` to the verbs among `before` and `choices` to what may
+// follow.
 std::string FindWords(const Verb& root, const std::string& before) {
   std::string text = absl::StrCat("  local word skip='' verbs='' choices=''\n  for word in ", before, R"(; do
     if [[ -n $skip ]]; then skip=''; continue; fi
@@ -101,7 +102,7 @@ std::string FindWords(const Verb& root, const std::string& before) {
   return absl::StrCat(text, "  esac\n");
 }
 
-// Names of files where no verb is due: for an option's value, and for job files and folders.
+// Completes file names where no verb is expected: for values of options, job files and folders.
 std::string BashScript(const Verb& root) {
   return absl::StrCat(
       "# bash completion of trainctl. Load it with: source <(trainctl completion bash)\n_trainctl() {\n",

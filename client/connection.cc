@@ -14,7 +14,7 @@ namespace trainyard::client {
 
 namespace {
 
-// Between two tries to connect to this machine, where a refusal comes at once.
+// Pause between attempts to connect to this machine, where a refusal is immediate.
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 
 grpc::ChannelArguments Arguments() {
@@ -23,7 +23,7 @@ grpc::ChannelArguments Arguments() {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A coordinator whose machine is gone without a word is noticed by the pings of a long Watch.
+  // The keepalive pings of a long Watch detect a coordinator whose machine has disappeared.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));

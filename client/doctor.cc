@@ -1,5 +1,5 @@
-// trainctl doctor: what is wrong with a cluster's hosts. Reads what daemons tell, then submits probe jobs, two hosts
-// each, in two rounds (doctor_plan.h).
+// trainctl doctor: finds problems of a cluster's hosts. Checks what the daemons report, then submits probe jobs with
+// two hosts each, in two rounds (doctor_plan.h).
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ class Doctor {
   bool AllWell() const { return report_.AllWell(); }
 
  private:
-  // As it goes; with --json only what is there for `always`.
+  // Prints results as they arrive; with --json only those with `always`.
   void Tell(const std::string& text, bool always = false) const {
     if (options_.json && !always) return;
     if (options_.json) {
@@ -87,7 +87,7 @@ class Doctor {
     return absl::OkStatus();
   }
 
-  // Of --hosts, or all.
+  // The hosts named by --hosts, or all.
   absl::StatusOr<v1::ListHostsResponse> Chosen(const v1::ListHostsResponse& all) const {
     if (options_.hosts.empty()) return all;
     v1::ListHostsResponse chosen;
@@ -120,7 +120,7 @@ class Doctor {
     return accepted.job_id();
   }
 
-  // Probes all pairs at the same time: each host is in one of them at most.
+  // Probes all pairs concurrently: each host is in at most one of them.
   absl::StatusOr<std::vector<ProbeResult>> Round(int number, const std::vector<ProbePair>& pairs) {
     std::vector<ProbeResult> results;
     std::vector<std::string> jobs;
@@ -169,7 +169,7 @@ class Doctor {
     return result;
   }
 
-  // The job has ended, so its stream tells everything and ends.
+  // The job has ended, so its stream delivers all events and ends.
   void Collect(const std::string& job_id, ProbeResult* result) {
     result->gflops.assign(result->hosts.size(), 0);
     size_t told = 0;

@@ -24,7 +24,7 @@
 namespace trainyard::client {
 namespace {
 
-// Clocks only stamp what people read, but logs of hosts further apart cannot be read together.
+// Clocks are used only for displayed timestamps, but logs of hosts whose clocks differ more are hard to compare.
 constexpr double kSkewMax = 0.5;
 constexpr uint64_t kDiskMin = uint64_t{1} << 30;
 constexpr uint64_t kDiskNote = uint64_t{10} << 30;

@@ -14,7 +14,7 @@ namespace {
 
 using Results = std::vector<ProbeResult>;
 
-// Of an even count the better of the two in the middle, so that one bad of two is seen.
+// The upper of the two middle values of an even count, so that one bad value of two is noticed.
 double UpperMedian(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -27,7 +27,7 @@ double LowerMedian(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-// What is usual here, from both rounds. The first alone when there is no second yet.
+// The typical results of both rounds, or of the first if there is no second yet.
 struct Usual {
   double bytes_per_s = 0;
   double latency_s = 0;
@@ -42,7 +42,7 @@ std::map<std::string, double> CoresOf(const std::vector<ProbeHost>& hosts) {
   return cores;
 }
 
-// The best product of each host, per core.
+// The fastest matrix product of each host, per core.
 std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, const Results& first,
                                          const Results& second) {
   const std::map<std::string, double> cores = CoresOf(hosts);
@@ -60,7 +60,7 @@ std::map<std::string, double> ProductsOf(const std::vector<ProbeHost>& hosts, co
   return products;
 }
 
-// By the first round's pairs: the second's are chosen to be bad, so they are not usual.
+// Uses the pairs of the first round only: the second round consists of suspicious pairs, which are not typical.
 Usual UsualOf(const std::vector<ProbeHost>& hosts, const Results& first, const Results& second) {
   std::vector<double> bandwidths, latencies, products;
   auto add = [&](const Results& round) {
@@ -76,7 +76,7 @@ Usual UsualOf(const std::vector<ProbeHost>& hosts, const Results& first, const R
   return {UpperMedian(bandwidths), LowerMedian(latencies), UpperMedian(products)};
 }
 
-// Why a pair is bad; empty: it is not.
+// Why a pair is bad; empty if it is not.
 std::string BadPair(const ProbeResult& result, const Usual& usual, const ProbeLimits& limits) {
   if (!result.error.empty()) return result.error;
   if (!IsNetworkPair(result)) return "";
@@ -92,7 +92,7 @@ std::string BadPair(const ProbeResult& result, const Usual& usual, const ProbeLi
   return "";
 }
 
-// The pairs of one host, of both rounds.
+// The pairs of one host in both rounds.
 std::vector<const ProbeResult*> PairsOf(const std::string& host, const Results& first, const Results& second) {
   std::vector<const ProbeResult*> pairs;
   for (const Results* round : {&first, &second}) {
@@ -110,7 +110,7 @@ std::string PartnerOf(const std::string& host, const ProbeResult& result) {
   return "";
 }
 
-// Hosts that some good pair, with them in it, shows to be well.
+// Hosts that are in at least one good pair.
 std::set<std::string> Cleared(const Results& first, const Results& second, const Usual& usual,
                               const ProbeLimits& limits) {
   std::set<std::string> cleared;
@@ -135,7 +135,7 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
     if (why.empty()) continue;
     const std::string partner = PartnerOf(host, *pair);
     bad.push_back(partner.empty() ? absl::StrCat("alone: ", why) : absl::StrCat("with ", partner, ": ", why));
-    // A probe of one host that fails can only be that host's fault.
+    // If a probe of a single host fails, that host is at fault.
     with_cleared = with_cleared || partner.empty() || cleared.count(partner) > 0;
   }
   if (bad.empty()) return verdict;
@@ -145,8 +145,8 @@ HostVerdict JudgeNetwork(const std::string& host, const Results& first, const Re
   return verdict;
 }
 
-// Where there were not enough fast hosts for every suspect, one of a bad pair speaks for both: what a host is blamed
-// for only together with one that is bad for sure is that one's fault.
+// If there were too few fast hosts to pair with every suspect, only one host of a bad pair was paired again. Clears a
+// suspect whose bad results all involve a host that is known to be bad.
 void ExcusePartners(const Results& first, const Results& second, const Usual& usual, const ProbeLimits& limits,
                     std::vector<HostVerdict>* verdicts) {
   std::set<std::string> bad;
@@ -178,7 +178,7 @@ std::vector<ProbePair> SecondRound(const std::vector<ProbeHost>& hosts, const Re
                                    const ProbeLimits& limits) {
   const Usual usual = UsualOf(hosts, first, {});
   const std::set<std::string> cleared = Cleared(first, {}, usual, limits);
-  std::vector<std::pair<double, std::string>> slow, fast;  // by the bandwidth of the pair
+  std::vector<std::pair<double, std::string>> slow, fast;  // sorted by the bandwidth of their pair
   for (const ProbeHost& host : hosts) {
     double bandwidth = 0;
     for (const ProbeResult* pair : PairsOf(host.name, first, {})) bandwidth = std::max(bandwidth, pair->bytes_per_s);

@@ -1,4 +1,4 @@
-// trainctl events: what the coordinator decided and learned, of one job or of the whole cluster.
+// trainctl events: the events and decisions of one job or of the whole cluster.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kEventsDefault = 1000;
 constexpr uint32_t kEventsMax = 10'000;
-// Events are few, and a person reads them.
+// There are few events, and users read them as text.
 constexpr absl::Duration kPoll = absl::Milliseconds(500);
 
 struct EventsOptions {
@@ -36,14 +36,14 @@ void Show(const v1::Event& event, const EventsOptions& options) {
       EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()}), "\n"));
 }
 
-// Before what is left, so that nobody takes that for all there was.
+// Printed before the remaining events, so that the list is not mistaken for a complete one.
 void ShowDropped(uint64_t dropped, const EventsOptions& options) {
   if (dropped == 0) return;
   if (options.json) return PrintJson(absl::StrCat("{\"event\":\"dropped\",\"count\":", dropped, "}"));
   Print(absl::StrCat(DroppedText(dropped), "\n"));
 }
 
-// Shows what is new. Returns whether the job, where one was named, has ended.
+// Shows new events. Returns whether the named job, if any, has ended.
 bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options, v1::ListEventsRequest* request) {
   bool ended = false;
   for (const v1::Event& event : events.events()) {

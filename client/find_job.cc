@@ -34,7 +34,7 @@ absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& t
   v1::FindJobsRequest request;
   request.set_text(text);
   auto found = FindJobs(connection, request);
-  // A coordinator of an older version takes whole ids alone.
+  // An older coordinator accepts only complete ids.
   if (found.status().code() == absl::StatusCode::kUnimplemented || text.empty()) return text;
   RETURN_IF_ERROR(found.status());
   return ChooseJob(text, *found);

@@ -1,4 +1,4 @@
-// trainctl goodput: where the time of a job's ranks went.
+// trainctl goodput: how the ranks of a job spent their time.
 #include <memory>
 #include <nlohmann/json.hpp>
 

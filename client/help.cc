@@ -1,4 +1,4 @@
-// trainctl help and completion: what trainctl can do, for people and for their shells.
+// trainctl help and completion: describe the verbs to users and to their shells.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +22,7 @@ absl::Status Help(const CLI::App& app, const std::vector<std::string>& words) {
     at = below;
     absl::StrAppend(&name, " ", at->get_name());
   }
-  // Not App::help, which would describe this verb, since it is the one that was parsed.
+  // Not App::help, which would describe the parsed verb: `help` itself.
   Print(at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal));
   return absl::OkStatus();
 }

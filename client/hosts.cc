@@ -1,4 +1,4 @@
-// trainctl cluster, cordon, uncordon, drain, forget: the hosts, and what an operator does with one.
+// trainctl cluster, cordon, uncordon, drain, forget: lists hosts and changes their state.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +32,7 @@ absl::Status Cluster(const Globals& globals, bool json) {
   return absl::OkStatus();
 }
 
-// What has been asked for, in words.
+// Describes the result of a request.
 std::string Told(const v1::HostStatus& host, v1::SetHostRequest::Action action) {
   std::string jobs = absl::StrJoin(host.jobs(), ", ");
   switch (action) {

@@ -25,7 +25,7 @@ int NewInterruptFd() {
   return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Takes one signal; 0: none.
+// Reads one signal; 0: there is none.
 int TakeInterrupt(int fd) {
   signalfd_siginfo info;
   if (read(fd, &info, sizeof info) != sizeof info) return 0;

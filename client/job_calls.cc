@@ -17,7 +17,7 @@ constexpr size_t kPage = 1000;
 
 void SetDeadline(grpc::ClientContext& context) { context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout)); }
 
-// Makes a unary call until it is answered, at most kTries times. All calls here may be made twice.
+// Makes a unary call, at most kTries times until it is answered. All calls made here are idempotent.
 template <typename Request, typename Response, typename Method>
 absl::StatusOr<Response> Call(Connection& connection, const Request& request, Method method) {
   absl::Duration pause = limits::kReconnectMin;
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<v1::Job>> ListJobs(Connection& connection, const std:
 
 std::string JobTitle(const v1::Job& job) {
   constexpr size_t kNameBytes = 200;
-  if (job.spec().name().empty()) return absl::StrCat("job ", job.job_id());  // one that the coordinator does not know
+  if (job.spec().name().empty()) return absl::StrCat("job ", job.job_id());  // a job that the coordinator does not know
   return absl::StrCat("job ", job.job_id(), " (", Printable(job.spec().name(), kNameBytes), ")");
 }
 
@@ -133,7 +133,7 @@ const v1::CheckpointInfo* NewestNamed(const v1::Job& job) {
 std::vector<std::string> LastLogLines(Connection& connection, const std::string& job_id, uint32_t rank,
                                       uint32_t lines) {
   grpc::ClientContext context;
-  // The job has failed already; its last words are worth a short wait only.
+  // The job has already failed; its last output lines are worth only a short wait.
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(3)));
   v1::LogsRequest request;
   request.set_job_id(job_id);
@@ -144,7 +144,7 @@ std::vector<std::string> LastLogLines(Connection& connection, const std::string&
   if (!stub.ok()) return texts;
   auto reader = (*stub)->Logs(&context, request);
   v1::LogLine line;
-  // Read to the end even where the coordinator sends more than was asked for: the last ones are wanted.
+  // Read to the end even if the coordinator sends more lines than requested: the last ones are needed.
   while (reader->Read(&line)) {
     texts.push_back(line.text());
     if (texts.size() > lines) texts.erase(texts.begin());

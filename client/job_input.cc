@@ -13,7 +13,7 @@ absl::StatusOr<LoadedJob> LoadJob(const JobInput& input, bool on_this_machine) {
   const bool from_stdin = input.file == "-";
   auto text = ReadFile(from_stdin ? "/dev/stdin" : input.file, kYamlBytesMax);
   if (!text.ok()) {
-    // Whatever it is (a folder, too large, not to be read), another file is the way out.
+    // Whatever the error is (a folder, too large, not readable), the user must give another file.
     return absl::Status(
         absl::IsNotFound(text.status()) ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
         absl::StrCat("cannot read the job file: ", text.status().message()));

@@ -78,7 +78,7 @@ absl::StatusOr<v1::Job> JobSession::Follow() {
   }
   auto job = GetJob(connection_, job_.job_id());
   if (job.ok()) return job;
-  // The end is known even if the coordinator has gone since.
+  // The final state is known even if the coordinator has stopped answering since.
   v1::Job ended = job_;
   ended.set_state(*state);
   ended.set_reason(last.reason());
@@ -94,7 +94,7 @@ int JobSession::Finish(const v1::Job& job) {
   const int failed_rank = FailedRank(job);
   if (job.state() == v1::JOB_STATE_FAILED && failed_rank >= 0 && !options_.json) {
     last_lines = LastLogLines(connection_, job.job_id(), static_cast<uint32_t>(failed_rank), kLastLines);
-    // Of a refusal the rank's last line is what the reason quotes.
+    // If the job was refused, its reason already quotes the rank's last line.
     while (!last_lines.empty() && absl::StrContains(job.reason(), last_lines.back())) last_lines.pop_back();
   }
   absl::MutexLock lock(&mu_);

@@ -43,7 +43,7 @@ bool EventFilter::IsNew(const v1::Event& event) {
   }
   v1::Event content = event;
   content.clear_sequence();
-  // Far more than a job keeps; beyond it a duplicate is told rather than memory filled.
+  // Far more events than are stored for a job. Beyond it, a duplicate is better than unbounded memory.
   if (told_.size() >= kToldMax) told_.clear();
   return told_.insert(content.SerializeAsString()).second;
 }
@@ -80,7 +80,7 @@ absl::Status JobStream::WatchOnce(const OnEvent& on_event, bool* answered, v1::J
   v1::Event event;
   while (reader->Read(&event)) {
     *answered = true;
-    // A notice without a number is of this moment: the coordinator cannot write to its store, or can again.
+    // A notice without a sequence number is about the present: the coordinator cannot write to its store, or can again.
     const bool is_of_now = event.sequence() == 0 && event.has_notice();
     if (!is_of_now && !filter_.IsNew(event)) continue;
     on_event(event);

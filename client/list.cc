@@ -52,7 +52,7 @@ std::string Progress(const v1::Job& job) {
 absl::Status List(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
-  // One more than is asked for shows whether there are more.
+  // One more than requested shows whether there are more.
   const size_t most = options.limit == 0 ? std::numeric_limits<size_t>::max() : options.limit + 1;
   ASSIGN_OR_RETURN(std::vector<v1::Job> jobs, ListJobs(*connection, states, most));
   if (options.limit > 0 && jobs.size() > options.limit) {

@@ -30,7 +30,7 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
       steps_total == 0 ? 1 : std::min(1.0, static_cast<double>(step.step()) / static_cast<double>(steps_total));
   const absl::optional<absl::Duration> left = step.step() < steps_total ? stats.TimeLeft(steps_total) : absl::nullopt;
   const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(share * 100));
-  // In the order in which they give way.
+  // Most important first; the last parts are dropped first.
   enum Part { kStep, kLoss, kEta, kSpeed, kRate, kParts };
   std::array<std::string, kParts> parts;
   parts[kStep] = absl::StrCat("step ", step.step(), "/", steps_total);
@@ -38,11 +38,11 @@ std::string LiveLine(const v1::StepReport& step, uint64_t steps_total, const Run
   parts[kEta] = left.has_value() ? absl::StrCat("ETA ", DurationText(*left)) : "";
   parts[kSpeed] = absl::StrCat(Amount(stats.RecentTokensPerSecond()), " tokens/s");
   parts[kRate] = absl::StrFormat("lr %.1e", step.lr());
-  // The last column stays free: some terminals wrap a line that fills it.
+  // Leave the last column free: some terminals wrap a line that fills it.
   const size_t room = static_cast<size_t>(std::max(traits.columns - 1, 1));
   size_t used = percent.size();
   for (int i = kStep; i < kParts; ++i) {
-    // Speed and learning rate are worth less than a bar of the least length.
+    // A bar of minimum width is more important than speed and learning rate.
     const size_t for_bar = i > kEta ? 1 + kBarLeast : 0;
     if (parts[i].empty()) continue;
     if (used + 2 + parts[i].size() + for_bar > room) {

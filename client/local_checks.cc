@@ -23,14 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sums file sizes until `enough`; finds what cannot be read on the way.
+// Adds up file sizes until `enough` and finds unreadable files.
 class TextSurvey {
  public:
   explicit TextSurvey(uint64_t enough) : enough_(enough) {}
 
   uint64_t bytes() const { return bytes_; }
 
-  // What is wrong with one entry of train.data.text; empty: nothing.
+  // The problem of one entry of train.data.text; empty: none.
   std::string Look(const std::string& entry) {
     struct stat st;
     if (stat(entry.c_str(), &st) == 0) return LookAt(entry, st, /*named=*/true);
@@ -78,7 +78,7 @@ void CheckText(const v1::JobSpec& spec, const Positions& positions, Problems* pr
   const uint64_t sample = uint64_t{spec.train().model().context()} + 1;
   const double validation = data.has_validation() ? data.validation() : 0.05;
   const bool evaluates = spec.train().evaluate().every_steps() > 0 && validation > 0;
-  // Both parts must hold a sample; the 2 covers the rounding of the split.
+  // Both parts must hold a sample; the 2 covers rounding of the split.
   double enough = static_cast<double>(sample) / (1 - validation) + 2;
   if (evaluates) enough = std::max(enough, static_cast<double>(sample) / validation + 2);
   TextSurvey survey(static_cast<uint64_t>(enough) + 1);
@@ -133,7 +133,7 @@ void CheckMemory(const v1::JobSpec& spec, uint64_t machine_bytes, const Position
   const uint64_t ranks = spec.resources().has_ranks() ? spec.resources().ranks() : 1;
   const uint64_t element = ResolvedPrecision(spec.train().precision()).master() == v1::PRECISION_FP64 ? 8 : 4;
   const uint64_t parameters = CountParameters(spec.train().model());
-  // What is sharded is there once for each copy, what is not once for each rank.
+  // Sharded tensors exist once per replica, all others once per rank.
   const v1::Parallel& parallel = spec.parallel();
   const uint64_t copies = std::max(DataSizesOf(parallel, ranks).replicate, uint64_t{1});
   const uint64_t tensors = (ShardsParameters(parallel.data()) ? copies : ranks) +

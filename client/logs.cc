@@ -37,7 +37,7 @@ std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
                                    {"text", line.text()}};
     return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   }
-  // One rank's output is shown as it was written.
+  // The output of a single rank is shown without a prefix.
   return options.ranks.size() == 1 ? line.text() : absl::StrCat("rank ", line.rank(), ": ", line.text());
 }
 
@@ -53,7 +53,7 @@ void Show(const v1::LogLine& line, const LogsOptions& options) {
 
 using OnLine = std::function<void(const v1::LogLine&)>;
 
-// One Logs call to its end.
+// One complete Logs call.
 absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32_t tail, bool follow,
                       const OnLine& on_line) {
   v1::LogsRequest request;
@@ -73,7 +73,7 @@ absl::Status ReadLogs(Connection& connection, const LogsOptions& options, uint32
   return OutputFailed() ? OutputStatus() : connection.ToStatus(status);
 }
 
-// After a break: first what is kept, to find the place, then on from there.
+// After a lost connection: reads all stored output to find the position, then follows from there.
 absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCursor& cursor, Retry& retry) {
   LogCursor::Search search = cursor.Resume();
   RETURN_IF_ERROR(
@@ -102,7 +102,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
     cursor.Shown(line);
     Show(line, options);
   });
-  // Without a line yet, a job whose hosts are away is told at once, as without --follow.
+  // Before the first line, report immediately that the job's hosts are unreachable, as without --follow.
   if (!any) return status;
   while (IsAway(status)) {
     if (!retry.away()) Say(absl::StrCat(status.message(), "; trying again"));

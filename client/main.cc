@@ -1,4 +1,4 @@
-// trainctl: how a person trains with Trainyard. Reads the command line, hands over to the verb's own file.
+// trainctl, the command line of Trainyard. Parses the arguments and calls the file of the verb.
 #include <signal.h>
 #include <CLI/CLI.hpp>
 
@@ -81,7 +81,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   trainyard::OpenStandardDescriptors();
-  // A reader of ours that has gone is a write that failed, and no reason to die in the middle of something.
+  // A closed reader is a failed write, which FinishOutput reports; it must not kill this process.
   signal(SIGPIPE, SIG_IGN);
   return trainyard::client::FinishOutput(trainyard::client::Main(argc, argv));
 }

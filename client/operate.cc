@@ -1,4 +1,4 @@
-// trainctl restart, pause, resume: what an operator does with a job's group. Each returns once the wish is stored.
+// trainctl restart, pause, resume: requests of an operator about a job. Each returns once the request is stored.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -61,7 +61,7 @@ absl::Status Operate(const Globals& globals, Options options, Act act) {
   return absl::OkStatus();
 }
 
-// Declares what the three verbs share.
+// Declares the common options of the three verbs.
 CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
                   const std::shared_ptr<Options>& options, Act act) {
   options->reason = absl::StrCat("trainctl ", name);

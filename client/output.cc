@@ -23,7 +23,7 @@ void NoteFailure(int error) {
   failure.compare_exchange_strong(none, error == 0 ? EIO : error);
 }
 
-// The code point of a character of two or three bytes, which is all that is of interest here; 0 of others.
+// The code point of a character of two or three bytes, or DEL; 0 for others, which need no escaping here.
 uint32_t ShortCodePoint(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i])); };
   if (text.size() > 1 && (byte(0) & 0xE0) == 0xC0) return (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F);
@@ -59,7 +59,7 @@ void FlushOutput() {
 void Say(absl::string_view text) { SayPlainly(absl::StrCat("trainctl: ", text)); }
 
 void SayPlainly(absl::string_view text) {
-  // One call, so that sentences of two threads do not mix. There is nobody left to hear that it failed.
+  // One call, so that messages of two threads do not mix. If it fails, there is nowhere to report it.
   fputs(absl::StrCat(EscapeLines(text), "\n").c_str(), stderr);
 }
 
@@ -98,7 +98,7 @@ absl::Status OutputStatus() {
 
 int FinishOutput(int exit_code) {
   FlushOutput();
-  // What the command line's library wrote by itself, as --help does.
+  // Output that CLI11 wrote directly, as for --help.
   if (ferror(stdout) != 0) NoteFailure(EIO);
   if (!OutputFailed()) return exit_code;
   if (!failure_was_said) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));

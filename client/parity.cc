@@ -1,4 +1,4 @@
-// trainctl parity: the losses of a job in one process and under every data-parallel strategy, side by side.
+// trainctl parity: compares the losses of a job in one process and under every data-parallel strategy.
 #include <unistd.h>
 
 #include <filesystem>
@@ -29,7 +29,7 @@ namespace {
 struct ParityCommandOptions {
   JobOptions job;
   uint64_t steps = 20;
-  double most = -1;  // --assert; below 0: none
+  double most = -1;  // --assert; below 0: not given
   bool keep = false;
   bool json = false;
 };

@@ -17,7 +17,7 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   v1::Train& train = *spec.mutable_train();
   train.set_steps(steps);
   train.clear_evaluate();
-  // The schedule's warm-up may be longer than these few steps; its shape is the job's all the same.
+  // The warm-up may be longer than these few steps; otherwise the learning-rate schedule is the job's.
   train.mutable_schedule()->set_warmup_steps(std::min(train.schedule().warmup_steps(), steps));
   if (!train.batch().has_micro()) {
     train.mutable_batch()->set_micro(
@@ -30,7 +30,7 @@ v1::JobSpec Common(const v1::JobSpec& job, uint64_t steps) {
   if (job.parallel().has_overlap()) parallel.set_overlap(job.parallel().overlap());
   *spec.mutable_parallel() = parallel;
   spec.clear_diagnostics();
-  // Left open, a variant's number of ranks would decide it.
+  // If it is not set, the number of ranks would decide the device.
   if (!job.resources().has_device()) spec.mutable_resources()->set_device(v1::DEVICE_CPU);
   spec.mutable_resources()->clear_hosts();
   spec.mutable_resources()->clear_exclude_hosts();

@@ -12,7 +12,7 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kFirstCompared = 2;  // after the reference and the floor
+constexpr size_t kFirstCompared = 2;  // after the reference and the noise floor
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 
 using Points = std::vector<std::pair<uint64_t, double>>;
 
-// A grid of dots, `dots_x` by `dots_y` of them in a cell.
+// A grid of cells with `dots_x` by `dots_y` dots each.
 class Canvas {
  public:
   Canvas(int columns, int rows, bool unicode)
@@ -22,8 +22,7 @@ class Canvas {
   int height() const { return rows_ * dots_y(); }
 
   void Dot(int x, int y) {
-    // The bits of a braille cell, by row: its first three rows are dots 1-3 and 4-6, the last was added later as 7 and
-    // 8.
+    // The bits of a braille cell by row: dots 1-3 and 4-6, then the later additions 7 and 8.
     constexpr uint8_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     uint8_t& cell = cells_[static_cast<size_t>(y / dots_y() * columns_ + x / dots_x())];
     cell = unicode_ ? cell | kBits[y % 4][x % 2] : 1;
@@ -55,7 +54,7 @@ class Canvas {
   std::vector<uint8_t> cells_;
 };
 
-// Mean loss by column of dots; NaN where a column has no point.
+// Mean loss of each column of dots; NaN if a column has no point.
 std::vector<double> ColumnMeans(const Points& points, int width, uint64_t first, uint64_t last) {
   std::vector<double> sums(static_cast<size_t>(width)), counts(static_cast<size_t>(width));
   for (const auto& [step, loss] : points) {
@@ -70,7 +69,7 @@ std::vector<double> ColumnMeans(const Points& points, int width, uint64_t first,
   return sums;
 }
 
-// Columns between two that have points get the straight line between them, so that a short run is a curve too.
+// Interpolates columns without points, so that a short run is a curve too.
 void FillGaps(std::vector<double>* means) {
   size_t before = 0;
   for (size_t x = 1; x < means->size(); ++x) {
@@ -88,7 +87,7 @@ void Draw(const std::vector<double>& means, double low, double high, Canvas* can
   for (size_t x = 0; x < means.size(); ++x) {
     double share = high > low ? (high - means[x]) / (high - low) : 0.5;
     int y = std::clamp(static_cast<int>(std::lround(share * (canvas->height() - 1))), 0, canvas->height() - 1);
-    // A steep piece is drawn through, so that the curve stays one line.
+    // Fill steep pieces, so that the curve is connected.
     for (int fill = y_before < 0 ? y : std::min(y_before, y); fill <= std::max(y_before, y); ++fill) {
       if (fill != y_before || y == y_before) canvas->Dot(static_cast<int>(x), fill);
     }

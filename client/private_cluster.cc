@@ -29,19 +29,19 @@
 namespace trainyard::client {
 namespace {
 
-// Numbers under which the daemons find their descriptors.
+// Descriptor numbers in the daemons.
 constexpr int kLifelineFd = 3;
 constexpr int kReadyFd = 4;
 constexpr size_t kReadyLineBytes = 4096;
 constexpr absl::Duration kStartWait = absl::Seconds(20);
-// The ranks get the grace of a stop, the daemons a little more to tell of it.
+// Ranks get the grace period of a stop; daemons need a little longer to report their end.
 const absl::Duration kStopWait = limits::kStopGrace + absl::Seconds(5);
 const absl::Duration kKillWait = absl::Seconds(5);
 constexpr int kLastLines = 10;
 
 int PidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-// How a child of ours that has ended did, without reaping it.
+// How a child has ended, without reaping it.
 std::string EndOf(pid_t pid) {
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
@@ -50,7 +50,7 @@ std::string EndOf(pid_t pid) {
   return absl::StrCat("was ", ExitText(info.si_status));
 }
 
-// Not where the path is too long, and on few file systems that are shared by hosts.
+// False if the path is too long, or on most file systems that are shared by hosts.
 bool CanHoldSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -122,7 +122,8 @@ absl::Status PrivateCluster::StartCoordinator() {
   return ReadAddress(ready[0]);
 }
 
-// Reads the line of JSON that the coordinator writes once it serves; the pipe's end without a line means that it died.
+// Reads the line of JSON that the coordinator writes when it is ready; end of file without a line means that it has
+// exited.
 absl::Status PrivateCluster::ReadAddress(int fd) {
   const absl::Time deadline = absl::Now() + kStartWait;
   std::string line;
@@ -192,7 +193,8 @@ absl::Status PrivateCluster::LetGo() {
   if (fd < 0) return absl::FailedPreconditionError("the private daemons are being stopped already");
   watcher_.reset();
   absl::Cleanup close_fd = [fd] { close(fd); };
-  signal(SIGPIPE, SIG_IGN);  // the terminal that is gone must not end this process before it has said so
+  // A write to the closed terminal must not kill this process before it has detached the daemons.
+  signal(SIGPIPE, SIG_IGN);
   if (!trainyard::LetGo(fd)) return ErrnoStatus(errno, "cannot detach the private daemons");
   stopped_ = true;
   return absl::OkStatus();
@@ -210,7 +212,7 @@ absl::Status PrivateCluster::Stop() {
   watcher_.reset();
   Abandon();
   if (WaitForDescendants(kStopWait)) return absl::OkStatus();
-  // Each round may bring new orphans to adopt and kill.
+  // Each round may adopt new orphans, which are killed in the next.
   for (int round = 0; round < 10; ++round) {
     KillChildren();
     if (WaitForDescendants(kKillWait / 10)) {

@@ -28,7 +28,7 @@ namespace {
 
 std::vector<pid_t> Children() {
   std::vector<pid_t> children;
-  // A child belongs to the thread that started it, or to the main one when it was adopted.
+  // A child belongs to the thread that started it, an adopted child to the main thread.
   DIR* threads = opendir("/proc/self/task");
   if (threads == nullptr) return children;
   absl::Cleanup close_threads = [threads] { closedir(threads); };
@@ -57,7 +57,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, output, 1);
   posix_spawn_file_actions_adddup2(&actions, output, 2);
-  // First to numbers out of the way, so that no move overwrites the source of another.
+  // Duplicate them to high numbers first, so that no dup2 overwrites the source of another.
   std::vector<int> parked;
   absl::Cleanup close_parked = [&parked] {
     for (int fd : parked) close(fd);
@@ -104,7 +104,7 @@ bool WaitForDescendants(absl::Duration wait) {
     if (pid != 0) continue;
     absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
-    // One signal may stand for several ends, so after each all that ended are reaped.
+    // One signal may stand for several children, so reap all that have ended after each signal.
     timespec timeout = absl::ToTimespec(left);
     sigtimedwait(&child, nullptr, &timeout);
   }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kNoticeBytes = 2000;
 
-// Foreign text of several lines: none of them can be taken for a line of ours.
+// Indents the later lines of text from elsewhere, so that none can be mistaken for a line of trainctl.
 std::string Indented(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kNoticeBytes), {{"\n", "\n  "}});
 }
@@ -69,12 +69,12 @@ class TextProgress final : public Progress {
                                         BytesText(static_cast<uint64_t>(event.probe().all_reduce_bytes_per_s()))));
         break;
       case v1::Event::KIND_NOT_SET:
-        break;  // of a newer coordinator; what it says is not known here
+        break;  // an event kind of a newer coordinator
     }
   }
 
   void Notice(absl::string_view level, absl::string_view text) override {
-    // The same sentence often comes as a notice and as the reason of the state it led to.
+    // The same sentence often arrives as a notice and as the reason of the resulting state.
     if (!told_.empty() && text == told_) return;
     told_ = std::string(text);
     std::string prefix = level == "info" ? "" : absl::StrCat(level, ": ");
@@ -98,11 +98,11 @@ class TextProgress final : public Progress {
  private:
   void State(const v1::StateChange& change) {
     std::string name = absl::AsciiStrToLower(StateName(change.state()));
-    // Its own daemon attaches within milliseconds; what a status line could say until then is of no use.
+    // The private daemon attaches within milliseconds; the reasons until then are not useful.
     if (own_daemons_ && change.state() == v1::JOB_STATE_QUEUED) return terminal_.Status(name);
     const bool known = change.reason().empty() || change.reason() == told_;
     if (!known) told_ = change.reason();
-    // Some reasons start with the state's name.
+    // Some reasons begin with the name of the state.
     absl::string_view reason = change.reason();
     absl::ConsumePrefix(&reason, absl::StrCat(name, ": "));
     terminal_.Print(known ? name : absl::StrCat(name, ": ", Indented(reason)));
@@ -114,7 +114,7 @@ class TextProgress final : public Progress {
       if (pacer_.Take(step.step(), steps_total_, time)) terminal_.Print(StepLine(step, steps_total_, stats_));
       return;
     }
-    // Ten times a second is as fast as anyone reads; the last step is always shown.
+    // Redraw at most ten times a second; always show the last step.
     constexpr absl::Duration kRedraw = absl::Milliseconds(100);
     if (time - drawn_at_ < kRedraw && step.step() != steps_total_) return;
     drawn_at_ = time;

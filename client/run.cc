@@ -1,5 +1,5 @@
-// trainctl run: trains a job and shows it to its end. With no coordinator configured it starts its own daemons for the
-// time of the job; with one, it is submit and watch in one.
+// trainctl run: trains a job and shows it until it ends. Without a coordinator it starts private daemons for the
+// duration of the job; with one it submits and watches.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct RunOptions {
   PatienceOptions patience;
 };
 
-// A daemon that needs longer than this to attach has a problem that the job will tell.
+// If a daemon needs longer than this to attach, the job reports the problem.
 constexpr absl::Duration kHostWait = absl::Seconds(5);
 
 class RunCommand {
@@ -97,7 +97,7 @@ class RunCommand {
     return Follow(request, interrupts);
   }
 
-  // Without a coordinator there is one host, and its name is known.
+  // Without a coordinator the only host is the private one, whose name is fixed.
   static absl::Status CheckHosts(const v1::JobSpec& spec) {
     auto names_ours = [](const auto& hosts) {
       return std::find(hosts.begin(), hosts.end(), PrivateCluster::kHostName) != hosts.end();
@@ -112,7 +112,7 @@ class RunCommand {
                      PrivateCluster::kHostName, "'"));
   }
 
-  // No other host will come, so a job that this one has too few GPUs for would wait for ever.
+  // No other host will attach, so a job that needs more GPUs than this machine has would wait forever.
   absl::Status CheckGpus(const v1::JobSpec& spec) {
     if (spec.resources().device() != v1::DEVICE_CUDA) return absl::OkStatus();
     ASSIGN_OR_RETURN(v1::ListHostsResponse hosts, ListHosts(*connection_));
@@ -147,8 +147,8 @@ class RunCommand {
     return absl::OkStatus();
   }
 
-  // The daemon of our own attaches within milliseconds of its start. A job submitted before that would tell everybody
-  // that it waits for a host. Whatever goes wrong here is told by the job.
+  // The private daemon attaches within milliseconds. A job submitted before that would report that it waits for a host.
+  // Other problems here are reported by the job.
   void AwaitHost(const Interrupts& interrupts) {
     const absl::Time deadline = absl::Now() + kHostWait;
     while (absl::Now() < deadline && !interrupts.interrupted() && !cluster_->DaemonEnded()) {
@@ -177,7 +177,7 @@ class RunCommand {
                        {.json = options_.json,
                         .own_daemons = cluster_ != nullptr,
                         .logs_place = logs,
-                        // The daemons and the job end with this program, so it stays until the job's end.
+                        // The private daemons and the job end with this process, so it waits for the job's end.
                         .ends_with_output = false,
                         .seen_by = "trainctl run still waits for its end; Ctrl-C cancels it. To watch it: " +
                                    WatchCommand(job.job_id()),
@@ -191,7 +191,7 @@ class RunCommand {
       session.Abort("the terminal was closed");
     });
     auto ended = session.Follow();
-    // From here on a Ctrl-C has nothing left to cancel, and a hangup nothing to leave behind.
+    // From here on there is nothing to cancel on Ctrl-C and nothing to detach on SIGHUP.
     interrupts.OnFirst(nullptr);
     interrupts.OnHangup(nullptr);
     if (!ended.ok() && hung_up) return Leave(job, session);
@@ -215,7 +215,8 @@ class RunCommand {
                         " --coordinator ", ShellWord(address), " watch ", job_id);
   }
 
-  // The terminal has gone, the job goes on: how to see it again is written down where its results are.
+  // After the terminal was closed: detaches the private daemons, so that the job continues, and stores the command that
+  // watches it in the run folder.
   absl::StatusOr<int> Leave(const v1::Job& job, JobSession& session) {
     const std::string command = WatchCommand(job.job_id());
     std::string text = absl::StrCat(command, "\n");
@@ -242,7 +243,7 @@ class RunCommand {
 
   std::string TokenFile() const { return AbsolutePath(globals_.token_file, WorkingDirectory()); }
 
-  // On the thread of `Interrupts`, while the main one is anywhere.
+  // Runs on the thread of `Interrupts`, whatever the main thread is doing.
   void KillAtOnce() {
     PrivateCluster* cluster = killable_.load();
     if (cluster != nullptr) cluster->Abandon();
@@ -253,7 +254,7 @@ class RunCommand {
 
   const Globals globals_;
   const RunOptions options_;
-  std::set<std::string> told_;  // warnings that were printed with their place
+  std::set<std::string> told_;  // warnings that were printed with their place in the file
   std::string job_id_;          // empty: not submitted yet
   std::unique_ptr<PrivateCluster> cluster_;
   std::atomic<PrivateCluster*> killable_{nullptr};

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// When the run of a folder last made progress; none: it has neither checkpoint nor metrics.
+// When the run in a folder last made progress; file_time_type::min() if it has neither checkpoint nor metrics.
 fs::file_time_type LastProgress(const fs::path& folder) {
   std::error_code error;
   fs::file_time_type newest = fs::file_time_type::min();
@@ -37,7 +37,7 @@ constexpr char kFreshStart[] = "To train from step 1 instead, give --allow-fresh
 bool HoldsCheckpoint(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    // Also one that a crash left without its name: the trainer may give it that.
+    // Also counts a partial one left by a crash: the trainer may complete it.
     if (absl::StartsWith(it->path().filename().string(), "step-")) return true;
   }
   return false;
@@ -142,7 +142,7 @@ absl::Status ChooseRunFolder(v1::SubmitRequest* request, bool on_this_machine, s
         return absl::FailedPreconditionError(absl::StrCat(nothing, ". ", kFreshStart));
       }
       *told = absl::StrCat(nothing, "; starting from step 1");
-      // A new folder, of which nothing is to be resumed.
+      // The job gets a new folder, which contains nothing to resume.
       request->set_resume(false);
       return absl::OkStatus();
     }

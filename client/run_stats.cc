@@ -27,7 +27,7 @@ void RunStats::Add(const v1::Event& event) {
     last_loss_ = step.loss();
     tokens_ += step.tokens();
     step_seconds_ += step.step_s();
-    // The first step pays for things that no later one does, so it leaves the pace after the second.
+    // The first step includes one-time costs, so the second step replaces it in the pace.
     constexpr double kNew = 0.1;
     const double weight = steps_ <= 2 ? 1 : kNew;
     recent_step_seconds_ += weight * (step.step_s() - recent_step_seconds_);

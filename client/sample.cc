@@ -1,4 +1,4 @@
-// trainctl sample: text from a checkpoint. The model runs in trainyard-trainer, which this process becomes.
+// trainctl sample: generates text with a checkpoint. The model runs in trainyard-trainer, which replaces this process.
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ struct SampleOptions {
   bool json = false;
 };
 
-// The trainer takes a run folder or a checkpoint, verifies it, and falls back to an older one that is whole.
+// The trainer accepts a run folder or a checkpoint, verifies it, and falls back to an older good one.
 absl::StatusOr<std::string> ChooseFolder(const Globals& globals, const std::string& given) {
   if (!given.empty()) {
     ASSIGN_OR_RETURN(const std::string folder, RunFolderOf(globals, given));

@@ -1,4 +1,4 @@
-// trainctl status: how a job stands, and each of its ranks.
+// trainctl status: the state of a job and of each of its ranks.
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -20,13 +20,13 @@ namespace {
 
 constexpr size_t kPathBytes = 1000;
 
-// ", 1.2 GiB, 35.2 s of CPU" of a process that has ended.
+// ", 1.2 GiB, 35.2 s of CPU" for a process that has ended.
 std::string UsageText(const v1::RankStatus& rank) {
   if (rank.max_rss_bytes() == 0) return "";
   return absl::StrFormat(", %s, %.1f s of CPU", BytesText(rank.max_rss_bytes()), rank.user_s() + rank.system_s());
 }
 
-// A table of what each rank holds, "now (most)" by kind; empty where none has told.
+// A table of the memory of each rank by kind, "now (peak)"; empty if no rank has reported it.
 std::string MemoryText(const v1::Job& job, int columns) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::RankStatus& rank : job.ranks()) {

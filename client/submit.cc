@@ -1,4 +1,4 @@
-// trainctl submit: hands a job to a coordinator and returns.
+// trainctl submit: submits a job to a coordinator and returns.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,15 +27,15 @@ struct SubmitOptions {
   bool json = false;
 };
 
-// A job of which nobody knows the id could not be found again.
+// If the id could not be printed, reports it in the error: otherwise the user could not find the job.
 absl::Status CheckTold(const v1::Job& job) {
   FlushOutput();
   if (!OutputFailed()) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat(OutputStatus().message(), "; ", JobTitle(job), " was submitted"));
 }
 
-// Then what the job reads must be here. Only the machine's name proves it: behind a tunnel, loopback is another
-// machine.
+// In that case the files of the job must be on this machine. Only host names prove it: a loopback address may be a
+// tunnel to another machine.
 bool AllHostsAreThisMachine(Connection& connection) {
   char name[256] = {};
   absl::StatusOr<v1::ListHostsResponse> hosts = ListHosts(connection);
@@ -75,7 +75,7 @@ absl::Status Submit(const Globals& globals, const SubmitOptions& options) {
     PrintJson(JobLine(job));
     return CheckTold(job);
   }
-  // The id alone on standard output, for scripts: id=$(trainctl submit job.yaml).
+  // Print only the id on standard output, for scripts: id=$(trainctl submit job.yaml).
   for (const v1::ResolvedKey& decision : accepted.decisions()) {
     SayPlainly(absl::StrCat("  ", decision.key(), " = ", decision.value(), "  (", decision.reason(), ")"));
   }

@@ -21,7 +21,7 @@ constexpr char kClearLine[] = "\r\x1b[K";
 constexpr char kEndColour[] = "\x1b[0m";
 
 bool LocaleIsUtf8() {
-  // The first of these that is set and not empty decides, as for any program of POSIX.
+  // As in POSIX, the first of these that is set and not empty decides.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -38,7 +38,7 @@ bool ColourIsWanted() {
   return term != nullptr && *term != '\0' && (no_colour == nullptr || *no_colour == '\0');
 }
 
-// Of the window that `stream` is; 0: it is none, or does not say.
+// The width of the window `stream`; 0: not a window, or not known.
 int WindowColumns(FILE* stream) {
   winsize size = {};
   return ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -58,7 +58,7 @@ const char* CodeOf(Style style) {
   return "";
 }
 
-// The code of a colour that `text` starts with; empty: none.
+// The colour code at the start of `text`; empty: none.
 absl::string_view ColourAt(absl::string_view text) {
   if (!absl::StartsWith(text, "\x1b[")) return "";
   const size_t end = text.find_first_not_of("0123456789;", 2);
@@ -125,7 +125,7 @@ void Terminal::Print(absl::string_view text, Style style) {
 
 void Terminal::Status(absl::string_view line) {
   if (!traits_.is_terminal) return;
-  // A line of the terminal's full width would wrap on some of them.
+  // Some terminals wrap a line of their full width.
   std::string shown = CutToColumns(line, static_cast<size_t>(columns() > 1 ? columns() - 1 : 1));
   if (shown == status_) return;
   status_ = shown;

@@ -16,12 +16,12 @@ namespace {
 
 bool StartsCharacter(char c) { return (c & 0xC0) != 0x80; }
 
-// Columns that `text` takes: code points, taken as one column each.
+// Width of `text`: its number of code points.
 size_t Width(absl::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), StartsCharacter));
 }
 
-// Bytes of the first `columns` code points of `text`.
+// Length in bytes of the first `columns` code points of `text`.
 size_t BytesOf(absl::string_view text, size_t columns) {
   size_t at = 0;
   for (size_t used = 0; at < text.size(); ++at) {
@@ -30,7 +30,7 @@ size_t BytesOf(absl::string_view text, size_t columns) {
   return at;
 }
 
-// Bytes of the escape sequence that `text` starts with, as ECMA-48 has them.
+// Length in bytes of the escape sequence at the start of `text` (ECMA-48).
 size_t SequenceBytes(absl::string_view text) {
   if (text.size() < 2) return text.size();
   if (text[1] == '[') {
@@ -38,7 +38,7 @@ size_t SequenceBytes(absl::string_view text) {
     return end == absl::string_view::npos ? text.size() : end + 1;
   }
   if (absl::string_view("]PX^_").find(text[1]) != absl::string_view::npos) {
-    // A string of the terminal's own (its title, the clipboard), up to BEL or ESC \.
+    // A string for the terminal itself (its title, the clipboard), up to BEL or ESC \.
     const size_t end = text.find_first_of("\a\x1b", 2);
     if (end == absl::string_view::npos) return text.size();
     return std::min(end + (text[end] == '\a' ? 1 : 2), text.size());
@@ -53,10 +53,10 @@ bool SetsColour(absl::string_view sequence) {
 
 constexpr size_t kGap = 2;
 constexpr size_t kIndent = 4;
-// Text that is to be parted is readable from this width on.
+// Minimum width of wrapped text.
 constexpr size_t kReadable = 24;
 
-// Where the columns of a table stand: each line of a row has some, in order.
+// The lines of a table row and the columns in each, in order.
 struct Layout {
   struct Place {
     size_t column;
@@ -73,7 +73,7 @@ Layout PlaceColumns(const std::vector<size_t>& widths, size_t columns) {
     const size_t room = start < columns ? columns - start : 0;
     size_t width = widths[i];
     if (width > room) {
-      // A new line, unless this is text that may continue below itself and there is room for that.
+      // Start a new line, unless this is text that can be wrapped and there is room for that.
       const bool parted = room >= kReadable && (last || width > columns - kIndent);
       if (!parted && !layout.lines.back().empty()) {
         layout.lines.emplace_back();
@@ -92,7 +92,7 @@ void AppendLine(std::string line, std::string* text) {
   absl::StrAppend(text, line, "\n");
 }
 
-// The columns of one line of the layout, as many lines of text as its highest cell.
+// Appends one line of the layout: as many lines of text as its highest cell.
 void AppendPlaces(const std::vector<std::string>& row, const std::vector<Layout::Place>& places, size_t indent,
                   std::string* text) {
   std::vector<std::vector<std::string>> cells;
@@ -151,7 +151,7 @@ std::vector<std::string> WrapText(absl::string_view text, size_t columns) {
   std::vector<std::string> lines;
   while (Width(text) > columns) {
     size_t end = BytesOf(text, columns);
-    // The last blank that the line may end at; one just behind it does as well.
+    // The last blank at which the line can end, or one just behind it.
     const size_t blank = text.substr(0, end + 1).rfind(' ');
     if (blank != absl::string_view::npos && blank > 0) end = blank;
     lines.emplace_back(absl::StripTrailingAsciiWhitespace(text.substr(0, end)));
@@ -185,7 +185,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows, int columns
 }
 
 std::string Printable(absl::string_view text, size_t bytes_max) {
-  // Every byte becomes one at least, so more than this is not looked at; no character is parted.
+  // Escaping never shortens text, so look at no more than this, and do not split a character.
   size_t looked_at = std::min(text.size(), bytes_max + 1);
   for (int i = 0; i < 3 && looked_at < text.size() && looked_at > 0 && !StartsCharacter(text[looked_at]); ++i) {
     --looked_at;

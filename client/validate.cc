@@ -1,4 +1,4 @@
-// trainctl validate: everything that can be wrong with a job, told without running it.
+// trainctl validate: reports all problems of a job without running it.
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -54,7 +54,7 @@ void PrintResolved(const PreparedJob& prepared) {
 
 int Validate(const Globals& globals, const ValidateOptions& options) {
   const JobInput input{.file = options.job.file, .overrides = options.job.overrides};
-  // With a coordinator the text lies on its hosts, not here.
+  // With a coordinator configured, the text is on its hosts, not here.
   auto loaded = LoadJob(input, /*on_this_machine=*/globals.coordinator.empty());
   if (!loaded.ok()) return ExitOf(loaded.status(), options.json);
   std::unique_ptr<PreparedJob> prepared;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kWordBytes = 100;
 
-// Words of other programs, which would not do here what they do there.
+// Verbs of other programs, with what to use instead.
 struct Hint {
   const char* word;
   const char* instead;
@@ -46,11 +46,11 @@ std::vector<std::string> VerbsOf(const CLI::App& app) {
   return verbs;
 }
 
-// The first word that stands where a verb is due and is none; empty: there is no such word.
+// The first word in place of a verb that is not one; empty: there is none.
 std::string UnknownVerb(const CLI::App& app, const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const CLI::Option* option = app.get_option_no_throw(words[i]);
-    if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // and its value
+    if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // skip its value
     if (option != nullptr || words[i].empty() || words[i][0] == '-') continue;
     return VerbNamed(app, words[i]) == nullptr ? words[i] : "";
   }
@@ -90,7 +90,7 @@ std::string WrongCommandLine(const CLI::App& app, const CLI::ParseError& error, 
     at = at->get_subcommands().front();
     absl::StrAppend(&name, " ", at->get_name());
   }
-  // CLI11 lists them in reverse.
+  // CLI11 returns them in reverse.
   const std::vector<std::string> extra = app.remaining(/*recurse=*/true);
   const bool verb_is_due = !at->get_subcommands({}).empty();
   if (verb_is_due && !extra.empty() && extra.front()[0] != '-') return NoSuchVerb(*at, extra.front());

@@ -1,4 +1,4 @@
-// trainctl version: of this program, and of the coordinator where one is configured.
+// trainctl version: the versions of this program and of the configured coordinator, if any.
 #include "common/version.h"
 
 #include <grpcpp/grpcpp.h>

@@ -1,4 +1,4 @@
-// trainctl watch: shows a job to its end, from its beginning, over restarts of the coordinator.
+// trainctl watch: shows a job from its beginning to its end, across restarts of the coordinator.
 #include <unistd.h>
 
 #include <memory>
@@ -24,7 +24,7 @@ struct WatchOptions {
   PatienceOptions patience;
 };
 
-// How the job stands, however long the coordinator is away.
+// Gets the job, retrying while the coordinator is away.
 absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptions& options) {
   Retry retry(options.patience.retry);
   while (true) {
@@ -43,7 +43,7 @@ absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptio
 absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
   BlockSignals();
   Interrupts interrupts([] { _exit(kExitCancelled); });
-  // Until there is a session to end in words, Ctrl-C just ends.
+  // Before the session exists, Ctrl-C exits without a message.
   interrupts.OnFirst([] { _exit(kExitCancelled); });
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
   ASSIGN_OR_RETURN(v1::Job job, GetJobPatiently(*connection, options));

@@ -1,4 +1,4 @@
-// trainctl why: the chain of decisions behind how a job stands.
+// trainctl why: the decisions that led to the state of a job.
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@
 namespace trainyard::client {
 namespace {
 
-// More than are kept of a job.
+// More than are stored for a job.
 constexpr uint32_t kEventsAll = 10'000;
 static_assert(kEventsAll > limits::kDurableEvents);
 
