@@ -39,7 +39,7 @@ class Gpu : public testing::Test {
     ASSERT_TRUE(cuda_->Use(0).ok());
   }
 
-  std::unique_ptr<Communicator> NewNcclOfOne() {
+  std::unique_ptr<Communicator> NewSingleRankNccl() {
     absl::StatusOr<std::unique_ptr<Communicator>> nccl = cuda_->NewNccl({.rank = 0, .world_size = 1, .device = 0});
     EXPECT_TRUE(nccl.ok()) << nccl.status();
     return nccl.ok() ? *std::move(nccl) : NewSingleCommunicator();
@@ -53,7 +53,7 @@ at::Tensor OnGpu(int64_t size, double value, at::ScalarType type = at::kFloat) {
 }
 
 TEST_F(Gpu, NcclOfOne_CarriesEveryOperationAndType) {
-  auto comm = NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewNcclOfOne());
+  auto comm = NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewSingleRankNccl());
   EXPECT_EQ(WarmUp(*comm), absl::OkStatus());
   EXPECT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
   for (at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kByte}) {
@@ -74,7 +74,7 @@ TEST_F(Gpu, NcclOfOne_CarriesEveryOperationAndType) {
 // The operation comes after what was computed before it, what is computed after its wait comes after it, and the host
 // waits for neither.
 TEST_F(Gpu, NcclOfOne_OrdersStreams_AndTakesTheSameMemoryEveryStep) {
-  auto comm = NewNcclOfOne();
+  auto comm = NewSingleRankNccl();
   ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
   const int64_t size = int64_t{1} << 22;
   at::Tensor buffer = comm->NewBuffer(size, at::kFloat), whole = comm->NewBuffer(size, at::kFloat);
@@ -96,7 +96,7 @@ TEST_F(Gpu, NcclOfOne_OrdersStreams_AndTakesTheSameMemoryEveryStep) {
 }
 
 TEST_F(Gpu, NcclOfOne_Aborted_FailsWhatComesLater_AndANewGroupWorks) {
-  auto comm = NewNcclOfOne(), other = NewNcclOfOne();
+  auto comm = NewSingleRankNccl(), other = NewSingleRankNccl();
   ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
   ASSERT_EQ(WarmUpOn(*other, kGpu), absl::OkStatus());
 
@@ -108,7 +108,7 @@ TEST_F(Gpu, NcclOfOne_Aborted_FailsWhatComesLater_AndANewGroupWorks) {
   }
   comm.reset();
   other.reset();
-  EXPECT_EQ(WarmUpOn(*NewNcclOfOne(), kGpu), absl::OkStatus());
+  EXPECT_EQ(WarmUpOn(*NewSingleRankNccl(), kGpu), absl::OkStatus());
 }
 
 // Three ranks, each a thread, on one GPU: gloo between them, as between processes that share a GPU.
@@ -185,7 +185,8 @@ TEST_F(Gpu, EachStrategy_HasTheLossesOfTheCpu) {
   ASSERT_TRUE(on_cpu.ok()) << on_cpu.status();
 
   for (const DataParallelOptions& options : all) {
-    const auto on_gpu = LossesOn(kGpu, NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewNcclOfOne()), options);
+    const auto on_gpu =
+        LossesOn(kGpu, NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewSingleRankNccl()), options);
 
     ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
     for (size_t i = 0; i < on_cpu->size(); ++i) EXPECT_NEAR((*on_gpu)[i], (*on_cpu)[i], 1e-4 * (*on_cpu)[i]);

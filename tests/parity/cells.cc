@@ -112,7 +112,7 @@ std::vector<Cell> AllCells() {
   return cells;
 }
 
-std::vector<Cell> OneOfEach() {
+std::vector<Cell> OneCellPerStrategy() {
   std::vector<Cell> cells;
   for (const Cell& cell : AllCells()) {
     if (cell.world != 4 || cell.deal != CellDeal::kThree || !cell.overlap || cell.dropout) continue;

@@ -31,7 +31,7 @@ struct Cell {
 std::vector<Cell> AllCells();
 
 // One of each strategy, at the largest world it takes part in, with several micro-batches a rank.
-std::vector<Cell> OneOfEach();
+std::vector<Cell> OneCellPerStrategy();
 
 // Whether the whole product is wanted instead of a cover: by TRAINYARD_ALL_CELLS.
 bool WantsAll();

@@ -44,10 +44,10 @@ const TrainingOutcome& Oracle(const TrainingCase& training) {
   return it->second;
 }
 
-class DdpOfWorld : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, DdpOfWorld, testing::Values(1, 2, 3, 4));
+class DdpByWorldSize : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, DdpByWorldSize, testing::Values(1, 2, 3, 4));
 
-TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp64) {
+TEST_P(DdpByWorldSize, GivesTheOraclesLossesInFp64) {
   TrainingCase training{.type = at::kDouble, .steps = 100, .global = 12, .micro = 1, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -59,7 +59,7 @@ TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp64) {
   EXPECT_LT(oracle.losses.back(), 0.8 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
 }
 
-TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp32) {
+TEST_P(DdpByWorldSize, GivesTheOraclesLossesInFp32) {
   TrainingCase training{.type = at::kFloat, .steps = 20, .global = 12, .micro = 3, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -68,7 +68,7 @@ TEST_P(DdpOfWorld, GivesTheOraclesLossesInFp32) {
   ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-6);
 }
 
-TEST_P(DdpOfWorld, HasTheSameBitsOnEveryTransport) {
+TEST_P(DdpByWorldSize, HasTheSameBitsOnEveryTransport) {
   const TrainingCase training{.type = at::kFloat, .steps = 10, .global = 12, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> in_memory = TrainWorld(GetParam(), training, PoolTransport::kSharedMemory);
@@ -80,7 +80,7 @@ TEST_P(DdpOfWorld, HasTheSameBitsOnEveryTransport) {
   EXPECT_EQ(over_gloo[0].parameters_hash, in_memory[0].parameters_hash);
 }
 
-TEST_P(DdpOfWorld, HasTheSameParametersOnEveryRank) {
+TEST_P(DdpByWorldSize, HasTheSameParametersOnEveryRank) {
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), {.type = at::kFloat, .steps = 5, .clip_norm = 0.5});
 
   ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
@@ -91,7 +91,7 @@ TEST_P(DdpOfWorld, HasTheSameParametersOnEveryRank) {
   }
 }
 
-TEST_P(DdpOfWorld, OverlapChangesNoBit) {
+TEST_P(DdpByWorldSize, OverlapChangesNoBit) {
   TrainingCase training{.type = at::kFloat, .steps = 8, .clip_norm = 0.5};
   TrainingCase waiting = training;
   waiting.overlap = false;
@@ -106,7 +106,7 @@ TEST_P(DdpOfWorld, OverlapChangesNoBit) {
 }
 
 // 5 micro-batches leave some rank of 2, 3 and 4 with one fewer than another.
-TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
+TEST_P(DdpByWorldSize, AnUnevenDealGivesTheOraclesLosses) {
   TrainingCase training{.type = at::kDouble, .steps = 10, .global = 10, .micro = 2};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -116,7 +116,7 @@ TEST_P(DdpOfWorld, AnUnevenDealGivesTheOraclesLosses) {
 }
 
 // In a world of two there is one order to sum in, so both transports give the same bits.
-TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
+TEST_P(DdpByWorldSize, SharedMemoryGivesTheOraclesLosses) {
   TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, PoolTransport::kSharedMemory);
@@ -131,7 +131,7 @@ TEST_P(DdpOfWorld, SharedMemoryGivesTheOraclesLosses) {
   EXPECT_EQ(shared[0].parameters_hash, gloo[0].parameters_hash);
 }
 
-TEST_P(DdpOfWorld, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
+TEST_P(DdpByWorldSize, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
   TrainingCase training{.type = at::kDouble, .steps = 8, .global = 12, .micro = 1, .clip_norm = 0.5};
   TrainingCase rejected = training;
   rejected.rejected_step = 5;

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 // Of everything that came from operator new and is not given back.
-PeakCounter& News() {
+PeakCounter& OperatorNewBytes() {
   static PeakCounter news;
   return news;
 }
@@ -39,12 +39,12 @@ PeakCounter& News() {
 void* operator new(size_t bytes) {
   void* memory = std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  trainyard::News().Add(static_cast<int64_t>(malloc_usable_size(memory)));
+  trainyard::OperatorNewBytes().Add(static_cast<int64_t>(malloc_usable_size(memory)));
   return memory;
 }
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void operator delete(void* memory) noexcept {
-  if (memory != nullptr) trainyard::News().Add(-static_cast<int64_t>(malloc_usable_size(memory)));
+  if (memory != nullptr) trainyard::OperatorNewBytes().Add(-static_cast<int64_t>(malloc_usable_size(memory)));
   std::free(memory);
 }
 void operator delete[](void* memory) noexcept { operator delete(memory); }
@@ -80,11 +80,11 @@ struct Built {
 absl::StatusOr<Built> Build(const PoolRank& rank, const Layout& layout) {
   Built built;
   ASSIGN_OR_RETURN(built.model, NewGpt2(kModel, 1, at::kFloat, /*backed=*/false));
-  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(layout.precision));
+  ASSIGN_OR_RETURN(Precision precision, ParsePrecision(layout.precision));
   const MeshCommunicators communicators = CommunicatorsOf(rank.groups);
   ASSIGN_OR_RETURN(built.strategy,
                    Parallelize(*built.model, rank.mesh, communicators,
-                               {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::OfProcess()}));
+                               {.strategy = layout.strategy, .precision = precision, .ledger = &Ledger::ForProcess()}));
   return built;
 }
 
@@ -98,7 +98,7 @@ absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& ar
 // "name=bytes" a line.
 absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
-  Ledger& ledger = Ledger::OfProcess();
+  Ledger& ledger = Ledger::ForProcess();
   ledger.ResetPeaks();
   const int64_t empty = ledger.in_use().now();
   ASSIGN_OR_RETURN(Built built, Build(rank, layout));
@@ -106,13 +106,13 @@ absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& ar
                    Checkpoint::OpenUnread(JoinPath(layout.folder, StepFolderName(1))));
   checkpoint->Vouch(rank.rank, rank.mesh.world_size());
   const int64_t built_peak = ledger.in_use().peak() - empty;
-  const int64_t tensors = ledger.in_use().now(), news = News().now();
+  const int64_t tensors = ledger.in_use().now(), news = OperatorNewBytes().now();
   ledger.ResetPeaks();
-  News().ResetPeak();
+  OperatorNewBytes().ResetPeak();
   RETURN_IF_ERROR(LoadTensors(*checkpoint, *built.strategy));
   RETURN_IF_ERROR(checkpoint->FinishVouching());
   return absl::StrCat("built=", built_peak, "\nheld=", tensors - empty, "\ntensors=", ledger.in_use().peak() - tensors,
-                      "\nothers=", News().peak() - news, "\nread=", checkpoint->bytes_read());
+                      "\nothers=", OperatorNewBytes().peak() - news, "\nread=", checkpoint->bytes_read());
 }
 
 RankPool& Pool() {
@@ -203,7 +203,7 @@ TEST_P(LoadMemory, IsWhatIsKeptAndOnePiece) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::Ledger::OfProcess();
+  trainyard::Ledger::ForProcess();
   trainyard::BecomePoolRankIfAsked(argc, argv, {{"save", trainyard::SaveMain}, {"load", trainyard::LoadMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);

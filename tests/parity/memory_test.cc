@@ -65,7 +65,7 @@ int64_t PeakWithoutMoments(const Ledger& ledger) {
 // Three steps; what is measured is of the last.
 absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arguments) {
   const Question question = Question::Parse(arguments);
-  Ledger& ledger = Ledger::OfProcess();
+  Ledger& ledger = Ledger::ForProcess();
   const int64_t before = ledger.in_use().now();
   ledger.ResetPeaks();
   ASSIGN_OR_RETURN(auto model, NewGpt2(ModelOf(question.large_blocks), 1, at::kFloat, /*backed=*/false));
@@ -265,7 +265,7 @@ TEST(Activations, AreHalvedAtLeastByRecompute) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::Ledger::OfProcess();
+  trainyard::Ledger::ForProcess();
   trainyard::BecomePoolRankIfAsked(argc, argv, {{"measure", trainyard::Measure}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);

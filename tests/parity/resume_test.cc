@@ -41,7 +41,7 @@ struct Resume {
 std::vector<Resume> Resumes() {
   std::vector<Resume> resumes;
   size_t row = 0;
-  for (const Cell& cell : OneOfEach()) {
+  for (const Cell& cell : OneCellPerStrategy()) {
     for (size_t column = 0; column < std::size(kPrecisions); ++column) {
       for (size_t i = 0; i < std::size(kSteps); ++i) {
         if (WantsAll() || (row + column) % std::size(kSteps) == i)

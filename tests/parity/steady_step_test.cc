@@ -95,7 +95,7 @@ struct StepRequests {
 
 absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
-  Ledger& ledger = Ledger::OfProcess();
+  Ledger& ledger = Ledger::ForProcess();
   DataParallelOptions options = training.options();
   options.ledger = &ledger;
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), 1, training.type, /*backed=*/false));
@@ -182,7 +182,7 @@ TEST_P(SteadyStep, TakesNoLargeMemory) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::Ledger::OfProcess();  // counts, and keeps, from the first tensor on
+  trainyard::Ledger::ForProcess();  // counts, and keeps, from the first tensor on
   trainyard::BecomePoolRankIfAsked(argc, argv, {{"count", trainyard::CountMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);

@@ -196,9 +196,9 @@ absl::Status Summarise(DataParallel& strategy, TrainingOutcome& outcome) {
 std::optional<Precision> PrecisionPolicyOf(const TrainingCase& training) {
   if (training.precision == "-") return std::nullopt;
   if (training.precision == "bf16-master") {
-    return *PrecisionOf(PrecisionNames{.param = "bf16", .reduce = "fp32", .output = "fp32", .master = "bf16"});
+    return *ParsePrecision(PrecisionNames{.param = "bf16", .reduce = "fp32", .output = "fp32", .master = "bf16"});
   }
-  return *PrecisionOf(training.precision);
+  return *ParsePrecision(training.precision);
 }
 
 }  // namespace

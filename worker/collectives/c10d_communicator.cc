@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-absl::Status StatusOfException(const std::exception& error) {
+absl::Status StatusFromException(const std::exception& error) {
   const auto* with_stack = dynamic_cast<const c10::Error*>(&error);
   std::string text = with_stack != nullptr ? with_stack->what_without_backtrace() : error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -24,14 +24,14 @@ absl::Status StatusOfException(const std::exception& error) {
 }
 
 std::unique_ptr<Collective> C10dCommunicator::AllReduceSum(const at::Tensor& tensor) {
-  return HandleOf(Start("all-reduce", tensor, [&] {
+  return NewHandle(Start("all-reduce", tensor, [&] {
     std::vector<at::Tensor> tensors{tensor.detach()};
     return group_.allreduce(tensors);
   }));
 }
 
 std::unique_ptr<Collective> C10dCommunicator::Broadcast(const at::Tensor& tensor, int root) {
-  return HandleOf(Start("broadcast", tensor, [&] {
+  return NewHandle(Start("broadcast", tensor, [&] {
     std::vector<at::Tensor> tensors{tensor.detach()};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -40,7 +40,7 @@ std::unique_ptr<Collective> C10dCommunicator::Broadcast(const at::Tensor& tensor
 }
 
 std::unique_ptr<Collective> C10dCommunicator::AllGather(const at::Tensor& out, const at::Tensor& in) {
-  return HandleOf(Start("all-gather", in, [&] {
+  return NewHandle(Start("all-gather", in, [&] {
     at::Tensor to = out.detach().view(-1), from = in.detach().view(-1);  // LibTorch looks at shapes
     return group_._allgather_base(to, from);
   }));
@@ -55,7 +55,7 @@ C10dCommunicator::Started C10dCommunicator::Start(absl::string_view kind, const 
   try {
     started.work = launch();
   } catch (const std::exception& error) {
-    started.status = Break(FailureOf(started.name, *this, StatusOfException(error)));
+    started.status = Break(AnnotateFailure(started.name, *this, StatusFromException(error)));
   }
   return started;
 }

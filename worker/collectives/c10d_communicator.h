@@ -19,7 +19,7 @@
 namespace trainyard {
 
 // Without the stack that c10::Error appends, on one line: DeadlineExceeded for what took too long, else Unavailable.
-absl::Status StatusOfException(const std::exception& error);
+absl::Status StatusFromException(const std::exception& error);
 
 class C10dCommunicator : public virtual Communicator {
  public:
@@ -49,7 +49,7 @@ class C10dCommunicator : public virtual Communicator {
 
   // Moves earlier operations along, counts a new one and has `launch` start it; what that throws breaks the group.
   Started Start(absl::string_view kind, const at::Tensor& tensor, absl::FunctionRef<WorkPointer()> launch);
-  virtual std::unique_ptr<Collective> HandleOf(Started started) = 0;
+  virtual std::unique_ptr<Collective> NewHandle(Started started) = 0;
 
   OperationLog log_;
 

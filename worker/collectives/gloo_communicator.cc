@@ -37,8 +37,8 @@ constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not
 // answer.
-absl::Status StatusOfMeeting(const std::exception& error) {
-  absl::Status status = StatusOfException(error);
+absl::Status StatusFromMeet(const std::exception& error) {
+  absl::Status status = StatusFromException(error);
   const bool late = absl::StrContains(status.message(), "failed to pass") ||
                     absl::StrContains(status.message(), "successfully reached");
   return late ? absl::DeadlineExceededError(status.message()) : status;
@@ -123,7 +123,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     if (world_size() == 2) return C10dCommunicator::AllReduceSum(tensor);
     const bool small = static_cast<int64_t>(tensor.nbytes()) <= kSmallBytes || tensor.numel() < world_size();
-    return small ? SumOfAll(tensor) : SumByParts(tensor);
+    return small ? AllReduceDirect(tensor) : AllReduceByParts(tensor);
   }
 
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
@@ -141,20 +141,20 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       std::vector<int64_t> equal;
       return group_->alltoall_base(parts, from, equal, equal);
     });
-    return HandleOf(std::move(started), [this, scratch, to = out.detach()] {
+    return NewHandle(std::move(started), [this, scratch, to = out.detach()] {
       SumParts(*scratch, to);
       return std::vector<WorkPointer>();
     });
   }
 
   std::unique_ptr<Collective> SendTo(const at::Tensor& tensor, int peer) override {
-    return HandleOf(Start("send", tensor, [&] { return Send(tensor, peer, kPeerTag); }));
+    return NewHandle(Start("send", tensor, [&] { return Send(tensor, peer, kPeerTag); }));
   }
   std::unique_ptr<Collective> ReceiveFrom(const at::Tensor& tensor, int peer) override {
-    return HandleOf(Start("receive", tensor, [&] { return Receive(tensor, peer, kPeerTag); }));
+    return NewHandle(Start("receive", tensor, [&] { return Receive(tensor, peer, kPeerTag); }));
   }
   std::unique_ptr<Collective> Barrier() override {
-    return HandleOf(Start("barrier", at::Tensor(), [&] { return group_->barrier(); }));
+    return NewHandle(Start("barrier", at::Tensor(), [&] { return group_->barrier(); }));
   }
 
   absl::Status Meet(absl::Duration limit) override {
@@ -166,7 +166,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(limit));
       group_->monitoredBarrier(options, /*waitAllRanks=*/true);
     } catch (const std::exception& error) {
-      status = Break(StatusOfMeeting(error));
+      status = Break(StatusFromMeet(error));
     }
     if (status.ok()) log_.Complete();
     log_.WaitEnds();
@@ -183,7 +183,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
                        [](const WorkPointer& work) { return work->isCompleted(); })) {
         return;
       }
-      GoOn(*operation);
+      Continue(*operation);
     }
   }
 
@@ -193,9 +193,9 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     // The second halves of all ranks are started in one order, since only that order distinguishes them.
     for (const std::shared_ptr<Operation>& each : continued_) {
       if (each.get() == &operation) break;
-      if (each->next != nullptr) GoOn(*each);
+      if (each->next != nullptr) Continue(*each);
     }
-    while (!operation.over) GoOn(operation);
+    while (!operation.over) Continue(operation);
     if (operation.status.ok()) log_.Complete();
     log_.WaitEnds();
     std::erase_if(continued_, [&](const auto& each) { return each.get() == &operation; });
@@ -212,9 +212,9 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
  private:
-  std::unique_ptr<Collective> HandleOf(Started started) override { return HandleOf(std::move(started), nullptr); }
+  std::unique_ptr<Collective> NewHandle(Started started) override { return NewHandle(std::move(started), nullptr); }
 
-  std::unique_ptr<Collective> HandleOf(Started started, std::function<std::vector<WorkPointer>()> next) {
+  std::unique_ptr<Collective> NewHandle(Started started, std::function<std::vector<WorkPointer>()> next) {
     return std::make_unique<GlooCollective>(*this, OperationOf(std::move(started), std::move(next)));
   }
 
@@ -229,7 +229,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   // Waits for what is under way, and starts what follows.
-  void GoOn(Operation& operation) {
+  void Continue(Operation& operation) {
     c10::NoGradGuard no_grad;
     try {
       for (const WorkPointer& work : operation.works) work->wait();
@@ -237,7 +237,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       if (operation.next != nullptr) operation.works = std::exchange(operation.next, nullptr)();
       operation.over = operation.works.empty();
     } catch (const std::exception& error) {
-      operation.status = Break(FailureOf(operation.name, *this, StatusOfException(error)));
+      operation.status = Break(AnnotateFailure(operation.name, *this, StatusFromException(error)));
       operation.works.clear();
       operation.next = nullptr;
       operation.over = true;
@@ -258,7 +258,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   // Everyone gets everything.
-  std::unique_ptr<Collective> SumOfAll(const at::Tensor& tensor) {
+  std::unique_ptr<Collective> AllReduceDirect(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
       CheckHasSum(tensor);
@@ -267,14 +267,14 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       at::Tensor all = scratch->As(from.scalar_type(), from.numel() * world_size());
       return group_->_allgather_base(all, from);
     });
-    return HandleOf(std::move(started), [this, scratch, to = tensor.detach()] {
+    return NewHandle(std::move(started), [this, scratch, to = tensor.detach()] {
       SumParts(*scratch, to);
       return std::vector<WorkPointer>();
     });
   }
 
   // Everyone gets a part of everything, sums it, and sends the sum to all.
-  std::unique_ptr<Collective> SumByParts(const at::Tensor& tensor) {
+  std::unique_ptr<Collective> AllReduceByParts(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
       CheckHasSum(tensor);
@@ -286,7 +286,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
       at::Tensor parts = scratch->As(from.scalar_type(), numel);
       return group_->alltoall_base(parts, from, equal, sizes);
     });
-    if (started.work == nullptr) return HandleOf(std::move(started));
+    if (started.work == nullptr) return NewHandle(std::move(started));
     auto send_sums = [this, scratch, whole = tensor.detach().view(-1)] {
       const at::Tensor mine = PartOf(whole, rank());
       SumParts(*scratch, mine);
@@ -373,7 +373,7 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> NewGlooPeers(const GlooOptions
     return communicator;
   } catch (const std::exception& error) {
     absl::Status status = store->failure();
-    if (status.ok()) status = StatusOfException(error);
+    if (status.ok()) status = StatusFromException(error);
     return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size, " at ",
                                                     options.address, " could not join its peers: ", status.message()));
   }

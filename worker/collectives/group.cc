@@ -21,7 +21,7 @@ namespace trainyard {
 namespace {
 
 // How many ranks of the group the place of its first rank has, if every place has as many side by side; else 1.
-int RanksOfAPlace(const std::vector<std::string>& places) {
+int RanksPerPlace(const std::vector<std::string>& places) {
   size_t locals = 1;
   while (locals < places.size() && places[locals] == places[0]) ++locals;
   if (places.size() % locals != 0) return 1;
@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::st
 // Where each member runs.
 absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
   const GroupOptions& options = member.options;
-  return Exchange(member, "place", options.place.empty() ? PlaceOfThisProcess(options.host) : options.place);
+  return Exchange(member, "place", options.place.empty() ? ThisProcessPlace(options.host) : options.place);
 }
 
 // All of these have more than one member.
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
     case Transport::kShared:
       return JoinShared(member, member.rank, member.size(), member.prefix);
     case Transport::kHostwise:
-      return JoinHostwise(member, RanksOfAPlace(places));
+      return JoinHostwise(member, RanksPerPlace(places));
     case Transport::kGloo:
       return JoinGloo(member, member.rank, member.size(), member.prefix);
   }
@@ -161,12 +161,12 @@ const char* TransportName(Transport transport) {
 
 Transport ChooseTransport(const std::vector<std::string>& places) {
   if (places.size() <= 1) return Transport::kSingle;
-  const int locals = RanksOfAPlace(places);
+  const int locals = RanksPerPlace(places);
   if (locals == static_cast<int>(places.size())) return Transport::kShared;
   return locals > 1 ? Transport::kHostwise : Transport::kGloo;
 }
 
-std::string PlaceOfThisProcess(absl::string_view host) {
+std::string ThisProcessPlace(absl::string_view host) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   std::array<char, 64> pid_namespace{};

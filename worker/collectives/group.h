@@ -34,7 +34,7 @@ Transport ChooseTransport(const std::vector<std::string>& places);
 
 // Where this process runs, for ChooseTransport: host (the daemon's name for it, so that two daemons of one machine
 // count as two hosts), boot, and namespace of process ids, which shared memory is found by.
-std::string PlaceOfThisProcess(absl::string_view host);
+std::string ThisProcessPlace(absl::string_view host);
 
 // Where the ranks compute, if not on CPUs.
 struct GroupDevice {
@@ -53,7 +53,7 @@ struct GroupOptions {
   int rank = 0;                    // of the world; one of the members
   KeyValueStore* store = nullptr;  // not owned; asked only while groups are made. May be null in a group of one
   std::string host = "localhost";
-  std::string place = {};             // empty: PlaceOfThisProcess(host)
+  std::string place = {};             // empty: ThisProcessPlace(host)
   std::string address = "127.0.0.1";  // of this host, that the peers can reach
   bool shared_memory = true;          // false: gloo alone; the same on every rank
   absl::Duration timeout = absl::Minutes(30);

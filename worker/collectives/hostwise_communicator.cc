@@ -91,7 +91,7 @@ class HostwiseCommunicator final : public Communicator {
       if (next->status.ok()) next->status = next->run();
       next->run = nullptr;
       if (!next->status.ok()) {
-        next->status = Break(FailureOf(next->name, *this, next->status));
+        next->status = Break(AnnotateFailure(next->name, *this, next->status));
         continue;
       }
       log_.Complete();

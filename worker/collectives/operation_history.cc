@@ -8,18 +8,18 @@
 
 namespace trainyard {
 
-std::string OperationHistory::WordsOf(absl::string_view name) {
+std::string OperationHistory::WithoutNumber(absl::string_view name) {
   std::vector<absl::string_view> words = absl::StrSplit(name, ' ');
   if (words.size() > 1 && absl::ascii_isdigit(words[1].empty() ? ' ' : words[1][0])) words.erase(words.begin() + 1);
   return absl::StrJoin(words, " ");
 }
 
 void OperationHistory::Add(absl::string_view name) {
-  operations_.push_back(WordsOf(name));
+  operations_.push_back(WithoutNumber(name));
   if (operations_.size() > kKept) operations_.pop_front();
 }
 
-std::string OperationHistory::Due() const {
+std::string OperationHistory::NextExpected() const {
   const size_t size = operations_.size();
   size_t longest = 0, followed_by = 0;
   // The newest first, so that of stretches of one length the last one counts.

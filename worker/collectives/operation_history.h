@@ -18,13 +18,15 @@ class OperationHistory {
 
   // "all-reduce (4 x fp64)": what followed the last time after the longest stretch of operations that ends as those so
   // far do. Empty: there was none like it.
-  std::string Due() const;
-  bool IsDue(absl::string_view name) const { return !operations_.empty() && WordsOf(name) == Due(); }
+  std::string NextExpected() const;
+  bool IsExpected(absl::string_view name) const {
+    return !operations_.empty() && WithoutNumber(name) == NextExpected();
+  }
 
  private:
   static constexpr size_t kKept = 512;
 
-  static std::string WordsOf(absl::string_view name);
+  static std::string WithoutNumber(absl::string_view name);
 
   std::deque<std::string> operations_;  // the newest last
 };

@@ -3,14 +3,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/collectives/type_word.h"
+#include "worker/collectives/type_name.h"
 
 namespace trainyard {
 
 std::string OperationLog::Start(absl::string_view kind, const at::Tensor& tensor) {
   absl::MutexLock lock(&mu_);
   std::string name = absl::StrCat(kind, " ", ++progress_.num_started);
-  if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeWord(tensor.scalar_type()), ")");
+  if (tensor.defined()) absl::StrAppend(&name, " (", tensor.numel(), " x ", TypeName(tensor.scalar_type()), ")");
   progress_.last_started = name;
   return name;
 }
@@ -47,7 +47,7 @@ CollectiveProgress OperationLog::progress() const {
   return progress_;
 }
 
-absl::Status FailureOf(absl::string_view name, const Communicator& communicator, const absl::Status& status) {
+absl::Status AnnotateFailure(absl::string_view name, const Communicator& communicator, const absl::Status& status) {
   if (absl::IsAborted(status)) return status;
   return absl::Status(status.code(), absl::StrCat(name, " of rank ", communicator.rank(), " of ",
                                                   communicator.world_size(), " failed: ", status.message()));

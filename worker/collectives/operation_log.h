@@ -36,7 +36,7 @@ class OperationLog {
 };
 
 // "all-reduce 17 of rank 0 of 2 failed: ..."; an abort says enough as it is.
-absl::Status FailureOf(absl::string_view name, const Communicator& communicator, const absl::Status& status);
+absl::Status AnnotateFailure(absl::string_view name, const Communicator& communicator, const absl::Status& status);
 
 // The handle of an operation that its owner carries out when it is waited for: by Owner::CarryOut(const Operation&).
 template <typename Owner, typename Operation>

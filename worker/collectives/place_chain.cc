@@ -33,7 +33,7 @@ class Sum {
         RETURN_IF_ERROR(Add(turn));
       }
       if (is_for_all_ && here_ < last_ && turn >= lag) {
-        RETURN_IF_ERROR(TakeBack(turn - lag));
+        RETURN_IF_ERROR(ReceiveResult(turn - lag));
       }
     }
     for (auto& started : {&returns_, &sends_}) {
@@ -59,8 +59,8 @@ class Sum {
     for (const Piece& piece : pieces_) {
       if (here_ > 0) arrivals_.push_back(across_.ReceiveFrom(At(sums_, piece), here_ - 1));
       if (here_ == last_) continue;
-      if (is_for_all_) returns_.push_back(across_.ReceiveFrom(ResultOf(piece), here_ + 1));
-      if (!is_for_all_ && piece.owner == here_) returns_.push_back(across_.ReceiveFrom(ResultOf(piece), last_));
+      if (is_for_all_) returns_.push_back(across_.ReceiveFrom(ResultFor(piece), here_ + 1));
+      if (!is_for_all_ && piece.owner == here_) returns_.push_back(across_.ReceiveFrom(ResultFor(piece), last_));
     }
   }
 
@@ -70,7 +70,7 @@ class Sum {
       RETURN_IF_ERROR(arrivals_[number]->Wait());
     }
     const bool ends = here_ == last_;
-    const at::Tensor so_far = At(sums_, piece), to = ends ? ResultOf(piece) : so_far;
+    const at::Tensor so_far = At(sums_, piece), to = ends ? ResultFor(piece) : so_far;
     std::vector<const std::byte*> parts;
     for (int64_t start = 0; start < raw_.numel(); start += sums_.numel()) {
       parts.push_back(static_cast<const std::byte*>(raw_.narrow(0, start + piece.first, piece.count).const_data_ptr()));
@@ -86,16 +86,16 @@ class Sum {
     return absl::OkStatus();
   }
 
-  absl::Status TakeBack(size_t number) {
+  absl::Status ReceiveResult(size_t number) {
     RETURN_IF_ERROR(returns_[number]->Wait());
-    if (here_ > 0) sends_.push_back(across_.SendTo(ResultOf(pieces_[number]), here_ - 1));
+    if (here_ > 0) sends_.push_back(across_.SendTo(ResultFor(pieces_[number]), here_ - 1));
     return absl::OkStatus();
   }
 
   static at::Tensor At(const at::Tensor& tensor, const Piece& piece) {
     return tensor.narrow(0, piece.first, piece.count);
   }
-  at::Tensor ResultOf(const Piece& piece) const {
+  at::Tensor ResultFor(const Piece& piece) const {
     if (is_for_all_) return At(out_, piece);
     if (piece.owner != here_) return At(results_, piece);
     return out_.narrow(0, piece.first - here_ * out_.numel(), piece.count);
@@ -115,7 +115,7 @@ int64_t PieceElements(size_t bytes, at::ScalarType type) {
 
 }  // namespace
 
-absl::Status PlaceChain::SumForAll(const at::Tensor& out, const at::Tensor& raw) {
+absl::Status PlaceChain::AllReduceSum(const at::Tensor& out, const at::Tensor& raw) {
   const at::ScalarType type = raw.scalar_type();
   std::shared_ptr<Scratch> sums = scratch_.Take(out.numel() * static_cast<int64_t>(c10::elementSize(SumType(type))));
   RETURN_IF_ERROR(
@@ -125,7 +125,7 @@ absl::Status PlaceChain::SumForAll(const at::Tensor& out, const at::Tensor& raw)
   return absl::OkStatus();
 }
 
-absl::Status PlaceChain::SumForEach(const at::Tensor& out, const at::Tensor& raw) {
+absl::Status PlaceChain::ReduceScatterSum(const at::Tensor& out, const at::Tensor& raw) {
   const at::ScalarType type = raw.scalar_type();
   const int64_t size = out.numel() * across_.world_size();
   std::shared_ptr<Scratch> sums = scratch_.Take(size * static_cast<int64_t>(c10::elementSize(SumType(type))));

@@ -28,9 +28,9 @@ class PlaceChain {
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
   // `raw`: what each rank of this place contributes, one after another; `out` becomes the sum over all places.
-  absl::Status SumForAll(const at::Tensor& out, const at::Tensor& raw);
+  absl::Status AllReduceSum(const at::Tensor& out, const at::Tensor& raw);
   // The same where each contribution is a part for each place, one after another; `out` becomes this place's.
-  absl::Status SumForEach(const at::Tensor& out, const at::Tensor& raw);
+  absl::Status ReduceScatterSum(const at::Tensor& out, const at::Tensor& raw);
 
  private:
   PeerCommunicator& across_;

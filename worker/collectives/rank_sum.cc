@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kBlock = 2048;
 
 template <typename T, typename Sum>
-void SumOf(const PartOfSum& sum, std::byte* out, int64_t size) {
+void SumOf(const PartialSum& sum, std::byte* out, int64_t size) {
   Sum sums[kBlock];
   for (int64_t start = 0; start < size; start += kBlock) {
     const int64_t count = std::min(kBlock, size - start);
@@ -44,7 +44,7 @@ bool SumInRankOrder(at::ScalarType type, const std::byte* const* parts, int num_
   return ContinueSum({.type = type, .parts = parts, .num_parts = num_parts}, out, size);
 }
 
-bool ContinueSum(const PartOfSum& sum, std::byte* out, int64_t size) {
+bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size) {
   switch (sum.type) {
     case at::kFloat:
       SumOf<float, float>(sum, out, size);

@@ -28,7 +28,7 @@ at::ScalarType SumType(at::ScalarType type);
 
 // A sum of which these parts are only some: `before`, of SumType, holds the ranks before them, or is null. The result
 // is of SumType; where the last part is the last rank's, `ends`, it is rounded to `type`.
-struct PartOfSum {
+struct PartialSum {
   at::ScalarType type = at::kFloat;
   const std::byte* before = nullptr;
   const std::byte* const* parts = nullptr;
@@ -36,6 +36,6 @@ struct PartOfSum {
   bool ends = true;
 };
 // As above; `out` may be `before`.
-bool ContinueSum(const PartOfSum& sum, std::byte* out, int64_t size);
+bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size);
 
 }  // namespace trainyard

@@ -11,15 +11,15 @@
 namespace trainyard {
 namespace {
 
-// The kernel asks again for a question by itself, after 1 s and 2 s more.
-constexpr int kLooksMax = 4;
-constexpr size_t kOpenMax = 4;
+// The kernel asks again for a probe by itself, after 1 s and 2 s more.
+constexpr int kMaxPolls = 4;
+constexpr size_t kMaxOpen = 4;
 constexpr int kPending = -1;
 
 bool IsAnswer(int error) { return error == 0 || error == ECONNREFUSED || error == ECONNRESET; }
 
 // The error it ended with, 0 where it was accepted; or kPending.
-int OutcomeOf(int fd) {
+int ConnectResult(int fd) {
   pollfd polled{.fd = fd, .events = POLLOUT, .revents = 0};
   if (poll(&polled, 1, 0) <= 0) return kPending;
   int error = 0;
@@ -50,38 +50,38 @@ ReachProbe::ReachProbe(ReachProbe&& other) noexcept
       unanswered_(other.unanswered_) {}
 
 ReachProbe::~ReachProbe() {
-  for (const Question& question : open_) close(question.fd);
+  for (const Probe& probe : open_) close(probe.fd);
 }
 
-void ReachProbe::Ask() {
-  if (peer_length_ == 0 || open_.size() >= kOpenMax) return;
+void ReachProbe::Send() {
+  if (peer_length_ == 0 || open_.size() >= kMaxOpen) return;
   int fd = socket(peer_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   if (connect(fd, reinterpret_cast<const sockaddr*>(&peer_), peer_length_) == 0 || IsAnswer(errno)) {
     close(fd);
-    return TakeAnswer();
+    return HandleAnswer();
   }
   open_.push_back({.fd = fd});
 }
 
-void ReachProbe::Look() {
+void ReachProbe::Poll() {
   bool answered = false;
-  std::erase_if(open_, [&](Question& question) {
-    const int outcome = OutcomeOf(question.fd);
+  std::erase_if(open_, [&](Probe& probe) {
+    const int outcome = ConnectResult(probe.fd);
     answered = answered || IsAnswer(outcome);
-    if (++question.looks == 1) ++unanswered_;
+    if (++probe.polls == 1) ++unanswered_;
     // What ended otherwise (no route, say) is no answer, nor is there one to wait for.
-    if (question.looks < kLooksMax && outcome == kPending) return false;
-    close(question.fd);
+    if (probe.polls < kMaxPolls && outcome == kPending) return false;
+    close(probe.fd);
     return true;
   });
-  if (answered) TakeAnswer();
+  if (answered) HandleAnswer();
 }
 
-void ReachProbe::TakeAnswer() {
+void ReachProbe::HandleAnswer() {
   answers_ = true;
   unanswered_ = 0;
-  for (const Question& question : open_) close(question.fd);
+  for (const Probe& probe : open_) close(probe.fd);
   open_.clear();
 }
 

@@ -3,7 +3,7 @@
 // twice as long for each answer: in 12 s it has asked six times, a probe twelve.
 //
 //   ReachProbe probe(address_of, port);
-//   once a second: probe.Look();  if (in_doubt) probe.Ask();  ... probe.unanswered() ...
+//   once a second: probe.Poll();  if (in_doubt) probe.Send();  ... probe.unanswered() ...
 //
 // Threads: one at a time. Nothing blocks.
 #pragma once
@@ -25,10 +25,10 @@ class ReachProbe {
   ReachProbe(const ReachProbe&) = delete;
   ReachProbe& operator=(const ReachProbe&) = delete;
 
-  // One question more; at most kOpenMax wait for their answers.
-  void Ask();
+  // One question more; at most kMaxOpen wait for their answers.
+  void Send();
   // Takes what has come. A question that was there at the look before counts as unanswered from this one on.
-  void Look();
+  void Poll();
   // There is no doubt any more.
   void Clear() { unanswered_ = 0; }
 
@@ -38,15 +38,15 @@ class ReachProbe {
   uint32_t unanswered() const { return unanswered_; }
 
  private:
-  struct Question {
+  struct Probe {
     int fd;
-    int looks = 0;
+    int polls = 0;
   };
-  void TakeAnswer();
+  void HandleAnswer();
 
   sockaddr_storage peer_{};
   socklen_t peer_length_ = 0;  // 0: nobody to ask
-  std::vector<Question> open_;
+  std::vector<Probe> open_;
   bool answers_ = false;
   uint32_t unanswered_ = 0;
 };

@@ -13,7 +13,7 @@
 #include "worker/collectives/operation_log.h"
 #include "worker/collectives/rank_sum.h"
 #include "worker/collectives/single_communicator.h"
-#include "worker/collectives/type_word.h"
+#include "worker/collectives/type_name.h"
 
 namespace trainyard {
 namespace {
@@ -135,7 +135,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
     const bool sums = operation.kind == Kind::kAllReduce || operation.kind == Kind::kReduceScatter;
     if (sums && !SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(TypeWord(out.scalar_type()), " has no sum"));
+      return absl::InvalidArgumentError(absl::StrCat(TypeName(out.scalar_type()), " has no sum"));
     }
     if (!in.defined()) return absl::OkStatus();
     if (operation.kind == Kind::kAllToAll) {
@@ -147,9 +147,9 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     const bool gathers = operation.kind == Kind::kAllGather;
     const at::Tensor &whole = gathers ? out : in, &part = gathers ? in : out;
     if (in.scalar_type() == out.scalar_type() && whole.numel() == part.numel() * world_size_) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("a part of ", part.numel(), " x ", TypeWord(part.scalar_type()),
+    return absl::InvalidArgumentError(absl::StrCat("a part of ", part.numel(), " x ", TypeName(part.scalar_type()),
                                                    " of each of ", world_size_, " ranks does not make up ",
-                                                   whole.numel(), " x ", TypeWord(whole.scalar_type())));
+                                                   whole.numel(), " x ", TypeName(whole.scalar_type())));
   }
 
   // Takes the front operation one turn further. Where that needs a peer that is not so far yet, waits for it, or,
@@ -158,13 +158,13 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     Operation& operation = *queue_.front();
     absl::Status status = log_.error();
     if (status.ok()) {
-      const auto [stage, ticket] = GateOf(operation);
+      const auto [stage, ticket] = NextGate(operation);
       if (!wait && !segment_->HaveAll(stage, ticket)) return false;
       status = segment_->AwaitAll(stage, ticket);
     }
     if (status.ok()) status = Run(operation);
     if (status.ok() && !operation.over) return true;
-    if (!status.ok()) operation.status = Break(FailureOf(operation.name, *this, status));
+    if (!status.ok()) operation.status = Break(AnnotateFailure(operation.name, *this, status));
     if (status.ok()) history_.Add(operation.name);
     operation.over = true;
     operation.out = operation.in = at::Tensor();
@@ -175,7 +175,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // What all ranks must have told before the operation's next turn. The room of a piece is used again two pieces later,
   // when everyone is done with it.
-  std::pair<SharedSegment::Stage, uint32_t> GateOf(const Operation& operation) const {
+  std::pair<SharedSegment::Stage, uint32_t> NextGate(const Operation& operation) const {
     switch (operation.turn) {
       case Operation::kPut:
         return {SharedSegment::kDone, ticket_ - 1};  // the new piece will be ticket_ + 1
@@ -197,14 +197,14 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
         ++ticket_;
         Put(operation, bytes);
         segment_->SetOperation(ticket_, operation.name);
-        segment_->Tell(SharedSegment::kArrived, ticket_);
+        segment_->Signal(SharedSegment::kArrived, ticket_);
         operation.turn = Operation::kTake;
         return absl::OkStatus();
       case Operation::kTake:
         RETURN_IF_ERROR(CompareWithPeers());
         RETURN_IF_ERROR(Take(operation, size));
         if (operation.kind == Kind::kAllReduce) {
-          segment_->Tell(SharedSegment::kReduced, ticket_);
+          segment_->Signal(SharedSegment::kReduced, ticket_);
           operation.turn = Operation::kCollect;
           return absl::OkStatus();
         }
@@ -216,7 +216,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
         operation.over = true;
         return absl::OkStatus();
     }
-    segment_->Tell(SharedSegment::kDone, ticket_);
+    segment_->Signal(SharedSegment::kDone, ticket_);
     operation.turn = Operation::kPut;
     operation.start += size;
     if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor goes in one piece, too
@@ -231,17 +231,18 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       if (rank == rank_) continue;
       std::string theirs = segment_->OperationOf(rank, ticket_);
       if (theirs == mine) continue;
-      return absl::UnavailableError(
-          absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time", TellFault(mine, rank, theirs)));
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " takes part in ", theirs, " at the same time",
+                                                 DescribeFault(mine, rank, theirs)));
     }
     return absl::OkStatus();
   }
 
   // Up to here all ranks took part in the same, so whoever goes on as the steps before did is right.
-  std::string TellFault(absl::string_view mine, int rank, absl::string_view theirs) const {
-    if (history_.IsDue(mine) == history_.IsDue(theirs)) return "";
-    const int at_fault = history_.IsDue(mine) ? rank : rank_;
-    return absl::StrCat("; rank ", at_fault, " is at fault: as in the steps before, ", history_.Due(), " is due");
+  std::string DescribeFault(absl::string_view mine, int rank, absl::string_view theirs) const {
+    if (history_.IsExpected(mine) == history_.IsExpected(theirs)) return "";
+    const int at_fault = history_.IsExpected(mine) ? rank : rank_;
+    return absl::StrCat("; rank ", at_fault, " is at fault: as in the steps before, ", history_.NextExpected(),
+                        " is due");
   }
 
   int64_t PieceElements(const Operation& operation) const {
@@ -259,8 +260,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   void Put(Operation& operation, size_t bytes) {
     std::byte* part = segment_->part(rank_, ticket_);
     const at::Tensor& given = operation.given();
-    operation.is_read_in_place =
-        segment_->SetPlace(ticket_, given.defined() ? given.data_ptr() : nullptr, given.defined() ? given.nbytes() : 0);
+    operation.is_read_in_place = segment_->SetLocation(ticket_, given.defined() ? given.data_ptr() : nullptr,
+                                                       given.defined() ? given.nbytes() : 0);
     if (operation.is_read_in_place) return;
     switch (operation.kind) {
       case Kind::kAllReduce:
@@ -292,7 +293,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
         const auto [first, count] = ShareOf(rank_, size);
         std::vector<const std::byte*> parts;
         for (int rank = 0; rank < world_size_; ++rank) {
-          ASSIGN_OR_RETURN(const std::byte* from, GivenBy(rank, operation, operation.start + first,
+          ASSIGN_OR_RETURN(const std::byte* from, InputOf(rank, operation, operation.start + first,
                                                           static_cast<size_t>(first) * operation.width));
           parts.push_back(from);
         }
@@ -309,7 +310,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       case Kind::kAllGather:
         for (int rank = 0; rank < world_size_; ++rank) {
           std::byte* to = At(operation.out, rank * operation.num_elements + operation.start);
-          ASSIGN_OR_RETURN(const std::byte* from, GivenBy(rank, operation, operation.start, 0));
+          ASSIGN_OR_RETURN(const std::byte* from, InputOf(rank, operation, operation.start, 0));
           if (to != from) std::memcpy(to, from, bytes);
         }
         return absl::OkStatus();
@@ -318,7 +319,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
         std::vector<const std::byte*> parts;
         for (int rank = 0; rank < world_size_; ++rank) {
           ASSIGN_OR_RETURN(const std::byte* from,
-                           GivenBy(rank, operation, rank_ * operation.num_elements + operation.start,
+                           InputOf(rank, operation, rank_ * operation.num_elements + operation.start,
                                    static_cast<size_t>(rank_) * bytes));
           parts.push_back(from);
         }
@@ -328,7 +329,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       case Kind::kAllToAll:
         for (int rank = 0; rank < world_size_; ++rank) {
           ASSIGN_OR_RETURN(const std::byte* from,
-                           GivenBy(rank, operation, rank_ * operation.num_elements + operation.start,
+                           InputOf(rank, operation, rank_ * operation.num_elements + operation.start,
                                    static_cast<size_t>(rank_) * bytes));
           std::memcpy(At(operation.out, rank * operation.num_elements + operation.start), from, bytes);
         }
@@ -355,7 +356,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       std::byte* to = At(operation.out, operation.start + first);
       const std::byte* from = segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
       if (rank != rank_) {
-        ASSIGN_OR_RETURN(const std::byte* in, segment_->PlaceOf(rank, ticket_));
+        ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
         if (in != nullptr) from = in + static_cast<size_t>(operation.start + first) * operation.width;
       } else if (operation.is_read_in_place) {
         continue;
@@ -366,9 +367,9 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
   // What `rank` gives, from `element` on: read where it lies, or `offset` bytes into what it has put.
-  absl::StatusOr<const std::byte*> GivenBy(int rank, const Operation& operation, int64_t element, size_t offset) {
+  absl::StatusOr<const std::byte*> InputOf(int rank, const Operation& operation, int64_t element, size_t offset) {
     if (rank == rank_) return At(operation.given(), element);
-    ASSIGN_OR_RETURN(const std::byte* in, segment_->PlaceOf(rank, ticket_));
+    ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
     if (in != nullptr) return in + static_cast<size_t>(element) * operation.width;
     return segment_->part(rank, ticket_) + offset;
   }

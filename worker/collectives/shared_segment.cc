@@ -72,15 +72,15 @@ struct alignas(128) SharedSegment::Member {
     int32_t fd;
     uint64_t bytes;
   };
-  struct Place {     // of what the rank gives to a piece
+  struct Location {  // of what the rank gives to a piece
     int32_t buffer;  // -1: its part
     uint64_t offset;
   };
   std::atomic<int32_t> pid;
   Counter stages[kNumStages];
   char operations[2][kOperationBytes];
-  Place places[2];
-  Buffer buffers[kMostBuffers];  // written once each, before the first place that names it
+  Location locations[2];
+  Buffer buffers[kMaxBuffers];  // written once each, before the first place that names it
 };
 
 struct alignas(128) SharedSegment::Board {
@@ -139,12 +139,12 @@ absl::Status SharedSegment::Make() {
 }
 
 absl::Status SharedSegment::Open() {
-  ASSIGN_OR_RETURN(std::string place,
+  ASSIGN_OR_RETURN(std::string location,
                    options_.store->Get(absl::StrCat(options_.prefix, kSegmentName), options_.timeout));
-  std::vector<std::string> words = absl::StrSplit(place, ' ');
+  std::vector<std::string> words = absl::StrSplit(location, ' ');
   int pid = 0, fd = 0;
   if (words.size() != 2 || !absl::SimpleAtoi(words[0], &pid) || !absl::SimpleAtoi(words[1], &fd)) {
-    return absl::InternalError(absl::StrCat("rank 0 told '", place, "' as the place of its memory"));
+    return absl::InternalError(absl::StrCat("rank 0 published '", location, "' as the location of its memory"));
   }
   std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
   fd_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -171,22 +171,22 @@ absl::Status SharedSegment::Map(int fd) {
 absl::Status SharedSegment::Meet() {
   pidfds_.assign(static_cast<size_t>(options_.world_size), -1);
   member(options_.rank).pid.store(getpid());
-  Tell(kArrived, 1);
+  Signal(kArrived, 1);
   RETURN_IF_ERROR(AwaitAll(kArrived, 1));
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (rank == options_.rank) continue;
     pidfds_[rank] = static_cast<int>(syscall(SYS_pidfd_open, member(rank).pid.load(), 0));
     if (pidfds_[rank] < 0) return ErrnoStatus(errno, absl::StrCat("cannot watch over rank ", rank));
   }
-  Tell(kArrived, 2);
+  Signal(kArrived, 2);
   RETURN_IF_ERROR(AwaitAll(kArrived, 2));
-  Tell(kReduced, 2);
-  Tell(kDone, 2);
+  Signal(kReduced, 2);
+  Signal(kDone, 2);
   return AwaitAll(kDone, 2);
 }
 
 std::shared_ptr<SharedBuffer> SharedSegment::NewBuffer(size_t bytes) {
-  if (bytes == 0 || buffers_.size() >= kMostBuffers) return nullptr;
+  if (bytes == 0 || buffers_.size() >= kMaxBuffers) return nullptr;
   absl::StatusOr<std::shared_ptr<SharedBuffer>> buffer = SharedBuffer::Make(bytes);
   if (!buffer.ok()) return nullptr;
   member(options_.rank).buffers[buffers_.size()] = {.fd = (*buffer)->fd(), .bytes = bytes};
@@ -194,46 +194,46 @@ std::shared_ptr<SharedBuffer> SharedSegment::NewBuffer(size_t bytes) {
   return *buffer;
 }
 
-bool SharedSegment::SetPlace(uint32_t ticket, const void* data, size_t bytes) {
-  Member::Place& place = member(options_.rank).places[ticket % 2];
-  place = {.buffer = -1, .offset = 0};
+bool SharedSegment::SetLocation(uint32_t ticket, const void* data, size_t bytes) {
+  Member::Location& location = member(options_.rank).locations[ticket % 2];
+  location = {.buffer = -1, .offset = 0};
   const auto* from = static_cast<const std::byte*>(data);
   for (size_t i = 0; from != nullptr && i < buffers_.size(); ++i) {
     std::shared_ptr<SharedBuffer> buffer = buffers_[i].lock();
     if (buffer == nullptr || from < buffer->data() || from + bytes > buffer->data() + buffer->size()) continue;
-    place = {.buffer = static_cast<int32_t>(i), .offset = static_cast<uint64_t>(from - buffer->data())};
+    location = {.buffer = static_cast<int32_t>(i), .offset = static_cast<uint64_t>(from - buffer->data())};
     return true;
   }
   return false;
 }
 
-absl::StatusOr<const std::byte*> SharedSegment::PlaceOf(int rank, uint32_t ticket) {
+absl::StatusOr<const std::byte*> SharedSegment::LocationOf(int rank, uint32_t ticket) {
   Member& peer = member(rank);
-  const Member::Place place = peer.places[ticket % 2];
-  if (place.buffer < 0) return nullptr;
-  if (place.buffer >= kMostBuffers) return absl::InternalError(absl::StrCat("rank ", rank, " names no buffer"));
+  const Member::Location location = peer.locations[ticket % 2];
+  if (location.buffer < 0) return nullptr;
+  if (location.buffer >= kMaxBuffers) return absl::InternalError(absl::StrCat("rank ", rank, " names no buffer"));
   of_peers_.resize(static_cast<size_t>(options_.world_size));
-  std::shared_ptr<SharedBuffer>& buffer = of_peers_[static_cast<size_t>(rank)][place.buffer];
+  std::shared_ptr<SharedBuffer>& buffer = of_peers_[static_cast<size_t>(rank)][location.buffer];
   if (buffer == nullptr) {
-    const Member::Buffer& told = peer.buffers[place.buffer];
-    ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), told.fd, told.bytes), << "of rank " << rank);
+    const Member::Buffer& published = peer.buffers[location.buffer];
+    ASSIGN_OR_RETURN(buffer, SharedBuffer::Open(peer.pid.load(), published.fd, published.bytes), << "of rank " << rank);
   }
-  return buffer->data() + place.offset;
+  return buffer->data() + location.offset;
 }
 
 void SharedSegment::SetOperation(uint32_t ticket, absl::string_view operation) {
-  char* place = member(options_.rank).operations[ticket % 2];
+  char* slot = member(options_.rank).operations[ticket % 2];
   size_t size = std::min(operation.size(), kOperationBytes - 1);
-  std::memcpy(place, operation.data(), size);
-  place[size] = '\0';
+  std::memcpy(slot, operation.data(), size);
+  slot[size] = '\0';
 }
 
 std::string SharedSegment::OperationOf(int rank, uint32_t ticket) const {
-  const char* place = member(rank).operations[ticket % 2];
-  return std::string(place, strnlen(place, kOperationBytes));
+  const char* slot = member(rank).operations[ticket % 2];
+  return std::string(slot, strnlen(slot, kOperationBytes));
 }
 
-void SharedSegment::Tell(Stage stage, uint32_t ticket) {
+void SharedSegment::Signal(Stage stage, uint32_t ticket) {
   Counter& counter = member(options_.rank).stages[stage];
   counter.value.store(ticket, std::memory_order_seq_cst);
   if (counter.sleepers.load(std::memory_order_seq_cst) > 0) Wake(counter);

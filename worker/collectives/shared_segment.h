@@ -40,7 +40,7 @@ class SharedSegment {
   // it any more.
   enum Stage { kArrived, kReduced, kDone, kNumStages };
   static constexpr size_t kOperationBytes = 96;
-  static constexpr int kMostBuffers = 256;  // of a rank
+  static constexpr int kMaxBuffers = 256;  // of a rank
 
   // Rank 0 makes the segment, the others map it; returns when all have. Possible errors: those of the store;
   // ResourceExhausted when there is no memory; DeadlineExceeded when a rank did not come; Unavailable when one ended.
@@ -60,15 +60,15 @@ class SharedSegment {
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
   // Says that what this rank gives to piece `ticket` lies at `data`, in one of those that still live, instead of in its
   // part; null: in its part. Told with kArrived. Returns false when `data` is in none.
-  bool SetPlace(uint32_t ticket, const void* data, size_t bytes);
+  bool SetLocation(uint32_t ticket, const void* data, size_t bytes);
   // Where a peer said so; null: in its part. Possible errors: Unavailable when its memory is gone.
-  absl::StatusOr<const std::byte*> PlaceOf(int rank, uint32_t ticket);
+  absl::StatusOr<const std::byte*> LocationOf(int rank, uint32_t ticket);
 
   // What this rank takes part in; the others compare it with their own once it has arrived.
   void SetOperation(uint32_t ticket, absl::string_view operation);
   std::string OperationOf(int rank, uint32_t ticket) const;
 
-  void Tell(Stage stage, uint32_t ticket);
+  void Signal(Stage stage, uint32_t ticket);
   // Waits until every rank has told at least `ticket` (or `rank` alone has). Possible errors: Unavailable when a rank
   // has ended or has broken the segment; Aborted when this rank has; DeadlineExceeded after `timeout`.
   // A deadline's message names all ranks that are missing.

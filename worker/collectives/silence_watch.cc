@@ -14,11 +14,11 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
-constexpr absl::Duration kSilenceMax = absl::Seconds(12);
-constexpr uint32_t kRetransmissionsMin = 5;
-constexpr uint32_t kProbesLostMin = 12;
-constexpr uint32_t kRetransmissionsUnprobed = 8;
-constexpr uint32_t kRetransmissionsDoubtful = 2;
+constexpr absl::Duration kMaxSilence = absl::Seconds(12);
+constexpr uint32_t kMinRetransmissions = 5;
+constexpr uint32_t kMinProbesLost = 12;
+constexpr uint32_t kMinRetransmissionsUnprobed = 8;
+constexpr uint32_t kMinRetransmissionsInDoubt = 2;
 constexpr int kKeepaliveIdleS = 3;
 constexpr int kKeepaliveIntervalS = 1;
 constexpr int kKeepaliveProbes = 14;
@@ -41,7 +41,7 @@ std::optional<ConnectionState> LookAt(int fd) {
                          .since_answer = absl::Milliseconds(info.tcpi_last_ack_recv)};
 }
 
-std::string PeerOf(int fd) {
+std::string PeerAddress(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   char text[INET6_ADDRSTRLEN] = "an unknown address";
@@ -57,13 +57,13 @@ std::string PeerOf(int fd) {
 }  // namespace
 
 bool IsInDoubt(const ConnectionState& state) {
-  return state.unacknowledged > 0 && state.retransmissions >= kRetransmissionsDoubtful;
+  return state.unacknowledged > 0 && state.retransmissions >= kMinRetransmissionsInDoubt;
 }
 
 bool IsSilent(const ConnectionState& state) {
-  if (state.unacknowledged == 0 || state.since_answer < kSilenceMax) return false;
-  if (!state.answers_probes) return state.retransmissions >= kRetransmissionsUnprobed;
-  return state.retransmissions >= kRetransmissionsMin && state.probes_lost >= kProbesLostMin;
+  if (state.unacknowledged == 0 || state.since_answer < kMaxSilence) return false;
+  if (!state.answers_probes) return state.retransmissions >= kMinRetransmissionsUnprobed;
+  return state.retransmissions >= kMinRetransmissions && state.probes_lost >= kMinProbesLost;
 }
 
 SilenceWatch::SilenceWatch(const std::vector<WatchedConnection>& connections,
@@ -87,14 +87,14 @@ SilenceWatch::~SilenceWatch() {
 
 void SilenceWatch::Run() {
   // While all is well, to know whether there will be answers when it is not.
-  for (Watched& watched : watched_) watched.probe.Ask();
+  for (Watched& watched : watched_) watched.probe.Send();
   while (true) {
     {
       absl::MutexLock lock(&mu_);
       if (stop_asked_.AwaitFor(&mu_, kLookInterval, [this] { return stopping_; })) return;
     }
     for (Watched& watched : watched_) {
-      watched.probe.Look();
+      watched.probe.Poll();
       std::optional<ConnectionState> state = LookAt(watched.fd);
       if (!state.has_value() || !IsInDoubt(*state)) {
         watched.probe.Clear();
@@ -103,12 +103,12 @@ void SilenceWatch::Run() {
       state->answers_probes = watched.probe.answers();
       state->probes_lost = watched.probe.unanswered();
       if (IsSilent(*state)) {
-        return on_silence_(absl::StrCat("the host at ", PeerOf(watched.fd), " has not answered for ",
+        return on_silence_(absl::StrCat("the host at ", PeerAddress(watched.fd), " has not answered for ",
                                         absl::FormatDuration(state->since_answer), " (sent again ",
                                         state->retransmissions, " times, ", state->probes_lost,
                                         " probes unanswered): it, or the network to it, is gone"));
       }
-      watched.probe.Ask();
+      watched.probe.Send();
     }
   }
 }

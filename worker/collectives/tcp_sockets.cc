@@ -18,7 +18,7 @@ namespace trainyard {
 namespace {
 
 // The address of one end as (numeric text, port); none for what is not TCP.
-std::optional<Listener> EndOf(const sockaddr_storage& storage) {
+std::optional<Listener> EndpointFrom(const sockaddr_storage& storage) {
   char text[INET6_ADDRSTRLEN] = {};
   if (storage.ss_family == AF_INET) {
     const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
@@ -37,14 +37,14 @@ std::optional<Listener> LocalEnd(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
-  return EndOf(storage);
+  return EndpointFrom(storage);
 }
 
 std::optional<Listener> PeerEnd(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
-  return EndOf(storage);
+  return EndpointFrom(storage);
 }
 
 bool IsListener(int fd) {

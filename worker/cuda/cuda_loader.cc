@@ -10,7 +10,7 @@ namespace trainyard {
 namespace {
 
 constexpr char kName[] = "libtrainyard_cuda.so";
-constexpr char kOrCpu[] = ", or set resources.device to cpu";
+constexpr char kOrUseCpu[] = ", or set resources.device to cpu";
 
 }  // namespace
 
@@ -25,14 +25,14 @@ absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi
     return absl::NotFoundError(absl::StrCat(path,
                                             " is not there: this build has no GPU support. Run ./dev setup full "
                                             "and ./dev build, which makes it",
-                                            kOrCpu));
+                                            kOrUseCpu));
   }
   // Local: nothing else is to find its symbols. It is never closed: what LibTorch has registered would stay behind.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the GPU support cannot be loaded: ", dlerror(),
-                     ". It needs the CUDA libraries that the whole torch wheel brings: run ./dev setup full", kOrCpu));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the GPU support cannot be loaded: ", dlerror(),
+        ". It needs the CUDA libraries that the whole torch wheel brings: run ./dev setup full", kOrUseCpu));
   }
   auto* abi_of = reinterpret_cast<CudaPluginAbiFunction*>(dlsym(library, kCudaPluginAbiSymbol));
   auto* plugin_of = reinterpret_cast<CudaPluginFunction*>(dlsym(library, kCudaPluginSymbol));
@@ -41,7 +41,7 @@ absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi
     return absl::FailedPreconditionError(
         absl::StrCat(path, abi_of == nullptr ? " is no GPU support of Trainyard's" : " has interface ",
                      abi_of == nullptr ? "" : absl::StrCat(abi_of()), ", and this trainer wants ", abi,
-                     ": build both from one tree (./dev build)", kOrCpu));
+                     ": build both from one tree (./dev build)", kOrUseCpu));
   }
   if (!at::globalContext().hasCUDART()) {
     return absl::InternalError(absl::StrCat(path, " was opened after LibTorch had decided that there is no CUDA"));

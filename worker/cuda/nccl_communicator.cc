@@ -100,13 +100,13 @@ class NcclCommunicator final : public C10dCommunicator {
   }
 
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    return HandleOf(Start("reduce-scatter", in, [&] {
+    return NewHandle(Start("reduce-scatter", in, [&] {
       at::Tensor to = out.detach(), from = in.detach();
       return group_->_reduce_scatter_base(to, from);
     }));
   }
   std::unique_ptr<Collective> Barrier() override {
-    return HandleOf(Start("barrier", at::Tensor(), [&] {
+    return NewHandle(Start("barrier", at::Tensor(), [&] {
       std::vector<at::Tensor> tensors{at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
       return group_->allreduce(tensors);
     }));
@@ -154,7 +154,7 @@ class NcclCommunicator final : public C10dCommunicator {
     try {
       work.wait();
     } catch (const std::exception& error) {
-      return Break(StatusOfException(error));
+      return Break(StatusFromException(error));
     }
     return log_.error();
   }
@@ -178,7 +178,7 @@ class NcclCommunicator final : public C10dCommunicator {
   }
 
  private:
-  std::unique_ptr<Collective> HandleOf(Started started) override {
+  std::unique_ptr<Collective> NewHandle(Started started) override {
     const uint64_t number = ++num_started_;
     if (started.work != nullptr) {
       absl::MutexLock lock(&mu_);
@@ -203,7 +203,7 @@ class NcclCommunicator final : public C10dCommunicator {
         if (hangs) late = pending_.front().name;
       }
       if (!late.empty()) {
-        (void)Break(FailureOf(
+        (void)Break(AnnotateFailure(
             late, *this,
             absl::DeadlineExceededError(absl::StrCat("no progress within ", absl::FormatDuration(options_.timeout)))));
         return;
@@ -278,7 +278,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOpti
     return std::make_unique<NcclCommunicator>(options, std::move(group));
   } catch (const std::exception& error) {
     absl::Status status = ours == nullptr ? absl::OkStatus() : ours->failure();
-    if (status.ok()) status = StatusOfException(error);
+    if (status.ok()) status = StatusFromException(error);
     return absl::Status(status.code(), absl::StrCat("rank ", options.rank, " of ", options.world_size,
                                                     " could not join its peers by NCCL: ", status.message()));
   }

@@ -11,19 +11,19 @@ constexpr size_t kPage = 4096;
 
 void* BlockCache::Take(size_t bytes) {
   // A page less: what is given back must be told apart by a size that the system may have rounded up.
-  if (bytes + kPage < kLeast) return system_.make(bytes);
-  const size_t size = std::max(kLeast, (bytes + kPage - 1) / kPage * kPage);
+  if (bytes + kPage < kMinBytes) return system_.make(bytes);
+  const size_t size = std::max(kMinBytes, (bytes + kPage - 1) / kPage * kPage);
   {
     absl::MutexLock lock(&mu_);
     counts_.out_bytes += static_cast<int64_t>(size);
-    most_out_ = std::max(most_out_, counts_.out_bytes);
+    peak_out_ = std::max(peak_out_, counts_.out_bytes);
     if (auto at = idle_.find(size); at != idle_.end() && !at->second.empty()) {
       void* block = at->second.back().block;  // used last: the likeliest to be in the CPU's caches still
       at->second.pop_back();
       CountIdle(-static_cast<int64_t>(size));
       return block;
     }
-    const auto room = static_cast<int64_t>(kRoom * static_cast<double>(most_out_)) + kSlack;
+    const auto room = static_cast<int64_t>(kRoom * static_cast<double>(peak_out_)) + kSlack;
     while (counts_.idle_bytes > 0 && counts_.idle_bytes + counts_.out_bytes > room) DropOldest();
     ++counts_.made;
   }
@@ -33,7 +33,7 @@ void* BlockCache::Take(size_t bytes) {
 void BlockCache::Give(void* block) {
   if (block == nullptr) return;
   const size_t size = system_.size_of(block) / kPage * kPage;
-  if (size < kLeast) return system_.free(block);
+  if (size < kMinBytes) return system_.free(block);
   absl::MutexLock lock(&mu_);
   counts_.out_bytes -= static_cast<int64_t>(size);
   CountIdle(static_cast<int64_t>(size));

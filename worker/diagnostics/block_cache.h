@@ -2,7 +2,7 @@
 // step before, so from the second or third on it asks the system for none.
 //
 //   small blocks     malloc's, which keeps them itself
-//   kLeast or more   a whole number of pages; one that was given back serves the next request of as many pages
+//   kMinBytes or more   a whole number of pages; one that was given back serves the next request of as many pages
 //
 // Bounded: a block is made only within kRoom times the most that was out at once (and kSlack more); where idle ones of
 // other sizes are in the way, those that have been idle for longest go back to the system first. So an evaluation or a
@@ -23,7 +23,7 @@ namespace trainyard {
 
 class BlockCache {
  public:
-  static constexpr size_t kLeast = size_t{64} << 10;
+  static constexpr size_t kMinBytes = size_t{64} << 10;
   static constexpr double kRoom = 1.25;
   static constexpr int64_t kSlack = int64_t{16} << 20;
 
@@ -34,7 +34,7 @@ class BlockCache {
     void (*idle)(int64_t delta);           // is told how many bytes more, or fewer, are idle
   };
   struct Counts {
-    int64_t made = 0;   // blocks of kLeast or more that were asked of the system
+    int64_t made = 0;   // blocks of kMinBytes or more that were asked of the system
     int64_t freed = 0;  // given back to it
     int64_t idle_bytes = 0;
     int64_t out_bytes = 0;
@@ -65,7 +65,7 @@ class BlockCache {
   mutable absl::Mutex mu_;
   std::map<size_t, std::vector<Idle>> idle_ ABSL_GUARDED_BY(mu_);  // by size; the longest idle first
   uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t most_out_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t peak_out_ ABSL_GUARDED_BY(mu_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mu_);
 };
 

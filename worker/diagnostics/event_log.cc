@@ -35,12 +35,12 @@ void AppendMetadata(std::string* out, int rank, int row, absl::string_view what,
 // Operations overlap each other without lying within each other, so they have a beginning and an end apart.
 void AppendEvent(std::string* out, const EventLog& log, const Event& event, int64_t id, int rank) {
   const int64_t ended = std::max(event.ended_ns, event.began_ns);
-  const std::string name = Quoted(absl::StrCat(EventWord(event.kind), " ", log.units()[event.unit]));
+  const std::string name = Quoted(absl::StrCat(EventKindName(event.kind), " ", log.units()[event.unit]));
   const std::string args =
       absl::StrCat(",\"args\":{\"step\":", event.step, event.ended_ns < 0 ? ",\"unfinished\":true" : "", "}}");
   auto start = [&](absl::string_view phase, int row, int64_t at) {
     return absl::StrCat("{\"ph\":\"", phase, "\",\"pid\":", rank, ",\"tid\":", row, ",\"ts\":", Microseconds(at),
-                        ",\"cat\":\"", EventWord(event.kind), "\",\"name\":", name);
+                        ",\"cat\":\"", EventKindName(event.kind), "\",\"name\":", name);
   };
   if (event.kind == EventKind::kFree) {
     absl::StrAppend(out, start("i", kComputationRow, event.began_ns), ",\"s\":\"t\"", args);
@@ -55,7 +55,7 @@ void AppendEvent(std::string* out, const EventLog& log, const Event& event, int6
 
 }  // namespace
 
-const char* EventWord(EventKind kind) {
+const char* EventKindName(EventKind kind) {
   switch (kind) {
     case EventKind::kGather:
       return "gather";
@@ -102,7 +102,7 @@ void EventLog::End(int64_t event) {
 
 std::vector<std::string> EventLog::Lines() const {
   std::vector<std::string> lines;
-  for (const Event& event : events_) lines.push_back(absl::StrCat(EventWord(event.kind), " ", units_[event.unit]));
+  for (const Event& event : events_) lines.push_back(absl::StrCat(EventKindName(event.kind), " ", units_[event.unit]));
   return lines;
 }
 

@@ -22,7 +22,7 @@
 namespace trainyard {
 
 enum class EventKind { kGather, kForward, kFree, kBackward, kReduce, kStep };
-const char* EventWord(EventKind kind);  // "gather"
+const char* EventKindName(EventKind kind);  // "gather"
 
 struct Event {
   EventKind kind = EventKind::kStep;

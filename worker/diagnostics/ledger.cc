@@ -25,7 +25,7 @@ class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
     void* memory = Blocks().Take(bytes);
-    if (memory != nullptr) Ledger::OfProcess().Allocated(SizeOf(memory));
+    if (memory != nullptr) Ledger::ForProcess().Allocated(SizeOf(memory));
     return {memory, memory, &Delete, at::Device(at::DeviceType::CPU)};
   }
   at::DeleterFnPtr raw_deleter() const override { return &Delete; }
@@ -33,7 +33,7 @@ class CountingAllocator final : public at::Allocator {
 
   static void Delete(void* memory) {
     if (memory == nullptr) return;
-    Ledger::OfProcess().Freed(SizeOf(memory));
+    Ledger::ForProcess().Freed(SizeOf(memory));
     Blocks().Give(memory);
   }
 
@@ -42,7 +42,7 @@ class CountingAllocator final : public at::Allocator {
         new BlockCache({.make = c10::alloc_cpu,
                         .free = c10::free_cpu,
                         .size_of = [](const void* block) { return malloc_usable_size(const_cast<void*>(block)); },
-                        .idle = [](int64_t delta) { Ledger::OfProcess().of(MemoryKind::kReserved).Add(delta); }});
+                        .idle = [](int64_t delta) { Ledger::ForProcess().of(MemoryKind::kReserved).Add(delta); }});
     return *blocks;
   }
 };
@@ -53,7 +53,7 @@ const char* MemoryKindName(MemoryKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-Ledger& Ledger::OfProcess() {
+Ledger& Ledger::ForProcess() {
   // Never destroyed: tensors of static life are freed after everything.
   static Ledger* ledger = new Ledger;
   static const bool counts = [] {
@@ -104,7 +104,7 @@ void Ledger::ResetPeaks() {
   allocated_.ResetPeak();
 }
 
-HeldMemory& HeldMemory::operator=(HeldMemory&& other) noexcept {
+TrackedMemory& TrackedMemory::operator=(TrackedMemory&& other) noexcept {
   std::swap(ledger_, other.ledger_);
   std::swap(kind_, other.kind_);
   std::swap(bytes_, other.bytes_);
@@ -112,7 +112,7 @@ HeldMemory& HeldMemory::operator=(HeldMemory&& other) noexcept {
   return *this;
 }
 
-HeldMemory::~HeldMemory() {
+TrackedMemory::~TrackedMemory() {
   if (ledger_ == nullptr) return;
   ledger_->Leave(kind_, bytes_);
   if (!allocated_) return;
@@ -121,14 +121,14 @@ HeldMemory::~HeldMemory() {
   ledger_->in_use_.Correct(bytes_);
 }
 
-void HeldMemory::Become(MemoryKind kind) {
+void TrackedMemory::SetKind(MemoryKind kind) {
   if (ledger_ == nullptr || kind == kind_) return;
   ledger_->Leave(kind_, bytes_);
   ledger_->Enter(kind, bytes_);
   kind_ = kind;
 }
 
-at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::FunctionRef<at::Tensor()> make) {
+at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, absl::FunctionRef<at::Tensor()> make) {
   if (ledger == nullptr) return make();
   const bool before = std::exchange(takes, true);
   const int64_t taken_before = std::exchange(taken, 0);
@@ -136,7 +136,7 @@ at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::F
   takes = before;
   const int64_t taken_now = std::exchange(taken, taken_before);
   const at::DataPtr& memory = tensor.storage().data_ptr();
-  HeldMemory mine;
+  TrackedMemory mine;
   mine.ledger_ = ledger;
   mine.kind_ = kind;
   mine.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
@@ -150,8 +150,8 @@ at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::F
   return tensor;
 }
 
-HeldMemory HoldMemory(Ledger* ledger, MemoryKind kind, int64_t bytes) {
-  HeldMemory held;
+TrackedMemory TrackMemory(Ledger* ledger, MemoryKind kind, int64_t bytes) {
+  TrackedMemory held;
   if (ledger == nullptr) return held;
   held.ledger_ = ledger;
   held.kind_ = kind;

@@ -59,19 +59,19 @@ struct KindUse {
 class Ledger;
 
 // Memory that is accounted for while this lives: as long as its tensor, or a little less.
-class HeldMemory {
+class TrackedMemory {
  public:
-  HeldMemory() = default;  // of nothing
-  HeldMemory(HeldMemory&& other) noexcept { *this = std::move(other); }
-  HeldMemory& operator=(HeldMemory&& other) noexcept;
-  ~HeldMemory();
+  TrackedMemory() = default;  // of nothing
+  TrackedMemory(TrackedMemory&& other) noexcept { *this = std::move(other); }
+  TrackedMemory& operator=(TrackedMemory&& other) noexcept;
+  ~TrackedMemory();
 
   // It serves something else from now on.
-  void Become(MemoryKind kind);
+  void SetKind(MemoryKind kind);
 
  private:
-  friend at::Tensor TakeMemory(Ledger*, MemoryKind, HeldMemory&, absl::FunctionRef<at::Tensor()>);
-  friend HeldMemory HoldMemory(Ledger*, MemoryKind, int64_t);
+  friend at::Tensor TrackTensor(Ledger*, MemoryKind, TrackedMemory&, absl::FunctionRef<at::Tensor()>);
+  friend TrackedMemory TrackMemory(Ledger*, MemoryKind, int64_t);
   Ledger* ledger_ = nullptr;
   MemoryKind kind_ = MemoryKind::kReserved;
   int64_t bytes_ = 0;
@@ -81,7 +81,7 @@ class HeldMemory {
 class Ledger {
  public:
   // That of this process. The first call makes its CPU allocator count: call it before the first tensor is made.
-  static Ledger& OfProcess();
+  static Ledger& ForProcess();
 
   std::vector<KindUse> Read() const;
   // In use on the device, of all kinds together: without host, reserved and snapshots.
@@ -93,10 +93,10 @@ class Ledger {
   void ResetPeaks();
 
  private:
-  friend class HeldMemory;
+  friend class TrackedMemory;
   friend class CountingAllocator;
-  friend at::Tensor TakeMemory(Ledger*, MemoryKind, HeldMemory&, absl::FunctionRef<at::Tensor()>);
-  friend HeldMemory HoldMemory(Ledger*, MemoryKind, int64_t);
+  friend at::Tensor TrackTensor(Ledger*, MemoryKind, TrackedMemory&, absl::FunctionRef<at::Tensor()>);
+  friend TrackedMemory TrackMemory(Ledger*, MemoryKind, int64_t);
 
   Ledger() = default;
   PeakCounter& of(MemoryKind kind) { return kinds_[static_cast<int>(kind)]; }
@@ -112,9 +112,9 @@ class Ledger {
 
 // The tensor that `make` makes, whose memory is accounted for under `kind` while `held` lives. `ledger` null: just
 // makes it.
-at::Tensor TakeMemory(Ledger* ledger, MemoryKind kind, HeldMemory& held, absl::FunctionRef<at::Tensor()> make);
+at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, absl::FunctionRef<at::Tensor()> make);
 
 // Memory that is no tensor's and not of the allocator.
-HeldMemory HoldMemory(Ledger* ledger, MemoryKind kind, int64_t bytes);
+TrackedMemory TrackMemory(Ledger* ledger, MemoryKind kind, int64_t bytes);
 
 }  // namespace trainyard

@@ -224,7 +224,7 @@ absl::StatusOr<std::unique_ptr<Model>> NewGpt2(const Gpt2Config& config, uint64_
     return absl::InvalidArgumentError(absl::StrCat("dropout must be in [0, 1), found ", config.dropout));
   }
   auto model = std::make_unique<Gpt2>(config, seed, type);
-  if (backed) model->Back();
+  if (backed) model->Materialize();
   return model;
 }
 

@@ -44,18 +44,18 @@ int64_t Model::num_elements() const {
   return sum;
 }
 
-void Model::Draw(int parameter, const at::Tensor& out) const {
+void Model::WriteInitialValues(int parameter, const at::Tensor& out) const {
   c10::NoGradGuard no_grad;
   const size_t i = static_cast<size_t>(parameter);
   initial_ == nullptr ? static_cast<void>(out.copy_(parameters_[i].tensor)) : initial_(parameter, out);
 }
 
-void Model::Back() {
+void Model::Materialize() {
   if (initial_ == nullptr) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor tensor = parameters_[i].tensor;
     at::Tensor memory = at::empty(tensor.sizes(), tensor.scalar_type());
-    Draw(static_cast<int>(i), memory);
+    WriteInitialValues(static_cast<int>(i), memory);
     tensor.set_data(memory);
   }
   initial_ = nullptr;

@@ -97,11 +97,11 @@ class Model {
   virtual ~Model() = default;
 
   // Initial values; for a model that has memory, those that are there.
-  void Draw(int parameter, const at::Tensor& out) const;
+  void WriteInitialValues(int parameter, const at::Tensor& out) const;
   // REQUIRES: the model has no memory yet.
   void set_initial_values(InitialValues initial) { initial_ = std::move(initial); }
   // Gives each parameter memory of its own with its initial values, for whoever trains or samples plainly.
-  void Back();
+  void Materialize();
   // Where the parameters lie once they get memory. REQUIRES: the model has none yet.
   void PlaceOn(at::Device device);
 

@@ -47,11 +47,11 @@ void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) cons
                                        .eps = config_.eps,
                                        .step_size = lr / (1 - std::pow(config_.beta1, t)),
                                        .root_scale = 1 / std::sqrt(1 - std::pow(config_.beta2, t))};
-  auto run = [&](const Stretch& stretch) {
+  auto run = [&](const Span& span) {
     auto at = [&](const at::Tensor& tensor) {
-      return BytesOf(tensor) + stretch.offset * static_cast<int64_t>(tensor.element_size());
+      return BytesOf(tensor) + span.offset * static_cast<int64_t>(tensor.element_size());
     };
-    RunAdamW({.size = stretch.count,
+    RunAdamW({.size = span.count,
               .master_type = range.parameters.scalar_type(),
               .state_type = range.exp_avg.scalar_type(),
               .gradient_type = range.gradients.scalar_type(),
@@ -62,15 +62,15 @@ void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) cons
               .weight_type = range.weights.defined() ? range.weights.scalar_type() : at::kFloat,
               .weight = range.weights.defined() ? at(range.weights) : nullptr,
               .constants = constants,
-              .rounding_key = RoundingKey(config_.seed, num_steps_, stretch.parameter),
-              .first_element = stretch.first_element});
+              .rounding_key = RoundingKey(config_.seed, num_steps_, span.parameter),
+              .first_element = span.first_element});
   };
   const bool rounds = range.parameters.scalar_type() == at::kBFloat16 || range.exp_avg.scalar_type() == at::kBFloat16;
-  if (!rounds || range.stretches.empty()) {
+  if (!rounds || range.spans.empty()) {
     run({.offset = 0, .count = range.parameters.numel(), .parameter = 0, .first_element = 0});
     return;
   }
-  for (const Stretch& stretch : range.stretches) run(stretch);
+  for (const Span& span : range.spans) run(span);
 }
 
 void AdamW::StepOnGpu(const Range& range, double lr, double gradient_scale) const {

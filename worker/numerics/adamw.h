@@ -26,7 +26,7 @@ struct AdamWConfig {
 class AdamW {
  public:
   // Elements of one parameter within a range, so that rounding by chance falls alike in every layout.
-  struct Stretch {
+  struct Span {
     int64_t offset = 0;  // in the range
     int64_t count = 0;
     uint64_t parameter = 0;     // its number in the model
@@ -42,7 +42,7 @@ class AdamW {
     at::Tensor weights = {};                   // flat, as long, fp32, bf16 or fp16: written by the update
     // Where parameters or moments are bf16; elements outside are gaps and left alone. Empty: the range is one
     // parameter.
-    std::vector<Stretch> stretches = {};
+    std::vector<Span> spans = {};
   };
 
   AdamW(const AdamWConfig& config, std::vector<Range> ranges);

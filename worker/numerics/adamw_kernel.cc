@@ -56,9 +56,9 @@ TRAINYARD_INLINE void Load(at::ScalarType type, const std::byte* from, int64_t f
   }
   const uint16_t* bits = reinterpret_cast<const uint16_t*>(from) + first;
   if (type == at::kBFloat16) {
-    for (int64_t i = 0; i < size; ++i) to[i] = FloatOfBfloat16(bits[i]);
+    for (int64_t i = 0; i < size; ++i) to[i] = Bfloat16ToFloat(bits[i]);
   } else {
-    for (int64_t i = 0; i < size; ++i) to[i] = FloatOfHalf(bits[i]);
+    for (int64_t i = 0; i < size; ++i) to[i] = HalfToFloat(bits[i]);
   }
 }
 
@@ -80,7 +80,7 @@ TRAINYARD_INLINE void StoreStochastic(const float* from, std::byte* to, int64_t 
   uint16_t* bits = reinterpret_cast<uint16_t*>(to) + first;
   const uint32_t low = static_cast<uint32_t>(element);
   for (int64_t i = 0; i < size; ++i) {
-    bits[i] = StochasticBfloat16(from[i], HashOfElement(key, low + static_cast<uint32_t>(i)));
+    bits[i] = StochasticBfloat16(from[i], HashElement(key, low + static_cast<uint32_t>(i)));
   }
 }
 
@@ -117,8 +117,8 @@ TRAINYARD_INLINE void RunOf(const AdamWPass& pass, int64_t first, int64_t last) 
     if constexpr (std::is_same_v<C, float>) {
       const int64_t element = pass.first_element + start;
       // Element numbers above 2^32 have another key.
-      const uint32_t key = HashOfElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
-                                         static_cast<uint32_t>(static_cast<uint64_t>(element) >> 32));
+      const uint32_t key = HashElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
+                                       static_cast<uint32_t>(static_cast<uint64_t>(element) >> 32));
       if (m == m_block.copy) {
         StoreStochastic(m, pass.exp_avg, start, size, key ^ kExpAvgStream, element);
         StoreStochastic(v, pass.exp_avg_sq, start, size, key ^ kExpAvgSqStream, element);
@@ -145,8 +145,8 @@ void RunAny(const AdamWPass& pass, int64_t first, int64_t last) { RunEither(pass
 
 }  // namespace
 
-void RunAdamW(const AdamWPass& pass, VectorCode most) {
-  auto* run = ForCpu(RunAvx512, RunAvx2, RunAny, most);
+void RunAdamW(const AdamWPass& pass, VectorCode max_code) {
+  auto* run = ForCpu(RunAvx512, RunAvx2, RunAny, max_code);
   at::parallel_for(0, pass.size, kGrain, [&](int64_t first, int64_t last) { run(pass, first, last); });
 }
 

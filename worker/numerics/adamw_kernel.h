@@ -37,8 +37,8 @@ struct AdamWPass {
   int64_t first_element = 0;
 };
 
-// `most`: the best instructions that may be used; those that the CPU has not are not.
-void RunAdamW(const AdamWPass& pass, VectorCode most = VectorCode::kAvx512);
+// `max_code`: the best instructions that may be used; those that the CPU has not are not.
+void RunAdamW(const AdamWPass& pass, VectorCode max_code = VectorCode::kAvx512);
 
 // Of a step's update of a parameter, for all layouts alike.
 uint64_t RoundingKey(uint64_t seed, uint64_t step, uint64_t parameter);

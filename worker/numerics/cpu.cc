@@ -31,7 +31,7 @@ VectorCode BestVectorCode() {
   return best;
 }
 
-bool CpuIsMadeLesser() { return MostAllowed() != VectorCode::kAvx512; }
+bool CpuIsRestricted() { return MostAllowed() != VectorCode::kAvx512; }
 
 bool CpuMultipliesBfloat16() { return BestVectorCode() == VectorCode::kAvx512 && __builtin_cpu_supports("avx512bf16"); }
 

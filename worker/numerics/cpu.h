@@ -23,15 +23,15 @@ enum class VectorCode { kAny, kAvx2, kAvx512 };
 VectorCode BestVectorCode();
 
 // Whether TRAINYARD_CPU is set.
-bool CpuIsMadeLesser();
+bool CpuIsRestricted();
 
 // Whether there are instructions that multiply bf16 (AVX512-BF16) and they may be used.
 bool CpuMultipliesBfloat16();
 
 // The version of a function for this CPU, or for fewer instructions than it has.
 template <typename Function>
-Function* ForCpu(Function* avx512, Function* avx2, Function* any, VectorCode most = VectorCode::kAvx512) {
-  const VectorCode best = BestVectorCode() < most ? BestVectorCode() : most;
+Function* ForCpu(Function* avx512, Function* avx2, Function* any, VectorCode max_code = VectorCode::kAvx512) {
+  const VectorCode best = BestVectorCode() < max_code ? BestVectorCode() : max_code;
   return best == VectorCode::kAvx512 ? avx512 : best == VectorCode::kAvx2 ? avx2 : any;
 }
 

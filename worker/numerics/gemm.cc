@@ -55,7 +55,7 @@ constexpr int64_t kRows = 512, kDepth = 256, kColumns = 1024;
 
 struct Tiles {
   // Of the calling thread; made once.
-  static Tiles& OfThread() {
+  static Tiles& ForThread() {
     static thread_local Tiles tiles;
     return tiles;
   }
@@ -75,7 +75,7 @@ MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float*
       reinterpret_cast<const uint16_t*>(matrix.data) + part.first_row * matrix.row + part.first_column;
   for (int64_t i = 0; i < part.rows; ++i) {
     for (int64_t j = 0; j < part.columns; ++j) {
-      tile[i * part.columns + j] = FloatOfBfloat16(from[i * matrix.row + j]);
+      tile[i * part.columns + j] = Bfloat16ToFloat(from[i * matrix.row + j]);
     }
   }
   return {tile, part.columns, matrix.transposed};
@@ -83,7 +83,7 @@ MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float*
 
 void WidenedGemm(int64_t m, int64_t n, int64_t k, float alpha, const MatrixRef<c10::BFloat16>& a,
                  const MatrixRef<c10::BFloat16>& b, float beta, float* c, int64_t ldc) {
-  const Tiles& tiles = Tiles::OfThread();
+  const Tiles& tiles = Tiles::ForThread();
   for (int64_t deep = 0; deep < k; deep += kDepth) {
     const int64_t depth = std::min(kDepth, k - deep);
     for (int64_t right = 0; right < n; right += kColumns) {

@@ -31,12 +31,12 @@ struct OfDouble {
 struct OfBfloat16 {
   using Element = uint16_t;
   static inline __attribute__((always_inline)) double Value(uint16_t x) {
-    return static_cast<double>(FloatOfBfloat16(x));
+    return static_cast<double>(Bfloat16ToFloat(x));
   }
 };
 struct OfHalf {
   using Element = uint16_t;
-  static inline __attribute__((always_inline)) double Value(uint16_t x) { return static_cast<double>(FloatOfHalf(x)); }
+  static inline __attribute__((always_inline)) double Value(uint16_t x) { return static_cast<double>(HalfToFloat(x)); }
 };
 
 template <typename Of>
@@ -118,7 +118,7 @@ double SumOfSquares(const at::Tensor& flat) {
   return total;
 }
 
-GradientScale ScaleOf(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed) {
+GradientScale ComputeGradientScale(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed) {
   const double divisor = static_cast<double>(num_tokens) * seed;
   GradientScale result;
   result.norm = std::sqrt(sum_of_squares) / divisor;

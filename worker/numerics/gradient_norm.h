@@ -23,6 +23,6 @@ struct GradientScale {
 
 // The one place that divides: gradients are sums over all tokens of the step, `num_tokens` counts them over all ranks.
 // `clip_norm` 0: no clipping. `seed`: what backward was seeded with (loss_scaler.h), which the gradients carry.
-GradientScale ScaleOf(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed = 1);
+GradientScale ComputeGradientScale(double sum_of_squares, uint64_t num_tokens, double clip_norm, double seed = 1);
 
 }  // namespace trainyard

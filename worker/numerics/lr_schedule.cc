@@ -6,11 +6,11 @@
 
 namespace trainyard {
 
-double LearningRateAt(const LearningRate& schedule, uint64_t step) {
+double LearningRateAt(const LrSchedule& schedule, uint64_t step) {
   if (step < schedule.warmup_steps) {
     return schedule.peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
   }
-  if (schedule.kind == LearningRate::Kind::kConstant) return schedule.peak;
+  if (schedule.kind == LrSchedule::Kind::kConstant) return schedule.peak;
 
   // 0 at the peak, 1 at the last step. A warm-up as long as the job has no fall.
   uint64_t first = std::max<uint64_t>(schedule.warmup_steps, 1);
@@ -19,7 +19,7 @@ double LearningRateAt(const LearningRate& schedule, uint64_t step) {
       static_cast<double>(step - std::min(step, first)) / static_cast<double>(schedule.total_steps - first);
   progress = std::min(progress, 1.0);
   double height =
-      schedule.kind == LearningRate::Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
+      schedule.kind == LrSchedule::Kind::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
   return schedule.peak * (schedule.min_ratio + (1 - schedule.min_ratio) * height);
 }
 

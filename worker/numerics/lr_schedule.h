@@ -5,7 +5,7 @@
 
 namespace trainyard {
 
-struct LearningRate {
+struct LrSchedule {
   enum class Kind { kCosine, kLinear, kConstant };
   Kind kind = Kind::kCosine;
   double peak = 3e-4;
@@ -16,6 +16,6 @@ struct LearningRate {
 
 // Rate of `step`, counted from 1. It rises in a straight line to the peak at step `warmup_steps`, then falls to
 // min_ratio x peak at the last step.
-double LearningRateAt(const LearningRate& schedule, uint64_t step);
+double LearningRateAt(const LrSchedule& schedule, uint64_t step);
 
 }  // namespace trainyard

@@ -24,8 +24,8 @@ constexpr int kFew = 4;
 
 }  // namespace
 
-bool MklLeverIsAChoice() {
-  return !__builtin_cpu_is("intel") && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsMadeLesser();
+bool MklLeverHasEffect() {
+  return !__builtin_cpu_is("intel") && BestVectorCode() >= VectorCode::kAvx2 && !CpuIsRestricted();
 }
 
 double TimeProducts(int64_t size, int tries) {

@@ -16,7 +16,7 @@ enum class MklLever { kAuto, kOn, kOff };
 
 // Whether the lever changes anything here: the CPU is not Intel's and has AVX2 at least. Which setting is faster, only
 // a measurement shows (trainer/kernel_choice.h); never where tests ask for a lesser CPU.
-bool MklLeverIsAChoice();
+bool MklLeverHasEffect();
 
 // Call before the first tensor operation of the process; later calls change nothing in MKL. kAuto: on where the CPU has
 // AVX-512, which was the faster on most of those that were measured. kOn: also where it has only AVX2. Returns one

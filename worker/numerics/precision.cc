@@ -10,14 +10,14 @@ namespace trainyard {
 namespace {
 
 struct Word {
-  const char* word;
+  const char* name;
   at::ScalarType type;
 };
 constexpr Word kWords[] = {{"fp32", at::kFloat}, {"fp64", at::kDouble}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
 
 const char* NameOf(at::ScalarType type) {
   for (const Word& each : kWords) {
-    if (each.type == type) return each.word;
+    if (each.type == type) return each.name;
   }
   return "?";
 }
@@ -53,31 +53,31 @@ std::string Precision::ToString() const {
                       NameOf(master), ", state ", NameOf(state), ")");
 }
 
-absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view word) {
+absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view name) {
   for (const Word& each : kWords) {
-    if (word == each.word) return each.type;
+    if (name == each.name) return each.type;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", word, "' is no precision; say fp32, fp64, bf16 or fp16"));
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no precision; say fp32, fp64, bf16 or fp16"));
 }
 
-absl::StatusOr<Precision> PrecisionOf(absl::string_view word) {
-  ASSIGN_OR_RETURN(const at::ScalarType type, TypeFromName(word));
+absl::StatusOr<Precision> ParsePrecision(absl::string_view name) {
+  ASSIGN_OR_RETURN(const at::ScalarType type, TypeFromName(name));
   if (!Is16Bit(type)) return Precision{.param = type, .reduce = type, .output = type, .master = type, .state = type};
   return Precision{.param = type, .scaled = type == at::kHalf};
 }
 
-absl::StatusOr<Precision> PrecisionOf(const PrecisionNames& words) {
-  auto type_of = [](const std::string& word, at::ScalarType left_out) -> absl::StatusOr<at::ScalarType> {
-    if (word.empty()) return left_out;
-    return TypeFromName(word);
+absl::StatusOr<Precision> ParsePrecision(const PrecisionNames& names) {
+  auto type_of = [](const std::string& name, at::ScalarType left_out) -> absl::StatusOr<at::ScalarType> {
+    if (name.empty()) return left_out;
+    return TypeFromName(name);
   };
   Precision precision;
-  ASSIGN_OR_RETURN(precision.param, type_of(words.param, at::kFloat), << "at param");
+  ASSIGN_OR_RETURN(precision.param, type_of(names.param, at::kFloat), << "at param");
   const at::ScalarType rest = precision.param == at::kDouble ? at::kDouble : at::kFloat;
-  ASSIGN_OR_RETURN(precision.reduce, type_of(words.reduce, precision.param), << "at reduce");
-  ASSIGN_OR_RETURN(precision.output, type_of(words.output, rest), << "at output");
-  ASSIGN_OR_RETURN(precision.master, type_of(words.master, rest), << "at master");
-  ASSIGN_OR_RETURN(precision.state, type_of(words.state, rest), << "at state");
+  ASSIGN_OR_RETURN(precision.reduce, type_of(names.reduce, precision.param), << "at reduce");
+  ASSIGN_OR_RETURN(precision.output, type_of(names.output, rest), << "at output");
+  ASSIGN_OR_RETURN(precision.master, type_of(names.master, rest), << "at master");
+  ASSIGN_OR_RETURN(precision.state, type_of(names.state, rest), << "at state");
   precision.scaled = precision.param == at::kHalf || precision.reduce == at::kHalf;
   RETURN_IF_ERROR(Check(precision));
   return precision;

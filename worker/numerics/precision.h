@@ -2,7 +2,7 @@
 //
 //   fp32, fp64   all of one type
 //   bf16, fp16   parameters and activations of 16 bits, everything else fp32; fp16 with a loss scaler
-//   a map        each by its own word; what it leaves out: reduce as param, the rest fp32
+//   a map        each by its own name; what it leaves out: reduce as param, the rest fp32
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -38,10 +38,10 @@ struct PrecisionNames {
 };
 
 // fp32, fp64, bf16 or fp16. Possible errors: InvalidArgument.
-absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view word);
+absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view name);
 
 // Possible errors: InvalidArgument, with all that cannot be at once and what can.
-absl::StatusOr<Precision> PrecisionOf(absl::string_view word);
-absl::StatusOr<Precision> PrecisionOf(const PrecisionNames& words);
+absl::StatusOr<Precision> ParsePrecision(absl::string_view name);
+absl::StatusOr<Precision> ParsePrecision(const PrecisionNames& names);
 
 }  // namespace trainyard

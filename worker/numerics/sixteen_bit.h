@@ -8,7 +8,7 @@
 
 namespace trainyard {
 
-inline __attribute__((always_inline)) float FloatOfBfloat16(uint16_t bits) {
+inline __attribute__((always_inline)) float Bfloat16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
@@ -29,7 +29,7 @@ inline __attribute__((always_inline)) uint16_t StochasticBfloat16(float value, u
   return static_cast<uint16_t>(is_nan ? 0x7fc0u : is_finite ? rounded : bits >> 16);
 }
 
-inline __attribute__((always_inline)) float FloatOfHalf(uint16_t bits) {
+inline __attribute__((always_inline)) float HalfToFloat(uint16_t bits) {
   return c10::detail::fp16_ieee_to_fp32_value(bits);
 }
 inline __attribute__((always_inline)) uint16_t NearestHalf(float value) {
@@ -37,7 +37,7 @@ inline __attribute__((always_inline)) uint16_t NearestHalf(float value) {
 }
 
 // 32 bits that look like chance, by (key, element) alone.
-inline __attribute__((always_inline)) uint32_t HashOfElement(uint32_t key, uint32_t element) {
+inline __attribute__((always_inline)) uint32_t HashElement(uint32_t key, uint32_t element) {
   uint32_t x = element * 0x9e3779b1u ^ key;  // then MurmurHash3's finish
   x ^= x >> 16;
   x *= 0x85ebca6bu;

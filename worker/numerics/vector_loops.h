@@ -47,20 +47,20 @@ TRAINYARD_INLINE void StoreLanes(Floats lanes, uint16_t* to) {
 TRAINYARD_INLINE Floats AllLanes(float value) { return Floats{} + value; }
 TRAINYARD_INLINE Floats MaxLanes(Floats a, Floats b) { return a > b ? a : b; }
 
-TRAINYARD_INLINE float SumOfLanes(Floats lanes) {
+TRAINYARD_INLINE float SumAcrossLanes(Floats lanes) {
   float sum = 0;
   for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
   return sum;
 }
-TRAINYARD_INLINE float MaxOfLanes(Floats lanes) {
-  float most = lanes[0];
-  for (int lane = 1; lane < kLanes; ++lane) most = most > lanes[lane] ? most : lanes[lane];
-  return most;
+TRAINYARD_INLINE float MaxAcrossLanes(Floats lanes) {
+  float highest = lanes[0];
+  for (int lane = 1; lane < kLanes; ++lane) highest = highest > lanes[lane] ? highest : lanes[lane];
+  return highest;
 }
 
-// e^x for x in [-87, 87], to about 1e-7 relative: 2^n times a polynomial in what is left, which is at most half of ln 2
+// e^x for x in [-87, 87], to about 1e-7 relative: 2^n times a polynomial in what is left, which is at highest half of ln 2
 // (Cephes' expf).
-TRAINYARD_INLINE Floats ExpOfLanes(Floats x) {
+TRAINYARD_INLINE Floats ExpLanes(Floats x) {
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it leaves no bits for a fraction
   const Floats n = (x * kLog2E + kRound) - kRound;

@@ -58,19 +58,19 @@ FlatGroup::FlatGroup(const Model& model, std::string name, std::vector<int> para
 }
 
 void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* world) {
-  auto zeros = [&](MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
+  auto zeros = [&](MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
     const auto place = kind == MemoryKind::kHost ? HostMemoryOf(device_) : at::TensorOptions().device(device_);
-    return TakeMemory(ledger, kind, use, [&] { return at::zeros({elements}, place.dtype(type)); });
+    return TrackTensor(ledger, kind, use, [&] { return at::zeros({elements}, place.dtype(type)); });
   };
   // What a communicator reads, in memory of its own.
-  auto zeros_of = [&](Communicator* of, MemoryKind kind, HeldMemory& use, int64_t elements, at::ScalarType type) {
+  auto zeros_of = [&](Communicator* of, MemoryKind kind, TrackedMemory& use, int64_t elements, at::ScalarType type) {
     if (of == nullptr || of->world_size() == 1) return zeros(kind, use, elements, type);
-    return TakeMemory(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
+    return TrackTensor(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
   };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
   if (placements_.parameters == kShard) {
     weights_ = offload_.parameters ? zeros(MemoryKind::kHost, parameters_use_, layout_.shard, precision_.param)
-                                   : TakeMemory(ledger, MemoryKind::kParameters, parameters_use_, [&] {
+                                   : TrackTensor(ledger, MemoryKind::kParameters, parameters_use_, [&] {
                                        return shard.NewBuffer(layout_.shard, precision_.param).zero_();
                                      });
   } else {
@@ -94,7 +94,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
-  if (placements_.gradients == kShard) gradients_use_.Become(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
+  if (placements_.gradients == kShard) gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
 absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
@@ -103,7 +103,8 @@ absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   const bool sharded = placements_.parameters == kShard;
   const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
-  for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i) model_.Draw(parameters_[i], View(whole, i));
+  for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i)
+    model_.WriteInitialValues(parameters_[i], View(whole, i));
   RETURN_IF_ERROR(world.Broadcast(whole, /*root=*/0)->Wait()) << "while taking over the parameters of rank 0";
   if (apart) parameter_shard_.copy_(whole.narrow(0, rank_ * layout_.shard, layout_.shard));
   if (sharded) {
@@ -159,7 +160,7 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
                        .exp_avg = first_moment_.narrow(0, first, count),
                        .exp_avg_sq = second_moment_.narrow(0, first, count)};
     if (keeps_masters()) range.weights = weights_.narrow(0, first, count);
-    if (precision_.rounds_stochastically()) range.stretches = StretchesIn({first, count});
+    if (precision_.rounds_stochastically()) range.spans = SpansIn({first, count});
     ranges.push_back(std::move(range));
   };
   // All bounds are multiples of kAlignment, so vector code meets no tail whatever the layout.
@@ -169,16 +170,16 @@ std::vector<AdamW::Range> FlatGroup::OptimizerRanges() const {
 }
 
 // What lies in a range of this rank's shard.
-std::vector<AdamW::Stretch> FlatGroup::StretchesIn(const ElementRange& range) const {
-  std::vector<AdamW::Stretch> stretches;
+std::vector<AdamW::Span> FlatGroup::SpansIn(const ElementRange& range) const {
+  std::vector<AdamW::Span> spans;
   for (const ShardPiece& piece : layout_.PiecesOf(rank_)) {
     if (piece.offset < range.first || piece.offset >= range.first + range.count) continue;
-    stretches.push_back({.offset = piece.offset - range.first,
-                         .count = piece.range.count,
-                         .parameter = static_cast<uint64_t>(parameters_[piece.parameter]),
-                         .first_element = piece.range.first});
+    spans.push_back({.offset = piece.offset - range.first,
+                     .count = piece.range.count,
+                     .parameter = static_cast<uint64_t>(parameters_[piece.parameter]),
+                     .first_element = piece.range.first});
   }
-  return stretches;
+  return spans;
 }
 
 }  // namespace trainyard

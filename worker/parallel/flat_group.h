@@ -90,7 +90,7 @@ class FlatGroup {
  private:
   void Allocate(Communicator& shard, Ledger* ledger, Communicator* world);
   at::Tensor NewDoor(int64_t offset, const at::Tensor& like) const;
-  std::vector<AdamW::Stretch> StretchesIn(const ElementRange& range) const;
+  std::vector<AdamW::Span> SpansIn(const ElementRange& range) const;
 
   const Model& model_;
   const std::string name_;
@@ -108,7 +108,7 @@ class FlatGroup {
   c10::Storage doors_;
   at::Tensor whole_parameters_, whole_gradients_, weights_, parameter_shard_, gradient_shard_, first_moment_,
       second_moment_;
-  HeldMemory parameters_use_, masters_use_, gradients_use_, moment_uses_[2];
+  TrackedMemory parameters_use_, masters_use_, gradients_use_, moment_uses_[2];
 };
 
 using FlatGroups = std::vector<std::unique_ptr<FlatGroup>>;

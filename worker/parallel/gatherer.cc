@@ -34,14 +34,14 @@ Gatherer::Gatherer(const Model& model, const FlatGroups& groups, const MeshCommu
     if (group.unit() == 0) root += group.layout().total;
     if (group.unit() == 0 || reshard_ == nullptr) continue;
     const int64_t part = group.layout().total / reshard_->world_size();
-    kept_[g] = TakeMemory(ledger_, MemoryKind::kReserved, kept_uses_[g],
-                          [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
+    kept_[g] = TrackTensor(ledger_, MemoryKind::kReserved, kept_uses_[g],
+                           [&] { return reshard_->NewBuffer(part, group.weights().scalar_type()); });
   }
   if (in_place_ || root == 0) return;
   const auto like = at::TensorOptions()
                         .dtype(groups[groups_of_[0][0]]->weights().scalar_type())
                         .device(model.parameters()[0].tensor.device());
-  root_ = TakeMemory(ledger_, MemoryKind::kReserved, root_use_, [&] { return at::empty({root}, like); });
+  root_ = TrackTensor(ledger_, MemoryKind::kReserved, root_use_, [&] { return at::empty({root}, like); });
 }
 
 std::vector<at::Tensor> Gatherer::Places(int unit) const {
@@ -69,7 +69,7 @@ absl::Status Gatherer::Start(int unit) {
   if (in_place_) return absl::OkStatus();
   state.event = BeginEvent(events_, EventKind::kGather, model_.units()[unit].name);
   if (unit == 0) {
-    root_use_.Become(MemoryKind::kParameters);
+    root_use_.SetKind(MemoryKind::kParameters);
   } else {
     ASSIGN_OR_RETURN(state.slot, pool_.AcquireForGather(&shard_));
   }
@@ -104,8 +104,8 @@ at::Tensor Gatherer::Stage(State& state, const FlatGroup& group) {
     int64_t longest = 0;
     for (const auto& each : groups_) longest = std::max(longest, each->weights_on_host() ? each->layout().shard : 0);
     Staging staging;
-    staging.memory = TakeMemory(ledger_, MemoryKind::kBuffers, staging.use,
-                                [&] { return shard_.NewBuffer(longest, group.weights().scalar_type()); });
+    staging.memory = TrackTensor(ledger_, MemoryKind::kBuffers, staging.use,
+                                 [&] { return shard_.NewBuffer(longest, group.weights().scalar_type()); });
     stagings_.push_back(std::move(staging));
     free = stagings_.end() - 1;
   }
@@ -127,7 +127,7 @@ absl::Status Gatherer::Wait(int unit) {
     for (int g : groups_of_[unit]) groups_[g]->Open(groups_[g]->weights());
     return absl::OkStatus();
   }
-  for (int g : groups_of_[unit]) kept_uses_[g].Become(MemoryKind::kReserved);
+  for (int g : groups_of_[unit]) kept_uses_[g].SetKind(MemoryKind::kReserved);
   absl::Status status;
   for (const auto& gather : state.gathers) status.Update(TimedWait(*gather, clock_, waited_s_));
   state.gathers.clear();
@@ -143,7 +143,7 @@ void Gatherer::Free(int unit) {
   State& state = states_[unit];
   for (int g : groups_of_[unit]) groups_[g]->Close();
   if (!in_place_) BeginEvent(events_, EventKind::kFree, model_.units()[unit].name);
-  if (unit == 0) root_use_.Become(MemoryKind::kReserved);
+  if (unit == 0) root_use_.SetKind(MemoryKind::kReserved);
   if (state.slot >= 0) pool_.Release(state.slot);
   Unstage(state);
   state = State();
@@ -155,7 +155,7 @@ void Gatherer::Reshard(int unit) {
   for (size_t i = 0; i < places.size(); ++i) {
     const int group = groups_of_[unit][i];
     kept_[group].copy_(PartToKeep(places[i]));
-    kept_uses_[group].Become(MemoryKind::kParameters);
+    kept_uses_[group].SetKind(MemoryKind::kParameters);
   }
   Free(unit);
 }

@@ -51,7 +51,7 @@ class Gatherer {
   struct Staging {
     at::Tensor memory;
     bool busy = false;
-    HeldMemory use = {};
+    TrackedMemory use = {};
   };
 
   at::Tensor Stage(State& state, const FlatGroup& group);
@@ -69,11 +69,11 @@ class Gatherer {
   Ledger* const ledger_;
   Clock& clock_;
   at::Tensor root_;
-  HeldMemory root_use_;
+  TrackedMemory root_use_;
   bool in_place_ = false;                    // doors open onto the shards themselves
   std::vector<std::vector<int>> groups_of_;  // by unit
   std::vector<at::Tensor> kept_;             // by group; undefined where nothing is
-  std::vector<HeldMemory> kept_uses_;
+  std::vector<TrackedMemory> kept_uses_;
   std::vector<State> states_;  // by unit
   std::vector<Staging> stagings_;
   double waited_s_ = 0;

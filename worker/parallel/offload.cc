@@ -29,14 +29,14 @@ AdamW::Range Part(const AdamW::Range& range, int64_t first, int64_t count) {
                     .exp_avg = narrow(range.exp_avg),
                     .exp_avg_sq = narrow(range.exp_avg_sq),
                     .weights = narrow(range.weights)};
-  for (const AdamW::Stretch& stretch : range.stretches) {
-    const int64_t begin = std::max(first, stretch.offset);
-    const int64_t end = std::min(first + count, stretch.offset + stretch.count);
+  for (const AdamW::Span& span : range.spans) {
+    const int64_t begin = std::max(first, span.offset);
+    const int64_t end = std::min(first + count, span.offset + span.count);
     if (begin >= end) continue;
-    part.stretches.push_back({.offset = begin - first,
-                              .count = end - begin,
-                              .parameter = stretch.parameter,
-                              .first_element = stretch.first_element + begin - stretch.offset});
+    part.spans.push_back({.offset = begin - first,
+                          .count = end - begin,
+                          .parameter = span.parameter,
+                          .first_element = span.first_element + begin - span.offset});
   }
   return part;
 }
@@ -89,10 +89,10 @@ TiledUpdate::TiledUpdate(AdamW& optimizer, const HostTensors& host, Ledger* ledg
   for (Buffer& buffer : buffers_) {
     if (optimizer.ranges().empty()) break;
     const AdamW::Range& like = optimizer.ranges()[0];
-    auto make = [&](bool wanted, const at::Tensor& of, HeldMemory& use) {
+    auto make = [&](bool wanted, const at::Tensor& of, TrackedMemory& use) {
       if (!wanted || !of.defined()) return at::Tensor();
       const auto options = at::TensorOptions().dtype(of.scalar_type()).device(like.gradients.device());
-      return TakeMemory(ledger, MemoryKind::kBuffers, use, [&] { return at::empty({longest}, options); });
+      return TrackTensor(ledger, MemoryKind::kBuffers, use, [&] { return at::empty({longest}, options); });
     };
     buffer.parameters = make(host.parameters, like.parameters, buffer.uses[0]);
     buffer.exp_avg = make(host.moments, like.exp_avg, buffer.uses[1]);

@@ -66,7 +66,7 @@ class TiledUpdate {
   // A tile on the device: as long as the longest.
   struct Buffer {
     at::Tensor parameters, exp_avg, exp_avg_sq, weights;
-    HeldMemory uses[4];
+    TrackedMemory uses[4];
   };
 
   AdamW::Range OnDevice(size_t tile) const;

@@ -108,20 +108,21 @@ absl::StatusOr<at::Tensor> Reducer::WireMemory(State& state, int number) {
                 : OwnMemory(group, state.own, state.own_use, wire_type_);
 }
 
-const at::Tensor& Reducer::OwnMemory(const FlatGroup& group, at::Tensor& memory, HeldMemory& use, at::ScalarType type) {
+const at::Tensor& Reducer::OwnMemory(const FlatGroup& group, at::Tensor& memory, TrackedMemory& use,
+                                     at::ScalarType type) {
   if (!memory.defined()) {
-    memory = TakeMemory(ledger_, MemoryKind::kGradients, use, [&] {
+    memory = TrackTensor(ledger_, MemoryKind::kGradients, use, [&] {
       return at::empty({group.layout().total}, group.gradient_shard().options().dtype(type));
     });
   }
-  use.Become(MemoryKind::kGradients);
+  use.SetKind(MemoryKind::kGradients);
   return memory;
 }
 
 const at::Tensor& Reducer::Received(State& state, const FlatGroup& group) {
   if (!state.received.defined()) {
-    state.received = TakeMemory(ledger_, MemoryKind::kBuffers, state.received_use,
-                                [&] { return at::empty_like(group.gradient_shard(), wire_type_); });
+    state.received = TrackTensor(ledger_, MemoryKind::kBuffers, state.received_use,
+                                 [&] { return at::empty_like(group.gradient_shard(), wire_type_); });
   }
   return state.received;
 }
@@ -202,8 +203,8 @@ absl::Status Reducer::Settle(int number) {
   }
   state.has_sum = sharded_;
   state.flat = state.sent = at::Tensor();
-  state.own_use.Become(MemoryKind::kReserved);
-  state.own_wire_use.Become(MemoryKind::kReserved);
+  state.own_use.SetKind(MemoryKind::kReserved);
+  state.own_wire_use.SetKind(MemoryKind::kReserved);
   const bool complete = !sharded_ && !scatters_;  // the world's sum is there already
   if (complete || !last_ || communicators_.replicate->world_size() == 1) {
     EndReduce(number);

@@ -75,7 +75,7 @@ class Reducer {
     bool has_sum = false;       // sharded: an earlier round's sum is in the shard
     at::Tensor flat = {};       // where gradients are taken over to; undefined until the first one
     int slot = -1;              // of what is sent, if any
-    HeldMemory own_use = {}, own_wire_use = {}, received_use = {};
+    TrackedMemory own_use = {}, own_wire_use = {}, received_use = {};
     at::Tensor own = {};       // memory for whole gradients that stay for several rounds, once it was needed
     at::Tensor own_wire = {};  // memory for what is sent, where it can be no slot
     at::Tensor sent = {};      // what a reduction under way reads
@@ -89,7 +89,7 @@ class Reducer {
   // Flat memory as long as group `number` for what is sent: a slot, or the group's own.
   absl::StatusOr<at::Tensor> WireMemory(State& state, int number);
   // `memory`, made when it is first needed; in use until the reduction is settled.
-  const at::Tensor& OwnMemory(const FlatGroup& group, at::Tensor& memory, HeldMemory& use, at::ScalarType type);
+  const at::Tensor& OwnMemory(const FlatGroup& group, at::Tensor& memory, TrackedMemory& use, at::ScalarType type);
   const at::Tensor& Received(State& state, const FlatGroup& group);
   absl::Status StartScattering(State& state, const FlatGroup& group);
   absl::Status StartAcross(int number);

@@ -38,7 +38,7 @@ absl::StatusOr<int> SlotPool::Acquire(MemoryKind kind) {
 
 void SlotPool::Release(int slot, std::shared_ptr<Collective> pending, const Communicator* communicator) {
   slots_[slot].held = false;
-  if (pending == nullptr) slots_[slot].use.Become(MemoryKind::kReserved);
+  if (pending == nullptr) slots_[slot].use.SetKind(MemoryKind::kReserved);
   slots_[slot].pending = std::move(pending);
   slots_[slot].communicator = communicator;
   slots_[slot].released = ++num_released_;
@@ -48,7 +48,7 @@ void SlotPool::Settled(const std::shared_ptr<Collective>& operation) {
   for (Slot& slot : slots_) {
     if (slot.pending != operation) continue;
     slot.pending = nullptr;
-    if (!slot.held) slot.use.Become(MemoryKind::kReserved);
+    if (!slot.held) slot.use.SetKind(MemoryKind::kReserved);
   }
 }
 
@@ -63,7 +63,7 @@ int SlotPool::num_held() const {
 
 int SlotPool::Add(Communicator* memory) {
   Slot slot;
-  slot.memory = TakeMemory(ledger_, MemoryKind::kReserved, slot.use, [&] {
+  slot.memory = TrackTensor(ledger_, MemoryKind::kReserved, slot.use, [&] {
     if (memory != nullptr) return memory->NewBuffer(bytes_, at::kByte);
     return at::empty({bytes_}, at::TensorOptions().dtype(at::kByte).device(device_));
   });
@@ -77,7 +77,7 @@ absl::StatusOr<int> SlotPool::Take(int slot, MemoryKind kind) {
     slots_[slot].pending = nullptr;
   }
   slots_[slot].held = true;
-  slots_[slot].use.Become(kind);
+  slots_[slot].use.SetKind(kind);
   return slot;
 }
 

@@ -47,7 +47,7 @@ class SlotPool {
  private:
   struct Slot {
     at::Tensor memory = {};  // bytes
-    HeldMemory use = {};
+    TrackedMemory use = {};
     bool held = false;
     std::shared_ptr<Collective> pending = nullptr;
     const Communicator* communicator = nullptr;

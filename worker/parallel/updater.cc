@@ -50,7 +50,7 @@ absl::StatusOr<StepOutput> Updater::Step(const StepInput& input, double seed, bo
     ASSIGN_OR_RETURN(agreed, Agree(agreed));
   }
   if (agreed.rejected) agreed.sum_of_squares = std::numeric_limits<double>::quiet_NaN();
-  const GradientScale scale = ScaleOf(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
+  const GradientScale scale = ComputeGradientScale(agreed.sum_of_squares, input.num_tokens, clip_norm_, seed);
   output.gradient_norm = scale.norm;
   output.skipped = !std::isfinite(scale.norm);
   if (output.skipped) return output;

@@ -28,7 +28,7 @@ std::vector<at::Tensor> DeviceCopies::Copy(const std::vector<at::Tensor>& of) {
     Kept& kept = kept_[i];
     const bool fits = kept.memory.defined() && kept.memory.use_count() == 1 &&
                       kept.memory.scalar_type() == of[i].scalar_type() && kept.memory.sizes() == of[i].sizes();
-    if (!fits) kept.memory = TakeMemory(ledger_, MemoryKind::kSnapshots, kept.held, [&] { return MakeLike(of[i]); });
+    if (!fits) kept.memory = TrackTensor(ledger_, MemoryKind::kSnapshots, kept.held, [&] { return MakeLike(of[i]); });
     copies.push_back(kept.memory.copy_(of[i], /*non_blocking=*/true));
   }
   if (!of.empty() && !of[0].is_cpu()) {

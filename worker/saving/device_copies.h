@@ -21,7 +21,7 @@ class DeviceCopies {
 
  private:
   struct Kept {
-    HeldMemory held;
+    TrackedMemory held;
     at::Tensor memory;
   };
   Ledger* const ledger_;

@@ -79,7 +79,7 @@ int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted) {
 void GatheredState::Reserve(int64_t bytes) {
   // A writer that hangs still reads the one before.
   if (bytes_.defined() && bytes_.use_count() == 1 && bytes_.numel() >= bytes) return;
-  bytes_ = TakeMemory(ledger_, MemoryKind::kSnapshots, held_, [&] { return at::zeros({bytes}, at::kByte); });
+  bytes_ = TrackTensor(ledger_, MemoryKind::kSnapshots, held_, [&] { return at::zeros({bytes}, at::kByte); });
 }
 
 absl::Status GatheredState::AddTo(DataParallel& strategy, const WholeFiles& wanted, bool writes, SaveTask& task) {

@@ -44,7 +44,7 @@ class GatheredState {
 
  private:
   Ledger* const ledger_;
-  HeldMemory held_;
+  TrackedMemory held_;
   at::Tensor bytes_;
 };
 

@@ -174,7 +174,7 @@ class Saver {
   std::string last_failure_;
   GatheredState gathered_;
   DeviceCopies device_copies_;
-  HeldMemory held_;         // for copies
+  TrackedMemory held_;      // for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
   at::Tensor terms_;        // of a wait
 };

@@ -71,7 +71,7 @@ absl::Status Saver::Prepare() {
     }
   }
   if (parts_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(parts_.strategy, Wanted()));
-  held_ = HoldMemory(parts_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
+  held_ = TrackMemory(parts_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
   return absl::OkStatus();
 }
 
@@ -96,7 +96,7 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom&
 
 void Saver::DropSnapshots() {
   thread_.DropMemory();
-  held_ = HeldMemory();
+  held_ = TrackedMemory();
 }
 
 }  // namespace trainyard

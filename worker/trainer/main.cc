@@ -83,7 +83,7 @@ absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
 
 // Before the first tensor operation of the process. Returns what was decided, for the log.
 std::string ChooseKernels(MklLever choice) {
-  if (choice != MklLever::kAuto || !MklLeverIsAChoice()) return SetMklLever(choice);
+  if (choice != MklLever::kAuto || !MklLeverHasEffect()) return SetMklLever(choice);
   const absl::StatusOr<KernelSpeeds> speeds = SpeedsOfKernels();
   if (!speeds.ok()) return absl::StrCat(SetMklLever(choice), "; not measured: ", speeds.status().message());
   const bool lever = LeverIsFaster(*speeds, BestVectorCode() == VectorCode::kAvx512);
@@ -93,7 +93,7 @@ std::string ChooseKernels(MklLever choice) {
 
 // Before the first tensor operation of the process.
 void SetUpEngine(const StartOrder& order, Link& link) {
-  Ledger::OfProcess();  // counts from now on
+  Ledger::ForProcess();  // counts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   std::string kernels = ChooseKernels(LeverOf(order.config.mkl_avx512));
@@ -136,7 +136,7 @@ int RunTraining(const TrainerOptions& options) {
                                   heeds_signals = true;
                                   return told_to_leave.load();
                                 },
-                            .ledger = &Ledger::OfProcess()});
+                            .ledger = &Ledger::ForProcess()});
   } else if (absl::IsDeadlineExceeded(order.status())) {
     std::cerr << order.status().message() << std::endl;
     code = kExitFailed;

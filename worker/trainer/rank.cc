@@ -144,13 +144,13 @@ absl::Status Join(const StartOrder& order, Link& link, Rank& rank) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Precision> PrecisionOf(const TrainConfig& config) {
+absl::StatusOr<Precision> ParsePrecision(const TrainConfig& config) {
   const TrainConfig::Precision& words = config.precision;
-  return trainyard::PrecisionOf(PrecisionNames{.param = words.param,
-                                               .reduce = words.reduce,
-                                               .output = words.output,
-                                               .master = words.master,
-                                               .state = words.state});
+  return trainyard::ParsePrecision(PrecisionNames{.param = words.param,
+                                                  .reduce = words.reduce,
+                                                  .output = words.output,
+                                                  .master = words.master,
+                                                  .state = words.state});
 }
 
 absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy strategy, const Precision& precision) {
@@ -198,7 +198,7 @@ absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   const TrainConfig::Parallel& parallel = order.config.parallel;
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
   ASSIGN_OR_RETURN(Strategy strategy, StrategyOf(parallel.strategy));
-  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(order.config), << "train.precision");
+  ASSIGN_OR_RETURN(Precision precision, ParsePrecision(order.config), << "train.precision");
   const bool shards = PlacementsOf(strategy).parameters == Placement::kShard;
   auto size = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
   int64_t trained = 0;
@@ -226,7 +226,7 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   }
   if (config.reverse_micro_batches) std::reverse(rank.deal.micro_batches.begin(), rank.deal.micro_batches.end());
   const MeshCommunicators communicators = CommunicatorsOf(*rank.groups, config.parallel.reshard_to > 1);
-  ASSIGN_OR_RETURN(Precision precision, PrecisionOf(config), << "train.precision");
+  ASSIGN_OR_RETURN(Precision precision, ParsePrecision(config), << "train.precision");
   RETURN_IF_ERROR(CheckPrecision(rank.device, precision));
   ASSIGN_OR_RETURN(DataParallelOptions options, OptionsOf(order, strategy, precision));
   if (config.events) rank.events = std::make_unique<EventLog>(SteadyNanoseconds);
@@ -344,7 +344,7 @@ void LogModel(const StartOrder& order, const Mesh& mesh, const RankDevice& devic
   const TrainConfig& config = order.config;
   log << absl::StrFormat("model: gpt2, %d layers, %d heads, width %d, context %d: %d parameters in %s",
                          config.model.layers, config.model.heads, config.model.width, config.model.context,
-                         model.num_elements(), PrecisionOf(config).value_or(Precision{}).ToString())
+                         model.num_elements(), ParsePrecision(config).value_or(Precision{}).ToString())
       << std::endl;
   if (device.cuda != nullptr) {
     log << absl::StrFormat("device: GPU %d, %s, %.1f GB", device.gpu.index, device.gpu.name,

@@ -31,11 +31,10 @@ double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-LearningRate ScheduleOf(const TrainConfig& config) {
-  LearningRate::Kind kind = config.schedule.kind == TrainConfig::ScheduleKind::kLinear ? LearningRate::Kind::kLinear
-                            : config.schedule.kind == TrainConfig::ScheduleKind::kConstant
-                                ? LearningRate::Kind::kConstant
-                                : LearningRate::Kind::kCosine;
+LrSchedule LrScheduleFrom(const TrainConfig& config) {
+  LrSchedule::Kind kind = config.schedule.kind == TrainConfig::ScheduleKind::kLinear     ? LrSchedule::Kind::kLinear
+                          : config.schedule.kind == TrainConfig::ScheduleKind::kConstant ? LrSchedule::Kind::kConstant
+                                                                                         : LrSchedule::Kind::kCosine;
   return {.kind = kind,
           .peak = config.optimizer.lr,
           .warmup_steps = config.schedule.warmup_steps,
@@ -112,7 +111,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 absl::Status Trainer::MakeStep() {
   EnterStep();
   const Stopwatch whole;
-  StepRecord record{.step = step_, .lr = LearningRateAt(ScheduleOf(config_), step_)};
+  StepRecord record{.step = step_, .lr = LearningRateAt(LrScheduleFrom(config_), step_)};
   AgreementTerms terms;
   RETURN_IF_ERROR(Compute(terms));
   record.compute_s = whole.seconds();

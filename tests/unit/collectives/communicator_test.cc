@@ -164,8 +164,8 @@ absl::StatusOr<std::string> MeetingMain(Communicator& comm, const std::string&) 
   return comm.Meet(absl::Milliseconds(300)).ToString();
 }
 
-class CommunicatorOfWorld : public testing::TestWithParam<Group> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorOfWorld,
+class CommunicatorByWorldSize : public testing::TestWithParam<Group> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorByWorldSize,
                          testing::Values(Group{Transport::kGloo, 1}, Group{Transport::kGloo, 2},
                                          Group{Transport::kGloo, 3}, Group{Transport::kGloo, 4},
                                          Group{Transport::kShared, 1}, Group{Transport::kShared, 2},
@@ -173,12 +173,12 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorOfWorld,
                                          Group{Transport::kHostwise, 4}),
                          NameOf);
 
-TEST_P(CommunicatorOfWorld, ComputesEveryKindOfOperation) {
+TEST_P(CommunicatorByWorldSize, ComputesEveryKindOfOperation) {
   World world(GetParam().size, "sums", "", GetParam().transport);
   EXPECT_TRUE(world.Results().ok());
 }
 
-TEST_P(CommunicatorOfWorld, TakesTensorsOfAnySize) {
+TEST_P(CommunicatorByWorldSize, TakesTensorsOfAnySize) {
   World world(GetParam().size, "large", "", GetParam().transport);
   EXPECT_TRUE(world.Results().ok());
 }

@@ -16,9 +16,9 @@ namespace {
 
 // The host's way, which looks at where operations lie and, like gloo's thread, lets go of tensors long after they were
 // waited for.
-class SlowToLetGo final : public ForwardingCommunicator {
+class SlowToRelease final : public ForwardingCommunicator {
  public:
-  explicit SlowToLetGo(Communicator& inner) : ForwardingCommunicator(inner) {}
+  explicit SlowToRelease(Communicator& inner) : ForwardingCommunicator(inner) {}
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
     Keep(tensor);
     return inner().AllReduceSum(tensor);
@@ -51,13 +51,13 @@ class SlowToLetGo final : public ForwardingCommunicator {
 class StagedTest : public ::testing::Test {
  protected:
   StagedTest() {
-    auto host = std::make_unique<SlowToLetGo>(*single_);
+    auto host = std::make_unique<SlowToRelease>(*single_);
     host_ = host.get();
     comm_ = NewDeviceCommunicator(at::kCPU, std::move(host), /*on_device=*/nullptr);
   }
 
   const std::unique_ptr<Communicator> single_ = NewSingleCommunicator();
-  SlowToLetGo* host_ = nullptr;
+  SlowToRelease* host_ = nullptr;
   std::unique_ptr<Communicator> comm_;
 };
 

@@ -43,9 +43,9 @@ TEST(ChooseTransport, IsGlooWherePlacesHaveNotAsManyRanksSideBySide) {
 }
 
 TEST(Place, IsTheSameForAHostAndDiffersBetweenTwo) {
-  EXPECT_EQ(PlaceOfThisProcess("a"), PlaceOfThisProcess("a"));
-  EXPECT_NE(PlaceOfThisProcess("a"), PlaceOfThisProcess("b"));
-  EXPECT_THAT(PlaceOfThisProcess("a"), HasSubstr("pid:["));
+  EXPECT_EQ(ThisProcessPlace("a"), ThisProcessPlace("a"));
+  EXPECT_NE(ThisProcessPlace("a"), ThisProcessPlace("b"));
+  EXPECT_THAT(ThisProcessPlace("a"), HasSubstr("pid:["));
 }
 
 TEST(GroupLabel, SaysWhichRanks) {
@@ -238,14 +238,14 @@ TEST_P(Wires, CountWhatGoesThroughThemByKindAndType) {
 }
 
 // Rank r of 4: shard group {0,1} or {2,3}, replicate group {0,2} or {1,3}.
-class MeshOfFour : public Wires {};
-INSTANTIATE_TEST_SUITE_P(Transports, MeshOfFour,
+class FourRankMesh : public Wires {};
+INSTANTIATE_TEST_SUITE_P(Transports, FourRankMesh,
                          testing::Values(Wire{Transport::kShared, 4}, Wire{Transport::kGloo, 4},
                                          Wire{Transport::kHostwise, 4}, Wire{Transport::kShared, 4, Front::kStaged},
                                          Wire{Transport::kShared, 4, Front::kDevice}),
                          [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
-TEST_P(MeshOfFour, SumsAlongEachAxisApart) {
+TEST_P(FourRankMesh, SumsAlongEachAxisApart) {
   EXPECT_EQ(Run({.dp_replicate = 2, .dp_shard = 2}, 0,
                 [](int rank, MeshGroups& groups) -> absl::Status {
                   at::Tensor along = at::full({3}, 1 << rank, at::kFloat), across = along.clone(), all = along.clone();
@@ -259,7 +259,7 @@ TEST_P(MeshOfFour, SumsAlongEachAxisApart) {
             absl::OkStatus());
 }
 
-TEST_P(MeshOfFour, HasSmallerGroupsToGatherInAgain) {
+TEST_P(FourRankMesh, HasSmallerGroupsToGatherInAgain) {
   EXPECT_EQ(Run({.dp_shard = 4}, 2,
                 [](int rank, MeshGroups& groups) -> absl::Status {
                   at::Tensor sum = at::full({3}, 1 << rank, at::kFloat);
@@ -322,7 +322,7 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
   return std::max({left[0], left[1], left[2]}) - aborted;
 }
 
-TEST_P(MeshOfFour, AnAbortFreesTheRanksOfAllGroupsWithin200Ms) {
+TEST_P(FourRankMesh, AnAbortFreesTheRanksOfAllGroupsWithin200Ms) {
   // A busy machine may hold a thread up for as long: one time in five must do.
   absl::Duration took = absl::InfiniteDuration();
   for (int attempt = 0; attempt < 5 && took >= absl::Milliseconds(200); ++attempt) {

@@ -89,10 +89,10 @@ class Loopback {
 };
 
 // The kernel answers when it comes to it.
-void AskUntilAnswered(ReachProbe& probe) {
+void ProbeUntilAnswered(ReachProbe& probe) {
   for (int i = 0; i < 1'000'000 && !probe.answers(); ++i) {
-    probe.Ask();
-    probe.Look();
+    probe.Send();
+    probe.Poll();
   }
 }
 
@@ -103,7 +103,7 @@ TEST(ReachProbe, RefusalIsAnAnswer) {
   uint16_t port = LocalPort(closed).value_or(0);
   ReachProbe probe(client, port);
 
-  AskUntilAnswered(probe);
+  ProbeUntilAnswered(probe);
 
   EXPECT_TRUE(probe.answers());
   EXPECT_EQ(probe.unanswered(), 0u);
@@ -118,14 +118,14 @@ TEST(ReachProbe, QuestionsThatNobodyAnswersAreCounted_UntilOneIs) {
   int client = loopback.Connect();
   ReachProbe probe(client, loopback.port());
   for (uint32_t asked = 1; asked <= 12; ++asked) {
-    probe.Ask();
-    probe.Look();
+    probe.Send();
+    probe.Poll();
     ASSERT_EQ(probe.unanswered(), asked);
   }
   EXPECT_FALSE(probe.answers());
 
   loopback.Accept();
-  AskUntilAnswered(probe);
+  ProbeUntilAnswered(probe);
 
   EXPECT_TRUE(probe.answers());
   EXPECT_EQ(probe.unanswered(), 0u);
@@ -133,8 +133,8 @@ TEST(ReachProbe, QuestionsThatNobodyAnswersAreCounted_UntilOneIs) {
 
 TEST(ReachProbe, WhatIsNoConnectionIsNotAsked) {
   ReachProbe probe(0, 7);
-  probe.Ask();
-  probe.Look();
+  probe.Send();
+  probe.Poll();
   EXPECT_FALSE(probe.answers());
   EXPECT_EQ(probe.unanswered(), 0u);
 }

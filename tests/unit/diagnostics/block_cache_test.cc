@@ -46,7 +46,7 @@ TEST(BlockCache, GivesABackBlockToTheNextRequestOfItsPages) {
 TEST(BlockCache, LeavesSmallBlocksToTheSystem) {
   BlockCache cache(FakeSystem());
   cache.Give(cache.Take(100));
-  cache.Give(cache.Take(BlockCache::kLeast / 2));
+  cache.Give(cache.Take(BlockCache::kMinBytes / 2));
 
   EXPECT_TRUE(made.empty());
   EXPECT_EQ(cache.counts().made, 0);
@@ -56,7 +56,7 @@ TEST(BlockCache, LeavesSmallBlocksToTheSystem) {
 // Whatever the system adds to a request, a block that was counted as out is counted as back, and no other is.
 TEST(BlockCache, CountsTheSameOutAndBackAroundTheLimit) {
   BlockCache cache(FakeSystem());
-  for (size_t bytes = BlockCache::kLeast - 8192; bytes < BlockCache::kLeast + 8192; bytes += 8) {
+  for (size_t bytes = BlockCache::kMinBytes - 8192; bytes < BlockCache::kMinBytes + 8192; bytes += 8) {
     cache.Give(cache.Take(bytes));
     ASSERT_EQ(cache.counts().out_bytes, 0) << bytes;
   }

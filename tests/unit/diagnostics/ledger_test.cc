@@ -32,7 +32,7 @@ class LedgerTest : public testing::Test {
     EXPECT_LE(found, expected + kSlack);
   }
 
-  Ledger& ledger_ = Ledger::OfProcess();
+  Ledger& ledger_ = Ledger::ForProcess();
   std::vector<KindUse> before_;
 };
 
@@ -48,8 +48,8 @@ TEST_F(LedgerTest, WhatNobodyAccountsForIsAnActivation) {
 
 TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
   const int64_t in_use = ledger_.in_use().now();
-  HeldMemory use;
-  at::Tensor tensor = TakeMemory(&ledger_, MemoryKind::kParameters, use, [] {
+  TrackedMemory use;
+  at::Tensor tensor = TrackTensor(&ledger_, MemoryKind::kParameters, use, [] {
     at::Tensor help = NewTensor();  // gone when it is made
     return NewTensor(3 * kSize);
   });
@@ -57,16 +57,16 @@ TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
   EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
   EXPECT_EQ(Now(MemoryKind::kActivations).peak_bytes, 0);
 
-  use.Become(MemoryKind::kGradients);
+  use.SetKind(MemoryKind::kGradients);
   EXPECT_EQ(Now(MemoryKind::kParameters).bytes, 0);
   ExpectNear(Now(MemoryKind::kGradients).bytes, 3 * kSize);
   const int64_t reserved = Now(MemoryKind::kReserved).bytes;
-  use.Become(MemoryKind::kReserved);
+  use.SetKind(MemoryKind::kReserved);
   EXPECT_EQ(ledger_.in_use().now(), in_use) << "idle memory is not in use";
   ExpectNear(Now(MemoryKind::kReserved).bytes, reserved + 3 * kSize);
 
   tensor.reset();
-  use = HeldMemory();
+  use = TrackedMemory();
   EXPECT_EQ(ledger_.in_use().now(), in_use);
   EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
   ExpectNear(Now(MemoryKind::kGradients).peak_bytes, 3 * kSize);
@@ -75,8 +75,8 @@ TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
 TEST_F(LedgerTest, MemoryThatOutlivesItsOwnerIsAnActivation) {
   at::Tensor tensor;
   {
-    HeldMemory use;
-    tensor = TakeMemory(&ledger_, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
+    TrackedMemory use;
+    tensor = TrackTensor(&ledger_, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
   }
   ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
   tensor.reset();
@@ -84,9 +84,9 @@ TEST_F(LedgerTest, MemoryThatOutlivesItsOwnerIsAnActivation) {
 }
 
 TEST_F(LedgerTest, WithoutALedgerNothingIsAccountedFor) {
-  HeldMemory use;
-  at::Tensor tensor = TakeMemory(nullptr, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
-  use.Become(MemoryKind::kGradients);
+  TrackedMemory use;
+  at::Tensor tensor = TrackTensor(nullptr, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
+  use.SetKind(MemoryKind::kGradients);
 
   ExpectNear(Now(MemoryKind::kActivations).bytes, kSize);
   EXPECT_EQ(Now(MemoryKind::kOptimizer).bytes, 0);

@@ -41,9 +41,9 @@ std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& wei
 }
 
 // Takes every gradient, in fp32.
-class Taker final : public GradientSink {
+class CollectingSink final : public GradientSink {
  public:
-  explicit Taker(std::vector<at::Tensor> places)
+  explicit CollectingSink(std::vector<at::Tensor> places)
       : places_(std::move(places)), claimed_(places_.size()), done_(places_.size()) {}
   Place Claim(int parameter) override { return {.tensor = places_[parameter], .first = claimed_[parameter]++ == 0}; }
   void Done(int parameter) override { ++done_[parameter]; }
@@ -136,9 +136,9 @@ TEST_P(LinearTest, AgreesWithLibTorchsAndWithItselfThroughASink) {
     at::set_num_threads(threads);
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const double most = type == at::kFloat ? 3e-6 : 3e-2;
-      Taker taker({at::zeros({in, out}), at::zeros({out})});
+      CollectingSink taker({at::zeros({in, out}), at::zeros({out})});
       const auto own = run(type, nullptr), through = run(type, &taker);
-      Taker twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
+      CollectingSink twice({at::full({in, out}, 5.0), at::full({out}, 5.0)});
       run(type, &twice);
       run(type, &twice);
       for (size_t i = 0; i < exact.size(); ++i) {
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, LinearTest,
 
 TEST_F(OpsTest, LinearHasNoUseForASinkWhereNothingIsTrained) {
   at::Tensor x = Leaf(at::randn({4, 3})), w = at::randn({3, 2}), b = at::randn({2});
-  Taker taker({at::zeros({3, 2}), at::zeros({2})});
+  CollectingSink taker({at::zeros({3, 2}), at::zeros({2})});
 
   Linear(x, {.weight = {w, 0}, .bias = {b, 1}, .sink = &taker}).sum().backward();
 
@@ -190,7 +190,7 @@ TEST_F(OpsTest, GradientsOfWeightsInBfloat16AreAddedWhereTheSinkHasThem) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
     return WithGradients(Linear(lx, {.weight = {lw, 0}, .sink = sink}), weights, {lw});
   };
-  Taker taker({at::full({17, 33}, 5.0, at::kBFloat16)});
+  CollectingSink taker({at::full({17, 33}, 5.0, at::kBFloat16)});
   run(at::kBFloat16, &taker);
   run(at::kBFloat16, &taker);
 
@@ -246,7 +246,7 @@ TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyTh
       at::Tensor tx = Leaf(x.to(type)), tw = Leaf(w.to(type)), tb = Leaf(b.to(type));
       const auto theirs = NormWithGradients({tx, at::layer_norm(tx, {columns}, tw, tb, 1e-5)}, weights, {tx, tw, tb});
       at::set_num_threads(2);
-      Taker taker({at::zeros({columns}), at::zeros({columns})});
+      CollectingSink taker({at::zeros({columns}), at::zeros({columns})});
       const auto through = run(type, &taker);
       for (size_t i = 0; i < exact.size(); ++i) {
         // Rows of two values that are nearly alike are beyond any kernel of that type: no worse than LibTorch's there.
@@ -276,7 +276,7 @@ TEST_F(OpsTest, LayerNormIsTheSameWithAndWithoutGradients_AndPassesOnNaN) {
 
 TEST_F(OpsTest, LayerNormOfWhatIsFrozenGivesXsGradientAlone) {
   at::Tensor x = Leaf(at::randn({4, 16})), w = at::randn({16}), b = at::randn({16});
-  Taker taker({at::zeros({16}), at::zeros({16})});
+  CollectingSink taker({at::zeros({16}), at::zeros({16})});
 
   LayerNorm(x, {w, 0}, {b, 1}, 1e-5, &taker).y.sum().backward();
 

@@ -103,7 +103,7 @@ Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uin
                       .exp_avg = part(outcome.m),
                       .exp_avg_sq = part(outcome.v),
                       .weights = part(outcome.weights),
-                      .stretches = {{.offset = 0, .count = cut - first, .parameter = 5, .first_element = first}}});
+                      .spans = {{.offset = 0, .count = cut - first, .parameter = 5, .first_element = first}}});
     first = cut;
   }
   AdamW optimizer({.seed = seed}, std::move(ranges));
@@ -214,8 +214,8 @@ TEST(SixteenBit, RoundsAsLibTorchDoes) {
     const uint32_t bits = random();
     const float value = std::bit_cast<float>(bits);
     if (std::isnan(value)) {
-      EXPECT_TRUE(std::isnan(FloatOfBfloat16(NearestBfloat16(value))));
-      EXPECT_TRUE(std::isnan(FloatOfBfloat16(StochasticBfloat16(value, random()))));
+      EXPECT_TRUE(std::isnan(Bfloat16ToFloat(NearestBfloat16(value))));
+      EXPECT_TRUE(std::isnan(Bfloat16ToFloat(StochasticBfloat16(value, random()))));
       continue;
     }
     ASSERT_EQ(NearestBfloat16(value), c10::BFloat16(value).x) << value;
@@ -272,21 +272,22 @@ TEST(SumOfSquares, PassesOnWhatIsNotFinite) {
 }
 
 TEST(GradientScale, DividesByTheTokensOnce) {
-  GradientScale scale = ScaleOf(/*sum_of_squares=*/400, /*num_tokens=*/10, /*clip_norm=*/0);
+  GradientScale scale = ComputeGradientScale(/*sum_of_squares=*/400, /*num_tokens=*/10, /*clip_norm=*/0);
   EXPECT_DOUBLE_EQ(scale.norm, 2);
   EXPECT_DOUBLE_EQ(scale.scale, 0.1);
 }
 
 TEST(GradientScale, TakesOutWhatBackwardWasSeededWith) {
-  GradientScale scale = ScaleOf(/*sum_of_squares=*/400 * 64, /*num_tokens=*/10, /*clip_norm=*/1.0, /*seed=*/8);
+  GradientScale scale =
+      ComputeGradientScale(/*sum_of_squares=*/400 * 64, /*num_tokens=*/10, /*clip_norm=*/1.0, /*seed=*/8);
   EXPECT_DOUBLE_EQ(scale.norm, 2);
   EXPECT_NEAR(scale.scale, 0.05 / 8, 1e-8);
 }
 
 TEST(GradientScale, ClipsOnlyAboveTheLimit) {
-  EXPECT_DOUBLE_EQ(ScaleOf(400, 10, 4.0).scale, 0.1);
-  EXPECT_NEAR(ScaleOf(400, 10, 1.0).scale, 0.05, 1e-7);
-  EXPECT_DOUBLE_EQ(ScaleOf(400, 10, 1.0).norm, 2) << "the norm told is the one before clipping";
+  EXPECT_DOUBLE_EQ(ComputeGradientScale(400, 10, 4.0).scale, 0.1);
+  EXPECT_NEAR(ComputeGradientScale(400, 10, 1.0).scale, 0.05, 1e-7);
+  EXPECT_DOUBLE_EQ(ComputeGradientScale(400, 10, 1.0).norm, 2) << "the norm told is the one before clipping";
 }
 
 }  // namespace

@@ -11,32 +11,32 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Precision, WordsOf16BitsLeaveTheRestInFp32) {
-  Precision bf16 = *PrecisionOf("bf16"), fp16 = *PrecisionOf("fp16");
+  Precision bf16 = *ParsePrecision("bf16"), fp16 = *ParsePrecision("fp16");
   EXPECT_EQ(bf16, (Precision{.param = at::kBFloat16}));
   EXPECT_EQ(fp16, (Precision{.param = at::kHalf, .scaled = true}));
   EXPECT_TRUE(bf16.keeps_masters());
   EXPECT_FALSE(bf16.rounds_stochastically());
-  EXPECT_FALSE(PrecisionOf("fp32")->keeps_masters());
-  EXPECT_EQ(PrecisionOf("fp64")->state, at::kDouble);
+  EXPECT_FALSE(ParsePrecision("fp32")->keeps_masters());
+  EXPECT_EQ(ParsePrecision("fp64")->state, at::kDouble);
 }
 
 TEST(Precision, AMapReducesInTheTypeThatComputes) {
-  Precision precision = *PrecisionOf(PrecisionNames{.param = "bf16"});
+  Precision precision = *ParsePrecision(PrecisionNames{.param = "bf16"});
   EXPECT_EQ(precision, (Precision{.param = at::kBFloat16, .reduce = at::kBFloat16}));
-  EXPECT_EQ(PrecisionOf(PrecisionNames{.param = "bf16", .reduce = "fp32"})->reduce, at::kFloat);
-  EXPECT_EQ(*PrecisionOf(PrecisionNames{.param = "fp64"}), *PrecisionOf("fp64"));
-  EXPECT_EQ(*PrecisionOf(PrecisionNames{}), *PrecisionOf("fp32"));
-  EXPECT_TRUE(PrecisionOf(PrecisionNames{.reduce = "fp16"})->scaled);
+  EXPECT_EQ(ParsePrecision(PrecisionNames{.param = "bf16", .reduce = "fp32"})->reduce, at::kFloat);
+  EXPECT_EQ(*ParsePrecision(PrecisionNames{.param = "fp64"}), *ParsePrecision("fp64"));
+  EXPECT_EQ(*ParsePrecision(PrecisionNames{}), *ParsePrecision("fp32"));
+  EXPECT_TRUE(ParsePrecision(PrecisionNames{.reduce = "fp16"})->scaled);
 }
 
 TEST(Precision, WithoutMastersRoundsByChance) {
-  Precision precision = *PrecisionOf(PrecisionNames{.param = "bf16", .master = "bf16"});
+  Precision precision = *ParsePrecision(PrecisionNames{.param = "bf16", .master = "bf16"});
   EXPECT_FALSE(precision.keeps_masters());
   EXPECT_TRUE(precision.rounds_stochastically());
 }
 
 TEST(Precision, RefusesAllThatCannotBeAtOnce) {
-  auto refused = [](const PrecisionNames& words) { return PrecisionOf(words).status(); };
+  auto refused = [](const PrecisionNames& words) { return ParsePrecision(words).status(); };
   EXPECT_THAT(refused({.param = "fp8"}).message(), HasSubstr("'fp8' is no precision"));
   absl::Status two = refused({.param = "fp16", .master = "fp16", .state = "fp16"});
   EXPECT_TRUE(absl::IsInvalidArgument(two));
@@ -48,8 +48,8 @@ TEST(Precision, RefusesAllThatCannotBeAtOnce) {
 }
 
 TEST(Precision, IsToldInFewWords) {
-  EXPECT_EQ(PrecisionOf("fp32")->ToString(), "fp32");
-  EXPECT_EQ(PrecisionOf("bf16")->ToString(), "bf16 (reduce fp32, output fp32, master fp32, state fp32)");
+  EXPECT_EQ(ParsePrecision("fp32")->ToString(), "fp32");
+  EXPECT_EQ(ParsePrecision("bf16")->ToString(), "bf16 (reduce fp32, output fp32, master fp32, state fp32)");
 }
 
 TEST(LossScale, DoublesAfterAWindowOfGoodSteps) {

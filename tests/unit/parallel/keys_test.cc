@@ -118,7 +118,7 @@ Outcome Train(const Job& run) {
           outcome.units = log.units();
           for (const Event& event : outcome.events) {
             if (event.step != kSteps) continue;
-            outcome.last_step.push_back(absl::StrCat(EventWord(event.kind), " ", outcome.units[event.unit]));
+            outcome.last_step.push_back(absl::StrCat(EventKindName(event.kind), " ", outcome.units[event.unit]));
           }
           for (const StateEntry& entry : strategy->StateEntries()) {
             if (entry.role == kFirstMomentRole) outcome.moments.push_back(entry.name);
@@ -372,7 +372,7 @@ TEST(Unbacked, WithEveryOtherKey_ChangesNoBit) {
 
 // Of fp64: a second copy and two moments of what is trained; the parameters of what is frozen are on the device alone.
 TEST(Freeze, LeavesNothingOfItInHostMemory) {
-  Ledger& ledger = Ledger::OfProcess();
+  Ledger& ledger = Ledger::ForProcess();
   auto bytes = [&](MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; };
   const int64_t host = bytes(MemoryKind::kHost), parameters = bytes(MemoryKind::kParameters);
   OnThreads({}, [&](const ThreadRank& rank) -> absl::Status {

@@ -45,8 +45,8 @@ std::vector<AdamW::Range> NewRanges(const Types& types, const at::Tensor& values
                        .exp_avg = at::zeros({size}, types.state),
                        .exp_avg_sq = at::zeros({size}, types.state)};
     if (with_weights) range.weights = part(values, types.weight);
-    range.stretches = {{.offset = 0, .count = size / 2, .parameter = 3, .first_element = 100},
-                       {.offset = size / 2, .count = size / 2, .parameter = 4, .first_element = 0}};
+    range.spans = {{.offset = 0, .count = size / 2, .parameter = 3, .first_element = 100},
+                   {.offset = size / 2, .count = size / 2, .parameter = 4, .first_element = 0}};
     ranges.push_back(std::move(range));
     first += size;
   }
@@ -85,7 +85,7 @@ TEST_P(TiledUpdateTest, HasTheBitsOfAPlainUpdate) {
 }
 
 TEST(TiledUpdate, NeedsMemoryForTwoTilesOfWhatIsOnTheHost) {
-  Ledger& ledger = Ledger::OfProcess();
+  Ledger& ledger = Ledger::ForProcess();
   const int64_t before = ledger.Read()[static_cast<int>(MemoryKind::kBuffers)].bytes;
   AdamW::Range range{.parameters = at::zeros({1 << 16}),
                      .gradients = at::zeros({1 << 16}),
@@ -111,11 +111,11 @@ TEST(CutIntoTiles, BoundsAreAlignedAndStretchesAreCutAlong) {
   for (const AdamW::Range& tile : tiles) sizes.push_back(tile.parameters.numel());
   EXPECT_THAT(sizes, testing::ElementsAre(64, 64, 32, 48, 16));
   // The second tile of the first range: the rest of one parameter and most of another.
-  ASSERT_EQ(tiles[1].stretches.size(), 2u);
-  EXPECT_EQ(tiles[1].stretches[0].count, 16);
-  EXPECT_EQ(tiles[1].stretches[0].first_element, 164);
-  EXPECT_EQ(tiles[1].stretches[1].offset, 16);
-  EXPECT_EQ(tiles[1].stretches[1].first_element, 0);
+  ASSERT_EQ(tiles[1].spans.size(), 2u);
+  EXPECT_EQ(tiles[1].spans[0].count, 16);
+  EXPECT_EQ(tiles[1].spans[0].first_element, 164);
+  EXPECT_EQ(tiles[1].spans[1].offset, 16);
+  EXPECT_EQ(tiles[1].spans[1].first_element, 0);
   EXPECT_TRUE(tiles[1].decays);
   EXPECT_FALSE(tiles[3].decays);
 }

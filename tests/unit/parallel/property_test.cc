@@ -181,7 +181,7 @@ Draw DrawOf(unsigned seed) {
     case 1:
       draw.type = at::kFloat;
       draw.tolerance = 5e-2;
-      options.precision = below(2) == 0 ? *PrecisionOf("bf16") : *PrecisionOf({.param = "bf16"});
+      options.precision = below(2) == 0 ? *ParsePrecision("bf16") : *ParsePrecision({.param = "bf16"});
       break;
     default:
       break;

@@ -391,15 +391,15 @@ void ExpectPolicy(const Precision& precision, int steps, double tolerance) {
   }
 }
 
-TEST(Policies, Bf16WithMasters) { ExpectPolicy(*PrecisionOf("bf16"), 4, 1e-2); }
+TEST(Policies, Bf16WithMasters) { ExpectPolicy(*ParsePrecision("bf16"), 4, 1e-2); }
 
-TEST(Policies, Bf16ReducedInBf16) { ExpectPolicy(*PrecisionOf({.param = "bf16"}), 4, 1e-2); }
+TEST(Policies, Bf16ReducedInBf16) { ExpectPolicy(*ParsePrecision({.param = "bf16"}), 4, 1e-2); }
 
 TEST(Policies, Bf16WithoutMastersRoundsByChance) {
-  ExpectPolicy(*PrecisionOf({.param = "bf16", .master = "bf16", .state = "bf16"}), 4, 1e-2);
+  ExpectPolicy(*ParsePrecision({.param = "bf16", .master = "bf16", .state = "bf16"}), 4, 1e-2);
 }
 
-TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*PrecisionOf("fp16"), 6, 1e-2); }
+TEST(Policies, Fp16SkipsTheSameOverflowsOnAllRanks) { ExpectPolicy(*ParsePrecision("fp16"), 6, 1e-2); }
 
 TEST(Policies, SendWhatTheySay) {
   auto types = [](const Precision& precision, Strategy strategy, CollectiveKind kind) {
@@ -411,7 +411,7 @@ TEST(Policies, SendWhatTheySay) {
     }
     return found;
   };
-  const Precision word = *PrecisionOf("bf16"), map = *PrecisionOf({.param = "bf16"});
+  const Precision word = *ParsePrecision("bf16"), map = *ParsePrecision({.param = "bf16"});
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp}) {
     EXPECT_THAT(types(word, strategy, CollectiveKind::kAllGather), testing::ElementsAre(at::kBFloat16));
     EXPECT_THAT(types(word, strategy, CollectiveKind::kReduceScatter), testing::ElementsAre(at::kFloat));
@@ -420,7 +420,7 @@ TEST(Policies, SendWhatTheySay) {
 }
 
 TEST(Policies, StateSavedUnderMastersLoadsInEveryLayout) {
-  const Precision bf16 = *PrecisionOf("bf16");
+  const Precision bf16 = *ParsePrecision("bf16");
   Case first{"saved", {.strategy = Strategy::kFsdp, .precision = bf16}, 2, 1, 2, 2};
   first.type = at::kFloat;
   std::vector<Outcome> saved = RunCase(first);

@@ -236,8 +236,9 @@ TEST(CompareParameters, NamesTheTensorAndTheRanks) {
   EXPECT_THAT(Differences({.strategy = Strategy::kHsdp}, {.dp_replicate = 2, .dp_shard = 2}, 2, name),
               ElementsAreArray(all(4, name + " of 2 3")));
   // The masters are shared out, and what is computed with is not the same.
-  EXPECT_THAT(Differences({.strategy = Strategy::kZero2, .precision = *PrecisionOf("bf16")}, {.dp_shard = 3}, 2, name),
-              ElementsAreArray(all(3, name + " of 2")));
+  EXPECT_THAT(
+      Differences({.strategy = Strategy::kZero2, .precision = *ParsePrecision("bf16")}, {.dp_shard = 3}, 2, name),
+      ElementsAreArray(all(3, name + " of 2")));
 }
 
 }  // namespace

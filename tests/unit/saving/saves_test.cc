@@ -37,7 +37,7 @@ class SavesTest : public SmallJobTest {
                            .file_system = FileSystem::Real(),
                            .log = log_,
                            .told_to_leave = [leave] { return leave; },
-                           .ledger = &Ledger::OfProcess()});
+                           .ledger = &Ledger::ForProcess()});
   }
   static uint64_t SnapshotBytes(const FakeLink& link) {
     for (const MemoryUse& use : link.memory()) {

@@ -26,9 +26,9 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // The loss of `spoils(number of the pass)`, counted from 0, is not a number.
-class SpoiltModel final : public Model {
+class CorruptModel final : public Model {
  public:
-  SpoiltModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> spoils)
+  CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> spoils)
       : inner_(std::move(inner)), spoils_(std::move(spoils)) {
     units_ = inner_->units();
     parameters_ = inner_->parameters();
@@ -78,7 +78,7 @@ TEST_F(BadInputTest, ALossThatIsNotFiniteOnOneRank_SkipsAll_AndInTheEndIsToldByT
         auto made = PrepareRank(own, *links[rank], FileSystem::Real(), logs[rank]);
         ASSERT_TRUE(made.ok()) << made.status();
         auto spoils = [rank](int pass) { return rank == 1 && pass >= 6 && pass % 3 == 1; };
-        (*made)->model = std::make_unique<SpoiltModel>(std::move((*made)->model), spoils);
+        (*made)->model = std::make_unique<CorruptModel>(std::move((*made)->model), spoils);
         Trainer trainer(own, **made, *links[rank], FileSystem::Real(), logs[rank], [] { return false; });
         ends[rank] = trainer.Run().status();
       });
@@ -138,17 +138,17 @@ TEST(CheckPrecision, RefusesWhatAGpuHasNot_AndWhatItsOptimizerDoesNot) {
                           .gpu = {.index = 0, .name = "NVIDIA T4", .uuid = "", .major = 7, .minor = 5}};
   RankDevice hopper = turing;
   hopper.gpu.major = 9;
-  const Precision by_chance = *PrecisionOf(PrecisionNames{.param = "bf16", .master = "bf16"});
+  const Precision by_chance = *ParsePrecision(PrecisionNames{.param = "bf16", .master = "bf16"});
 
-  const absl::Status refused = CheckPrecision(turing, *PrecisionOf("bf16"));
+  const absl::Status refused = CheckPrecision(turing, *ParsePrecision("bf16"));
 
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(refused.message()),
       HasSubstr("train.precision has bf16, which NVIDIA T4 (compute capability 7.5) does not compute in; choose "
                 "fp16 or fp32"));
-  EXPECT_EQ(CheckPrecision(turing, *PrecisionOf("fp16")), absl::OkStatus());
-  EXPECT_EQ(CheckPrecision(hopper, *PrecisionOf("bf16")), absl::OkStatus());
+  EXPECT_EQ(CheckPrecision(turing, *ParsePrecision("fp16")), absl::OkStatus());
+  EXPECT_EQ(CheckPrecision(hopper, *ParsePrecision("bf16")), absl::OkStatus());
   EXPECT_EQ(CheckPrecision(hopper, by_chance).code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(CheckPrecision(RankDevice(), by_chance), absl::OkStatus()) << "on a CPU";
 }

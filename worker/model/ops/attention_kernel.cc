@@ -11,7 +11,7 @@ namespace trainyard {
 namespace {
 
 constexpr int64_t kRows = 64;  // of scores at a time
-constexpr float kLeastExponent = -87.0f;
+constexpr float kMinExponent = -87.0f;
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
@@ -44,41 +44,41 @@ TRAINYARD_INLINE const uint16_t* Bits(const c10::BFloat16* of) { return reinterp
 
 // e^(score - shift) for the first `valid` of `size` scores, 0 for the others. Their sum.
 TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, float shift) {
-  const Floats least = AllLanes(kLeastExponent), masked = AllLanes(-std::numeric_limits<float>::infinity());
+  const Floats lowest = AllLanes(kMinExponent), masked = AllLanes(-std::numeric_limits<float>::infinity());
   const int64_t end = RoundUp(valid);
   for (int64_t i = valid; i < end; ++i) scores[i] = masked[0];
   Floats sum{};
   for (int64_t i = 0; i < end; i += kLanes) {
     const Floats score = LoadLanes(scores + i), exponent = score - shift;
-    // Not a maximum, which would take what is no number for the least exponent.
-    const Floats e = ExpOfLanes(exponent < least ? least : exponent);
+    // Not a maximum, which would take what is no number for the lowest exponent.
+    const Floats e = ExpLanes(exponent < lowest ? lowest : exponent);
     const Floats kept = score == masked ? Floats{} : e;
     StoreLanes(kept, scores + i);
     sum += kept;
   }
   std::fill(scores + end, scores + size, 0.0f);
-  return SumOfLanes(sum);
+  return SumAcrossLanes(sum);
 }
 
 // Scores become probabilities. Returns the logarithm of the sum of exponentials.
 TRAINYARD_INLINE float Softmax(float* scores, int64_t valid, int64_t size) {
-  float most = scores[0];
-  Floats lanes = AllLanes(most);
+  float highest = scores[0];
+  Floats lanes = AllLanes(highest);
   int64_t i = 0;
   for (; i + kLanes <= valid; i += kLanes) lanes = MaxLanes(lanes, LoadLanes(scores + i));
-  most = MaxOfLanes(lanes);
-  for (; i < valid; ++i) most = std::max(most, scores[i]);
-  const float sum = Exponentials(scores, valid, size, most);
+  highest = MaxAcrossLanes(lanes);
+  for (; i < valid; ++i) highest = std::max(highest, scores[i]);
+  const float sum = Exponentials(scores, valid, size, highest);
   const float inverse = 1.0f / sum;
   for (i = 0; i < RoundUp(valid); i += kLanes) StoreLanes(LoadLanes(scores + i) * inverse, scores + i);
-  return most + std::log(sum);
+  return highest + std::log(sum);
 }
 
 TRAINYARD_INLINE float Dot(const float* x, const float* y, int64_t size) {
   Floats lanes{};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) lanes += LoadLanes(x + i) * LoadLanes(y + i);
-  float sum = SumOfLanes(lanes);
+  float sum = SumAcrossLanes(lanes);
   for (; i < size; ++i) sum += x[i] * y[i];
   return sum;
 }
@@ -87,8 +87,8 @@ TRAINYARD_INLINE float Dot(const c10::BFloat16* x, const c10::BFloat16* y, int64
   Floats lanes{};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) lanes += LoadLanes(a + i) * LoadLanes(b + i);
-  float sum = SumOfLanes(lanes);
-  for (; i < size; ++i) sum += FloatOfBfloat16(a[i]) * FloatOfBfloat16(b[i]);
+  float sum = SumAcrossLanes(lanes);
+  for (; i < size; ++i) sum += Bfloat16ToFloat(a[i]) * Bfloat16ToFloat(b[i]);
   return sum;
 }
 

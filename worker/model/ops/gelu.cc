@@ -29,13 +29,13 @@ struct ValueAndSlope {
 };
 
 // (1 + tanh u) / 2 is the logistic function s of 2u, so y = x s and dy/dx = s + x s (1 - s) d(2u)/dx.
-TRAINYARD_INLINE ValueAndSlope GeluOf(Floats v) {
+TRAINYARD_INLINE ValueAndSlope ComputeGelu(Floats v) {
   constexpr float kA = 1.5957691216f, kB = 0.044715f;  // 2 sqrt(2/pi)
-  const Floats least = AllLanes(-87.0f), most = AllLanes(87.0f);
+  const Floats lowest = AllLanes(-87.0f), highest = AllLanes(87.0f);
   const Floats square = v * v;
   const Floats u = -kA * v * (1.0f + kB * square);
-  const Floats above = u < least ? least : u;
-  const Floats e = ExpOfLanes(above > most ? most : above);
+  const Floats above = u < lowest ? lowest : u;
+  const Floats e = ExpLanes(above > highest ? highest : above);
   const Floats s = 1.0f / (1.0f + e);
   // e s is 1 - s without the digits that a difference loses where s is almost 1.
   return {v * s, s + v * s * (e * s) * (kA * (1.0f + 3.0f * kB * square))};
@@ -51,13 +51,13 @@ TRAINYARD_INLINE void Rows(const GeluPass& pass, int64_t first, int64_t last) {
     int64_t i = 0;
     for (; i + kLanes <= pass.columns; i += kLanes) {
       const Floats v = LoadLanes(x + i);
-      const ValueAndSlope result = GeluOf(bias == nullptr ? v : v + LoadLanes(bias + i));
+      const ValueAndSlope result = ComputeGelu(bias == nullptr ? v : v + LoadLanes(bias + i));
       StoreLanes(result.value, y + i);
       if (slope != nullptr) StoreLanes(result.slope, slope + i);
     }
     if (const int64_t rest = pass.columns - i; rest > 0) {
       const Floats v = LoadSome(x + i, rest);
-      const ValueAndSlope result = GeluOf(bias == nullptr ? v : v + LoadSome(bias + i, rest));
+      const ValueAndSlope result = ComputeGelu(bias == nullptr ? v : v + LoadSome(bias + i, rest));
       StoreSome(result.value, y + i, rest);
       if (slope != nullptr) StoreSome(result.slope, slope + i, rest);
     }
@@ -107,7 +107,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
     result[0] = context->get_saved_variables()[0].mul_(gradients[0]);
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {
       auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
-      result[1] = GiveRowSum(result[0], sink, static_cast<int>(context->saved_data["bias"].toInt()));
+      result[1] = SumRowsIntoSink(result[0], sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
     return result;
   }

@@ -92,7 +92,7 @@ struct LayerNormFunction : torch::autograd::Function<LayerNormFunction> {
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
     auto give = [&](Input input, const char* number, const at::Tensor& of_blocks) {
       if (!context->needs_input_grad(input)) return;
-      at::Tensor left = GiveRowSum(of_blocks, sink, static_cast<int>(context->saved_data[number].toInt()));
+      at::Tensor left = SumRowsIntoSink(of_blocks, sink, static_cast<int>(context->saved_data[number].toInt()));
       if (left.defined()) result[input] = left.to(weight.scalar_type());
     };
     give(kWeight, "weight", sums.select(0, 0));

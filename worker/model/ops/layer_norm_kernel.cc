@@ -31,7 +31,7 @@ template <typename T>
 TRAINYARD_INLINE float MeanOf(const T* x, int64_t columns) {
   Floats sum = {};
   for (int64_t i = 0; i < columns; i += kLanes) sum += Load(x + i, LanesAt(i, columns));
-  return SumOfLanes(sum) / static_cast<float>(columns);
+  return SumAcrossLanes(sum) / static_cast<float>(columns);
 }
 
 template <typename T>
@@ -43,7 +43,7 @@ TRAINYARD_INLINE float VarianceOf(const T* x, float mean, int64_t columns) {
     if (size < kLanes) d *= FirstLanes(size);
     sum += d * d;
   }
-  return SumOfLanes(sum) / static_cast<float>(columns);
+  return SumAcrossLanes(sum) / static_cast<float>(columns);
 }
 
 template <typename T>
@@ -91,8 +91,8 @@ TRAINYARD_INLINE void Rows(const LayerNormBackward& pass, int64_t first, int64_t
     if (pass.grad_x == nullptr) continue;
     T* grad_x = static_cast<T*>(pass.grad_x) + row * columns;
     const T* passed = pass.grad_passed == nullptr ? nullptr : static_cast<const T*>(pass.grad_passed) + row * columns;
-    const float of_mean = SumOfLanes(sum) / static_cast<float>(columns);
-    const float of_deviation = SumOfLanes(sum_of_products) / static_cast<float>(columns);
+    const float of_mean = SumAcrossLanes(sum) / static_cast<float>(columns);
+    const float of_deviation = SumAcrossLanes(sum_of_products) / static_cast<float>(columns);
     for (int64_t i = 0; i < columns; i += kLanes) {
       const int64_t size = LanesAt(i, columns);
       const Floats normal = (Load(x + i, size) - mean) * inverse;

@@ -177,7 +177,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const bool has_bias = context->saved_data["has_bias"].toBool(),
                has_residual = context->saved_data["has_residual"].toBool();
     if (has_bias && context->needs_input_grad(2)) {
-      result[kBias] = GiveRowSum(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
+      result[kBias] = SumRowsIntoSink(grad, sink, static_cast<int>(context->saved_data["bias"].toInt()));
     }
     if (context->needs_input_grad(kX)) result[kX] = ByTransposed(grad, weight);
     if (has_residual && context->needs_input_grad(has_bias ? 3 : 2)) result[kResidual] = grad;
@@ -213,7 +213,7 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight) {
   return TransposedFunction::apply(x.contiguous(), weight);
 }
 
-at::Tensor GiveRowSum(const at::Tensor& rows, GradientSink* sink, int number) {
+at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number) {
   const at::Tensor matrix = rows.view({-1, rows.size(-1)});
   GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
   if (!place.tensor.defined()) return matrix.sum(0);

@@ -38,6 +38,6 @@ at::Tensor TransposedLinear(const at::Tensor& x, const at::Tensor& weight);
 
 // The gradient of a vector that was added to every row of what `rows` is the gradient of: their sum, given to `sink` if
 // it takes it, in which case the result is undefined.
-at::Tensor GiveRowSum(const at::Tensor& rows, GradientSink* sink, int number);
+at::Tensor SumRowsIntoSink(const at::Tensor& rows, GradientSink* sink, int number);
 
 }  // namespace trainyard

@@ -23,8 +23,8 @@ TRAINYARD_INLINE void Rows(const RoundingPass& pass) {
     }
     for (; i < pass.columns; ++i) {
       float sum = sums[i];
-      if (bias != nullptr) sum += FloatOfBfloat16(bias[i]);
-      if (residual != nullptr) sum += FloatOfBfloat16(residual[i]);
+      if (bias != nullptr) sum += Bfloat16ToFloat(bias[i]);
+      if (residual != nullptr) sum += Bfloat16ToFloat(residual[i]);
       to[i] = NearestBfloat16(sum);
     }
   }

@@ -5,13 +5,13 @@
 namespace trainyard {
 namespace {
 
-using Kind = LearningRate::Kind;
+using Kind = LrSchedule::Kind;
 
-LearningRate Of(Kind kind) {
+LrSchedule Of(Kind kind) {
   return {.kind = kind, .peak = 2.0, .warmup_steps = 10, .total_steps = 110, .min_ratio = 0.1};
 }
 
-TEST(LearningRate, RisesInAStraightLineToThePeak) {
+TEST(LrSchedule, RisesInAStraightLineToThePeak) {
   for (Kind kind : {Kind::kCosine, Kind::kLinear, Kind::kConstant}) {
     EXPECT_DOUBLE_EQ(LearningRateAt(Of(kind), 1), 0.2);
     EXPECT_DOUBLE_EQ(LearningRateAt(Of(kind), 5), 1.0);
@@ -19,18 +19,18 @@ TEST(LearningRate, RisesInAStraightLineToThePeak) {
   }
 }
 
-TEST(LearningRate, EndsAtTheRatioOfThePeak) {
+TEST(LrSchedule, EndsAtTheRatioOfThePeak) {
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 110), 0.2);
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kLinear), 110), 0.2);
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kConstant), 110), 2.0);
 }
 
-TEST(LearningRate, IsHalfWayDownInTheMiddle) {
+TEST(LrSchedule, IsHalfWayDownInTheMiddle) {
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 60), 1.1);
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kLinear), 60), 1.1);
 }
 
-TEST(LearningRate, FallsAtEveryStep) {
+TEST(LrSchedule, FallsAtEveryStep) {
   for (Kind kind : {Kind::kCosine, Kind::kLinear}) {
     for (uint64_t step = 11; step <= 110; ++step) {
       EXPECT_LT(LearningRateAt(Of(kind), step), LearningRateAt(Of(kind), step - 1));
@@ -38,25 +38,23 @@ TEST(LearningRate, FallsAtEveryStep) {
   }
 }
 
-TEST(LearningRate, WithoutWarmUpStartsAtThePeak) {
-  LearningRate schedule = Of(Kind::kCosine);
+TEST(LrSchedule, WithoutWarmUpStartsAtThePeak) {
+  LrSchedule schedule = Of(Kind::kCosine);
   schedule.warmup_steps = 0;
   EXPECT_DOUBLE_EQ(LearningRateAt(schedule, 1), 2.0);
 }
 
-TEST(LearningRate, StaysAtTheEndBeyondTheLastStep) { EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 500), 0.2); }
+TEST(LrSchedule, StaysAtTheEndBeyondTheLastStep) { EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 500), 0.2); }
 
-TEST(LearningRate, AWarmUpLongerThanTheJobIsAllThereIs) {
-  LearningRate schedule = Of(Kind::kCosine);
+TEST(LrSchedule, AWarmUpLongerThanTheJobIsAllThereIs) {
+  LrSchedule schedule = Of(Kind::kCosine);
   schedule.warmup_steps = 1000;
   EXPECT_DOUBLE_EQ(LearningRateAt(schedule, 110), 0.22);
   schedule.warmup_steps = 110;
   EXPECT_DOUBLE_EQ(LearningRateAt(schedule, 110), 2.0);
 }
 
-TEST(LearningRate, AJobOfOneStepHasThePeak) {
-  EXPECT_DOUBLE_EQ(LearningRateAt({.peak = 2.0, .total_steps = 1}, 1), 2.0);
-}
+TEST(LrSchedule, AJobOfOneStepHasThePeak) { EXPECT_DOUBLE_EQ(LearningRateAt({.peak = 2.0, .total_steps = 1}, 1), 2.0); }
 
 }  // namespace
 }  // namespace trainyard

@@ -5,7 +5,7 @@
 
 namespace trainyard {
 
-inline const char* TypeWord(c10::ScalarType type) {
+inline const char* TypeName(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Float:
       return "fp32";
