@@ -1,8 +1,8 @@
-// Where ranks find each other: write-once values that all ranks of a generation share. The daemon's link implements it
-// for real jobs; tests have their own. Needed only while communicators are built.
+// The store through which ranks exchange their addresses: write-once values that all ranks of a generation share. The
+// daemon's link implements it for real jobs; tests have their own. Used only while communicators are created.
 //
-// No torch here. Implementations are thread-safe: gloo asks from threads of its own, and a Get that waits holds up
-// nobody.
+// Must not depend on torch. Implementations are thread-safe: gloo calls from its own threads, and a waiting Get blocks
+// no other call.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
 
-  // Writes a value, once. Possible errors: AlreadyExists when the name holds another value (the same again is fine);
-  // Aborted when the generation is over; FailedPrecondition when the store is sealed.
+  // Writes a value once. Possible errors: AlreadyExists if the name holds a different value (writing the same value
+  // again succeeds); Aborted if the generation is over; FailedPrecondition if the store is closed for writes.
   virtual absl::Status Put(absl::string_view name, absl::string_view value) = 0;
 
-  // Waits until the value is there. Possible errors: DeadlineExceeded when it did not come within `timeout` (zero:
-  // looks once); Aborted when the generation is over.
+  // Waits until the value exists. Possible errors: DeadlineExceeded if it was not written within `timeout` (zero:
+  // checks once); Aborted if the generation is over.
   virtual absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout) = 0;
 };
 

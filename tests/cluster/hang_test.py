@@ -52,7 +52,7 @@ def start_steady(host, run_folder, **keys):
 # What is told of ranks that take part in different operations, by whether they share memory; else gloo notices it, and
 # ends the process.
 MISMATCH = {"on": r"\[restart\] .* of rank \d of 2 failed: rank \d takes part in all-reduce \d+ \(.*\) at the same time; rank 1 "
-                  r"is at fault: as in the steps before, all-reduce \(.*\) is due",
+                  r"is at fault: in earlier steps, all-reduce \(.*\) came next",
             "off": r"last output of rank \d on h1:(.|\n)*collective mismatch"}
 
 

@@ -1,5 +1,5 @@
-// A management library that lists one GPU, for a daemon on a machine that has none: what CUDA itself says about that
-// machine is then the trainer's to tell.
+// A management library that lists one GPU, for a daemon on a machine that has none. The trainer then reports CUDA's own
+// error about that machine.
 #include <string.h>
 
 typedef struct {

@@ -1,5 +1,5 @@
-// What only a GPU can show. One GPU takes one NCCL rank, so a world of one is what shows streams and abort; several
-// ranks share it through host memory.
+// Tests that need a GPU. A GPU supports only one NCCL rank, so streams and aborts are tested in a world of one; several
+// ranks share the GPU through host memory.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -52,7 +52,7 @@ at::Tensor OnGpu(int64_t size, double value, at::ScalarType type = at::kFloat) {
   return at::full({size}, value, at::TensorOptions().dtype(type).device(kGpu));
 }
 
-TEST_F(Gpu, NcclOfOne_CarriesEveryOperationAndType) {
+TEST_F(Gpu, SingleRankNccl_SupportsEveryOperationAndType) {
   auto comm = NewDeviceCommunicator(kGpu, NewSingleCommunicator(), NewSingleRankNccl());
   EXPECT_EQ(WarmUp(*comm), absl::OkStatus());
   EXPECT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
@@ -71,9 +71,9 @@ TEST_F(Gpu, NcclOfOne_CarriesEveryOperationAndType) {
   EXPECT_EQ(comm->Meet(absl::Seconds(30)), absl::OkStatus());
 }
 
-// The operation comes after what was computed before it, what is computed after its wait comes after it, and the host
+// The operation runs after earlier computations on the stream, later computations run after the operation, and the host
 // waits for neither.
-TEST_F(Gpu, NcclOfOne_OrdersStreams_AndTakesTheSameMemoryEveryStep) {
+TEST_F(Gpu, SingleRankNccl_OrdersStreams_AndUsesTheSameMemoryEveryStep) {
   auto comm = NewSingleRankNccl();
   ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
   const int64_t size = int64_t{1} << 22;
@@ -95,7 +95,7 @@ TEST_F(Gpu, NcclOfOne_OrdersStreams_AndTakesTheSameMemoryEveryStep) {
   EXPECT_EQ(comm->progress().num_completed, comm->progress().num_started);
 }
 
-TEST_F(Gpu, NcclOfOne_Aborted_FailsWhatComesLater_AndANewGroupWorks) {
+TEST_F(Gpu, SingleRankNccl_AfterAbort_FailsLaterOperations_AndANewGroupWorks) {
   auto comm = NewSingleRankNccl(), other = NewSingleRankNccl();
   ASSERT_EQ(WarmUpOn(*comm, kGpu), absl::OkStatus());
   ASSERT_EQ(WarmUpOn(*other, kGpu), absl::OkStatus());
@@ -111,8 +111,8 @@ TEST_F(Gpu, NcclOfOne_Aborted_FailsWhatComesLater_AndANewGroupWorks) {
   EXPECT_EQ(WarmUpOn(*NewSingleRankNccl(), kGpu), absl::OkStatus());
 }
 
-// Three ranks, each a thread, on one GPU: gloo between them, as between processes that share a GPU.
-TEST_F(Gpu, RanksThatShareIt_ReduceThroughHostMemory) {
+// Three ranks, as threads, on one GPU, with gloo between them, as between processes that share a GPU.
+TEST_F(Gpu, RanksThatShareAGpu_ReduceThroughHostMemory) {
   constexpr int kWorld = 3;
   MemoryStore store;
   std::vector<absl::Status> statuses(kWorld);
@@ -122,7 +122,7 @@ TEST_F(Gpu, RanksThatShareIt_ReduceThroughHostMemory) {
       statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
         ASSIGN_OR_RETURN(CudaDevice gpu, cuda_->Use(0));
         auto refuse = [](int, int, const std::string&) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-          return absl::InternalError("NCCL is not for ranks that share a GPU");
+          return absl::InternalError("NCCL does not support ranks that share a GPU");
         };
         ASSIGN_OR_RETURN(auto comm,
                          NewGroup({.world_size = kWorld,
@@ -170,8 +170,8 @@ absl::StatusOr<std::vector<double>> LossesOn(at::Device device, std::unique_ptr<
   return losses;
 }
 
-// Whatever is kept in host memory meanwhile, or computed again.
-TEST_F(Gpu, EachStrategy_HasTheLossesOfTheCpu) {
+// Also with state in host memory, and with recomputation.
+TEST_F(Gpu, EachStrategy_MatchesTheLossesOfTheCpu) {
   const DataParallelOptions all[] = {
       {.strategy = Strategy::kDdp},
       {.strategy = Strategy::kZero2},
@@ -193,8 +193,8 @@ TEST_F(Gpu, EachStrategy_HasTheLossesOfTheCpu) {
   }
 }
 
-// Beside the kernel of the CPU, whose bits are those of the contract.
-TEST_F(Gpu, NormAndAdamW_AreThoseOfTheCpu) {
+// The reference is the CPU's kernel, whose bits are specified.
+TEST_F(Gpu, NormAndAdamW_MatchTheCpu) {
   const int64_t size = 100'003;
   at::Tensor gradients = at::arange(size, at::kFloat).sin(), start = at::arange(size, at::kFloat).cos();
   at::Tensor on_cpu = start.clone(), on_gpu = start.to(kGpu), weights = on_gpu.to(at::kBFloat16);

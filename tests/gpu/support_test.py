@@ -1,5 +1,5 @@
-"""The GPU support as a file and as a job meets it, on a machine without a GPU too: what libtrainyard_cuda.so may need, and the
-sentence of a host whose driver lists a GPU that CUDA cannot use."""
+"""Tests of the GPU plugin that need no GPU: which libraries libtrainyard_cuda.so may depend on, and the error of a host whose
+driver lists a GPU that CUDA cannot use."""
 
 import pathlib
 import re
@@ -10,11 +10,11 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PLUGIN = harness.BIN / "libtrainyard_cuda.so"
-# The wheels', the compiler's and Debian's Abseil; nothing of a CUDA toolkit or driver of the machine's.
+# The libraries of the wheels, the compiler and Debian's Abseil; no library of a CUDA toolkit or driver of this machine.
 MAY_NEED = re.compile(r"lib(torch_cuda|torch_cpu|c10|c10_cuda|cudart|nccl|stdc\+\+|gcc_s|c|m|absl_\w+|ld-linux-x86-64)\.so")
 
 
-def test_the_library_needs_nothing_but_the_wheels():
+def test_the_library_depends_only_on_the_wheels():
     listed = subprocess.run(["readelf", "--dynamic", "--wide", PLUGIN], capture_output=True, text=True, check=True).stdout
 
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listed)
@@ -29,13 +29,13 @@ def test_the_library_exports_its_two_functions():
     names = {line.split()[-1] for line in listed.splitlines()}
 
     assert {"trainyard_cuda_plugin", "trainyard_cuda_plugin_abi"} <= names
-    # Not what is ours in C++, of which the trainer has its own; templates of the standard library may name it.
+    # No C++ symbols of ours, because the trainer has its own; instances of standard templates may contain our names.
     assert not [name for name in names if re.match(r"_Z(N|NK|TVN|TIN|TSN)9trainyard", name)]
 
 
 @pytest.fixture
 def imagined_gpu(cluster):
-    """A cluster with one host, whose driver lists a GPU that is not there."""
+    """A cluster with one host, whose driver lists a GPU that does not exist."""
     if subprocess.run(["sh", "-c", "nvidia-smi -L | grep -q ^GPU"], capture_output=True).returncode == 0:
         pytest.skip("this machine has a GPU that works")
     library = cluster.folder / "libnvidia-ml.so.1"
@@ -60,5 +60,5 @@ def test_a_gpu_that_cuda_cannot_use_ends_the_job_with_what_is_missing(imagined_g
     ended = cluster.wait_for_end(cluster.submit(resources__device="cuda", resources__ranks=1))
 
     assert ended.state_name == "FAILED"
-    for words in ("no GPU can be used here", "NVIDIA driver", "resources.device to cpu", "cuda on host h1"):
+    for words in ("no GPU can be used on this machine", "NVIDIA driver", "resources.device to cpu", "cuda on host h1"):
         assert words in ended.job.reason, ended.job.reason

@@ -1,4 +1,4 @@
-"""Training on a GPU, as a user runs it, beside the same job on a CPU. Skips with its reason where there is no GPU."""
+"""Trains on a GPU as a user does, and compares with the same job on a CPU. Skipped with a reason if there is no GPU."""
 
 import pathlib
 import subprocess
@@ -11,11 +11,11 @@ STEPS = 20
 
 
 def gpus():
-    """What the driver lists, one line a GPU."""
+    """The GPUs that the driver lists, one line each."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
-        return "nvidia-smi is not here", []
+        return "nvidia-smi is not installed", []
     lines = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
     return (listed.stdout + listed.stderr).strip().splitlines()[-1:] or ["it lists nothing"], lines
 

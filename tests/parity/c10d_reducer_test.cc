@@ -296,7 +296,7 @@ void ExpectSameGradients(int world, const TrainingCase& training, PoolTransport 
 class C10dReducer : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, C10dReducer, testing::Values(1, 2, 3, 4));
 
-TEST_P(C10dReducer, GivesTheGradientsOfOurDdp) {
+TEST_P(C10dReducer, MatchesTheGradientsOfOurDdp) {
   for (at::ScalarType type : {at::kFloat, at::kDouble}) {
     for (bool overlap : {true, false}) {
       TrainingCase training{.type = type, .steps = 4, .global = 12, .micro = 12 / GetParam(), .dropout = 0.1};
@@ -306,7 +306,7 @@ TEST_P(C10dReducer, GivesTheGradientsOfOurDdp) {
   }
 }
 
-TEST_P(C10dReducer, GivesThemWhateverTheBuckets) {
+TEST_P(C10dReducer, MatchesThem_WithAnyBuckets) {
   for (int64_t elements : {1, 1000, 1 << 30}) {
     TrainingCase training{.type = at::kFloat, .steps = 2, .global = 12, .micro = 12 / GetParam()};
     training.bucket_elements = elements;
@@ -315,7 +315,7 @@ TEST_P(C10dReducer, GivesThemWhateverTheBuckets) {
 }
 
 // Nothing of ours in theirs: gloo's ring has one order to sum two ranks in.
-TEST(C10dReducerOverItsOwnGloo, GivesTheGradientsOfOurDdpOverOurs) {
+TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   TemporaryFolder folder;
   TrainingCase training{.type = at::kFloat, .steps = 4, .global = 12, .micro = 6, .dropout = 0.1};
   training.folder = folder.path();
@@ -333,7 +333,7 @@ std::vector<std::string> Operations(const std::vector<std::string>& parameters) 
   return operations;
 }
 
-TEST(ReadyOrder, IsTheOneInWhichC10dWouldCutItsBucketsAfterTheFirstStep) {
+TEST(ReadyOrder, IsTheOrderOfC10dsBucketsAfterTheFirstStep) {
   TemporaryFolder folder;
   TrainingCase training{.type = at::kFloat, .micro = 2};
   training.folder = folder.path();
@@ -348,7 +348,7 @@ TEST(ReadyOrder, IsTheOneInWhichC10dWouldCutItsBucketsAfterTheFirstStep) {
   EXPECT_EQ(Operations(absl::StrSplit(theirs->front(), ' ')), Operations(ours));
 }
 
-TEST(ReadyOrder, IsTheOneInWhichGradientsAreComplete) {
+TEST(ReadyOrder, IsTheOrderInWhichGradientsAreCompleted) {
   for (RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kBlocks, RecomputeMode::kSelective}) {
     for (double dropout : {0.0, 0.1}) {
       TrainingCase training{.type = at::kFloat, .micro = 2, .dropout = dropout};
@@ -364,7 +364,7 @@ TEST(ReadyOrder, IsTheOneInWhichGradientsAreComplete) {
   }
 }
 
-TEST_P(C10dReducer, GivesThemAfterMicroBatchesWithoutSynchronisation) {
+TEST_P(C10dReducer, MatchesThem_AfterMicroBatchesWithoutSynchronisation) {
   for (at::ScalarType type : {at::kFloat, at::kDouble}) {
     TrainingCase training{.type = type, .steps = 4, .global = 36, .micro = 12 / GetParam(), .dropout = 0.1};
     ExpectSameGradients(GetParam(), training, PoolTransport::kSharedMemory);

@@ -47,7 +47,7 @@ const TrainingOutcome& Oracle(const TrainingCase& training) {
 class DdpByWorldSize : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, DdpByWorldSize, testing::Values(1, 2, 3, 4));
 
-TEST_P(DdpByWorldSize, GivesTheOraclesLossesInFp64) {
+TEST_P(DdpByWorldSize, MatchesTheOracleInFp64) {
   TrainingCase training{.type = at::kDouble, .steps = 100, .global = 12, .micro = 1, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -59,7 +59,7 @@ TEST_P(DdpByWorldSize, GivesTheOraclesLossesInFp64) {
   EXPECT_LT(oracle.losses.back(), 0.8 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
 }
 
-TEST_P(DdpByWorldSize, GivesTheOraclesLossesInFp32) {
+TEST_P(DdpByWorldSize, MatchesTheOracleInFp32) {
   TrainingCase training{.type = at::kFloat, .steps = 20, .global = 12, .micro = 3, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -91,7 +91,7 @@ TEST_P(DdpByWorldSize, HasTheSameParametersOnEveryRank) {
   }
 }
 
-TEST_P(DdpByWorldSize, OverlapChangesNoBit) {
+TEST_P(DdpByWorldSize, Overlap_ChangesNoBit) {
   TrainingCase training{.type = at::kFloat, .steps = 8, .clip_norm = 0.5};
   TrainingCase waiting = training;
   waiting.overlap = false;
@@ -106,7 +106,7 @@ TEST_P(DdpByWorldSize, OverlapChangesNoBit) {
 }
 
 // 5 micro-batches leave some rank of 2, 3 and 4 with one fewer than another.
-TEST_P(DdpByWorldSize, AnUnevenDealGivesTheOraclesLosses) {
+TEST_P(DdpByWorldSize, UnevenDeal_MatchesTheOracle) {
   TrainingCase training{.type = at::kDouble, .steps = 10, .global = 10, .micro = 2};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(GetParam(), training);
@@ -116,7 +116,7 @@ TEST_P(DdpByWorldSize, AnUnevenDealGivesTheOraclesLosses) {
 }
 
 // In a world of two there is one order to sum in, so both transports give the same bits.
-TEST_P(DdpByWorldSize, SharedMemoryGivesTheOraclesLosses) {
+TEST_P(DdpByWorldSize, SharedMemory_MatchesTheOracle) {
   TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
 
   std::vector<TrainingOutcome> shared = TrainWorld(GetParam(), training, PoolTransport::kSharedMemory);
@@ -131,7 +131,7 @@ TEST_P(DdpByWorldSize, SharedMemoryGivesTheOraclesLosses) {
   EXPECT_EQ(shared[0].parameters_hash, gloo[0].parameters_hash);
 }
 
-TEST_P(DdpByWorldSize, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
+TEST_P(DdpByWorldSize, StepRejectedByOneRank_UpdatesNothingOnAnyRank) {
   TrainingCase training{.type = at::kDouble, .steps = 8, .global = 12, .micro = 1, .clip_norm = 0.5};
   TrainingCase rejected = training;
   rejected.rejected_step = 5;
@@ -154,7 +154,7 @@ TEST_P(DdpByWorldSize, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
   ExpectNear(ranks[0].losses, alone.losses, 1e-10);
 }
 
-TEST(Accumulation, OfManyMicroBatchesIsOneLargeBatch) {
+TEST(Accumulation, OfManyMicroBatches_EqualsOneLargeBatch) {
   TrainingCase large{.type = at::kDouble, .steps = 20, .global = 12, .micro = 12, .clip_norm = 0.5};
   TrainingCase accumulated = large;
   accumulated.micro = 2;
@@ -168,7 +168,7 @@ TEST(Accumulation, OfManyMicroBatchesIsOneLargeBatch) {
   ExpectNear(many[0].norms, one[0].norms, 1e-10);
 }
 
-TEST(Dropout, DropsTheSameWhateverTheWorld) {
+TEST(Dropout, DoesNotDependOnTheWorldSize) {
   TrainingCase training{.type = at::kDouble, .steps = 10, .global = 12, .micro = 2, .dropout = 0.2};
   TrainingCase without = training;
   without.dropout = 0;
@@ -185,7 +185,7 @@ TEST(Dropout, DropsTheSameWhateverTheWorld) {
 }
 
 // A world of more ranks than micro-batches: a rank without work still takes part in every reduction.
-TEST(UnevenDeal, ARankWithoutAMicroBatchAddsNothing) {
+TEST(UnevenDeal, RankWithoutAMicroBatch_AddsNothing) {
   TrainingCase training{.type = at::kDouble, .steps = 5, .global = 2, .micro = 1};
 
   std::vector<TrainingOutcome> ranks = TrainWorld(3, training);

@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
         Move{"to_hsdp", {.dp_shard = 3}, Strategy::kZero2, {.dp_replicate = 2, .dp_shard = 2}, Strategy::kHsdp}),
     [](const testing::TestParamInfo<Move>& info) { return std::string(info.param.name); });
 
-TEST_P(LoadMemory, IsWhatIsKeptAndOnePiece) {
+TEST_P(LoadMemory, IsTheStateAndOnePiece) {
   const Move& move = GetParam();
   TemporaryFolder folder;
   RunAll(move.from_mesh, "save", {.strategy = move.from, .folder = folder.path()});

@@ -104,7 +104,7 @@ class Matrix : public testing::TestWithParam<Cell> {};
 INSTANTIATE_TEST_SUITE_P(, Matrix, testing::ValuesIn(WantsAll() ? AllCells() : PairwiseCover(AllCells(), 48)),
                          [](const testing::TestParamInfo<Cell>& info) { return info.param.ToString(); });
 
-TEST_P(Matrix, GivesTheOraclesLossesInFp64) {
+TEST_P(Matrix, MatchesTheOracleInFp64) {
   TrainingCase training = GetParam().training();
   training.steps = 100;
 
@@ -139,7 +139,7 @@ class EachStrategy : public testing::TestWithParam<Cell> {};
 INSTANTIATE_TEST_SUITE_P(, EachStrategy, testing::ValuesIn(OneCellPerStrategy()),
                          [](const testing::TestParamInfo<Cell>& info) { return std::string(info.param.name); });
 
-TEST_P(EachStrategy, GivesTheOraclesLossesInFp32) {
+TEST_P(EachStrategy, MatchesTheOracleInFp32) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
   training.lab_tiny = true;
@@ -155,7 +155,7 @@ TEST_P(EachStrategy, GivesTheOraclesLossesInFp32) {
   EXPECT_LE(LargestDifference(found, expected), 1e-5);
 }
 
-TEST_P(EachStrategy, OverlapChangesNoBit_ThoughEachOperationWaitsForALateRankInTurn) {
+TEST_P(EachStrategy, Overlap_ChangesNoBit_WhenEachOperationWaitsForALateRank) {
   TrainingCase training = GetParam().training();
   training.type = at::kFloat;
   training.steps = 40;
@@ -167,7 +167,7 @@ TEST_P(EachStrategy, OverlapChangesNoBit_ThoughEachOperationWaitsForALateRankInT
   ExpectSameBits(TrainWorld({GetParam().mesh()}, training), TrainWorld({GetParam().mesh()}, late));
 }
 
-TEST_P(EachStrategy, RecomputeChangesNoBit) {
+TEST_P(EachStrategy, Recompute_ChangesNoBit) {
   TrainingCase kept = GetParam().training();
   kept.type = at::kFloat;
   kept.steps = 8;
@@ -183,7 +183,7 @@ TEST_P(EachStrategy, RecomputeChangesNoBit) {
   }
 }
 
-TEST_P(EachStrategy, OffloadAndTilesChangeNoBit) {
+TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
   for (const char* precision : {"-", "bf16", "bf16-master"}) {
     TrainingCase plain = GetParam().training();
     plain.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;
@@ -204,7 +204,7 @@ TEST_P(EachStrategy, OffloadAndTilesChangeNoBit) {
 }
 
 // A job that is moved between hosts changes no bit.
-TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses_AndTheBitsOfSharedMemory) {
+TEST_P(EachStrategy, OverSockets_MatchesTheOracle_AndTheBitsOfSharedMemory) {
   TrainingCase training = GetParam().training();
   training.steps = 10;
   const std::vector<TrainingOutcome> in_memory = TrainWorld({GetParam().mesh()}, training);
@@ -217,7 +217,7 @@ TEST_P(EachStrategy, OverSockets_GivesTheOraclesLosses_AndTheBitsOfSharedMemory)
   }
 }
 
-TEST_P(EachStrategy, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
+TEST_P(EachStrategy, StepRejectedByOneRank_UpdatesNothingOnAnyRank) {
   TrainingCase training = GetParam().training();
   training.steps = 8;
   TrainingCase rejected = training;
@@ -238,7 +238,7 @@ TEST_P(EachStrategy, AStepThatOneRankRejectsUpdatesNothingOnAnyRank) {
 }
 
 // Three micro-batches for four ranks: one rank has nothing to compute and takes part in everything.
-TEST_P(EachStrategy, ARankWithoutAMicroBatchAddsNothing) {
+TEST_P(EachStrategy, RankWithoutAMicroBatch_AddsNothing) {
   TrainingCase training = GetParam().training();
   training.steps = 20;
   training.global = 3;
@@ -251,7 +251,7 @@ TEST_P(EachStrategy, ARankWithoutAMicroBatchAddsNothing) {
   EXPECT_EQ(ranks[3].parameters_hash, ranks[0].parameters_hash);
 }
 
-TEST_P(EachStrategy, ReducingEachMicroBatchGivesTheOraclesLosses) {
+TEST_P(EachStrategy, ReducingEachMicroBatch_MatchesTheOracle) {
   TrainingCase training = GetParam().training();
   training.steps = 20;
   training.reduce_every_micro_batch = true;
@@ -263,7 +263,7 @@ TEST_P(EachStrategy, ReducingEachMicroBatchGivesTheOraclesLosses) {
 }
 
 // In 16 bits rounding is large, but the same everywhere that sums are: beside the job's own DDP.
-TEST_P(EachStrategy, OfSixteenBitsIsNearItsOwnDdp_AndSkipsTheSameSteps) {
+TEST_P(EachStrategy, InSixteenBits_IsCloseToItsOwnDdp_AndSkipsTheSameSteps) {
   for (const char* precision : {"bf16", "fp16", "bf16-master"}) {
     TrainingCase training = GetParam().training();
     training.type = std::string(precision) == "bf16-master" ? at::kBFloat16 : at::kFloat;
@@ -293,7 +293,7 @@ TEST_P(EachStrategy, OfSixteenBitsIsNearItsOwnDdp_AndSkipsTheSameSteps) {
   }
 }
 
-TEST(Zero1, ByAllReduceIsDdpToTheBit) {
+TEST(Zero1, ByAllReduce_HasTheBitsOfDdp) {
   TrainingCase ddp{.type = at::kFloat, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
   TrainingCase zero1 = ddp;
   zero1.strategy = Strategy::kZero1;
@@ -305,7 +305,7 @@ TEST(Zero1, ByAllReduceIsDdpToTheBit) {
 }
 
 // Zero-1 with a second axis: shards inside, replicas across.
-TEST(TwoAxes, OfAnyStrategyThatShardsGiveTheOraclesLosses) {
+TEST(TwoAxes, ShardingStrategies_MatchTheOracle) {
   for (Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     TrainingCase training{.steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5, .strategy = strategy};
 
@@ -327,7 +327,7 @@ TEST(Prefetch, ChangesNoBit) {
 }
 
 // A checkpoint holds whole tensors, so what one layout has written any other goes on from.
-TEST(Resume, UnderAnotherStrategyAndWorldGivesTheOraclesLosses) {
+TEST(Resume, UnderAnotherStrategyAndWorldSize_MatchesTheOracle) {
   struct Layout {
     Strategy strategy;
     MeshShape mesh;
@@ -415,7 +415,7 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
   }
 }
 
-TEST(Pool, ARankThatDiesFailsItsCaseAlone) {
+TEST(Pool, CrashedRank_FailsOnlyItsCase) {
   auto died = Pool().Run({.mesh = {.dp_shard = 2}, .main = "die", .arguments = ""});
   auto after = Pool().Run({.mesh = {.dp_shard = 2}, .main = "count", .arguments = ""});
 

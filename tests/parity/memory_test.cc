@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(, ShardedMemory,
                                          World{"over_gloo", {.dp_shard = 2}, Strategy::kFsdp, PoolTransport::kGloo}),
                          [](const testing::TestParamInfo<World>& info) { return std::string(info.param.name); });
 
-TEST_P(ShardedMemory, HoldsThreeUnitsBesideWhatIsShardedAndIsTheSameEveryStep) {
+TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
   const World& world = GetParam();
   const Sizes sizes = SizesOf(ModelOf(true));
   // Room for activations and for a parameter's gradient before it is taken over; less than a unit.
@@ -183,7 +183,7 @@ TEST_P(ShardedMemory, HoldsThreeUnitsBesideWhatIsShardedAndIsTheSameEveryStep) {
   }
 }
 
-TEST(ReplicatedMemory, IsWholeOnEachRankButForWhatTheStrategyShards) {
+TEST(ReplicatedMemory, IsWholeOnEachRank_ExceptForTheShardedState) {
   const int64_t all = SizesOf(ModelOf(true)).all;
   const auto near = [](int64_t expected) {
     return testing::AllOf(testing::Ge(expected - kMiB), testing::Le(expected + kMiB));
@@ -230,7 +230,7 @@ TEST(OffloadedMemory, FallsWithSmallerTiles) {
   EXPECT_GE(large - small, 2 * 3 * 4 * ((1 << 20) - (1 << 16)) / 2);
 }
 
-TEST(OffloadedMemory, LeavesGradientsAndTwoTilesOnTheDevice) {
+TEST(OffloadedMemory, KeepsOnlyGradientsAndTwoTilesOnTheDevice) {
   const int64_t sharded = SizesOf(ModelOf(true)).all / 2;
 
   const Answer rank = Ask({.dp_shard = 2}, PoolTransport::kSharedMemory, {.offload = true}).at(1);
@@ -245,7 +245,7 @@ TEST(OffloadedMemory, LeavesGradientsAndTwoTilesOnTheDevice) {
   EXPECT_LE(rank.at("before_update"), sharded + rank.at("buffers") + kMiB);
 }
 
-TEST(Activations, AreHalvedAtLeastByRecompute) {
+TEST(Activations, Recompute_HalvesThemAtLeast) {
   for (Strategy strategy : {Strategy::kDdp, Strategy::kFsdp}) {
     const MeshShape mesh = strategy == Strategy::kDdp ? MeshShape{.dp_replicate = 2} : MeshShape{.dp_shard = 2};
     auto peak = [&](RecomputeMode mode) {

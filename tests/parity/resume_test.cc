@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(, ResumeAt, testing::ValuesIn(Resumes()), [](const auto
   return absl::StrCat(info.param.cell.name, "_", info.param.precision.name, "_step", info.param.step);
 });
 
-TEST_P(ResumeAt, IsUninterruptedToTheBit) {
+TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
   const auto& [cell, precision, step] = GetParam();
   TemporaryFolder folder;
   TrainingCase whole = cell.training();

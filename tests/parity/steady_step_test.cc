@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(, SteadyStep,
                                          Strategy::kFsdp, Strategy::kHsdp),
                          [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
-TEST_P(SteadyStep, TakesNoLargeMemory) {
+TEST_P(SteadyStep, RequestsNoLargeMemory) {
   RankPool pool(4);  // its processes have kept nothing yet
   for (const auto& [precision, recompute] :
        {std::pair{"-", RecomputeMode::kNone}, {"-", RecomputeMode::kSelective}, {"bf16", RecomputeMode::kBlocks}}) {

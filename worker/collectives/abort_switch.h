@@ -1,5 +1,5 @@
-// The way of other threads to the communicators of a rank, which those threads outlive: breaks them when the generation
-// is over, and reads how far they are. Does nothing once they are detached. Thread-safe.
+// Lets other threads abort a rank's communicators when the generation is over, and read their progress. Those threads
+// may outlive the communicators: after Detach the switch does nothing. Thread-safe.
 #pragma once
 
 #include <string>
@@ -19,12 +19,13 @@ struct NamedProgress {
 
 class AbortSwitch {
  public:
-  // Does not own it: Detach before it goes. One that is attached after Abort is aborted at once.
+  // Does not take ownership: call Detach before the communicator is destroyed. A communicator that is attached after
+  // Abort is aborted immediately.
   void Attach(absl::string_view name, Communicator* communicator);
-  void Detach();  // all of them
-  // Breaks all: a rank that waits in one of them is out, and so is the peer that waits for it in another.
+  void Detach();  // detaches all communicators
+  // Aborts all of them: a rank that waits in one returns, and so does a peer that waits for this rank in another.
   void Abort(absl::string_view reason);
-  // In the order of their attaching.
+  // In the order in which the communicators were attached.
   std::vector<NamedProgress> Progress();
 
  private:

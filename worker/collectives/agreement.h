@@ -1,12 +1,13 @@
-// Agreement at a step ("reduction A"): one small sum over all ranks a step, by which every rank learns the step's loss
-// and acts on requests at the same step as all others. It is started with one step and read in the next, so no step
-// waits for it, and a request acts one step after it was put in.
+// Agreement at a step ("reduction A"): one small sum over all ranks per step, through which every rank learns the
+// step's loss and acts on requests at the same step as all other ranks. The sum is started in one step and read in the
+// next, so no step waits for it, and a request takes effect one step after it was submitted.
 //
-//   rank 0:  stop asked (request 4) ──▶ in the sum of step 17 ──▶ read in step 18 ──▶ all leave after step 18
-//   any:     SIGTERM ─────────────────▶ notice, the same way
-//   any:     its part is written ─────▶ saves_ended; once it is the number of ranks, the save is over for all
+//   rank 0:    stop requested (request 4) ──▶ in the sum of step 17 ──▶ read in step 18 ──▶ all leave after step 18
+//   any rank:  SIGTERM ─────────────────────▶ notice, handled the same way
+//   any rank:  its part is written ─────────▶ saves_ended; when it equals the number of ranks, the save is over
 //
-// Only rank 0 puts requests in, so the sum of their numbers is that number. Pure; belongs to the loop's thread.
+// Only rank 0 submits requests, so the sum of the request numbers is rank 0's number. Pure; used only by the loop's
+// thread.
 #pragma once
 
 #include <array>
@@ -14,18 +15,19 @@
 
 namespace trainyard {
 
-// What a rank puts into the sum of a step, and what comes out of it.
+// The values that a rank contributes to the sum of a step, and the values that it reads from the sum.
 struct AgreementTerms {
   double tokens = 0;
   double loss_sum = 0;
-  double request = 0;     // rank 0: number of the newest request to stop; others 0
-  double notice = 0;      // 1: this rank was told to leave
-  double needs_save = 0;  // rank 0: 1 where that request is off if the save before it fails; others 0
+  double request = 0;     // rank 0: number of the newest stop request; other ranks: 0
+  double notice = 0;      // 1: this rank was asked to leave (SIGTERM)
+  double needs_save = 0;  // rank 0: 1 if that request is void when the save before it fails; other ranks: 0
 
-  // Of the save under way (save_policy.h): 1 where this rank has ended its part; where that failed.
+  // For the save in progress (save_policy.h): 1 if this rank has finished its part; 1 if that failed.
   double saves_ended = 0;
   double saves_failed = 0;
-  // Rank 0; others 0: 1 where it has taken too long, saves that were asked for, and commits that failed so far.
+  // Rank 0 (other ranks: 0): 1 if the save has taken too long; the number of saves requested; the number of failed
+  // commits.
   double give_up = 0;
   double save_request = 0;
   double commits_failed = 0;
@@ -41,16 +43,16 @@ struct AgreementTerms {
 };
 
 struct AgreedStep {
-  double loss = 0;  // mean over the step's tokens, all ranks
+  double loss = 0;  // mean over the step's tokens on all ranks
   uint64_t tokens = 0;
   bool stop = false;            // leave at the end of the step in which this is read
-  bool asked = false;           // by a request, not by a signal
-  uint64_t unless_unsaved = 0;  // the number of that request, where nobody is to leave if the save before it fails
+  bool asked = false;           // the stop comes from a request, not from a signal
+  uint64_t unless_unsaved = 0;  // the number of that request, if no rank may leave when the save before it fails
 };
 
 class Agreement {
  public:
-  // `sum` is of all ranks' terms of one step; calls come in the order of the steps. A request number acts once.
+  // `sum` is the sum of all ranks' terms of one step. Calls must come in step order. Each request number acts once.
   AgreedStep Read(const AgreementTerms& sum);
 
  private:

@@ -1,8 +1,8 @@
-// What communicators over c10d's groups (gloo, NCCL) have in common: the operations that both of them have, what
-// LibTorch throws as a status, and what becomes of an operation that could not be started. How one is waited for, and
-// how the group is broken, is each one's own.
+// The common part of the communicators over c10d's process groups (gloo, NCCL): the operations that both support, the
+// conversion of LibTorch's exceptions into statuses, and the handling of an operation that could not be started. Each
+// subclass defines how to wait for an operation and how to break the group.
 //
-// Threads and errors: those of a Communicator.
+// Threads and errors: the same as for Communicator.
 #pragma once
 
 #include <exception>
@@ -18,7 +18,8 @@
 
 namespace trainyard {
 
-// Without the stack that c10::Error appends, on one line: DeadlineExceeded for what took too long, else Unavailable.
+// The exception's message on one line, without the stack trace that c10::Error appends. Returns DeadlineExceeded for a
+// timeout, otherwise Unavailable.
 absl::Status StatusFromException(const std::exception& error);
 
 class C10dCommunicator : public virtual Communicator {
@@ -30,24 +31,25 @@ class C10dCommunicator : public virtual Communicator {
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override;
   void Abort(absl::string_view reason) override { (void)Break(absl::AbortedError(reason)); }
 
-  // Ends all operations with the first such error, which is returned.
+  // Ends all operations with the error of the first call, and returns that error.
   virtual absl::Status Break(absl::Status status) = 0;
   OperationLog& log() { return log_; }
 
  protected:
   using WorkPointer = c10::intrusive_ptr<c10d::Work>;
-  // An operation that has its number; `work` is null where it could not be started, and `status` says why.
+  // An operation that has been numbered. If it could not be started, `work` is null and `status` gives the reason.
   struct Started {
     std::string name;
     WorkPointer work;
     absl::Status status;
   };
 
-  // `group` is asked for the three operations above; it must outlive the last of them.
+  // `group` runs the three operations above; it must outlive the last of them.
   C10dCommunicator(int rank, int world_size, c10d::Backend& group)
       : rank_(rank), world_size_(world_size), group_(group) {}
 
-  // Moves earlier operations along, counts a new one and has `launch` start it; what that throws breaks the group.
+  // Advances earlier operations, numbers a new one and calls `launch` to start it. An exception from `launch` breaks
+  // the group.
   Started Start(absl::string_view kind, const at::Tensor& tensor, absl::FunctionRef<WorkPointer()> launch);
   virtual std::unique_ptr<Collective> NewHandle(Started started) = 0;
 

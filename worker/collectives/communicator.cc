@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Every element of `found_there` must be `expected`.
+// Fails unless every element of `found_there` is `expected`.
 absl::Status Expect(const at::Tensor& found_there, double expected, absl::string_view operation) {
   const at::Tensor tensor = found_there.cpu();
   for (int64_t i = 0; i < tensor.numel(); ++i) {

@@ -1,29 +1,30 @@
-// A communicator runs collective operations among the ranks of a group: all that strategies see of the network. Every
-// rank starts the same operations in the same order; each is asynchronous and is waited for through its handle.
+// A communicator runs collective operations among the ranks of a process group. It is all that strategies see of the
+// network. Every rank starts the same operations in the same order; each operation is asynchronous, and its handle
+// waits for it.
 //
 //   auto sum = communicator.AllReduceSum(bucket);   // starts
 //   ...                                             // computes
 //   RETURN_IF_ERROR(sum->Wait());                   // `bucket` holds the sum of all ranks' buckets
 //
-// What every implementation keeps:
-//   - Operations of one communicator are carried out in the order in which they were started, one after another. So one
-//     may be started into memory that another before it still reads. What an operation writes is there, for operations
-//     too, once it was waited for.
-//   - What two operations of different communicators touch must differ, unless the first was waited for.
-//   - Operations of all communicators of a process are started and waited for in one order on every rank: shared memory
-//     carries them out only then.
-//   - All ranks of an operation have the same bits of its result. Sums are made in the order of the ranks, whatever the
-//     transport [Note: one order of sums]; NCCL alone has orders of its own.
+// Every implementation guarantees:
+//   - Operations of one communicator run in the order in which they were started, one after another. So an operation
+//     may be started on memory that an earlier one still reads. Its result is visible, also to other operations, only
+//     after Wait has returned.
+//   - Operations of different communicators must not touch the same memory, unless the first has been waited for.
+//   - Every rank must start and wait for the operations of all communicators of a process in the same order: shared
+//     memory runs an operation only when it is waited for.
+//   - All ranks of an operation get bitwise identical results. Sums are made in rank order on every transport [Note:
+//     one order of sums]; only NCCL uses orders of its own.
 //
-// Threads: operations are started and waited for by one thread. Abort() and progress() may be called from any other at
-// any time, also while that thread waits.
+// Threads: one thread starts operations and waits for them. Any other thread may call Abort() and progress() at any
+// time, also during a wait.
 //
-// Possible errors, of every Wait:
+// Possible errors of every Wait:
 //   Aborted           Abort() was called: the generation is over.
-//   Unavailable       a peer has gone, its connection is broken, or it takes part in another operation: the
-//                     generation is as good as over.
+//   Unavailable       a peer has exited, its connection is broken, or it runs a different operation: the generation
+//                     cannot continue.
 //   DeadlineExceeded  no progress within the group's timeout.
-// After the first error the communicator is of no more use, and every further operation fails with that error.
+// After the first error the communicator is unusable: every further operation fails with that error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,21 +42,21 @@
 
 namespace trainyard {
 
-// One operation under way; must not be waited for once its communicator is gone. Destroying it without waiting is
-// allowed; its tensors are kept alive until it has ended.
+// One operation in progress. Must not be waited for after its communicator is destroyed. It may be destroyed without a
+// wait; its tensors stay alive until the operation has ended.
 class Collective {
  public:
   virtual ~Collective() = default;
-  // Returns when the operation is over on this rank. A second call returns the same status.
+  // Returns when the operation has ended on this rank. A second call returns the same status.
   virtual absl::Status Wait() = 0;
 };
 
-// For status pages and for finding who holds up whom: two ranks of a group that hang differ here.
+// For status pages and for finding the rank that blocks a group: two ranks of a hung group differ in these values.
 struct CollectiveProgress {
   uint64_t num_started = 0;
   uint64_t num_completed = 0;
   std::string waits_in = "";      // "all-reduce 17 (6553600 x fp32)"; empty: no thread waits
-  std::string last_started = "";  // the newest operation, in the same words
+  std::string last_started = "";  // the newest operation, in the same format
 };
 
 class Communicator {
@@ -65,34 +66,34 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  // In place: `tensor` becomes the sum over all ranks. Tensors of all operations are dense and on this communicator's
+  // In place: `tensor` becomes the sum over all ranks. All operations require dense tensors on this communicator's
   // device.
   virtual std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) = 0;
-  // In place: `tensor` becomes that of `root`.
+  // In place: `tensor` becomes a copy of the tensor of `root`.
   virtual std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) = 0;
-  // `out` becomes the ranks' `in` one after another. `in` may be exactly this rank's part of `out`; no other overlap.
-  // REQUIRES: out.numel() == in.numel() x world_size.
+  // `out` becomes the concatenation of all ranks' `in`. `in` may be exactly this rank's part of `out`; no other overlap
+  // is allowed. REQUIRES: out.numel() == in.numel() x world_size.
   virtual std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) = 0;
-  // `out` becomes this rank's part of the sum over all ranks; `in` keeps its values. `out` may be exactly this rank's
-  // part of `in`; no other overlap. REQUIRES: in.numel() == out.numel() x world_size.
+  // `out` becomes this rank's part of the sum over all ranks; `in` is unchanged. `out` may be exactly this rank's part
+  // of `in`; no other overlap is allowed. REQUIRES: in.numel() == out.numel() x world_size.
   virtual std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) = 0;
-  // Ends once every rank has started it.
+  // Ends when every rank has started it.
   virtual std::unique_ptr<Collective> Barrier() = 0;
-  // As Barrier, but waits here and says who is missing: returns once every rank has called it. Possible errors, besides
-  // those of a Wait: DeadlineExceeded after `limit`, which names the ranks that did not come (on rank 0; the others
-  // name rank 0, which did not let them go).
+  // Like Barrier, but blocks, and names missing ranks: returns when every rank has called it. Additional error:
+  // DeadlineExceeded after `limit`. On rank 0 its message names the ranks that did not arrive; on the others it names
+  // rank 0, which did not release them.
   virtual absl::Status Meet(absl::Duration limit) = 0;
 
-  // Ends every operation, under way or to come, with Aborted: a thread that waits is out within 200 ms, whatever its
-  // peers do. Idempotent.
+  // Ends every current and future operation with Aborted: a waiting thread returns within 200 ms, whatever its peers
+  // do. Idempotent.
   virtual void Abort(absl::string_view reason) = 0;
 
-  // Memory that this communicator's operations are fastest on; what is in it is unspecified. Every rank asks for the
-  // same buffers in the same order. It may outlive the communicator.
+  // Memory on which this communicator's operations are fastest, with unspecified content. Every rank must request the
+  // same buffers in the same order. The buffer may outlive the communicator.
   virtual at::Tensor NewBuffer(int64_t numel, at::ScalarType type);
 
-  // Moves what was started along as far as the peers allow without waiting for them. Never needed for an operation to
-  // end; worth calling between two pieces of computation.
+  // Advances the started operations as far as possible without waiting for peers. Operations end without it too; it is
+  // useful to call it between two pieces of computation.
   virtual void Progress() {}
 
   virtual CollectiveProgress progress() const = 0;
@@ -101,24 +102,24 @@ class Communicator {
 struct GlooOptions {
   int rank = 0;
   int world_size = 1;
-  // Address of this host that the peers can reach; gloo listens there on a free port.
+  // An address of this host that the peers can reach; gloo listens there on a free port.
   std::string address = "127.0.0.1";
-  // Not owned; asked only inside NewGlooCommunicator. May be null in a world of 1.
+  // Not owned; used only inside NewGlooCommunicator. May be null in a world of 1.
   KeyValueStore* store = nullptr;
-  // Goes before every name in the store: one a communicator.
+  // Prefix of every name in the store; each communicator needs its own.
   std::string prefix = "world/";
-  // Of the rendezvous, and of every operation afterwards. Long on purpose: a peer may save, evaluate or be stopped for
-  // minutes and come back. One that is gone is noticed by its silence within 15 s, see [Note: silence].
+  // Applies to the rendezvous and to every later operation. It is long because a peer may save, evaluate or be stopped
+  // for minutes and then continue. A dead peer is detected within 15 s, see [Note: silence].
   absl::Duration timeout = absl::Minutes(30);
 };
 
-// Connects to all peers over TCP; returns when all have come. A world of 1 opens no socket and needs no store.
-// Possible errors: InvalidArgument for a rank or an address that cannot be; DeadlineExceeded when a peer did not come;
-// Aborted when the store says that the generation is over; Unavailable when a connection failed.
+// Connects to all peers over TCP; returns when all have joined. A world of 1 opens no socket and needs no store.
+// Possible errors: InvalidArgument for an invalid rank or address; DeadlineExceeded if a peer did not join; Aborted if
+// the store reports that the generation is over; Unavailable if a connection failed.
 absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOptions& options);
 
-// Runs each kind of operation once, so that no connection or buffer is made during training, and checks the results.
-// Apart from construction so that the new communicator can be aborted meanwhile.
+// Runs each kind of operation once and checks the results, so that no connection or buffer is created during training.
+// Separate from construction so that the new communicator can be aborted during it.
 absl::Status WarmUp(Communicator& communicator);
 
 }  // namespace trainyard

@@ -11,8 +11,8 @@
 namespace trainyard {
 namespace {
 
-// Ends an operation in host memory by copying its result to `out`, which lies on the device. `in` may be null: the
-// operation is in place.
+// An operation in host memory whose result is copied to `out`, on the device, when it is waited for. `in` is null for
+// an in-place operation.
 class StagedCollective final : public Collective {
  public:
   StagedCollective(std::unique_ptr<Collective> inner, std::shared_ptr<Scratch> in, std::shared_ptr<Scratch> result,
@@ -34,7 +34,7 @@ class StagedCollective final : public Collective {
 
  private:
   std::unique_ptr<Collective> inner_;
-  std::shared_ptr<Scratch> in_, result_;  // null once it is over
+  std::shared_ptr<Scratch> in_, result_;  // null after the operation
   at::Tensor out_;
 };
 
@@ -122,7 +122,7 @@ class DeviceCommunicator final : public Communicator {
   const at::Device device_;
   const std::unique_ptr<Communicator> host_, on_device_;
   ScratchPool scratch_;
-  std::atomic<bool> last_on_device_ = false;  // where the newest operation went
+  std::atomic<bool> last_on_device_ = false;  // the path of the newest operation
 };
 
 }  // namespace

@@ -1,11 +1,12 @@
-// A group whose ranks compute on devices of their own and also tell each other what lies in host memory (losses,
-// requests, agreements): tensors on the device go one way, all others another, as ever.
+// A communicator for ranks that compute on devices of their own and also exchange tensors in host memory (losses,
+// requests, agreements). Tensors on the device take one of two paths; all other tensors use the host's communicator:
 //
-//   device to device      through a communicator of the device (NCCL), one device a rank
-//   through host memory   for ranks that share a device, which NCCL refuses: copied out when the operation is started,
-//                         and back when it is waited for. One more copy each way, but any transport of the host's
+//   device to device      through a communicator of the device (NCCL), one device per rank
+//   through host memory   for ranks that share a device, which NCCL refuses: tensors are copied to the host when the
+//                         operation is started, and back when it is waited for. This costs one more copy each way, but
+//                         works with any transport of the host
 //
-// Barriers and meetings are the host's. Threads and errors: those of a Communicator.
+// Barrier and Meet use the host's communicator. Threads and errors: the same as for Communicator.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,11 +18,11 @@
 
 namespace trainyard {
 
-// Both are of the same ranks. `on_device` may be null: through host memory.
+// Both communicators have the same ranks. If `on_device` is null, device tensors go through host memory.
 std::unique_ptr<Communicator> NewDeviceCommunicator(at::Device device, std::unique_ptr<Communicator> host,
                                                     std::unique_ptr<Communicator> on_device);
 
-// WarmUp with tensors on `device`.
+// Like WarmUp, with tensors on `device`.
 absl::Status WarmUpOn(Communicator& communicator, at::Device device);
 
 }  // namespace trainyard

@@ -30,13 +30,13 @@
 namespace trainyard {
 namespace {
 
-// A numeric IPv6 address with its ending zero.
+// A numeric IPv6 address with its terminating zero.
 constexpr int64_t kAddressBytes = 46;
-// That, the port of a Listener and its closed one.
+// An address, the port of a Listener and its closed port.
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
-// LibTorch says "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" on rank 0, and elsewhere that rank 0 did not
-// answer.
+// Rank 0 gets "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" from LibTorch; the others get a message that rank 0
+// did not answer.
 absl::Status StatusFromMeet(const std::exception& error) {
   absl::Status status = StatusFromException(error);
   const bool late = absl::StrContains(status.message(), "failed to pass") ||
@@ -44,18 +44,18 @@ absl::Status StatusFromMeet(const std::exception& error) {
   return late ? absl::DeadlineExceededError(status.message()) : status;
 }
 
-// An all-reduce of fewer bytes is one message from each to each instead of two.
+// An all-reduce of fewer bytes uses one message between each pair of ranks instead of two.
 constexpr int64_t kSmallBytes = int64_t{16} << 10;
-// Of messages between two ranks. gloo's own barrier counts its tags from 0.
+// Tags of point-to-point messages. gloo's own barrier counts its tags from 0.
 constexpr int kPartTag = 1 << 30, kPeerTag = kPartTag + 1;
 
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// What gloo works on, and what follows once it has done that.
+// The current work of gloo for an operation, and the step that follows it.
 struct Operation {
   std::string name = {};
   std::vector<WorkPointer> works = {};
-  std::function<std::vector<WorkPointer>()> next = {};  // what it starts; null: nothing follows. May throw
+  std::function<std::vector<WorkPointer>()> next = {};  // starts the next step; null: none. May throw
   bool over = false;
   absl::Status status = {};
 };
@@ -86,7 +86,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     if (closed_port_fd_ >= 0) close(closed_port_fd_);
   }
 
-  // Tells the peers where we listen, hears where they do, and so learns which connections are the group's.
+  // Exchanges listening addresses with the peers, and so finds out which connections belong to the group.
   absl::Status FindConnections(Listener own) {
     closed_port_fd_ = BindClosedPort(own.address);
     if (closed_port_fd_ >= 0) own.closed_port = LocalPort(closed_port_fd_).value_or(0);
@@ -95,7 +95,8 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes, &own.port, 2);
     std::memcpy(mine.mutable_data_ptr<uint8_t>() + kAddressBytes + 2, &own.closed_port, 2);
     at::Tensor all = at::empty({world_size() * mine.numel()}, at::kByte);
-    RETURN_IF_ERROR(AllGather(all, mine)->Wait()) << "while telling the peers where rank " << rank() << " listens";
+    RETURN_IF_ERROR(AllGather(all, mine)->Wait())
+        << "while sending the listening address of rank " << rank() << " to its peers";
 
     std::vector<Listener> peers;
     for (int r = 0; r < world_size(); ++r) {
@@ -111,7 +112,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     connections_ = std::move(connections);
     if (connections_.size() < peers.size()) {
       return absl::InternalError(absl::StrCat("rank ", rank(), " found ", connections_.size(), " connections to its ",
-                                              peers.size(), " peers; it could not leave a collective when told to"));
+                                              peers.size(), " peers; an abort could not end its collectives"));
     }
     std::vector<WatchedConnection> watched;
     for (int fd : connections_) watched.push_back({.fd = fd, .probe_port = ClosedPortAcross(fd, peers)});
@@ -127,14 +128,15 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    // Everyone sends everyone its part, and sums what it gets. LibTorch's own sends twice as much (it takes its part of
-    // an all-reduce), reads `in` when it is started instead of in its turn, and sums in the order of a ring.
+    // Every rank sends each other rank its part, and sums the parts that it receives. LibTorch's own reduce-scatter
+    // sends twice as much (it takes its part of an all-reduce), reads `in` at the start instead of in its turn, and
+    // sums in the order of a ring.
     std::shared_ptr<Scratch> scratch;
     Started started = Start("reduce-scatter", in, [&] {
       CheckHasSum(out);
       TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() * world_size() &&
                       in.is_contiguous() && out.is_contiguous(),
-                  "the parts do not make up the whole, densely");
+                  "the parts do not have the size of the whole, or are not dense");
       at::Tensor from = in.detach().view(-1);
       scratch = scratch_.Take(static_cast<int64_t>(from.nbytes()));
       at::Tensor parts = scratch->ViewLike(from);
@@ -175,7 +177,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Starts the second half of what has ended its first one, so that it is under way while others are still computed.
+  // Starts the second half of each operation whose first half has ended, so that it runs while other work is computed.
   void Progress() override {
     for (const std::shared_ptr<Operation>& operation : continued_) {
       if (operation->over || operation->next == nullptr) continue;
@@ -190,7 +192,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   absl::Status CarryOut(Operation& operation) {
     if (operation.over) return operation.status;
     log_.WaitBegins(operation.name);
-    // The second halves of all ranks are started in one order, since only that order distinguishes them.
+    // All ranks start the second halves in the same order, because messages are matched by order only.
     for (const std::shared_ptr<Operation>& each : continued_) {
       if (each.get() == &operation) break;
       if (each->next != nullptr) Continue(*each);
@@ -202,7 +204,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     return operation.status;
   }
 
-  // Breaks the connections, so that no peer waits for what will not come.
+  // Breaks the connections, so that no peer waits for data that will not arrive.
   absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
       absl::MutexLock lock(&mu_);
@@ -228,7 +230,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     return operation;
   }
 
-  // Waits for what is under way, and starts what follows.
+  // Waits for the current work and starts the next step.
   void Continue(Operation& operation) {
     c10::NoGradGuard no_grad;
     try {
@@ -245,10 +247,11 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   static void CheckHasSum(const at::Tensor& tensor) {
-    TORCH_CHECK(SumInRankOrder(tensor.scalar_type(), nullptr, 0, nullptr, 0), tensor.scalar_type(), " has no sum");
+    TORCH_CHECK(SumInRankOrder(tensor.scalar_type(), nullptr, 0, nullptr, 0), tensor.scalar_type(),
+                " cannot be summed");
   }
 
-  // `to` becomes the sum of all ranks' tensors of its size, which lie in `scratch` one after another.
+  // `to` becomes the sum of all ranks' tensors of its size, which are stored one after another in `scratch`.
   void SumParts(Scratch& scratch, const at::Tensor& to) const {
     const auto* from = static_cast<const std::byte*>(scratch.memory.const_data_ptr());
     std::vector<const std::byte*> of_rank;
@@ -257,7 +260,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     scratch.is_over = true;
   }
 
-  // Everyone gets everything.
+  // Every rank sends its whole tensor to every other rank.
   std::unique_ptr<Collective> AllReduceDirect(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
@@ -273,7 +276,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     });
   }
 
-  // Everyone gets a part of everything, sums it, and sends the sum to all.
+  // Every rank receives one part from all others, sums it, and sends the sum to all.
   std::unique_ptr<Collective> AllReduceByParts(const at::Tensor& tensor) {
     std::shared_ptr<Scratch> scratch;
     Started started = Start("all-reduce", tensor, [&] {
@@ -319,16 +322,17 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   ScratchPool scratch_;
-  std::vector<std::shared_ptr<Operation>> continued_;  // all-reduces by parts, until they were waited for
+  std::vector<std::shared_ptr<Operation>> continued_;  // all-reduces by parts that were not yet waited for
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
-  int closed_port_fd_ = -1;                      // where peers probe
-  std::unique_ptr<SilenceWatch> silence_watch_;  // calls the above, so it ends first
+  int closed_port_fd_ = -1;                      // peers send their probes to its port
+  std::unique_ptr<SilenceWatch> silence_watch_;  // calls Break, so it is destroyed first
 };
 
 absl::Status GlooCollective::Wait() { return owner_.CarryOut(*operation_); }
 
-// The listener that `make` opens, as seen by the difference it makes. One at a time, so that the difference is its own.
+// Finds the listener that `make` opens by comparing the listeners before and after. Calls are serialised, so that the
+// difference is unambiguous.
 template <typename Make>
 absl::StatusOr<uint16_t> PortOpenedBy(Make make) {
   static absl::Mutex* one_at_a_time = new absl::Mutex;
@@ -346,7 +350,7 @@ absl::StatusOr<uint16_t> PortOpenedBy(Make make) {
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewGlooCommunicator(const GlooOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " is not valid"));
   }
   if (options.world_size == 1) return NewSingleCommunicator();
   if (options.store == nullptr) {
@@ -360,7 +364,7 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> NewGlooPeers(const GlooOptions
   auto store = c10::make_intrusive<RendezvousStore>(*options.store, options.prefix, timeout);
   try {
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
-    gloo->threads = 1;  // what is started first is carried out first, which its two threads would not keep to
+    gloo->threads = 1;  // its default of two threads would not keep operations in the order in which they were started
     Listener own{.address = options.address};
     ASSIGN_OR_RETURN(own.port, PortOpenedBy([&] {
                        gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));

@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-// How many ranks of the group the place of its first rank has, if every place has as many side by side; else 1.
+// The number of ranks per place, if all places have the same number and their ranks are consecutive; otherwise 1.
 int RanksPerPlace(const std::vector<std::string>& places) {
   size_t locals = 1;
   while (locals < places.size() && places[locals] == places[0]) ++locals;
@@ -35,12 +35,12 @@ int RanksPerPlace(const std::vector<std::string>& places) {
   return static_cast<int>(locals);
 }
 
-// What NewGroup works with: `options` with nothing left to be filled in, and this rank's number in the group.
+// `options` with all defaults filled in, and this rank's number in the group.
 struct Member {
   const GroupOptions& options;
   std::vector<int> members;
   int rank = 0;
-  std::string prefix = {};  // of the group's names in the store
+  std::string prefix = {};  // prefix of the group's names in the store
 
   int size() const { return static_cast<int>(members.size()); }
 };
@@ -55,7 +55,7 @@ absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
   if (distinct.size() != member.members.size() || distinct.empty() || *distinct.begin() < 0 ||
       *distinct.rbegin() >= options.world_size || self == member.members.end()) {
     return absl::InvalidArgumentError(absl::StrCat("ranks ", absl::StrJoin(member.members, ", "),
-                                                   " cannot be a group of rank ", options.rank, " in a world of ",
+                                                   " are not a valid group for rank  ", options.rank, " in a world of ",
                                                    options.world_size));
   }
   member.rank = static_cast<int>(self - member.members.begin());
@@ -66,7 +66,7 @@ absl::StatusOr<Member> MemberOf(const GroupOptions& options) {
   return member;
 }
 
-// What each member tells under `what`, by rank of the group. Every member hears the same.
+// Publishes `own` under the name `what` and returns the values of all members, by rank of the group.
 absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::string_view what, absl::string_view own) {
   const GroupOptions& options = member.options;
   auto name = [&](int rank) { return absl::StrCat(member.prefix, what, "/", rank); };
@@ -79,13 +79,13 @@ absl::StatusOr<std::vector<std::string>> Exchange(const Member& member, absl::st
   return all;
 }
 
-// Where each member runs.
+// The place of each member.
 absl::StatusOr<std::vector<std::string>> ExchangePlaces(const Member& member) {
   const GroupOptions& options = member.options;
   return Exchange(member, "place", options.place.empty() ? ThisProcessPlace(options.host) : options.place);
 }
 
-// All of these have more than one member.
+// The following functions require more than one member.
 absl::StatusOr<std::unique_ptr<PeerCommunicator>> JoinGloo(const Member& member, int rank, int size,
                                                            absl::string_view prefix) {
   return NewGlooPeers({.rank = rank,
@@ -128,10 +128,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMember(const Member& member) {
     case Transport::kGloo:
       return JoinGloo(member, member.rank, member.size(), member.prefix);
   }
-  return absl::InternalError("no such transport");
+  return absl::InternalError("unknown transport");
 }
 
-// The way between devices in front of the way between hosts.
+// Puts the communicator between devices in front of the communicator between hosts.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinDevices(const Member& member, std::unique_ptr<Communicator> host) {
   const GroupDevice& device = *member.options.device;
   if (member.size() == 1) return NewDeviceCommunicator(device.device, std::move(host), NewSingleCommunicator());

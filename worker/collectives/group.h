@@ -1,11 +1,12 @@
-// Groups of ranks and what they talk through: shared memory among the ranks of one place, gloo between places, both
-// together where several places have as many ranks each; see ChooseTransport.
+// Creates process groups and chooses their transport. A place is a set of processes that can share memory (same host,
+// boot and process-ID namespace). Ranks of one place use shared memory; ranks of different places use gloo; several
+// places with the same number of ranks each use both. See ChooseTransport.
 //
 //   GroupOptions options{.world_size = 4, .rank = 2, .store = &link, .host = "a", .address = "10.0.0.7"};
 //   ASSIGN_OR_RETURN(auto groups, JoinMesh(mesh, /*reshard_to=*/0, options));
 //   groups->shard->AllGather(unit, mine);
 //
-// Threads: made by one thread; the communicators as said there.
+// Threads: one thread creates the groups; for the communicators see communicator.h.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,66 +29,67 @@ namespace trainyard {
 enum class Transport { kSingle, kShared, kGloo, kHostwise };
 const char* TransportName(Transport transport);  // "shared memory"
 
-// Pure. `places` by rank of the group; ranks of the same place can share memory. kHostwise: several places, each with
-// as many ranks, more than one, that stand side by side.
+// Pure. `places` is indexed by rank of the group; ranks of the same place can share memory. Returns kHostwise for
+// several places whose ranks are consecutive and equal in number, with more than one rank each.
 Transport ChooseTransport(const std::vector<std::string>& places);
 
-// Where this process runs, for ChooseTransport: host (the daemon's name for it, so that two daemons of one machine
-// count as two hosts), boot, and namespace of process ids, which shared memory is found by.
+// The place of this process, for ChooseTransport: the host (under the daemon's name for it, so that two daemons on one
+// machine count as two hosts), the boot, and the process-ID namespace, in which shared memory is found.
 std::string ThisProcessPlace(absl::string_view host);
 
-// Where the ranks compute, if not on CPUs.
+// The device on which the ranks compute, if not a CPU.
 struct GroupDevice {
   at::Device device;
-  std::string name;  // of the very device, the same in every process that uses it and on no other host
-  // Makes a communicator of the device, of this rank of `size`; `prefix` goes before its names in the store. Asked only
-  // where no two members share a device.
+  std::string name;  // identifies this one device: the same in every process that uses it, different on any other host
+  // Creates this rank's communicator of the device, as `rank` of `size`; `prefix` is the prefix of its names in the
+  // store. Called only if no two members share a device.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(int rank, int size, const std::string& prefix)> join;
 };
 
 struct GroupOptions {
-  std::string name = "world";  // of the group; with its first member it goes before its names in the store
-  // Ranks of the world, in the group's order; empty: all.
+  // of the group; together with the first member it is the prefix of the group's names in the store
+  std::string name = "world";
+  // Ranks of the world, in the group's order; empty: all ranks.
   std::vector<int> members = {};
   int world_size = 1;
-  int rank = 0;                    // of the world; one of the members
-  KeyValueStore* store = nullptr;  // not owned; asked only while groups are made. May be null in a group of one
+  int rank = 0;                    // in the world; must be one of the members
+  KeyValueStore* store = nullptr;  // not owned; used only while groups are created. May be null in a group of one
   std::string host = "localhost";
   std::string place = {};             // empty: ThisProcessPlace(host)
-  std::string address = "127.0.0.1";  // of this host, that the peers can reach
-  bool shared_memory = true;          // false: gloo alone; the same on every rank
+  std::string address = "127.0.0.1";  // an address of this host that the peers can reach
+  bool shared_memory = true;          // false: gloo only; must be the same on every rank
   absl::Duration timeout = absl::Minutes(30);
-  size_t piece_bytes = size_t{1} << 20;  // of shared memory, and of sums from place to place
-  // Unset: tensors lie in host memory. Else those on this rank's device go from device to device, or, where two ranks
-  // of the group share one, through host memory. Set on every rank or on none.
+  size_t piece_bytes = size_t{1} << 20;  // for shared memory, and for sums between places
+  // Unset: all tensors are in host memory. Set: tensors on this rank's device are exchanged between devices or, if two
+  // ranks of the group share one, through host memory. Must be set on every rank or on none.
   std::optional<GroupDevice> device = {};
 };
 
-// Pure: how a group is called where people read it: "world", "shard of ranks 0-3", "replicate of ranks 0-6 by 2".
+// Pure: the group's name for users: "world", "shard of ranks 0-3", "replicate of ranks 0-6 by 2".
 std::string GroupLabel(absl::string_view name, const std::vector<int>& members, int world_size);
 
-// Returns when all members have come; ranks of the group are places in `members`. All members decide alike, by the
-// places they tell each other through the store. Possible errors: InvalidArgument for members that cannot be; those of
-// the store and of the communicators, with the group's name.
+// Returns when all members have joined. A rank of the group is its index in `members`. All members make the same choice
+// of transport, from the places that they publish to each other in the store. Possible errors: InvalidArgument for
+// invalid members; those of the store and of the communicators, with the group's name.
 absl::StatusOr<std::unique_ptr<Communicator>> NewGroup(const GroupOptions& options);
 
-// The groups of a data-parallel mesh. Equal groups are one communicator, so that their operations have one order; a
-// group of one is never on a wire. Their names are labels.
+// The groups of a data-parallel mesh. Equal groups share one communicator, so that their operations have one order; a
+// group of one uses no transport. The communicators' names are group labels.
 struct MeshGroups {
-  // In the order in which they were made, the world first: warm up, attach to the AbortSwitch and meet in this order.
+  // In order of creation, the world first. Warm up, attach to the AbortSwitch and call Meet in this order.
   std::vector<std::unique_ptr<MeteredCommunicator>> owned;
   MeteredCommunicator* world = nullptr;
   MeteredCommunicator* data = nullptr;       // the data ranks
-  MeteredCommunicator* shard = nullptr;      // one copy of the model
-  MeteredCommunicator* replicate = nullptr;  // the holders of the same shard
-  MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbours of the shard group
+  MeteredCommunicator* shard = nullptr;      // the ranks that hold one copy of the model
+  MeteredCommunicator* replicate = nullptr;  // the ranks that hold the same shard
+  MeteredCommunicator* reshard = nullptr;    // `reshard_to` neighbouring ranks of the shard group
 };
 
-// `options` without name and members. `reshard_to` 0: the shard group itself; else it divides the shard axis. Possible
-// errors: those of NewGroup; InvalidArgument for a `reshard_to` that cannot be.
+// `options` without name and members. `reshard_to` 0: the reshard group is the shard group; otherwise it must divide
+// the shard axis. Possible errors: those of NewGroup; InvalidArgument for an invalid `reshard_to`.
 absl::StatusOr<std::unique_ptr<MeshGroups>> JoinMesh(const Mesh& mesh, int reshard_to, const GroupOptions& options);
 
-// Pure: the members of the group that JoinMesh calls reshard, in order.
+// Pure: the members of the reshard group that JoinMesh creates, in order.
 std::vector<int> ReshardPeers(const std::vector<int>& shard_peers, int rank, int reshard_to);
 
 }  // namespace trainyard

@@ -18,7 +18,7 @@ namespace {
 
 struct Operation {
   std::string name = {};
-  std::function<absl::Status()> run = {};  // empty once it is over
+  std::function<absl::Status()> run = {};  // empty after the operation
   absl::Status status = {};
 };
 
@@ -28,7 +28,7 @@ class HostwiseCommunicator final : public Communicator {
                        size_t piece_bytes)
       : inside_(std::move(inside)), across_(std::move(across)), chain_(*across_, piece_bytes) {}
 
-  // Peers that still wait for an operation nobody here waited for must not wait for ever.
+  // Peers may still wait for operations that this rank started but never waited for; they must not wait forever.
   ~HostwiseCommunicator() override {
     if (!queue_.empty()) BreakBoth("a rank has left the group");
   }
@@ -63,7 +63,8 @@ class HostwiseCommunicator final : public Communicator {
     });
   }
 
-  // The ranks of a place first: one that is missing is named to its neighbours, whose place is then missing elsewhere.
+  // The ranks of a place meet first: a missing rank is named to its neighbours, and the other places then report its
+  // place as missing.
   absl::Status Meet(absl::Duration limit) override {
     std::shared_ptr<Operation> operation = Enqueue("meeting", at::Tensor(), [this, limit]() -> absl::Status {
       RETURN_IF_ERROR(inside_->Meet(limit)) << "among the " << inside_->world_size() << " ranks of the place of rank "
@@ -79,7 +80,7 @@ class HostwiseCommunicator final : public Communicator {
 
   CollectiveProgress progress() const override { return log_.progress(); }
 
-  // Carries out what was started up to and including `last`.
+  // Runs the started operations up to and including `last`.
   absl::Status CarryOut(const Operation& last) {
     if (last.run == nullptr) return last.status;
     c10::NoGradGuard no_grad;
@@ -113,7 +114,7 @@ class HostwiseCommunicator final : public Communicator {
                                                                                  Enqueue(kind, tensor, std::move(run)));
   }
 
-  // Each rank of a place has a share of the sum to take through the network.
+  // Each rank of a place sends its share of the sum through the network.
   absl::Status AllReduce(const at::Tensor& tensor) {
     const int64_t locals = inside_->world_size(), size = tensor.numel(), share = (size + locals - 1) / locals;
     at::Tensor whole = tensor.view(-1);
@@ -131,7 +132,7 @@ class HostwiseCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  // By way of [local][place], which is the other way round than `out`.
+  // Gathers in the order [local][place], and transposes into the order [place][local] of `out`.
   absl::Status Gather(const at::Tensor& out, const at::Tensor& in) {
     const int64_t locals = inside_->world_size(), places = across_->world_size();
     at::Tensor across = at::empty({places * in.numel()}, in.options());
@@ -153,7 +154,7 @@ class HostwiseCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  // The first error stays. Both groups break, and with them the peers inside and those elsewhere.
+  // The first error is permanent. Both groups break, and with them the peers inside and in other places.
   absl::Status Break(absl::Status status) {
     if (log_.Fail(std::move(status))) BreakBoth(log_.error().message());
     return log_.error();
@@ -167,7 +168,7 @@ class HostwiseCommunicator final : public Communicator {
   const std::unique_ptr<PeerCommunicator> across_;
   PlaceChain chain_;
   ScratchPool scratch_;
-  std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
+  std::deque<std::shared_ptr<Operation>> queue_;  // started, but not yet run; used by one thread
   OperationLog log_;
 };
 

@@ -1,8 +1,8 @@
-// A group of several places with as many ranks each: shared memory inside each place, and between places a group of
-// those with the same number there. Every element leaves a place once, by one of its ranks, instead of going round all
-// ranks.
+// A communicator for several places (group.h) with the same number of ranks each: shared memory inside each place, and
+// between places one gloo group per local rank. Each element leaves a place once, through one of its ranks, instead of
+// travelling around a ring of all ranks.
 //
-// An operation is a few operations of the two groups, one after another, carried out when it is waited for. Sums go
+// An operation consists of a few operations of the two groups in sequence, and runs when it is waited for. Sums travel
 // from place to place in rank order (place_chain.h).
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace trainyard {
 
-// `inside`: the ranks of this place; `across`: those with this rank's number in each place. The group's ranks are
-// place by place: rank = across->rank() x inside->world_size() + inside->rank(). Sums travel in pieces of
+// `inside`: the ranks of this place. `across`: the ranks with this rank's local number in each place. Ranks are
+// numbered place by place: rank = across->rank() x inside->world_size() + inside->rank(). Sums travel in pieces of
 // `piece_bytes`.
 std::unique_ptr<Communicator> NewHostwiseCommunicator(std::unique_ptr<PlaceCommunicator> inside,
                                                       std::unique_ptr<PeerCommunicator> across, size_t piece_bytes);

@@ -18,7 +18,7 @@ const char* CollectiveKindName(CollectiveKind kind) {
   return "";
 }
 
-// Must not outlive the communicator, as any operation.
+// Like every operation, it must not outlive the communicator.
 class MeteredCommunicator::Operation final : public Collective {
  public:
   Operation(MeteredCommunicator& owner, const CollectiveEvent& event, std::unique_ptr<Collective> inner)

@@ -1,7 +1,7 @@
-// A communicator that counts what goes through another one and times the waits: what tests ask about wire types and the
-// number of reductions of a step, and what is told as exposed communication.
+// A communicator that counts the operations of another one and times the waits. Tests use it to check wire types and
+// the number of reductions per step; the trainer reports the waits as exposed communication.
 //
-// Threads: as of a Communicator; counts() and waited_s() may be called from any thread.
+// Threads: as for Communicator; any thread may call counts() and waited_s().
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -22,7 +22,7 @@ namespace trainyard {
 enum class CollectiveKind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kBarrier };
 const char* CollectiveKindName(CollectiveKind kind);  // "all-reduce"
 
-// Elements and bytes are those of the whole tensor: `out` of an all-gather, `in` of a reduce-scatter.
+// Elements and bytes count the whole tensor: `out` of an all-gather, `in` of a reduce-scatter.
 struct CollectiveCount {
   uint64_t operations = 0;
   uint64_t elements = 0;
@@ -30,10 +30,10 @@ struct CollectiveCount {
 };
 using CollectiveCounts = std::map<std::pair<CollectiveKind, at::ScalarType>, CollectiveCount>;  // barriers as kByte
 
-// One operation, told when it was waited for.
+// One operation, reported after it was waited for.
 struct CollectiveEvent {
   using Clock = std::chrono::steady_clock;
-  const char* group = "";  // as long as its communicator
+  const char* group = "";  // valid as long as the communicator
   CollectiveKind kind = CollectiveKind::kBarrier;
   at::ScalarType type = at::kByte;
   int64_t elements = 0;
@@ -43,8 +43,8 @@ struct CollectiveEvent {
 
 class MeteredCommunicator final : public Communicator {
  public:
-  // `name`: of the group, "shard". `observer` may be null; it is called on the loop's thread and must not start
-  // operations.
+  // `name`: the group's name, for example "shard". `observer` may be null; it is called on the loop's thread and must
+  // not start operations.
   MeteredCommunicator(std::string name, std::unique_ptr<Communicator> inner,
                       std::function<void(const CollectiveEvent&)> observer = nullptr);
   ~MeteredCommunicator() override;
@@ -52,9 +52,9 @@ class MeteredCommunicator final : public Communicator {
   const std::string& name() const { return name_; }
   void set_observer(std::function<void(const CollectiveEvent&)> observer) { observer_ = std::move(observer); }
 
-  // Since it was made. Warm-up and meetings count; take the difference of two.
+  // Totals since construction, including warm-up and Meet; subtract two readings for an interval.
   CollectiveCounts counts() const;
-  // Time spent in Wait.
+  // Total time spent in Wait.
   double waited_s() const;
   const Communicator& inner() const { return *inner_; }
 
@@ -73,7 +73,7 @@ class MeteredCommunicator final : public Communicator {
 
  private:
   class Operation;
-  // `whole` may be undefined: a barrier.
+  // `whole` is undefined for a barrier.
   std::unique_ptr<Collective> Count(CollectiveKind kind, const at::Tensor& whole, std::unique_ptr<Collective> started);
 
   const std::string name_;

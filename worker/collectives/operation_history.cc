@@ -22,7 +22,7 @@ void OperationHistory::Add(absl::string_view name) {
 std::string OperationHistory::NextExpected() const {
   const size_t size = operations_.size();
   size_t longest = 0, followed_by = 0;
-  // The newest first, so that of stretches of one length the last one counts.
+  // Searches from the newest, so that the most recent of equally long sequences counts.
   for (size_t end = size; end-- > 1;) {
     size_t length = 0;
     while (length < end && operations_[end - 1 - length] == operations_[size - 1 - length]) ++length;

@@ -1,5 +1,6 @@
-// What the ranks of a communicator took part in so far, and so what is due: training repeats itself, and after the same
-// operations the same one follows. Tells which of two ranks that disagree went astray. Pure; for one thread.
+// Records the recent operations of a communicator and predicts the next one: training is periodic, so the same
+// operation follows the same sequence. When two ranks disagree, this shows which of them deviated. Pure;
+// single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,12 @@ namespace trainyard {
 
 class OperationHistory {
  public:
-  // `name` as of OperationLog, "all-reduce 17 (4 x fp64)"; kept is what does not change from step to step, without the
-  // number.
+  // `name` as returned by OperationLog::Start, "all-reduce 17 (4 x fp64)". The number is dropped, because it changes
+  // from step to step.
   void Add(absl::string_view name);
 
-  // "all-reduce (4 x fp64)": what followed the last time after the longest stretch of operations that ends as those so
-  // far do. Empty: there was none like it.
+  // The expected next operation, "all-reduce (4 x fp64)": finds the longest earlier sequence that equals the most
+  // recent operations, and returns the operation that followed it. Empty if there is none.
   std::string NextExpected() const;
   bool IsExpected(absl::string_view name) const {
     return !operations_.empty() && WithoutNumber(name) == NextExpected();

@@ -1,5 +1,5 @@
-// What communicators have in common: operations with a name and a number, the one that is waited in, and the first
-// error, which stays.
+// State that all communicators share: numbered operation names, the operation that a thread waits in, and the first
+// error, which is permanent.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,13 +18,13 @@ namespace trainyard {
 // Thread-safe.
 class OperationLog {
  public:
-  // Counts a new operation; returns its name: "all-reduce 17 (6553600 x fp32)", "barrier 18" of no tensor.
+  // Counts a new operation and returns its name: "all-reduce 17 (6553600 x fp32)", or "barrier 18" without a tensor.
   std::string Start(absl::string_view kind, const at::Tensor& tensor);
   void WaitBegins(absl::string_view name);
   void WaitEnds();
   void Complete();
 
-  // Keeps the first error; returns whether this is it.
+  // Stores the first error; returns whether `status` is that first one.
   bool Fail(absl::Status status);
   absl::Status error() const;
   CollectiveProgress progress() const;
@@ -35,10 +35,10 @@ class OperationLog {
   CollectiveProgress progress_ ABSL_GUARDED_BY(mu_);
 };
 
-// "all-reduce 17 of rank 0 of 2 failed: ..."; an abort says enough as it is.
+// "all-reduce 17 of rank 0 of 2 failed: ..."; an Aborted status is returned unchanged.
 absl::Status AnnotateFailure(absl::string_view name, const Communicator& communicator, const absl::Status& status);
 
-// The handle of an operation that its owner carries out when it is waited for: by Owner::CarryOut(const Operation&).
+// The handle of an operation that its owner runs when it is waited for, through Owner::CarryOut(const Operation&).
 template <typename Owner, typename Operation>
 class DeferredCollective final : public Collective {
  public:

@@ -1,7 +1,7 @@
-// A group whose members can also send to one another, not only all at once: what a sum that goes from place to place is
-// made of (place_chain.h).
+// A communicator that also supports point-to-point messages between two members. Sums that travel from place to place
+// use them (place_chain.h).
 //
-// Threads and errors: those of a Communicator.
+// Threads and errors: the same as for Communicator.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ namespace trainyard {
 
 class PeerCommunicator : public virtual Communicator {
  public:
-  // What one member sends to another arrives in the order in which it was sent, in tensors of the same sizes. Both end
-  // on their own, in any order; neither waits for operations that were started before. A tensor is left alone from the
-  // start to the end of its wait.
+  // Messages from one member to another arrive in the order in which they were sent; both sides must use tensors of the
+  // same sizes. Sends and receives complete independently, in any order, and do not wait for operations that were
+  // started earlier. The tensor must not be touched from the start until the wait has returned.
   virtual std::unique_ptr<Collective> SendTo(const at::Tensor& tensor, int peer) = 0;
   virtual std::unique_ptr<Collective> ReceiveFrom(const at::Tensor& tensor, int peer) = 0;
 };
 
-// NewGlooCommunicator's. REQUIRES: a world of more than one. Possible errors: those said there.
+// The gloo implementation. REQUIRES: a world of more than one. Possible errors: those of NewGlooCommunicator.
 absl::StatusOr<std::unique_ptr<PeerCommunicator>> NewGlooPeers(const GlooOptions& options);
 
 }  // namespace trainyard

@@ -12,13 +12,13 @@ namespace {
 
 struct Piece {
   int64_t first, count;
-  int owner;  // the place that it is for, where it is not for all
+  int owner;  // the place that gets the result, if not all do
 };
 
-// One sum, from its start to its end.
+// One sum, from start to end.
 class Sum {
  public:
-  // `sums` and `results` have room for a contribution, in SumType and in the type that is summed.
+  // `sums` and `results` have room for one contribution, in SumType and in the summed type.
   Sum(PeerCommunicator& across, bool is_for_all, const at::Tensor& out, const at::Tensor& raw, const at::Tensor& sums,
       const at::Tensor& results)
       : across_(across), is_for_all_(is_for_all), out_(out), raw_(raw), sums_(sums), results_(results) {}
@@ -26,7 +26,7 @@ class Sum {
   absl::Status Run(int64_t piece_elements) {
     Cut(piece_elements);
     Expect();
-    // A result comes back to place `here` two steps later for each place above it.
+    // The result returns to place `here` two steps later for each place after it.
     const size_t lag = 2 * static_cast<size_t>(last_ - here_);
     for (size_t turn = 0; turn < pieces_.size() + lag; ++turn) {
       if (turn < pieces_.size()) {
@@ -54,7 +54,7 @@ class Sum {
     }
   }
 
-  // All that will come, so that no peer waits for this place to look.
+  // Starts all receives in advance, so that no peer waits for this place.
   void Expect() {
     for (const Piece& piece : pieces_) {
       if (here_ > 0) arrivals_.push_back(across_.ReceiveFrom(At(sums_, piece), here_ - 1));

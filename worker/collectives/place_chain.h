@@ -1,15 +1,17 @@
-// Sums over a group of several places with as many ranks each, in rank order [Note: one order of sums]. Each place adds
-// its ranks to the sum of the places before it and hands it on; the last one rounds it. In pieces, so that all places
-// work at the same time and results go back while later pieces still come:
+// Sums over several places (group.h) with the same number of ranks each, in rank order [Note: one order of sums]. Each
+// place adds its ranks to the sum of the places before it and sends it to the next place; the last place rounds it. The
+// sum is split into pieces, so that all places work at the same time and results return while later pieces are still on
+// their way:
 //
-//   place 0   sums 0   sums 1   sums 2   ...
-//   place 1            adds 0   adds 1   adds 2   ...
-//   place 2                     ends 0   ends 1   ends 2 ...   sent back to 1, which keeps it and sends it to 0
+//   place 0   starts 0   starts 1   starts 2   ...
+//   place 1              adds 0     adds 1     adds 2   ...
+//   place 2                         ends 0     ends 1   ends 2 ...   returned to place 1, which forwards it to place 0
 //
-// Every element crosses each step between places once in each direction, which is no more than a ring takes; sums of 16
-// bits go up in fp32. Summing each place first and then the places would be the order of another layout.
+// Every element crosses each link between neighbouring places once in each direction, which is no more than in a ring;
+// sums of 16-bit elements travel in fp32. Summing each place first and then the places would change the order of
+// additions, and so the bits.
 //
-// Belongs to the thread of its communicators. Possible errors: those of their operations.
+// Not thread-safe: used only by the thread of its communicators. Possible errors: those of their operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,12 +26,12 @@ namespace trainyard {
 
 class PlaceChain {
  public:
-  // `across`: the ranks that have this one's number in each place. Not owned.
+  // `across`: the ranks with this rank's local number in each place. Not owned.
   PlaceChain(PeerCommunicator& across, size_t piece_bytes) : across_(across), piece_bytes_(piece_bytes) {}
 
-  // `raw`: what each rank of this place contributes, one after another; `out` becomes the sum over all places.
+  // `raw`: the contributions of the ranks of this place, concatenated. `out` becomes the sum over all places.
   absl::Status AllReduceSum(const at::Tensor& out, const at::Tensor& raw);
-  // The same where each contribution is a part for each place, one after another; `out` becomes this place's.
+  // The same, where each contribution consists of one part per place. `out` becomes the sum of this place's part.
   absl::Status ReduceScatterSum(const at::Tensor& out, const at::Tensor& raw);
 
  private:

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// What is added up at a time stays in the nearest cache.
+// A block fits the first-level cache.
 constexpr int64_t kBlock = 2048;
 
 template <typename T, typename Sum>
@@ -58,7 +58,7 @@ bool ContinueSum(const PartialSum& sum, std::byte* out, int64_t size) {
     case at::kHalf:
       SumOf<c10::Half, float>(sum, out, size);
       return true;
-    case at::kLong:  // unsigned: what overflows goes round
+    case at::kLong:  // unsigned, so that overflow wraps around
       SumOf<uint64_t, uint64_t>(sum, out, size);
       return true;
     case at::kInt:

@@ -11,14 +11,14 @@
 namespace trainyard {
 namespace {
 
-// The kernel asks again for a probe by itself, after 1 s and 2 s more.
+// The kernel resends a connection attempt by itself, after 1 s and after 2 s more.
 constexpr int kMaxPolls = 4;
 constexpr size_t kMaxOpen = 4;
 constexpr int kPending = -1;
 
 bool IsAnswer(int error) { return error == 0 || error == ECONNREFUSED || error == ECONNRESET; }
 
-// The error it ended with, 0 where it was accepted; or kPending.
+// The error with which the attempt ended, 0 if it was accepted, or kPending.
 int ConnectResult(int fd) {
   pollfd polled{.fd = fd, .events = POLLOUT, .revents = 0};
   if (poll(&polled, 1, 0) <= 0) return kPending;
@@ -70,7 +70,7 @@ void ReachProbe::Poll() {
     const int outcome = ConnectResult(probe.fd);
     answered = answered || IsAnswer(outcome);
     if (++probe.polls == 1) ++unanswered_;
-    // What ended otherwise (no route, say) is no answer, nor is there one to wait for.
+    // Any other end (for example, no route) is not an answer, and none will follow.
     if (probe.polls < kMaxPolls && outcome == kPending) return false;
     close(probe.fd);
     return true;

@@ -1,11 +1,11 @@
-// Asks the kernel of a peer's host whether it is there, by connections that carry nothing: refused is an answer as good
-// as accepted. What becomes of one question says nothing of the next, whereas a connection with data under way waits
-// twice as long for each answer: in 12 s it has asked six times, a probe twelve.
+// Checks whether a peer's host is alive, with connection attempts that carry no data: a refusal is as good an answer as
+// an acceptance. Probes are independent of each other, whereas a connection with unacknowledged data doubles its wait
+// with each resend: in 12 s it has resent six times, while twelve probes were sent.
 //
 //   ReachProbe probe(address_of, port);
 //   once a second: probe.Poll();  if (in_doubt) probe.Send();  ... probe.unanswered() ...
 //
-// Threads: one at a time. Nothing blocks.
+// Not thread-safe. No call blocks.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,24 +17,24 @@ namespace trainyard {
 
 class ReachProbe {
  public:
-  // Asks the host at the other end of `connection`, a TCP socket, at `port`, where nobody needs to listen. A port of 0,
-  // or a socket that is not TCP, leaves nobody to ask.
+  // Probes the host at the other end of `connection`, a TCP socket, at `port`, where no process needs to listen. With
+  // port 0, or if the socket is not TCP, nothing is probed.
   ReachProbe(int connection, uint16_t port);
   ~ReachProbe();
   ReachProbe(ReachProbe&& other) noexcept;
   ReachProbe(const ReachProbe&) = delete;
   ReachProbe& operator=(const ReachProbe&) = delete;
 
-  // One question more; at most kMaxOpen wait for their answers.
+  // Sends one probe; at most kMaxOpen probes may be unanswered at a time.
   void Send();
-  // Takes what has come. A question that was there at the look before counts as unanswered from this one on.
+  // Collects the answers that have arrived. A probe that was already open at the previous Poll counts as unanswered.
   void Poll();
-  // There is no doubt any more.
+  // Call when the connection is no longer in doubt.
   void Clear() { unanswered_ = 0; }
 
-  // Ever: a network that drops what belongs to no connection answers nothing.
+  // Whether any probe was ever answered. Some networks drop packets that belong to no connection, so that none is.
   bool answers() const { return answers_; }
-  // Questions in a row.
+  // The number of unanswered probes in a row.
   uint32_t unanswered() const { return unanswered_; }
 
  private:
@@ -45,7 +45,7 @@ class ReachProbe {
   void HandleAnswer();
 
   sockaddr_storage peer_{};
-  socklen_t peer_length_ = 0;  // 0: nobody to ask
+  socklen_t peer_length_ = 0;  // 0: nothing to probe
   std::vector<Probe> open_;
   bool answers_ = false;
   uint32_t unanswered_ = 0;

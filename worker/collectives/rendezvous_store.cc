@@ -61,8 +61,6 @@ int64_t RendezvousStore::add(const std::string& name, int64_t) {
 
 bool RendezvousStore::deleteKey(const std::string&) { return false; }
 
-int64_t RendezvousStore::getNumKeys() {
-  Fail(absl::UnimplementedError("the key-value store does not count its values"));
-}
+int64_t RendezvousStore::getNumKeys() { Fail(absl::UnimplementedError("the key-value store cannot count its values")); }
 
 }  // namespace trainyard

@@ -1,7 +1,7 @@
-// c10d's view of our key-value store: what gloo asks for while it connects the ranks. Values are write-once there, so
-// what c10d would change in place (add, compareSet, delete) is refused, and gloo needs none of it.
+// c10d's view of our key-value store, used by gloo to connect the ranks. Values are write-once, so calls that would
+// change a value (add, compareSet, delete) fail; gloo needs none of them.
 //
-// Thread-safe: a wait holds no lock, and clone() shares nothing with it but the store and the place of its failure.
+// Thread-safe: a wait holds no lock, and a clone shares only the store and the recorded failure.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -20,17 +20,17 @@ namespace trainyard {
 
 class RendezvousStore final : public c10d::Store {
  public:
-  // Does not own `store`. `prefix` goes before every name.
+  // Does not own `store`. `prefix` is prepended to every name.
   RendezvousStore(KeyValueStore& store, std::string prefix, std::chrono::milliseconds timeout)
       : c10d::Store(timeout), store_(store), prefix_(std::move(prefix)) {}
 
-  // The first thing that went wrong, here or in a clone; gloo throws it on as text, without its code.
+  // The first failure, here or in a clone; gloo rethrows it as text, without the status code.
   absl::Status failure() const;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;
 
-  // What fails is thrown as a RendezvousError, since gloo knows no status.
+  // Failures are thrown as RendezvousError, because gloo has no statuses.
   c10::intrusive_ptr<c10d::Store> clone() override;
   void set(const std::string& name, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& name) override;

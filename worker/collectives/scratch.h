@@ -1,12 +1,12 @@
-// Memory that a communicator's operations need for themselves, kept from one to the next: a step like the one before
-// allocates nothing. An operation holds what it took until it was waited for.
+// A pool of working memory for a communicator's operations, reused between operations, so that a step that equals the
+// previous one allocates nothing. An operation holds its memory until it has been waited for.
 //
 //   std::shared_ptr<Scratch> scratch = pool.Take(bytes);
-//   ... started on scratch->memory, waited for ...
-//   scratch->is_over = true, and dropped
+//   ... start an operation on scratch->memory and wait for it ...
+//   scratch->is_over = true;  scratch.reset();
 //
-// Whether it is free again is not asked of the tensor: transports let go of tensors some time after an operation is
-// done. Of the thread that starts operations.
+// A tensor's reference count does not show when the memory is free: transports release tensors some time after an
+// operation is done. Not thread-safe: used only by the thread that starts operations.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,21 +20,22 @@ namespace trainyard {
 
 struct Scratch {
   at::Tensor memory;     // bytes
-  bool is_over = false;  // the operation that it was taken for
+  bool is_over = false;  // the operation that uses this memory has ended
 
-  // Its first bytes as a tensor like `like`, but in this memory.
+  // The first bytes as a tensor with the type and shape of `like`.
   at::Tensor ViewLike(const at::Tensor& like) const;
-  // The same for a flat one.
+  // The first bytes as a flat tensor.
   at::Tensor As(at::ScalarType type, int64_t numel) const;
 };
 
 class ScratchPool {
  public:
-  // `pinned`: in host memory that a GPU copies fastest from.
+  // `pinned`: allocates page-locked host memory, from which a GPU copies fastest.
   explicit ScratchPool(bool pinned = false) : pinned_(pinned) {}
 
-  // So many bytes at least, which are the caller's until it drops them. Where it did so without `is_over`, the
-  // operation may still write: the memory is left to whoever keeps it, and made anew.
+  // Returns at least `bytes`, which belong to the caller until it drops them. If it drops them without setting
+  // `is_over`, the operation may still write there: the pool leaves that memory to its other owners and allocates new
+  // memory.
   std::shared_ptr<Scratch> Take(int64_t bytes);
 
  private:

@@ -15,11 +15,11 @@ namespace trainyard {
 
 absl::StatusOr<std::shared_ptr<SharedBuffer>> SharedBuffer::Make(size_t bytes) {
   const int fd = memfd_create("trainyard-buffer", MFD_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, "cannot make memory to share");
+  if (fd < 0) return ErrnoStatus(errno, "cannot create shared memory");
   std::shared_ptr<SharedBuffer> buffer(new SharedBuffer(fd, bytes));
-  // Taken now: what runs out later would be a SIGBUS in the middle of a step.
+  // Allocated in advance: running out of memory later would raise SIGBUS in the middle of a step.
   const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot have ", bytes, " bytes of memory to share"));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot allocate ", bytes, " bytes of shared memory"));
   RETURN_IF_ERROR(buffer->Map(PROT_READ | PROT_WRITE));
   return buffer;
 }
@@ -27,14 +27,14 @@ absl::StatusOr<std::shared_ptr<SharedBuffer>> SharedBuffer::Make(size_t bytes) {
 absl::StatusOr<std::shared_ptr<SharedBuffer>> SharedBuffer::Open(int pid, int fd, size_t bytes) {
   const std::string path = absl::StrCat("/proc/", pid, "/fd/", fd);
   const int own = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (own < 0) return absl::UnavailableError(absl::StrCat("cannot open memory of a peer, ", path));
+  if (own < 0) return absl::UnavailableError(absl::StrCat("cannot open the memory of a peer, ", path));
   std::shared_ptr<SharedBuffer> buffer(new SharedBuffer(own, bytes));
   struct stat status;
   if (fstat(own, &status) != 0 || static_cast<size_t>(status.st_size) != bytes) {
-    return absl::UnavailableError(absl::StrCat(path, " has not the ", bytes, " bytes that a peer told"));
+    return absl::UnavailableError(absl::StrCat(path, " does not have the ", bytes, " bytes that a peer published"));
   }
   RETURN_IF_ERROR(buffer->Map(PROT_READ));
-  // The mapping is enough, and a process has few descriptors.
+  // The mapping is sufficient, and file descriptors are limited.
   close(buffer->fd_);
   buffer->fd_ = -1;
   return buffer;

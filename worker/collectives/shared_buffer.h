@@ -1,7 +1,7 @@
-// Memory of one process that the other ranks of its host can map and read: what lies in it is gathered and summed from
-// where it lies, without a copy into a segment (shared_segment.h). It has no name in a file system.
+// Memory of one process that the other ranks of its host can map and read. Its content is gathered and summed in place,
+// without a copy into a segment (shared_segment.h). It has no name in a file system.
 //
-// Thread-safe once made.
+// Thread-safe after construction.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace trainyard {
 
 class SharedBuffer {
  public:
-  // Zeros. Possible errors: ResourceExhausted and others of the system.
+  // Zero-filled. Possible errors: ResourceExhausted and other system errors.
   static absl::StatusOr<std::shared_ptr<SharedBuffer>> Make(size_t bytes);
-  // That of another process, to be read. Possible errors: Unavailable when it is gone.
+  // Maps another process's buffer for reading. Possible errors: Unavailable if that process has exited.
   static absl::StatusOr<std::shared_ptr<SharedBuffer>> Open(int pid, int fd, size_t bytes);
   ~SharedBuffer();
   SharedBuffer(const SharedBuffer&) = delete;

@@ -22,25 +22,25 @@ constexpr absl::Duration kMeetingGrace = absl::Seconds(2);
 
 enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kBarrier };
 
-// One operation, from its start until it was carried out. It goes piece by piece: a piece is put where the peers read
-// it, taken from theirs, and, where each rank summed a share of it, collected. What lies in a buffer that the peers
-// read is left to its owner once they have.
+// One operation, from its start until it has run. It runs piece by piece: each rank writes a piece where the peers can
+// read it and reads theirs; in an all-reduce each rank sums a share, and all ranks then collect the shares. Input in a
+// buffer that the peers read in place may be changed only after they have read it.
 struct Operation {
   enum Turn { kPut, kTake, kCollect, kLeave };
 
   Kind kind;
   std::string name = {};  // "all-reduce 17 (6553600 x fp32)"
-  at::Tensor out = {};    // in-place operations have only this one
+  at::Tensor out = {};    // in-place operations have only `out`
   at::Tensor in = {};
   int root = 0;
-  int64_t num_elements =
-      0;              // that go in pieces; of an all-gather, a reduce-scatter and an all-to-all, those of one rank
+  // To send in pieces. For an all-gather, a reduce-scatter and an all-to-all these are the elements of one rank.
+  int64_t num_elements = 0;
   size_t width = 1;   // bytes of an element
-  int64_t start = 0;  // of the piece under way
+  int64_t start = 0;  // of the current piece
   Turn turn = kPut;
-  bool is_read_in_place = false;  // by the peers: what this rank gives, from a buffer of NewBuffer
+  bool is_read_in_place = false;  // by the peers: this rank's input is in a buffer of NewBuffer
 
-  // An all-reduce gives what it becomes.
+  // The input of an all-reduce is its output tensor.
   const at::Tensor& given() const { return kind == Kind::kAllReduce ? out : in; }
   bool over = false;
   absl::Status status = {};
@@ -51,7 +51,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   SharedMemoryCommunicator(const SharedSegmentOptions& options, std::unique_ptr<SharedSegment> segment)
       : rank_(options.rank), world_size_(options.world_size), timeout_(options.timeout), segment_(std::move(segment)) {}
 
-  // Peers that still wait for an operation nobody here waited for must not wait for ever.
+  // Peers may still wait for operations that this rank started but never waited for; they must not wait forever.
   ~SharedMemoryCommunicator() override {
     if (!queue_.empty()) segment_->Break();
   }
@@ -76,7 +76,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
   std::unique_ptr<Collective> Barrier() override { return Start({.kind = Kind::kBarrier}, "barrier", at::Tensor()); }
   absl::Status Meet(absl::Duration limit) override {
-    // Rank 0 is the one to say who is missing; the first to give up ends the wait of all.
+    // Rank 0 reports the missing ranks; the first rank that gives up ends the wait of all.
     segment_->set_timeout(rank_ == 0 ? limit : limit + kMeetingGrace);
     absl::Status status = Barrier()->Wait();
     segment_->set_timeout(timeout_);
@@ -99,7 +99,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
   }
 
-  // Carries out what was started up to and including `last`.
+  // Runs the started operations up to and including `last`.
   absl::Status CarryOut(const Operation& last) {
     if (last.over) return last.status;
     log_.WaitBegins(last.name);
@@ -116,7 +116,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     shared->name = log_.Start(kind, tensor);
     if (absl::Status status = Check(*shared); !status.ok()) {
       shared->over = true;
-      shared->status = Break(absl::InvalidArgumentError(absl::StrCat(shared->name, " cannot be: ", status.message())));
+      shared->status =
+          Break(absl::InvalidArgumentError(absl::StrCat(shared->name, " is not valid: ", status.message())));
       return std::make_unique<Handle>(*this, std::move(shared));
     }
     if (shared->out.defined()) {
@@ -135,25 +136,25 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
     const bool sums = operation.kind == Kind::kAllReduce || operation.kind == Kind::kReduceScatter;
     if (sums && !SumInRankOrder(out.scalar_type(), nullptr, 0, nullptr, 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(TypeName(out.scalar_type()), " has no sum"));
+      return absl::InvalidArgumentError(absl::StrCat(TypeName(out.scalar_type()), " cannot be summed"));
     }
     if (!in.defined()) return absl::OkStatus();
     if (operation.kind == Kind::kAllToAll) {
       const bool fit = in.scalar_type() == out.scalar_type() && in.numel() == out.numel();
       if (fit && in.numel() % world_size_ == 0) return absl::OkStatus();
       return absl::InvalidArgumentError(
-          absl::StrCat(in.numel(), " elements do not become ", out.numel(), " in ", world_size_, " equal parts"));
+          absl::StrCat(in.numel(), " elements cannot be divided into ", world_size_, " parts of ", out.numel()));
     }
     const bool gathers = operation.kind == Kind::kAllGather;
     const at::Tensor &whole = gathers ? out : in, &part = gathers ? in : out;
     if (in.scalar_type() == out.scalar_type() && whole.numel() == part.numel() * world_size_) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("a part of ", part.numel(), " x ", TypeName(part.scalar_type()),
-                                                   " of each of ", world_size_, " ranks does not make up ",
+                                                   " of each of ", world_size_, " ranks does not have the size of ",
                                                    whole.numel(), " x ", TypeName(whole.scalar_type())));
   }
 
-  // Takes the front operation one turn further. Where that needs a peer that is not so far yet, waits for it, or,
-  // without `wait`, does nothing and returns false.
+  // Advances the front operation by one step. If the step needs a peer that has not progressed far enough, waits for it
+  // or, without `wait`, does nothing and returns false.
   bool Advance(bool wait) {
     Operation& operation = *queue_.front();
     absl::Status status = log_.error();
@@ -173,8 +174,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return true;
   }
 
-  // What all ranks must have told before the operation's next turn. The room of a piece is used again two pieces later,
-  // when everyone is done with it.
+  // The stage that all ranks must have signalled before the operation's next step. The space of a piece is reused two
+  // pieces later, when all ranks are done with it.
   std::pair<SharedSegment::Stage, uint32_t> NextGate(const Operation& operation) const {
     switch (operation.turn) {
       case Operation::kPut:
@@ -219,7 +220,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     segment_->Signal(SharedSegment::kDone, ticket_);
     operation.turn = Operation::kPut;
     operation.start += size;
-    if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor goes in one piece, too
+    if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor takes one piece too
     operation.over = !operation.is_read_in_place;
     if (operation.is_read_in_place) operation.turn = Operation::kLeave;
     return absl::OkStatus();
@@ -237,12 +238,11 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::OkStatus();
   }
 
-  // Up to here all ranks took part in the same, so whoever goes on as the steps before did is right.
+  // All ranks ran the same operations so far, so the rank that continues as in earlier steps is right.
   std::string DescribeFault(absl::string_view mine, int rank, absl::string_view theirs) const {
     if (history_.IsExpected(mine) == history_.IsExpected(theirs)) return "";
     const int at_fault = history_.IsExpected(mine) ? rank : rank_;
-    return absl::StrCat("; rank ", at_fault, " is at fault: as in the steps before, ", history_.NextExpected(),
-                        " is due");
+    return absl::StrCat("; rank ", at_fault, " is at fault: in earlier steps, ", history_.NextExpected(), " came next");
   }
 
   int64_t PieceElements(const Operation& operation) const {
@@ -255,8 +255,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return static_cast<std::byte*>(tensor.data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
   }
 
-  // Both of these read all that a piece needs of a tensor before they write any of it, so that the tensors of an
-  // operation may be parts of one another.
+  // Both functions read everything that a piece needs of a tensor before they write any of it, so that the tensors of
+  // an operation may overlap as communicator.h allows.
   void Put(Operation& operation, size_t bytes) {
     std::byte* part = segment_->part(rank_, ticket_);
     const at::Tensor& given = operation.given();
@@ -276,7 +276,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       case Kind::kReduceScatter:
       case Kind::kAllToAll:
         for (int rank = 0; rank < world_size_; ++rank) {
-          if (rank == rank_) continue;  // its own part it has
+          if (rank == rank_) continue;  // it already has its own part
           std::memcpy(part + static_cast<size_t>(rank) * bytes,
                       At(operation.in, rank * operation.num_elements + operation.start), bytes);
         }
@@ -297,7 +297,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
                                                           static_cast<size_t>(first) * operation.width));
           parts.push_back(from);
         }
-        // Into the tensor itself where the peers read that: nobody else reads this rank's share of it before.
+        // Sums into the tensor itself if the peers read it in place: no other rank reads this rank's share of it
+        // before.
         std::byte* to = operation.is_read_in_place
                             ? At(operation.out, operation.start + first)
                             : segment_->result(ticket_) + static_cast<size_t>(first) * operation.width;
@@ -337,10 +338,10 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
       case Kind::kBarrier:
         return absl::OkStatus();
     }
-    return absl::InternalError("no such operation");
+    return absl::InternalError("unknown operation");
   }
 
-  // The elements of an all-reduce's piece of `size` that `rank` sums up.
+  // The elements of an all-reduce's piece of `size` that `rank` sums.
   struct Share {
     int64_t first, count;
   };
@@ -349,7 +350,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return {first, size * (rank + 1) / world_size_ - first};
   }
 
-  // An all-reduce's sums, each from the rank that made them.
+  // Collects an all-reduce's sums, each from the rank that made it.
   absl::Status Collect(const Operation& operation, int64_t size) {
     for (int rank = 0; rank < world_size_; ++rank) {
       const auto [first, count] = ShareOf(rank, size);
@@ -366,7 +367,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::OkStatus();
   }
 
-  // What `rank` gives, from `element` on: read where it lies, or `offset` bytes into what it has put.
+  // The input of `rank` from `element` on: read in place, or `offset` bytes into the part that it has written.
   absl::StatusOr<const std::byte*> InputOf(int rank, const Operation& operation, int64_t element, size_t offset) {
     if (rank == rank_) return At(operation.given(), element);
     ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
@@ -374,7 +375,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return segment_->part(rank, ticket_) + offset;
   }
 
-  // The first error stays, and frees the peers. Returns it.
+  // The first error is permanent, and ends the waits of the peers. Returns it.
   absl::Status Break(absl::Status status) {
     if (log_.Fail(std::move(status))) segment_->Break();
     return log_.error();
@@ -384,9 +385,9 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   const int world_size_;
   const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
-  std::deque<std::shared_ptr<Operation>> queue_;  // started, not carried out; of the one thread
-  uint32_t ticket_ = 2;                           // of the newest piece; the first two were the ranks' meeting
-  OperationHistory history_;                      // of what was carried out
+  std::deque<std::shared_ptr<Operation>> queue_;  // started, but not yet run; used by one thread
+  uint32_t ticket_ = 2;       // of the newest piece; the first two are used by Meet during construction
+  OperationHistory history_;  // of the operations that have run
   OperationLog log_;
 };
 
@@ -399,7 +400,7 @@ absl::StatusOr<std::unique_ptr<PlaceCommunicator>> NewPlaceCommunicator(const Sh
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewSharedMemoryCommunicator(const SharedSegmentOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " is not valid"));
   }
   if (options.world_size == 1) return NewSingleCommunicator();
   if (options.store == nullptr) {

@@ -37,7 +37,7 @@ struct Counter {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared among processes");
 
-// Tickets go round; the ranks are never more than a few apart.
+// Tickets wrap around; the ranks are never more than a few apart.
 bool HasReached(const Counter& counter, uint32_t ticket) {
   return static_cast<int32_t>(counter.value.load(std::memory_order_seq_cst) - ticket) >= 0;
 }
@@ -57,7 +57,7 @@ void Pause() {
 #endif
 }
 
-// Spinning helps only where every rank has a core to spin on.
+// Spinning helps only if every rank has a core of its own.
 bool EachHasACore(int world_size) {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) >= world_size;
@@ -72,22 +72,22 @@ struct alignas(128) SharedSegment::Member {
     int32_t fd;
     uint64_t bytes;
   };
-  struct Location {  // of what the rank gives to a piece
-    int32_t buffer;  // -1: its part
+  struct Location {  // of the rank's input for a piece
+    int32_t buffer;  // -1: in its part
     uint64_t offset;
   };
   std::atomic<int32_t> pid;
   Counter stages[kNumStages];
   char operations[2][kOperationBytes];
   Location locations[2];
-  Buffer buffers[kMaxBuffers];  // written once each, before the first place that names it
+  Buffer buffers[kMaxBuffers];  // each written once, before the first location that refers to it
 };
 
 struct alignas(128) SharedSegment::Board {
   uint32_t magic;
   uint32_t world_size;
   uint64_t piece_bytes;
-  std::atomic<uint32_t> broken_by;  // rank + 1; 0: whole
+  std::atomic<uint32_t> broken_by;  // rank + 1; 0: not broken
 };
 
 SharedSegment::Member& SharedSegment::member(int rank) const { return reinterpret_cast<Member*>(board_ + 1)[rank]; }
@@ -127,10 +127,10 @@ SharedSegment::~SharedSegment() {
 
 absl::Status SharedSegment::Make() {
   fd_ = memfd_create("trainyard-segment", MFD_CLOEXEC);
-  if (fd_ < 0) return ErrnoStatus(errno, "cannot make memory to share");
-  // Taken now: what runs out later would be a SIGBUS in the middle of a step.
+  if (fd_ < 0) return ErrnoStatus(errno, "cannot create shared memory");
+  // Allocated in advance: running out of memory later would raise SIGBUS in the middle of a step.
   int error = posix_fallocate(fd_, 0, static_cast<off_t>(size_bytes()));
-  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot have ", size_bytes(), " bytes of memory to share"));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("cannot allocate ", size_bytes(), " bytes of shared memory"));
   RETURN_IF_ERROR(Map(fd_));
   board_->world_size = static_cast<uint32_t>(options_.world_size);
   board_->piece_bytes = options_.piece_bytes;
@@ -151,7 +151,7 @@ absl::Status SharedSegment::Open() {
   if (fd_ < 0) return ErrnoStatus(errno, absl::StrCat("cannot open the memory of rank 0, ", path));
   struct stat status;
   if (fstat(fd_, &status) != 0 || static_cast<size_t>(status.st_size) != size_bytes()) {
-    return absl::InternalError(absl::StrCat(path, " has not the ", size_bytes(), " bytes that are shared"));
+    return absl::InternalError(absl::StrCat(path, " does not have the ", size_bytes(), " bytes of the group's memory"));
   }
   RETURN_IF_ERROR(Map(fd_));
   bool ours = board_->magic == kMagic && board_->world_size == static_cast<uint32_t>(options_.world_size) &&
@@ -166,8 +166,8 @@ absl::Status SharedSegment::Map(int fd) {
   return absl::OkStatus();
 }
 
-// Twice round the table: a rank that answers the second time was alive when it was looked at, so what was looked at is
-// that rank and not a later process of the same number.
+// Two rounds: a rank that answers the second time was running when its process was opened in between. So the opened
+// process is that rank, and not a later process with the same ID.
 absl::Status SharedSegment::Meet() {
   pidfds_.assign(static_cast<size_t>(options_.world_size), -1);
   member(options_.rank).pid.store(getpid());
@@ -176,7 +176,7 @@ absl::Status SharedSegment::Meet() {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (rank == options_.rank) continue;
     pidfds_[rank] = static_cast<int>(syscall(SYS_pidfd_open, member(rank).pid.load(), 0));
-    if (pidfds_[rank] < 0) return ErrnoStatus(errno, absl::StrCat("cannot watch over rank ", rank));
+    if (pidfds_[rank] < 0) return ErrnoStatus(errno, absl::StrCat("cannot watch the process of rank ", rank));
   }
   Signal(kArrived, 2);
   RETURN_IF_ERROR(AwaitAll(kArrived, 2));
@@ -211,7 +211,8 @@ absl::StatusOr<const std::byte*> SharedSegment::LocationOf(int rank, uint32_t ti
   Member& peer = member(rank);
   const Member::Location location = peer.locations[ticket % 2];
   if (location.buffer < 0) return nullptr;
-  if (location.buffer >= kMaxBuffers) return absl::InternalError(absl::StrCat("rank ", rank, " names no buffer"));
+  if (location.buffer >= kMaxBuffers)
+    return absl::InternalError(absl::StrCat("rank ", rank, " published an unknown buffer"));
   of_peers_.resize(static_cast<size_t>(options_.world_size));
   std::shared_ptr<SharedBuffer>& buffer = of_peers_[static_cast<size_t>(rank)][location.buffer];
   if (buffer == nullptr) {
@@ -257,7 +258,7 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
   Counter& counter = member(rank).stages[stage];
   if (HasReached(counter, ticket)) return absl::OkStatus();
   static const bool may_spin = EachHasACore(options_.world_size);
-  // The steady clock: a step of the wall clock must break no collective.
+  // Uses the steady clock: a change of the wall clock must not break a collective.
   const auto start = std::chrono::steady_clock::now();
   const auto waited = [&] { return absl::FromChrono(std::chrono::steady_clock::now() - start); };
   while (may_spin && waited() < kSpin) {
@@ -270,7 +271,7 @@ absl::Status SharedSegment::Await(int rank, Stage stage, uint32_t ticket) {
     uint32_t seen = counter.value.load(std::memory_order_seq_cst);
     if (HasReached(counter, ticket)) return absl::OkStatus();
     if (absl::Status peers = CheckPeers(rank); !peers.ok()) {
-      // What it told before it left counts.
+      // Progress that it signalled before it left counts.
       return HasReached(counter, ticket) && !broken_here_ ? absl::OkStatus() : peers;
     }
     const absl::Duration left = timeout_ - waited();

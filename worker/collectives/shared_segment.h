@@ -1,11 +1,11 @@
-// A stretch of memory that all ranks of one host have mapped: a board of counters by which they wait for one another,
-// and room to put tensors into. Nothing of it has a name in a file system, so nothing is left when its ranks are gone,
-// however they ended.
+// A range of memory that all ranks of one host have mapped: counters through which ranks wait for one another, and
+// space for tensors. It has no name in a file system, so nothing remains after its ranks have exited, however they
+// ended.
 //
-// A rank tells how far it is by counters that only it writes; who waits for one spins briefly, then sleeps on a futex,
-// and looks every 50 ms whether the segment was broken and whether the rank it waits for still lives.
+// A rank publishes its progress in counters that only it writes. A waiting rank spins briefly, then sleeps on a futex,
+// and checks every 50 ms whether the segment was broken and whether the other rank is still running.
 //
-// Threads: one thread of each rank tells and waits; Break() may be called from any other at any time.
+// Threads: one thread of each rank signals and waits; any other thread may call Break() at any time.
 #pragma once
 
 #include <atomic>
@@ -28,56 +28,56 @@ namespace trainyard {
 struct SharedSegmentOptions {
   int rank = 0;
   int world_size = 1;
-  KeyValueStore* store = nullptr;  // not owned; asked only inside Join
-  std::string prefix = "world/";   // goes before every name in the store
+  KeyValueStore* store = nullptr;  // not owned; used only inside Join
+  std::string prefix = "world/";   // prepended to every name in the store
   absl::Duration timeout = absl::Minutes(30);
-  size_t piece_bytes = size_t{1} << 20;  // room a rank has for one piece of a tensor; the same on every rank
+  size_t piece_bytes = size_t{1} << 20;  // space per rank for one piece of a tensor; must be the same on every rank
 };
 
 class SharedSegment {
  public:
-  // What a rank has done with piece `ticket`: put its part where the others read it; summed its share; needs nothing of
-  // it any more.
+  // The progress of a rank with piece `ticket`: its part is readable by the others; it has summed its share; it no
+  // longer needs the piece.
   enum Stage { kArrived, kReduced, kDone, kNumStages };
   static constexpr size_t kOperationBytes = 96;
-  static constexpr int kMaxBuffers = 256;  // of a rank
+  static constexpr int kMaxBuffers = 256;  // per rank
 
-  // Rank 0 makes the segment, the others map it; returns when all have. Possible errors: those of the store;
-  // ResourceExhausted when there is no memory; DeadlineExceeded when a rank did not come; Unavailable when one ended.
+  // Rank 0 creates the segment and the others map it; returns when all have. Possible errors: those of the store;
+  // ResourceExhausted if there is not enough memory; DeadlineExceeded if a rank did not join; Unavailable if a rank has
+  // exited.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Join(const SharedSegmentOptions& options);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  // Room of a rank, and room for results, for pieces of even and of odd tickets.
+  // The space of a rank, and the space for results. Pieces with even and odd tickets use different halves.
   std::byte* part(int rank, uint32_t ticket) const;
   std::byte* result(uint32_t ticket) const;
   size_t piece_bytes() const { return options_.piece_bytes; }
-  void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // of waits from here on
+  void set_timeout(absl::Duration timeout) { timeout_ = timeout; }  // applies to later waits
 
-  // Memory of this rank's own that the peers can read where it lies; null when there is none to be had, or too many
-  // were made.
+  // Memory of this rank that the peers can read in place; null if it cannot be allocated or kMaxBuffers were created.
   std::shared_ptr<SharedBuffer> NewBuffer(size_t bytes);
-  // Says that what this rank gives to piece `ticket` lies at `data`, in one of those that still live, instead of in its
-  // part; null: in its part. Told with kArrived. Returns false when `data` is in none.
+  // Publishes that this rank's input for piece `ticket` is at `data`, inside one of its existing buffers, and not in
+  // its part; null: it is in its part. Takes effect with kArrived. Returns false if `data` is in no buffer.
   bool SetLocation(uint32_t ticket, const void* data, size_t bytes);
-  // Where a peer said so; null: in its part. Possible errors: Unavailable when its memory is gone.
+  // The location that a peer has published; null: its part. Possible errors: Unavailable if the peer has exited.
   absl::StatusOr<const std::byte*> LocationOf(int rank, uint32_t ticket);
 
-  // What this rank takes part in; the others compare it with their own once it has arrived.
+  // The operation that this rank runs; the others compare it with their own when this rank has arrived.
   void SetOperation(uint32_t ticket, absl::string_view operation);
   std::string OperationOf(int rank, uint32_t ticket) const;
 
   void Signal(Stage stage, uint32_t ticket);
-  // Waits until every rank has told at least `ticket` (or `rank` alone has). Possible errors: Unavailable when a rank
-  // has ended or has broken the segment; Aborted when this rank has; DeadlineExceeded after `timeout`.
-  // A deadline's message names all ranks that are missing.
+  // Waits until every rank has signalled at least `ticket` (Await: until `rank` has). Possible errors: Unavailable if a
+  // rank has exited or has broken the segment; Aborted if this rank has broken it; DeadlineExceeded after `timeout`,
+  // with a message that names all missing ranks.
   absl::Status AwaitAll(Stage stage, uint32_t ticket);
-  // Whether they have, without waiting.
+  // The same check, without waiting.
   bool HaveAll(Stage stage, uint32_t ticket) const;
   absl::Status Await(int rank, Stage stage, uint32_t ticket);
 
-  // Ends every wait, here and in the other ranks, now and for ever. Idempotent.
+  // Ends every current and future wait, here and in the other ranks. Idempotent.
   void Break();
 
  private:
@@ -101,7 +101,7 @@ class SharedSegment {
   std::vector<int> pidfds_;  // by rank; -1: this rank
   std::atomic<bool> broken_here_ = false;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;                        // of this rank
-  std::vector<std::map<int32_t, std::shared_ptr<SharedBuffer>>> of_peers_;  // by rank: those that were read
+  std::vector<std::map<int32_t, std::shared_ptr<SharedBuffer>>> of_peers_;  // by rank: the buffers that were mapped
 };
 
 }  // namespace trainyard

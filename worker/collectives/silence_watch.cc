@@ -25,7 +25,7 @@ constexpr int kKeepaliveProbes = 14;
 
 void KeepAlive(int fd) {
   const int on = 1;
-  // What cannot be set leaves the connection as it was.
+  // Options that cannot be set leave the connection unchanged.
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof kKeepaliveIdleS);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveIntervalS, sizeof kKeepaliveIntervalS);
@@ -86,7 +86,7 @@ SilenceWatch::~SilenceWatch() {
 }
 
 void SilenceWatch::Run() {
-  // While all is well, to know whether there will be answers when it is not.
+  // A first probe while the connection is healthy shows whether probes are answered at all.
   for (Watched& watched : watched_) watched.probe.Send();
   while (true) {
     {
@@ -104,9 +104,9 @@ void SilenceWatch::Run() {
       state->probes_lost = watched.probe.unanswered();
       if (IsSilent(*state)) {
         return on_silence_(absl::StrCat("the host at ", PeerAddress(watched.fd), " has not answered for ",
-                                        absl::FormatDuration(state->since_answer), " (sent again ",
-                                        state->retransmissions, " times, ", state->probes_lost,
-                                        " probes unanswered): it, or the network to it, is gone"));
+                                        absl::FormatDuration(state->since_answer), " (resent ", state->retransmissions,
+                                        " times, ", state->probes_lost,
+                                        " probes unanswered): the host or the network to it is down"));
       }
       watched.probe.Send();
     }

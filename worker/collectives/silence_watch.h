@@ -1,21 +1,21 @@
-// Notices that the other end of a connection is gone without a word: a host cut off or without power sends no FIN, and
-// TCP by itself would go on for a quarter of an hour with data under way, and for ever with none.
+// Detects that the other end of a connection has disappeared without closing it: a host that loses power or its network
+// sends no FIN, and TCP alone would wait 15 minutes with unacknowledged data, and forever without.
 //
-// [Note: silence] Slow is not silent. A peer that computes, saves or is stopped for minutes reads nothing, but its
-// kernel goes on answering, so the group's own timeout may be long (GlooOptions::timeout) and still a dead host is
-// found soon:
-//   - with nothing under way, by keepalive probes: after 3 s, then a second apart; 14 in a row without an answer;
-//   - with data under way, by looking once a second: unacknowledged, sent again at least 5 times, no answer of any kind
-//     for 12 s, and none to 12 probes (reach_probe.h) of the last seconds. What is sent again waits twice as long each
-//     time: of a network that loses one packet in ten that alone would end a connection every few hours. With the
-//     probes it is once in ten thousand years (docs/decisions/0002-control-plane.md has the sum).
-//   - Where probes are never answered because something on the way drops them, it must have been sent again 8 times,
-//     which takes 51 s.
-// TCP_USER_TIMEOUT would do neither: it also ends the connection to a peer whose kernel says "not now".
+// [Note: silence] A slow peer is not a silent one. A process that computes, saves or is stopped for minutes reads
+// nothing, but its kernel still answers. So the group's own timeout may be long (GlooOptions::timeout), while a dead
+// host is detected quickly:
+//   - An idle connection is checked by keepalive probes: after 3 s, then every second; 14 in a row without an answer.
+//   - A connection with unacknowledged data is checked every second. It counts as dead after at least 5 resends, 12 s
+//     without any answer, and 12 unanswered probes (reach_probe.h). The resends alone are not enough, because their
+//     interval doubles each time: in a network that loses one packet in ten they would end a connection every few
+//     hours. With the probes this happens once in ten thousand years (docs/decisions/0002-control-plane.md has the
+//     calculation).
+//   - If probes are never answered because the network drops them, 8 resends are required, which takes 51 s.
+// TCP_USER_TIMEOUT is unsuitable: it also ends the connection to a peer whose kernel reports a full receive window.
 //
 //   SilenceWatch watch(connections, [&](const std::string& what) { ... });
 //
-// Threads: one of its own, which calls `on_silence`, at most once. Destroying it waits for that call.
+// Threads: starts its own thread, which calls `on_silence` at most once. The destructor waits for that call.
 #pragma once
 
 #include <cstdint>
@@ -32,29 +32,29 @@
 
 namespace trainyard {
 
-// A connection to be watched.
+// A connection to watch.
 struct WatchedConnection {
   int fd = -1;
-  uint16_t probe_port = 0;  // of the host at its other end; nobody listens there. 0: it cannot be probed
+  uint16_t probe_port = 0;  // on the host at the other end; no process listens there. 0: it cannot be probed
 };
 
-// What the kernel, and the probes, know of a connection.
+// The state of a connection, from the kernel and the probes.
 struct ConnectionState {
-  uint32_t unacknowledged = 0;   // segments under way
+  uint32_t unacknowledged = 0;   // segments that were sent and not acknowledged
   uint32_t retransmissions = 0;  // of the oldest of them, in a row
-  absl::Duration since_answer;   // since anything was acknowledged
-  bool answers_probes = false;   // has ever answered one
-  uint32_t probes_lost = 0;      // in a row, since there is doubt
+  absl::Duration since_answer;   // since the last acknowledgement
+  bool answers_probes = false;   // at least one probe was answered
+  uint32_t probes_lost = 0;      // in a row, since the connection is in doubt
 };
 
-// Pure: whether the other end counts as gone.
+// Pure: whether the other end counts as dead.
 bool IsSilent(const ConnectionState& state);
-// Pure: whether it is to be asked.
+// Pure: whether it should be probed.
 bool IsInDoubt(const ConnectionState& state);
 
 class SilenceWatch {
  public:
-  // Does not own the descriptors, which must stay open; those that are not TCP are passed over. Turns keepalive on.
+  // Does not own the descriptors, which must stay open; ignores those that are not TCP. Enables keepalive.
   SilenceWatch(const std::vector<WatchedConnection>& connections,
                std::function<void(const std::string& what)> on_silence);
   ~SilenceWatch();
@@ -68,7 +68,7 @@ class SilenceWatch {
     int fd;
     ReachProbe probe;
   };
-  std::vector<Watched> watched_;  // the thread's alone, once it runs
+  std::vector<Watched> watched_;  // used only by the thread once it runs
   const std::function<void(const std::string&)> on_silence_;
   absl::Mutex mu_;
   SteadyCondVar stop_asked_;

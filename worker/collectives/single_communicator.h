@@ -1,4 +1,4 @@
-// The communicator of a world of one: every operation is over before it has begun, and no socket is opened.
+// The communicator of a world of one: every operation ends immediately, and no socket is opened.
 #pragma once
 
 #include <memory>

@@ -17,7 +17,7 @@
 namespace trainyard {
 namespace {
 
-// The address of one end as (numeric text, port); none for what is not TCP.
+// The address of one end (numeric text, port); nullopt if the socket is not TCP.
 std::optional<Listener> EndpointFrom(const sockaddr_storage& storage) {
   char text[INET6_ADDRSTRLEN] = {};
   if (storage.ss_family == AF_INET) {
@@ -55,8 +55,7 @@ bool IsListener(int fd) {
 
 absl::Status ForEachDescriptor(const std::function<void(int)>& visit) {
   DIR* folder = opendir("/proc/self/fd");
-  if (folder == nullptr)
-    return ErrnoStatus(errno, "cannot list /proc/self/fd, by which a group's connections are found");
+  if (folder == nullptr) return ErrnoStatus(errno, "cannot list /proc/self/fd to find a group's connections");
   while (dirent* entry = readdir(folder)) {
     int fd = std::atoi(entry->d_name);
     if (entry->d_name[0] != '.' && fd != dirfd(folder)) visit(fd);
@@ -78,7 +77,7 @@ absl::StatusOr<std::set<int>> TcpListeners() {
 
 absl::StatusOr<uint16_t> LocalPort(int fd) {
   std::optional<Listener> end = LocalEnd(fd);
-  if (!end.has_value()) return absl::InternalError("a listener is gone that was just there");
+  if (!end.has_value()) return absl::InternalError("a listener has disappeared");
   return end->port;
 }
 

@@ -1,4 +1,4 @@
-// How an operation's elements are called in messages: as people who train call them, not as LibTorch does.
+// The names of element types in messages: those that users know ("fp32"), not LibTorch's.
 #pragma once
 
 #include <c10/core/ScalarType.h>

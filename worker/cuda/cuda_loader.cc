@@ -23,28 +23,29 @@ std::string DefaultCudaPluginPath() {
 absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi) {
   if (!FileExists(path)) {
     return absl::NotFoundError(absl::StrCat(path,
-                                            " is not there: this build has no GPU support. Run ./dev setup full "
-                                            "and ./dev build, which makes it",
+                                            " does not exist: this build has no GPU support. Run ./dev setup full "
+                                            "and ./dev build, which creates it",
                                             kOrUseCpu));
   }
-  // Local: nothing else is to find its symbols. It is never closed: what LibTorch has registered would stay behind.
+  // RTLD_LOCAL keeps its symbols from other libraries. It is never closed, because LibTorch's registrations would
+  // remain.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the GPU support cannot be loaded: ", dlerror(),
-        ". It needs the CUDA libraries that the whole torch wheel brings: run ./dev setup full", kOrUseCpu));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the GPU support cannot be loaded: ", dlerror(),
+                     ". It needs the CUDA libraries of the full torch wheel: run ./dev setup full", kOrUseCpu));
   }
   auto* abi_of = reinterpret_cast<CudaPluginAbiFunction*>(dlsym(library, kCudaPluginAbiSymbol));
   auto* plugin_of = reinterpret_cast<CudaPluginFunction*>(dlsym(library, kCudaPluginSymbol));
   CudaPlugin* plugin = abi_of == nullptr || plugin_of == nullptr ? nullptr : plugin_of(abi);
   if (plugin == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, abi_of == nullptr ? " is no GPU support of Trainyard's" : " has interface ",
-                     abi_of == nullptr ? "" : absl::StrCat(abi_of()), ", and this trainer wants ", abi,
-                     ": build both from one tree (./dev build)", kOrUseCpu));
+        absl::StrCat(path, abi_of == nullptr ? " is not a GPU plugin of Trainyard" : " has interface ",
+                     abi_of == nullptr ? "" : absl::StrCat(abi_of()), ", but this trainer needs ", abi,
+                     ": build both from the same tree (./dev build)", kOrUseCpu));
   }
   if (!at::globalContext().hasCUDART()) {
-    return absl::InternalError(absl::StrCat(path, " was opened after LibTorch had decided that there is no CUDA"));
+    return absl::InternalError(absl::StrCat(path, " was loaded after LibTorch had decided that there is no CUDA"));
   }
   return plugin;
 }

@@ -1,5 +1,5 @@
-// Opens libtrainyard_cuda.so. Must come before the process' first tensor operation: LibTorch decides then, once,
-// whether it has CUDA.
+// Loads libtrainyard_cuda.so. Must be called before the process's first tensor operation, because LibTorch then decides
+// once whether it has CUDA.
 //
 // Thread-safe.
 #pragma once
@@ -11,13 +11,13 @@
 
 namespace trainyard {
 
-// Beside this program, or in the folder above it (a test program's).
+// The library next to this program, or in the parent folder (for test programs).
 std::string DefaultCudaPluginPath();
 
-// The plugin lives as long as the process and is not owned by the caller. `abi`: other than kCudaPluginAbi in tests
-// only. Possible errors, all of which say what to do: NotFound when the library is not there; FailedPrecondition when
-// it or one of LibTorch's CUDA libraries cannot be loaded, or it was built for another trainer; Internal when it comes
-// too late.
+// The plugin exists until the process exits and is not owned by the caller. `abi` differs from kCudaPluginAbi only in
+// tests. All errors say what to do: NotFound if the library does not exist; FailedPrecondition if it or one of
+// LibTorch's CUDA libraries cannot be loaded, or if it was built for another trainer; Internal if it is loaded too
+// late.
 absl::StatusOr<CudaPlugin*> OpenCudaPlugin(const std::string& path, uint32_t abi = kCudaPluginAbi);
 
 }  // namespace trainyard

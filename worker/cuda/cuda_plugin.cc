@@ -1,4 +1,4 @@
-// The library's inside and its two exported functions.
+// The implementation of the plugin and its two exported functions.
 #include "worker/cuda/cuda_plugin.h"
 
 #include <ATen/cuda/CUDAContext.h>
@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// 13000 is 13.0, as CUDA counts.
+// CUDA encodes version 13.0 as 13000.
 std::string CudaVersion(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
 absl::Status NoDevice(cudaError_t error) {
@@ -23,8 +23,9 @@ absl::Status NoDevice(cudaError_t error) {
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaGetLastError();
   return absl::FailedPreconditionError(absl::StrCat(
-      "no GPU can be used here: ", error == cudaSuccess ? "CUDA lists none" : cudaGetErrorString(error), "; ",
-      driver == 0 ? "there is no NVIDIA driver" : absl::StrCat("the NVIDIA driver knows CUDA ", CudaVersion(driver)),
+      "no GPU can be used on this machine: ", error == cudaSuccess ? "CUDA lists none" : cudaGetErrorString(error),
+      "; ",
+      driver == 0 ? "there is no NVIDIA driver" : absl::StrCat("the NVIDIA driver supports CUDA ", CudaVersion(driver)),
       ", and CUDA ", CudaVersion(runtime),
       " is needed. Install or update the driver until nvidia-smi lists a GPU (for a container, start it with its "
       "GPUs), "
@@ -51,7 +52,7 @@ class Plugin final : public CudaPlugin {
   absl::StatusOr<CudaDevice> Use(int index) override {
     ASSIGN_OR_RETURN(const int count, NumDevices());
     if (index < 0 || index >= count) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no GPU ", index, "; there are ", count));
+      return absl::InvalidArgumentError(absl::StrCat("GPU ", index, " does not exist; this machine has ", count));
     }
     try {
       c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));

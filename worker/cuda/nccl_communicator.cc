@@ -26,9 +26,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// How soon a broken connection is noticed; an abort does not wait for this.
+// How soon a broken connection is detected; an abort does not wait for this.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
-// How often Meet looks whether all have come.
+// How often Meet checks whether all ranks have arrived.
 constexpr absl::Duration kMeetLookEvery = absl::Milliseconds(2);
 
 const char* Told(c10d::ErrorType error) {
@@ -45,7 +45,7 @@ const char* Told(c10d::ErrorType error) {
   return "NCCL reports an unknown error";
 }
 
-// An operation that has been started and was not yet seen to have ended on the device.
+// An operation that was started and whose end on the device was not yet observed.
 struct Pending {
   uint64_t number = 0;
   std::string name;
@@ -65,7 +65,7 @@ class NcclCollective final : public Collective {
  private:
   NcclCommunicator& owner_;
   const uint64_t number_;
-  WorkPointer work_;  // null once it was waited for
+  WorkPointer work_;  // null after Wait
   absl::Status status_;
 };
 
@@ -95,7 +95,7 @@ class NcclCommunicator final : public C10dCommunicator {
     try {
       group_->shutdown();
     } catch (const std::exception&) {
-      // Peers that have gone first; the group's destructor aborts what is left.
+      // Peers may have exited first; the group's destructor aborts the remaining operations.
     }
   }
 
@@ -122,7 +122,7 @@ class NcclCommunicator final : public C10dCommunicator {
       if (pending_.empty()) return absl::OkStatus();
       if (Clock::now() >= deadline) {
         return absl::DeadlineExceededError(
-            absl::StrCat("not all of ", options_.world_size, " ranks came within ", absl::FormatDuration(limit)));
+            absl::StrCat("not all of ", options_.world_size, " ranks arrived within ", absl::FormatDuration(limit)));
       }
       changed_.WaitFor(&mu_, kMeetLookEvery);
     }
@@ -133,7 +133,7 @@ class NcclCommunicator final : public C10dCommunicator {
     return at::empty({numel}, at::TensorOptions().dtype(type).device(device_));
   }
 
-  // What the device has not done yet counts as under way, however long ago the host went on.
+  // Operations that the device has not finished count as in progress, even if the host has long continued.
   CollectiveProgress progress() const override {
     CollectiveProgress progress = log_.progress();
     absl::MutexLock lock(&mu_);
@@ -143,7 +143,7 @@ class NcclCommunicator final : public C10dCommunicator {
     return progress;
   }
 
-  // Of operation `number`: from now on the current stream waits for it.
+  // Makes the current stream wait for operation `number`.
   absl::Status Order(uint64_t number, c10d::Work& work) {
     {
       absl::MutexLock lock(&mu_);
@@ -159,9 +159,10 @@ class NcclCommunicator final : public C10dCommunicator {
     return log_.error();
   }
 
-  // [Note: together] An abort waits until its kernels are gone, and so for those of other communicators on the device,
-  // which wait for peers that have been aborted here. So each is aborted by a thread of its own, and Abort returns at
-  // once: whoever aborts one after another has soon told all of them.
+  // [Note: together] An abort of one communicator waits until its kernels have ended. They may wait for kernels of
+  // other communicators on the device, which wait for peers that were aborted here. So each communicator is aborted on
+  // a thread of its own and Abort returns immediately; a caller that aborts several of them in sequence is never
+  // blocked by the first.
   absl::Status Break(absl::Status status) override {
     if (log_.Fail(std::move(status))) {
       absl::MutexLock lock(&mu_);
@@ -170,7 +171,7 @@ class NcclCommunicator final : public C10dCommunicator {
         try {
           group->abort();
         } catch (const std::exception&) {
-          // It is broken already, which is what was wanted.
+          // It is already broken, which is the desired state.
         }
       });
     }
@@ -189,7 +190,7 @@ class NcclCommunicator final : public C10dCommunicator {
     return std::make_unique<NcclCollective>(*this, number, std::move(started.work), std::move(started.status));
   }
 
-  // c10d's watchdog is off: it would end the process. This one tells what NCCL knows, and what has taken too long.
+  // c10d's watchdog is disabled because it would end the process. This one reports NCCL's errors and timeouts.
   void Watch() {
     while (log_.error().ok()) {
       std::string late;
@@ -223,13 +224,13 @@ class NcclCommunicator final : public C10dCommunicator {
   const NcclOptions options_;
   const at::Device device_;
   const c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
-  uint64_t num_started_ = 0;  // of the one thread
+  uint64_t num_started_ = 0;  // used only by the thread that starts operations
   mutable absl::Mutex mu_;
   mutable SteadyCondVar changed_;
-  mutable std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);  // in the order started
+  mutable std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);  // in the order in which they were started
   mutable uint64_t num_ended_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread aborter_;  // made once, by whoever was first to break it; joined last
+  std::thread aborter_;  // started by the first thread that breaks the group; joined last
   std::thread watch_;
 };
 
@@ -243,17 +244,17 @@ absl::Status NcclCollective::Wait() {
 }  // namespace
 
 void SetNcclEnvironment() {
-  // What a user has set stays, but for what would end the process behind our back.
+  // Variables that the user has set are respected, except those that would let NCCL end the process.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 1);
   setenv("TORCH_NCCL_USE_COMM_NONBLOCKING", "1", 1);
-  setenv("NCCL_RAS_ENABLE", "0", /*overwrite=*/0);  // a port of its own, the same for all jobs of a host
+  setenv("NCCL_RAS_ENABLE", "0", /*overwrite=*/0);  // would open a port, the same for all jobs of a host
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " cannot be"));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world_size, " is not valid"));
   }
   if (options.world_size > 1 && options.store == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("a world of ", options.world_size, " needs a key-value store"));

@@ -1,4 +1,4 @@
-// c10d's NCCL group behind our interface; see CudaPlugin::NewNccl. Only inside libtrainyard_cuda.so.
+// c10d's NCCL group behind the Communicator interface; see CudaPlugin::NewNccl. Used only inside libtrainyard_cuda.so.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace trainyard {
 
-// Before the process' first group: c10d's own watchdog must neither end the process nor abort anything by itself.
+// Must be called before the process's first group: c10d's own watchdog must neither end the process nor abort a group.
 void SetNcclEnvironment();
 
 absl::StatusOr<std::unique_ptr<Communicator>> NewNcclCommunicator(const NcclOptions& options);

@@ -10,7 +10,7 @@ constexpr size_t kPage = 4096;
 }  // namespace
 
 void* BlockCache::Take(size_t bytes) {
-  // A page less: what is given back must be told apart by a size that the system may have rounded up.
+  // A page less than kMinBytes: a returned block must be recognised by its size, which the system may have rounded up.
   if (bytes + kPage < kMinBytes) return system_.make(bytes);
   const size_t size = std::max(kMinBytes, (bytes + kPage - 1) / kPage * kPage);
   {
@@ -18,7 +18,7 @@ void* BlockCache::Take(size_t bytes) {
     counts_.out_bytes += static_cast<int64_t>(size);
     peak_out_ = std::max(peak_out_, counts_.out_bytes);
     if (auto at = idle_.find(size); at != idle_.end() && !at->second.empty()) {
-      void* block = at->second.back().block;  // used last: the likeliest to be in the CPU's caches still
+      void* block = at->second.back().block;  // used last, so most likely still in the CPU's caches
       at->second.pop_back();
       CountIdle(-static_cast<int64_t>(size));
       return block;

@@ -1,14 +1,14 @@
-// Memory of tensors that are gone, kept for the next ones of their size: a training step asks for the same sizes as the
-// step before, so from the second or third on it asks the system for none.
+// Caches the memory of freed tensors for new tensors of the same size: a training step requests the same sizes as the
+// step before, so from the second or third step on it requests no memory from the system.
 //
-//   small blocks     malloc's, which keeps them itself
-//   kMinBytes or more   a whole number of pages; one that was given back serves the next request of as many pages
+//   small blocks          left to malloc, which caches them itself
+//   kMinBytes or more     a whole number of pages; a freed block serves the next request for the same number of pages
 //
-// Bounded: a block is made only within kRoom times the most that was out at once (and kSlack more); where idle ones of
-// other sizes are in the way, those that have been idle for longest go back to the system first. So an evaluation or a
-// load of other shapes costs a few steps of warming up, never memory without end.
+// Bounded: a new block is allocated only while the total stays within kRoom times the peak of memory in use, plus
+// kSlack. If idle blocks of other sizes exceed this, the longest idle ones are returned to the system first. So an
+// evaluation, or loading other shapes, costs a few steps of warm-up, but memory never grows without bound.
 //
-// Thread-safe; costs a lock and a look-up a block. Never destroyed: tensors of static life are freed after everything.
+// Thread-safe; a request costs a lock and a look-up. Never destroyed: tensors with static lifetime are freed last.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +27,15 @@ class BlockCache {
   static constexpr double kRoom = 1.25;
   static constexpr int64_t kSlack = int64_t{16} << 20;
 
-  struct System {  // functions that any thread may call
+  struct System {  // any thread may call these functions
     void* (*make)(size_t bytes);
     void (*free)(void* block);
-    size_t (*size_of)(const void* block);  // that may be used; less than a page more than it was made with
-    void (*idle)(int64_t delta);           // is told how many bytes more, or fewer, are idle
+    size_t (*size_of)(const void* block);  // usable size; less than a page more than was requested
+    void (*idle)(int64_t delta);           // receives the change of the idle bytes
   };
   struct Counts {
-    int64_t made = 0;   // blocks of kMinBytes or more that were asked of the system
-    int64_t freed = 0;  // given back to it
+    int64_t made = 0;   // blocks of kMinBytes or more that were requested from the system
+    int64_t freed = 0;  // returned to the system
     int64_t idle_bytes = 0;
     int64_t out_bytes = 0;
   };
@@ -44,11 +44,11 @@ class BlockCache {
   BlockCache(const BlockCache&) = delete;
   BlockCache& operator=(const BlockCache&) = delete;
 
-  // Of `bytes` or more, with anything in it. What the system's `make` answers or throws where it has none.
+  // Returns at least `bytes` with unspecified content. If the system has no memory, returns or throws what `make` does.
   void* Take(size_t bytes);
   // `block` must have come from Take, or be null.
   void Give(void* block);
-  // Gives all that is idle back to the system.
+  // Returns all idle blocks to the system.
   void Clear();
 
   Counts counts() const;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kComputationRow = 1, kCommunicationRow = 2;
 
-// Names come from a model or a host; nothing else in a trace needs quoting.
+// Names come from a model or a host; no other string in a trace needs quoting.
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   for (char c : text) {
@@ -32,7 +32,7 @@ void AppendMetadata(std::string* out, int rank, int row, absl::string_view what,
                   "\",\"args\":{\"name\":", Quoted(name), "}},\n");
 }
 
-// Operations overlap each other without lying within each other, so they have a beginning and an end apart.
+// Operations overlap without nesting, so each has separate begin and end events.
 void AppendEvent(std::string* out, const EventLog& log, const Event& event, int64_t id, int rank) {
   const int64_t ended = std::max(event.ended_ns, event.began_ns);
   const std::string name = Quoted(absl::StrCat(EventKindName(event.kind), " ", log.units()[event.unit]));
@@ -118,7 +118,7 @@ std::string ChromeTrace(const EventLog& log, int rank, absl::string_view host) {
     AppendEvent(&out, log, event, id++, rank);
     absl::StrAppend(&out, ",\n");
   }
-  out.resize(out.size() - 2);  // the last comma
+  out.resize(out.size() - 2);  // removes the last comma
   return out + "\n]}\n";
 }
 

@@ -1,13 +1,13 @@
-// What one rank did when: gather, forward, free, backward, reduce, step, each with its unit, in the order they began.
-// The strategy writes it; tests read it, and with `diagnostics.events` it becomes a Chrome trace (chrome://tracing,
-// Perfetto).
+// Records when one rank did what: gather, forward, free, backward, reduce and step, each with its unit, in the order in
+// which they began. The strategy writes it; tests read it, and with `diagnostics.events` it is written as a Chrome
+// trace (chrome://tracing, Perfetto).
 //
 //   EventLog log(SteadyNanoseconds);
 //   const int64_t gather = BeginEvent(&log, EventKind::kGather, "h.3");
 //   ...
 //   EndEvent(&log, gather);
 //
-// Belongs to the loop's thread.
+// Not thread-safe: used only by the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +26,24 @@ const char* EventKindName(EventKind kind);  // "gather"
 
 struct Event {
   EventKind kind = EventKind::kStep;
-  int unit = 0;       // a number of EventLog::units()
+  int unit = 0;       // an index into EventLog::units()
   uint64_t step = 0;  // of the job
   int64_t began_ns = 0;
-  int64_t ended_ns = -1;  // -1: it has not ended. A free is over at once
+  int64_t ended_ns = -1;  // -1: it has not ended. A free has no duration
 };
 
-// Of the host's monotonic clock, so that traces of one host's ranks fit together.
+// Reads the host's monotonic clock, so that traces of ranks on one host can be combined.
 int64_t SteadyNanoseconds();
 
 class EventLog {
  public:
-  // `now_ns` never falls. Beyond `limit` events are counted only.
+  // `now_ns` must be monotonic. Events beyond `limit` are only counted.
   explicit EventLog(std::function<int64_t()> now_ns, size_t limit = kLimit);
 
   void set_step(uint64_t step) { step_ = step; }
-  // A number for End; -1 beyond the limit.
+  // Returns a number for End; -1 beyond the limit.
   int64_t Begin(EventKind kind, absl::string_view unit);
-  void End(int64_t event);  // -1: nothing
+  void End(int64_t event);  // -1: does nothing
 
   const std::vector<Event>& events() const { return events_; }
   const std::vector<std::string>& units() const { return units_; }
@@ -63,7 +63,7 @@ class EventLog {
   uint64_t num_dropped_ = 0;
 };
 
-// For whoever may have no log.
+// For callers whose log may be null.
 inline int64_t BeginEvent(EventLog* log, EventKind kind, absl::string_view unit) {
   return log == nullptr ? -1 : log->Begin(kind, unit);
 }
@@ -71,12 +71,12 @@ inline void EndEvent(EventLog* log, int64_t event) {
   if (log != nullptr) log->End(event);
 }
 
-// As the JSON of a Chrome trace: computation in one row, what is on its way between ranks in another.
+// Formats a Chrome trace as JSON, with computation in one row and communication in another.
 std::string ChromeTrace(const EventLog& log, int rank, absl::string_view host);
 
 // "<run folder>/diagnostics/trace-rank-00003.json".
 std::string TracePath(const std::string& run_folder, int rank);
-// Writes the trace there, in place of an older one. Possible errors: those of files.
+// Writes the trace to TracePath and replaces an older one. Possible errors: those of files.
 absl::Status WriteTrace(const EventLog& log, const std::string& run_folder, int rank, absl::string_view host);
 
 }  // namespace trainyard

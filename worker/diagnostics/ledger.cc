@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// While a thread makes what is accounted for otherwise, how much it has been given.
+// `takes` is set while the thread creates tracked memory; `taken` counts the bytes that it was given meanwhile.
 thread_local bool takes = false;
 thread_local int64_t taken = 0;
 
@@ -19,8 +19,8 @@ int64_t SizeOf(void* memory) { return static_cast<int64_t>(malloc_usable_size(me
 
 }  // namespace
 
-// LibTorch's own way to allocate, counted, and with large blocks kept for the next step. A block's size is asked of
-// malloc again when it is freed, so blocks carry nothing.
+// LibTorch's own allocation, with counting, and with large blocks cached for the next step. A freed block's size is
+// read from malloc, so blocks need no header.
 class CountingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
@@ -54,7 +54,7 @@ const char* MemoryKindName(MemoryKind kind) {
 }
 
 Ledger& Ledger::ForProcess() {
-  // Never destroyed: tensors of static life are freed after everything.
+  // Never destroyed: tensors with static lifetime are freed last.
   static Ledger* ledger = new Ledger;
   static const bool counts = [] {
     c10::SetCPUAllocator(new CountingAllocator);
@@ -116,7 +116,7 @@ TrackedMemory::~TrackedMemory() {
   if (ledger_ == nullptr) return;
   ledger_->Leave(kind_, bytes_);
   if (!allocated_) return;
-  // The tensor goes next, or somebody else has it: it counts as whatever is not accounted for.
+  // The tensor is freed next, or has another owner: from now on it counts as untracked memory.
   ledger_->of(MemoryKind::kActivations).Correct(bytes_);
   ledger_->in_use_.Correct(bytes_);
 }
@@ -141,7 +141,7 @@ at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, abs
   mine.kind_ = kind;
   mine.allocated_ = memory.get_deleter() == &CountingAllocator::Delete;
   mine.bytes_ = mine.allocated_ ? SizeOf(memory.get_context()) : static_cast<int64_t>(tensor.storage().nbytes());
-  // What else was needed to make it: freed again by now, or left to somebody.
+  // Temporary memory used by `make`: already freed, or owned by other tensors.
   const int64_t others = taken_now - (mine.allocated_ ? mine.bytes_ : 0);
   ledger->of(MemoryKind::kActivations).Correct(others);
   ledger->in_use_.Correct(others);

@@ -1,18 +1,17 @@
-// What the memory of a rank is used for: bytes of each kind, now and at most, so that what a strategy promises of
-// memory can be looked up and tested.
+// Accounts for the memory of a rank: the bytes of each kind, now and at the peak, so that the memory that a strategy
+// promises can be reported and tested.
 //
-//   parameters   shards, whole parameters, and gathered ones while they are open
-//   gradients    sums, and what is on its way to them
-//   optimizer    moments, and the parameters that the optimizer updates where those are a second copy
-//   buffers      what communication needs besides
-//   activations  all other tensors: what the process' allocator has out, less all that is accounted for here
+//   parameters   shards, whole parameters, and gathered parameters while they are in use
+//   gradients    sums, and gradients on their way to them
+//   optimizer    moments, and master weights where they are a second copy
+//   buffers      additional memory for communication
+//   activations  all other tensors: the memory that the process's allocator has handed out, minus all other kinds
 //   snapshots    copies of the state on their way to a checkpoint, shared memory included
-//   host         of the first three, what was moved out of the device's memory (parallel/offload.h)
-//   reserved     memory that is kept and idle: a slot between two uses, and blocks of tensors that are gone
-//                (block_cache.h)
+//   host         the part of the first three kinds that is offloaded from the device (parallel/offload.h)
+//   reserved     idle cached memory: a slot between two uses, and blocks of freed tensors (block_cache.h)
 //
-// Whoever keeps memory for long takes it from here, under a kind; the rest needs no care. One a process, as is the
-// allocator. Thread-safe. Costs a few additions an allocation.
+// Code that holds memory for long allocates it here, under a kind; other tensors need no special care. There is one
+// ledger per process, as there is one allocator. Thread-safe. Costs a few additions per allocation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +30,7 @@ enum class MemoryKind { kParameters, kGradients, kOptimizer, kBuffers, kActivati
 inline constexpr int kNumMemoryKinds = 8;
 const char* MemoryKindName(MemoryKind kind);  // "parameters", as in MemoryUse.kind of the protocol
 
-// A number and the most it has been.
+// A number and its maximum so far.
 class PeakCounter {
  public:
   void Add(int64_t delta) {
@@ -40,7 +39,7 @@ class PeakCounter {
     while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
     }
   }
-  // As Add, but for a correction that is no use of its own.
+  // Like Add, but for a correction, which does not raise the peak.
   void Correct(int64_t delta) { now_.fetch_add(delta, std::memory_order_relaxed); }
   void ResetPeak() { peak_ = now_.load(); }
   int64_t now() const { return now_.load(std::memory_order_relaxed); }
@@ -58,15 +57,15 @@ struct KindUse {
 
 class Ledger;
 
-// Memory that is accounted for while this lives: as long as its tensor, or a little less.
+// Memory that is accounted for while this object exists, which must not be longer than its tensor exists.
 class TrackedMemory {
  public:
-  TrackedMemory() = default;  // of nothing
+  TrackedMemory() = default;  // tracks nothing
   TrackedMemory(TrackedMemory&& other) noexcept { *this = std::move(other); }
   TrackedMemory& operator=(TrackedMemory&& other) noexcept;
   ~TrackedMemory();
 
-  // It serves something else from now on.
+  // Changes the kind: the memory serves another purpose from now on.
   void SetKind(MemoryKind kind);
 
  private:
@@ -75,20 +74,21 @@ class TrackedMemory {
   Ledger* ledger_ = nullptr;
   MemoryKind kind_ = MemoryKind::kReserved;
   int64_t bytes_ = 0;
-  bool allocated_ = false;  // by the allocator that is counted
+  bool allocated_ = false;  // by the counting allocator
 };
 
 class Ledger {
  public:
-  // That of this process. The first call makes its CPU allocator count: call it before the first tensor is made.
+  // The ledger of this process. The first call installs the counting CPU allocator, so it must precede the first
+  // tensor.
   static Ledger& ForProcess();
 
   std::vector<KindUse> Read() const;
-  // In use on the device, of all kinds together: without host, reserved and snapshots.
+  // Memory in use on the device, all kinds together except host, reserved and snapshots.
   const PeakCounter& in_use() const { return in_use_; }
-  // All that the allocator has out, whatever it is for.
+  // All memory that the allocator has handed out.
   const PeakCounter& allocated() const { return allocated_; }
-  // How many large blocks were asked of the system so far; in a steady step none.
+  // The number of large blocks requested from the system so far; a steady step requests none.
   int64_t num_blocks_made() const;
   void ResetPeaks();
 
@@ -110,11 +110,11 @@ class Ledger {
   PeakCounter in_use_, allocated_;
 };
 
-// The tensor that `make` makes, whose memory is accounted for under `kind` while `held` lives. `ledger` null: just
-// makes it.
+// Returns the tensor that `make` creates, and accounts for its memory under `kind` while `held` exists. If `ledger` is
+// null, only calls `make`.
 at::Tensor TrackTensor(Ledger* ledger, MemoryKind kind, TrackedMemory& held, absl::FunctionRef<at::Tensor()> make);
 
-// Memory that is no tensor's and not of the allocator.
+// Accounts for memory that is not a tensor's and does not come from the allocator.
 TrackedMemory TrackMemory(Ledger* ledger, MemoryKind kind, int64_t bytes);
 
 }  // namespace trainyard

@@ -21,7 +21,7 @@ constexpr size_t kProblemsShown = 3;
 
 std::string ShapeText(at::IntArrayRef sizes) { return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]"); }
 
-// "what a, b, c and 4 more"; empty when there is none.
+// Adds "what a, b, c and 4 more" to `problems`, unless `found` is empty.
 void Report(absl::string_view what, const std::vector<std::string>& found, std::vector<std::string>& problems) {
   if (found.empty()) return;
   size_t shown = std::min(found.size(), kProblemsShown);
@@ -96,8 +96,8 @@ absl::Status Freeze(const std::vector<std::string>& globs, Model& model) {
   if (all) problems.push_back(absl::StrCat("all ", model.parameters().size(), " parameters match"));
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(absl::StrJoin(problems, "; "), "; their names are like ", model.parameters().front().name, " and ",
-                   model.parameters().back().name, ", and something must be left to train"));
+      absl::StrCat(absl::StrJoin(problems, "; "), "; names look like ", model.parameters().front().name, " and ",
+                   model.parameters().back().name, ", and at least one parameter must be left to train"));
 }
 
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model) {
@@ -113,7 +113,7 @@ absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model
     } else if (!given.insert(value.name).second) {
       twice.push_back(value.name);
     } else if (value.tensor.sizes() != it->second.sizes()) {
-      shapes.push_back(absl::StrCat(value.name, " is ", ShapeText(value.tensor.sizes()), ", the model's is ",
+      shapes.push_back(absl::StrCat(value.name, " is ", ShapeText(value.tensor.sizes()), ", but the model has ",
                                     ShapeText(it->second.sizes())));
     }
   }

@@ -1,14 +1,15 @@
-// A model is a list of units and a forward pass that walks it. A unit is what a data-parallel strategy communicates
-// together: a block of the network, and the root for what is left (embeddings, last norm). LibTorch's C++ modules have
-// no forward hooks, so the forward pass hands each unit to the strategy itself, in a for-loop anyone can read.
+// A model is a list of units and a forward pass that runs them. A unit is the set of parameters that a data-parallel
+// strategy communicates together: a block of the network, or the root, which has all other parameters (embeddings, last
+// norm). LibTorch's C++ modules have no forward hooks, so the forward pass calls the strategy for each unit explicitly,
+// in a plain loop.
 //
 //   model->LossSum(inputs, targets, strategy, key)
 //      BeforeRoot()                     embeddings
 //      x = RunUnit(1, x, body of 1)     and so on, in the order of units()
 //      return AfterRoot(loss)           last norm, head, loss
 //
-// Parameters have stable names and shapes; checkpoints use them as they stand. Their order is that of `parameters()`.
-// Not thread-safe: a model belongs to the thread that trains it.
+// Parameters have stable names and shapes, which checkpoints use unchanged, in the order of `parameters()`. Not
+// thread-safe: a model is used only by the thread that trains it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +25,7 @@
 
 namespace trainyard {
 
-// A tensor under the name it has in a checkpoint.
+// A tensor with its name in a checkpoint.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -39,27 +40,28 @@ struct Unit {
   int num_parameters = 0;
 };
 
-// The computation of a unit: its output from `x`. It gives the same again when called again, and owns what it captures.
-// Its matrix products go by way of `tape`, if that is not null (product_tape.h).
+// The computation of a unit: its output for input `x`. It must return the same result when called again, and own
+// everything that it captures. Its matrix products use `tape` if that is not null (product_tape.h).
 using UnitBody = std::function<at::Tensor(const at::Tensor& x, ProductTape* tape)>;
 
-// Takes gradients where they are made, in place of autograd: an operation's backward asks where the gradient of a
-// parameter goes and writes it there, in whatever type that is, with no tensor between. What is not taken goes through
-// autograd as ever. Possible errors are thrown, as those of a UnitHooks.
+// Receives gradients where they are computed, instead of autograd: an operation's backward asks where the gradient of a
+// parameter should be stored and writes it there, in the type of that memory, without an intermediate tensor. Gradients
+// that the sink does not accept go through autograd. Errors are thrown, like those of UnitHooks.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
   struct Place {
-    at::Tensor tensor;  // dense, in the parameter's shape; undefined: not taken
-    bool first = true;  // written over; otherwise the gradient is added to what is there
+    at::Tensor tensor;  // dense, in the parameter's shape; undefined: not accepted
+    bool first = true;  // the gradient overwrites the content; otherwise it is added to it
   };
-  // `parameter`: its number in the model. One that is taken must be written, then Done called, once in a pass.
+  // `parameter`: its index in the model. If the gradient is accepted, it must be written, followed by one call of Done
+  // per pass.
   virtual Place Claim(int parameter) = 0;
   virtual void Done(int parameter) = 0;
 };
 
-// What a strategy does around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use from
-// BeforeRoot until the pass (backward included) is over. No operation may change a unit's output in place.
+// The actions of a strategy around each unit. `unit` is an index into Model::units(); 0 is the root, which is in use
+// from BeforeRoot until the end of the pass (backward included). No operation may change a unit's output in place.
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
@@ -67,11 +69,11 @@ class UnitHooks {
   // Returns `y`, the result of the pass, or a view of it.
   virtual at::Tensor AfterRoot(const at::Tensor& y) = 0;
   virtual at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) = 0;
-  // Where backward of the pass under way leaves gradients; null: to autograd.
+  // The sink for the gradients of the current pass; null: they go to autograd.
   virtual GradientSink* sink() { return nullptr; }
 };
 
-// For passes that no strategy takes part in: sampling, a single process.
+// For passes without a strategy: sampling, a single process.
 class NoUnitHooks final : public UnitHooks {
  public:
   void BeforeRoot() override {}
@@ -79,56 +81,57 @@ class NoUnitHooks final : public UnitHooks {
   at::Tensor RunUnit(int, const at::Tensor& x, const UnitBody& body) override { return body(x, nullptr); }
 };
 
-// All that randomness in a forward pass may depend on: never the rank, so that numbers do not change with the layout.
+// The only inputs of randomness in a forward pass. The rank is not among them, so results do not depend on the layout.
 struct DropoutKey {
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint64_t micro_batch = 0;  // index within the step, over all ranks
+  uint64_t micro_batch = 0;  // index within the step, across all ranks
 };
 
-// How parameters begin: writes the values of one, by its number, to `out`, which has its shape and any floating type,
-// and lies on any device.
+// Writes the initial values of one parameter, given by its index, to `out`, which has the parameter's shape and any
+// floating-point type and may be on any device.
 using InitialValues = std::function<void(int parameter, const at::Tensor& out)>;
 
-// A model is made without memory for its parameters (sizes on a null address): whoever trains it decides where they
-// lie, and never needs the whole of it to draw them. Anything that reads an unbacked parameter fails at once.
+// A model is created without memory for its parameters (their data address is null): its user decides where they are
+// stored, and never needs the whole model to initialise them. Any access to the data of such a parameter fails
+// immediately.
 class Model {
  public:
   virtual ~Model() = default;
 
-  // Initial values; for a model that has memory, those that are there.
+  // Writes the initial values of a parameter to `out`; if the model has memory, its current values.
   void WriteInitialValues(int parameter, const at::Tensor& out) const;
   // REQUIRES: the model has no memory yet.
   void set_initial_values(InitialValues initial) { initial_ = std::move(initial); }
-  // Gives each parameter memory of its own with its initial values, for whoever trains or samples plainly.
+  // Allocates memory for each parameter and writes its initial values, for use without a strategy.
   void Materialize();
-  // Where the parameters lie once they get memory. REQUIRES: the model has none yet.
+  // The device on which the parameters' memory will be allocated. REQUIRES: the model has no memory yet.
   void PlaceOn(at::Device device);
 
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
   int64_t num_elements() const;
 
-  // Sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of the
-  // logits' type; under gradient mode it can be run backward. The sum, not the mean: whoever adds up micro-batches and
-  // ranks divides once. A target of -1 counts for nothing. With `dropout` unset nothing is dropped (evaluation).
-  // REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary.
+  // The sum of the cross-entropies of all tokens of `inputs` and `targets` (int64, [sequences, tokens]), as a scalar of
+  // the logits' type; in gradient mode backward can be run on it. It returns the sum and not the mean, so that the code
+  // that adds micro-batches and ranks divides once. A target of -1 is ignored. If `dropout` is unset, nothing is
+  // dropped (evaluation). REQUIRES: tokens <= context; 0 <= inputs < vocabulary; -1 <= targets < vocabulary.
   virtual at::Tensor LossSum(const at::Tensor& inputs, const at::Tensor& targets, UnitHooks& hooks,
                              std::optional<DropoutKey> dropout) = 0;
 
-  // Scores of the next token after each position: [sequences, tokens, vocabulary]. Nothing is dropped.
+  // Scores of the next token after each position: [sequences, tokens, vocabulary], without dropout.
   virtual at::Tensor Logits(const at::Tensor& inputs, UnitHooks& hooks) = 0;
 
-  // Of logits, from which the loss is computed; unless it was set, the parameters'. Changes nothing else.
+  // The type of the logits, from which the loss is computed; by default the type of the parameters.
   void set_output_type(at::ScalarType type) { output_type_ = type; }
 
-  // Whether parameter `number`, of the root, is used before the units run (an embedding), not only after them: then its
-  // gradient comes through all of them.
+  // Whether root parameter `number` is used before the units run (an embedding), and not only after them. Its gradient
+  // is then complete only after backward has passed all units.
   virtual bool FeedsUnits(int /*number*/) const { return true; }
 
-  // The order in which backward is done with the gradients of the parameters, each named once; frozen ones are passed
-  // over. Replicated parameters are cut into buckets in it: it is known before the first step, so ranks have nothing to
-  // tell each other and a resumed run begins with the same buckets. Unless a model knows better: from the last to the
+  // The order in which backward completes the gradients of the parameters, each listed once; frozen parameters are
+  // ignored. Replicated parameters are grouped into buckets in this order. It is known before the first step, so ranks
+  // need not exchange it, and a resumed run starts with the same buckets. By default from the last parameter to the
   // first.
   virtual std::vector<int> ReadyOrder() const;
 
@@ -137,25 +140,25 @@ class Model {
 
  protected:
   std::vector<Unit> units_;
-  std::vector<NamedTensor> parameters_;  // leaves; those that require no gradient are frozen
+  std::vector<NamedTensor> parameters_;  // leaf tensors; frozen ones require no gradient
   InitialValues initial_;                // null: the parameters have memory
   std::optional<at::ScalarType> output_type_;
 };
 
-// A tensor of that shape and type on a null address of `device`.
+// A tensor of the given shape and type whose data address on `device` is null.
 at::Tensor NewUnbacked(at::IntArrayRef sizes, at::ScalarType type, at::Device device = at::kCPU);
 
-// Takes the parameters whose names match one of `globs` out of training; they need no memory yet. Possible errors:
-// InvalidArgument for a glob that matches nothing, and where nothing would be left to train.
+// Excludes the parameters whose names match one of `globs` from training; they need no memory yet. Possible errors:
+// InvalidArgument if a glob matches nothing, or if no parameter would be left to train.
 absl::Status Freeze(const std::vector<std::string>& globs, Model& model);
 
-// Whether `values`, of which only names and shapes are looked at, are the model's parameters. Possible errors: those of
-// LoadParameters.
+// Checks that `values` have the names and shapes of the model's parameters; ignores their data. Possible errors: those
+// of LoadParameters.
 absl::Status CheckParameters(const std::vector<NamedTensor>& values, const Model& model);
 
-// Copies `values` into the model's parameters by name. All problems are told at once, at most three of a kind.
-// REQUIRES: the model has memory. Possible errors: InvalidArgument for a name that is missing, unknown or given twice,
-// and for a wrong shape.
+// Copies `values` into the model's parameters by name. REQUIRES: the model has memory. Possible errors: InvalidArgument
+// if names are missing, unknown or duplicate, or shapes are wrong; it lists all kinds of problems, with at most three
+// examples each.
 absl::Status LoadParameters(const std::vector<NamedTensor>& values, Model& model);
 
 }  // namespace trainyard

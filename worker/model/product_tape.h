@@ -1,12 +1,12 @@
-// Outputs of a unit's matrix products, kept from its first run, so that a second one (parallel/recompute.h) makes all
-// but those anew. The body of a unit gets the tape and hands it to its products (ops/linear.h); their backward needs
-// nothing of them but the factors, so a replayed product has the gradients of a made one, bit for bit.
+// Stores the outputs of a unit's matrix products in its first run, so that a second run (parallel/recompute.h)
+// recomputes everything except them. The body of a unit gets the tape and passes it to its products (ops/linear.h).
+// Their backward needs only the factors, so a replayed product has bitwise the gradients of a computed one.
 //
 //   first run, without grad mode    Keep(product) ...
 //   Rewind()
-//   second run, under grad mode     Next() ...          given back, in the same order, and let go
+//   second run, under grad mode     Next() ...          returns and releases them in the same order
 //
-// Belongs to the thread that runs the model.
+// Not thread-safe: used only by the thread that runs the model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class ProductTape {
  public:
   bool replays() const { return replays_; }
   void Keep(const at::Tensor& product) { products_.push_back(product); }
-  // REQUIRES: the second run asks for the products of the first, in their order.
+  // REQUIRES: the second run has the same products as the first, in the same order.
   at::Tensor Next() { return std::exchange(products_.at(next_++), at::Tensor()); }
   void Rewind() { replays_ = true; }
 

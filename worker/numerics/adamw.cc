@@ -76,7 +76,7 @@ void AdamW::StepOnCpu(const Range& range, double lr, double gradient_scale) cons
 void AdamW::StepOnGpu(const Range& range, double lr, double gradient_scale) const {
   const auto scalar = [&](double value) { return at::full({}, value, range.parameters.options().dtype(at::kFloat)); };
   at::Tensor gradients = range.gradients;
-  std::optional<at::Tensor> divisor;  // of the gradients, in the same pass
+  std::optional<at::Tensor> divisor;  // of the gradients; applied in the same pass
   if (gradients.scalar_type() == range.parameters.scalar_type() && config_.clip_value == 0) {
     divisor = scalar(1 / gradient_scale);
   } else {

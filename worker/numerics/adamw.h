@@ -1,6 +1,7 @@
-// AdamW with decoupled weight decay (arXiv:1711.05101) over a few long, flat tensors instead of one per parameter, in
-// one pass over each that scales, clips, updates and writes the 16-bit weights (adamw_kernel.h). On a GPU: LibTorch's
-// fused kernel. State lives in tensors as flat as the parameters.
+// AdamW with decoupled weight decay (arXiv:1711.05101) over a few long, flat tensors instead of one tensor per
+// parameter. On a CPU, one pass over each tensor scales and clips the gradients, updates, and writes the 16-bit weights
+// (adamw_kernel.h); on a GPU, LibTorch's fused kernel is used. The optimizer state is stored in tensors with the layout
+// of the parameters.
 //
 // Not thread-safe.
 #pragma once
@@ -18,49 +19,51 @@ struct AdamWConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip_value = 0;                          // of each scaled gradient; 0: not clipped
-  std::optional<at::ScalarType> state_type = {};  // of the moments that are made here; none: the parameters'
-  uint64_t seed = 0;                              // of rounding by chance
+  double clip_value = 0;  // limit of each scaled gradient; 0: no clipping
+  // of the moments that are created here; unset: the type of the parameters
+  std::optional<at::ScalarType> state_type = {};
+  uint64_t seed = 0;  // of stochastic rounding
 };
 
 class AdamW {
  public:
-  // Elements of one parameter within a range, so that rounding by chance falls alike in every layout.
+  // The elements of one parameter within a range. They make stochastic rounding identical in every layout.
   struct Span {
     int64_t offset = 0;  // in the range
     int64_t count = 0;
-    uint64_t parameter = 0;     // its number in the model
+    uint64_t parameter = 0;     // its index in the model
     int64_t first_element = 0;  // of the parameter
   };
 
-  // A stretch of parameters that are all decayed, or all not.
+  // Consecutive parameters that are either all weight-decayed or all not.
   struct Range {
-    at::Tensor parameters;  // flat; masters, where weights of 16 bits are apart
-    at::Tensor gradients;   // flat, as long; of any floating type
+    at::Tensor parameters;  // flat; the master weights, if the 16-bit weights are separate
+    at::Tensor gradients;   // flat, of the same length; any floating-point type
     bool decays = false;
-    at::Tensor exp_avg = {}, exp_avg_sq = {};  // flat, as long; undefined: made here, with zeros
-    at::Tensor weights = {};                   // flat, as long, fp32, bf16 or fp16: written by the update
-    // Where parameters or moments are bf16; elements outside are gaps and left alone. Empty: the range is one
-    // parameter.
+    at::Tensor exp_avg = {}, exp_avg_sq = {};  // flat, of the same length; undefined: created here with zeros
+    at::Tensor weights = {};                   // flat, of the same length; fp32, bf16 or fp16; the update writes them
+    // Needed if parameters or moments are bf16; elements outside the spans are gaps and are not updated. Empty: the
+    // range is one parameter.
     std::vector<Span> spans = {};
   };
 
   AdamW(const AdamWConfig& config, std::vector<Range> ranges);
 
-  // One update from gradient x `gradient_scale`. On a CPU the gradients keep their values, and each element gets the
-  // same bits whatever range it lies in and however many threads there are.
+  // Performs one update with gradient x `gradient_scale`. On a CPU the gradients are unchanged, and each element gets
+  // the same bits whatever its range and the number of threads.
   void Step(double lr, double gradient_scale);
-  // The same in parts: counts the update, then makes it of each range, wherever its tensors lie now.
+  // The same in parts: BeginStep counts the update, then Update processes each range, wherever its tensors currently
+  // are.
   void BeginStep() { ++num_steps_; }
   void Update(const Range& range, double lr, double gradient_scale) const;
 
   const std::vector<Range>& ranges() const { return ranges_; }
 
-  // One flat tensor a range, in their order, to be copied into when restoring.
+  // One flat tensor per range, in the order of the ranges; a restore copies into them.
   const std::vector<at::Tensor>& exp_avg() const { return exp_avg_; }
   const std::vector<at::Tensor>& exp_avg_sq() const { return exp_avg_sq_; }
   uint64_t num_steps() const { return num_steps_; }
-  // REQUIRES for rounding by chance: the number of updates, not of steps, so that a skipped step draws nothing.
+  // REQUIRES for stochastic rounding: the number of updates, not of steps, because a skipped step draws no random bits.
   void set_num_steps(uint64_t num_steps) { num_steps_ = num_steps; }
 
  private:

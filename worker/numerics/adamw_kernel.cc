@@ -13,8 +13,8 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kBlock = 512;               // what is converted at a time stays in the nearest cache
-constexpr int64_t kGrain = int64_t{1} << 15;  // less is not worth another thread
+constexpr int64_t kBlock = 512;               // a block that is converted fits the first-level cache
+constexpr int64_t kGrain = int64_t{1} << 15;  // fewer elements are not worth another thread
 
 enum Stream : uint32_t { kMasterStream = 0, kExpAvgStream = 0x68bc21ebu, kExpAvgSqStream = 0x02e5be93u };
 
@@ -34,8 +34,8 @@ struct ConstantsOf {
   C scale, clip, keep, beta1, beta2, rest1, rest2, eps, step_size, root_scale;
 };
 
-// Additions, products, a root and a quotient, each rounded once by IEEE 754's rules: the same on every CPU. The file is
-// compiled so that none of them are drawn together.
+// Only additions, products, a square root and a quotient, each rounded once by IEEE 754's rules, so the result is the
+// same on every CPU. The file is compiled without contraction of these operations.
 template <typename C, bool kClips>
 TRAINYARD_INLINE void Update(C* w, C* m, C* v, const C* g, int64_t size, const ConstantsOf<C>& c) {
   for (int64_t i = 0; i < size; ++i) {
@@ -84,7 +84,7 @@ TRAINYARD_INLINE void StoreStochastic(const float* from, std::byte* to, int64_t 
   }
 }
 
-// A tensor of a block: worked on where it lies if it is of the type computed in, else in a copy.
+// A tensor of a block: used in place if it has the type of the computation, otherwise in a copy.
 template <typename C>
 struct Block {
   TRAINYARD_INLINE C* Open(at::ScalarType type, std::byte* from, int64_t first, int64_t size) {
@@ -116,7 +116,7 @@ TRAINYARD_INLINE void RunOf(const AdamWPass& pass, int64_t first, int64_t last) 
     }
     if constexpr (std::is_same_v<C, float>) {
       const int64_t element = pass.first_element + start;
-      // Element numbers above 2^32 have another key.
+      // Element numbers above 2^32 get a different key.
       const uint32_t key = HashElement(static_cast<uint32_t>(pass.rounding_key ^ pass.rounding_key >> 32),
                                        static_cast<uint32_t>(static_cast<uint64_t>(element) >> 32));
       if (m == m_block.copy) {

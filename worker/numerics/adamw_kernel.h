@@ -1,8 +1,8 @@
-// One pass of AdamW over flat memory on a CPU, in the types of a precision: reads gradients of any floating type,
-// scales and clips them, updates masters and moments, and writes the weights of 16 bits, all in one go.
+// One pass of AdamW over flat memory on a CPU, in the types of a precision: reads gradients of any floating-point type,
+// scales and clips them, updates masters and moments, and writes the 16-bit weights.
 //
-// Each element is computed by itself and by the same rounded operations wherever it lies, on however many threads and
-// whatever vector instructions the CPU has: shards have the bits of the whole, and replicas on unlike hosts stay equal.
+// Each element is computed independently, by the same rounded operations wherever it is, with any number of threads and
+// any vector instructions. So shards get the same bits as the whole tensor, and replicas on different CPUs stay equal.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -14,11 +14,12 @@
 
 namespace trainyard {
 
-// fp64 goes with fp64 alone; else masters and moments are fp32 or bf16, gradients and weights fp32, bf16 or fp16.
+// fp64 must be used for all or none. Otherwise masters and moments are fp32 or bf16; gradients and weights fp32, bf16
+// or fp16.
 struct AdamWPass {
   struct Constants {
-    double scale = 1;       // of the gradients
-    double clip_value = 0;  // then of each, to [-clip_value, clip_value]; 0: not
+    double scale = 1;       // multiplies the gradients
+    double clip_value = 0;  // limits each scaled gradient to [-clip_value, clip_value]; 0: no limit
     double keep = 1;        // 1 - lr x decay
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
     double step_size = 0;   // lr / (1 - beta1^t)
@@ -32,15 +33,15 @@ struct AdamWPass {
   at::ScalarType weight_type = at::kFloat;
   std::byte* weight = nullptr;  // null: the masters are the weights
   Constants constants = {};
-  // bf16 masters and moments are rounded up or down by hashes of (key, first_element + i).
+  // bf16 masters and moments are rounded up or down according to hashes of (key, first_element + i).
   uint64_t rounding_key = 0;
   int64_t first_element = 0;
 };
 
-// `max_code`: the best instructions that may be used; those that the CPU has not are not.
+// `max_code`: the best instructions that may be used; the CPU's best are used if it has fewer.
 void RunAdamW(const AdamWPass& pass, VectorCode max_code = VectorCode::kAvx512);
 
-// Of a step's update of a parameter, for all layouts alike.
+// The key for the update of `parameter` in `step`, the same in all layouts.
 uint64_t RoundingKey(uint64_t seed, uint64_t step, uint64_t parameter);
 
 }  // namespace trainyard

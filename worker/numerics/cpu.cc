@@ -20,7 +20,7 @@ VectorCode MostAllowed() {
   if (word == nullptr || *word == '\0') return VectorCode::kAvx512;
   if (std::strcmp(word, "avx2") == 0) return VectorCode::kAvx2;
   if (std::strcmp(word, "none") == 0) return VectorCode::kAny;
-  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2 or none, or no such variable\n", word);
+  std::fprintf(stderr, "TRAINYARD_CPU is '%s'; expected avx2 or none, or the variable must be unset\n", word);
   std::_Exit(2);
 }
 

@@ -7,8 +7,8 @@
 #include "worker/numerics/cpu.h"
 #include "worker/numerics/sixteen_bit.h"
 
-// Weak: a LibTorch built on another library has no such symbols. Fortran's interface, which reads matrices by columns:
-// what is row-major here is transposed there, so the factors change places.
+// Weak symbols: a LibTorch that is built on another library does not have them. This is the Fortran interface, which
+// reads matrices by columns: a row-major matrix is transposed there, so the factors change places.
 extern "C" {
 __attribute__((weak)) void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n,
                                   const int* k, const float* alpha, const float* a, const int* lda, const float* b,
@@ -28,7 +28,7 @@ enum class Bfloat16Products { kLibTorchs, kMkls, kWidened };
 Bfloat16Products HowBfloat16IsMultiplied() {
   const bool lever = mkl_serv_intel_cpu_true != nullptr && mkl_serv_intel_cpu_true() != 0;
   if (gemm_bf16bf16f32_ != nullptr && CpuMultipliesBfloat16() && lever) return Bfloat16Products::kMkls;
-  // oneDNN has kernels from AVX-512 on.
+  // oneDNN has bf16 kernels for CPUs with AVX-512.
   if (BestVectorCode() == VectorCode::kAvx512 || sgemm_ == nullptr) return Bfloat16Products::kLibTorchs;
   return Bfloat16Products::kWidened;
 }
@@ -47,14 +47,14 @@ void Call(Function* function, int64_t m, int64_t n, int64_t k, float alpha, cons
            &row_a, &beta, c, &row_c);
 }
 
-// [Note: widened products] Without instructions for 16 bits a bf16 product is an fp32 product of the same numbers, each
-// of which fp32 holds exactly. The factors are widened a tile at a time, into memory that each thread keeps: a tile of
-// `b` stays in the second cache while all of `a` goes by. Widening costs one pass over a tile for kRows or kColumns
-// multiplications of each of its numbers, a few percent.
+// [Note: widened products] Without 16-bit instructions a bf16 product is computed as an fp32 product of the same
+// numbers, which fp32 represents exactly. The factors are widened one tile at a time, into memory that each thread
+// keeps: a tile of `b` stays in the second-level cache while all of `a` passes. Widening costs one pass over a tile for
+// kRows or kColumns multiplications of each of its numbers, which is a few percent.
 constexpr int64_t kRows = 512, kDepth = 256, kColumns = 1024;
 
 struct Tiles {
-  // Of the calling thread; made once.
+  // The calling thread's tiles; created once.
   static Tiles& ForThread() {
     static thread_local Tiles tiles;
     return tiles;
@@ -63,12 +63,12 @@ struct Tiles {
   const std::unique_ptr<float[]> b = std::make_unique_for_overwrite<float[]>(kDepth * kColumns);
 };
 
-// Rows and columns of a matrix as it is read.
+// A range of rows and columns of a matrix, as read.
 struct Part {
   int64_t first_row, rows, first_column, columns;
 };
 
-// A part in fp32, in `tile`, as it lies in memory.
+// Copies a part as fp32 into `tile`, with the layout that it has in memory.
 MatrixRef<float> Widen(const MatrixRef<c10::BFloat16>& matrix, Part part, float* tile) {
   if (matrix.transposed) part = {part.first_column, part.columns, part.first_row, part.rows};
   const uint16_t* from =

@@ -15,9 +15,9 @@
 namespace trainyard {
 namespace {
 
-// Lanes are summed apart so that the compiler can use vector registers without changing the order of any sum.
+// Lanes are summed separately, so that the compiler can use vector registers without changing the order of any sum.
 constexpr int64_t kLanes = 32;
-// What one thread sums at a time; the blocks' sums are added in order.
+// The number of elements that one thread sums at a time; the blocks' sums are added in order.
 constexpr int64_t kBlock = int64_t{1} << 16;
 
 struct OfFloat {
@@ -123,7 +123,7 @@ GradientScale ComputeGradientScale(double sum_of_squares, uint64_t num_tokens, d
   GradientScale result;
   result.norm = std::sqrt(sum_of_squares) / divisor;
   result.scale = 1 / divisor;
-  // PyTorch's clip_grad_norm_ adds the same 1e-6; without it a step here and there would differ in its last digits.
+  // PyTorch's clip_grad_norm_ adds the same 1e-6; without it, losses would differ in the last digits at some steps.
   if (clip_norm > 0) result.scale *= std::min(1.0, clip_norm / (result.norm + 1e-6));
   return result;
 }

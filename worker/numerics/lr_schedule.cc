@@ -12,7 +12,7 @@ double LearningRateAt(const LrSchedule& schedule, uint64_t step) {
   }
   if (schedule.kind == LrSchedule::Kind::kConstant) return schedule.peak;
 
-  // 0 at the peak, 1 at the last step. A warm-up as long as the job has no fall.
+  // 0 at the peak, 1 at the last step. If the warm-up is as long as the job, the rate never falls.
   uint64_t first = std::max<uint64_t>(schedule.warmup_steps, 1);
   if (schedule.total_steps <= first) return schedule.peak;
   double progress =

@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<bool> g_answer_yes{false};
 
-// Large enough for the kernels to show themselves; takes about a millisecond.
+// Large enough for the kernels' speeds to differ; takes about a millisecond.
 constexpr int64_t kSmall = 384;
 constexpr int kFew = 4;
 
@@ -45,21 +45,21 @@ std::string SetMklLever(MklLever choice) {
   const bool avx512 = BestVectorCode() == VectorCode::kAvx512, avx2 = BestVectorCode() >= VectorCode::kAvx2;
   std::string path;
   if (__builtin_cpu_is("intel")) {
-    path = "MKL's own choice (the CPU is Intel's, which needs no lever)";
+    path = "MKL's own choice (the CPU is Intel's and needs no lever)";
   } else if (choice == MklLever::kOff) {
     path = "MKL's own choice (the lever is off)";
   } else if (avx512 || (choice == MklLever::kOn && avx2)) {
     g_answer_yes = true;
-    path = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, by the lever");
+    path = absl::StrCat("MKL's ", avx512 ? "AVX-512" : "AVX2", " kernels, enabled by the lever");
   } else {
-    path = absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? ", nor AVX2" : "", ")");
+    path = absl::StrCat("MKL's own choice (the CPU has no AVX-512", choice == MklLever::kOn ? " and no AVX2" : "", ")");
   }
   return absl::StrFormat("matrix products: %s; %.0f GFLOP/s in fp32", path, TimeProducts(kSmall, kFew));
 }
 
 bool MklLeverIsOn() { return g_answer_yes; }
 
-// True for an Intel CPU by itself, too: there the flag stays down and MKL must still hear the truth.
+// Must return true on an Intel CPU too: there the flag is never set, and MKL must still get the correct answer.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_intel_cpu_true() {
   return g_answer_yes || __builtin_cpu_is("intel");
 }

@@ -30,16 +30,16 @@ absl::Status Check(const Precision& precision) {
   int num_fp64 = 0;
   for (at::ScalarType type : all) num_fp64 += type == at::kDouble ? 1 : 0;
   if (num_fp64 != 0 && num_fp64 != 5)
-    problems.push_back("fp64 is for all of param, reduce, output, master, state, or none");
-  if (precision.master == at::kHalf) problems.push_back("master fp16 loses most updates; say fp32 or bf16");
-  if (precision.state == at::kHalf) problems.push_back("state fp16 cannot hold squares of gradients; say fp32 or bf16");
+    problems.push_back("fp64 must be used for all of param, reduce, output, master and state, or for none");
+  if (precision.master == at::kHalf) problems.push_back("master fp16 loses most updates; use fp32 or bf16");
+  if (precision.state == at::kHalf) problems.push_back("state fp16 cannot hold squares of gradients; use fp32 or bf16");
   if (precision.master == at::kBFloat16 && precision.param != at::kBFloat16) {
     problems.push_back(absl::StrCat("master bf16 has fewer digits than param ", NameOf(precision.param),
-                                    "; say param bf16, or master fp32"));
+                                    "; use param bf16 or master fp32"));
   }
   if (Is16Bit(precision.reduce) && precision.reduce != precision.param && precision.param != at::kFloat) {
-    problems.push_back(absl::StrCat("reduce ", NameOf(precision.reduce), " does not go with param ",
-                                    NameOf(precision.param), "; say ", NameOf(precision.param), " or fp32"));
+    problems.push_back(absl::StrCat("reduce ", NameOf(precision.reduce), " cannot be combined with param ",
+                                    NameOf(precision.param), "; use ", NameOf(precision.param), " or fp32"));
   }
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("precision: ", absl::StrJoin(problems, "; ")));
@@ -57,7 +57,7 @@ absl::StatusOr<at::ScalarType> TypeFromName(absl::string_view name) {
   for (const Word& each : kWords) {
     if (name == each.name) return each.type;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is no precision; say fp32, fp64, bf16 or fp16"));
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is not a precision; use fp32, fp64, bf16 or fp16"));
 }
 
 absl::StatusOr<Precision> ParsePrecision(absl::string_view name) {

@@ -1,4 +1,4 @@
-// Numbers of 16 bits as what they are made of, for loops that the compiler turns into vector code.
+// Conversions of 16-bit numbers as bit patterns, for loops that the compiler vectorises.
 #pragma once
 
 #include <c10/util/Half.h>
@@ -12,7 +12,7 @@ inline __attribute__((always_inline)) float Bfloat16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 inline __attribute__((always_inline)) uint16_t NearestBfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -20,7 +20,8 @@ inline __attribute__((always_inline)) uint16_t NearestBfloat16(float value) {
   return static_cast<uint16_t>(is_nan ? 0x7fc0u : rounded);
 }
 
-// Up or down, each as often as it is near; `random` is any 32 bits. What fits is kept, 0 stays 0.
+// Stochastic rounding: rounds up or down with a probability that depends on the distance; `random` is any 32 bits.
+// Exactly representable values, among them 0, are unchanged.
 inline __attribute__((always_inline)) uint16_t StochasticBfloat16(float value, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + (random & 0xffffu)) >> 16;
@@ -36,9 +37,9 @@ inline __attribute__((always_inline)) uint16_t NearestHalf(float value) {
   return c10::detail::fp16_ieee_from_fp32_value(value);
 }
 
-// 32 bits that look like chance, by (key, element) alone.
+// 32 pseudo-random bits that depend only on (key, element).
 inline __attribute__((always_inline)) uint32_t HashElement(uint32_t key, uint32_t element) {
-  uint32_t x = element * 0x9e3779b1u ^ key;  // then MurmurHash3's finish
+  uint32_t x = element * 0x9e3779b1u ^ key;  // then the finalizer of MurmurHash3
   x ^= x >> 16;
   x *= 0x85ebca6bu;
   x ^= x >> 13;

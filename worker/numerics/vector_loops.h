@@ -1,6 +1,6 @@
-// What loops over fp32 memory are made of, 16 numbers at a time whatever registers the CPU has: the compiler cuts such
-// a vector into as many as it takes. For files that are compiled with -O3 -fno-trapping-math -fno-math-errno
-// -Wno-psabi; everything is inlined, so that it is made of the instructions of the function that uses it
+// Building blocks for loops over fp32 memory, 16 numbers at a time whatever registers the CPU has: the compiler splits
+// such a vector into as many registers as needed. For files that are compiled with -O3 -fno-trapping-math
+// -fno-math-errno -Wno-psabi. Everything is inlined, so that it uses the instructions of the calling function
 // (TRAINYARD_AVX512, TRAINYARD_AVX2, none), among which ForCpu chooses.
 #pragma once
 
@@ -30,17 +30,17 @@ TRAINYARD_INLINE Floats LoadLanes(const float* from) {
   return lanes;
 }
 TRAINYARD_INLINE void StoreLanes(Floats lanes, float* to) { std::memcpy(to, &lanes, sizeof lanes); }
-// bf16, as what it is made of.
+// bf16, as bit patterns.
 TRAINYARD_INLINE Floats LoadLanes(const uint16_t* from) {
   Halves bits;
   std::memcpy(&bits, from, sizeof bits);
   return std::bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
 }
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 TRAINYARD_INLINE void StoreLanes(Floats lanes, uint16_t* to) {
   const Words bits = std::bit_cast<Words>(lanes);
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words kept = (bits & 0x7fffffffu) > 0x7f800000u ? Words{} + 0x7fc0u : rounded;  // what is no number stays none
+  const Words kept = (bits & 0x7fffffffu) > 0x7f800000u ? Words{} + 0x7fc0u : rounded;  // NaN stays NaN
   const Halves halves = __builtin_convertvector(kept, Halves);
   std::memcpy(to, &halves, sizeof halves);
 }
@@ -58,8 +58,8 @@ TRAINYARD_INLINE float MaxAcrossLanes(Floats lanes) {
   return highest;
 }
 
-// e^x for x in [-87, 87], to about 1e-7 relative: 2^n times a polynomial in what is left, which is at highest half of ln 2
-// (Cephes' expf).
+// e^x for x in [-87, 87], with a relative error of about 1e-7: 2^n times a polynomial in the remainder, which is at
+// most half of ln 2 (Cephes' expf).
 TRAINYARD_INLINE Floats ExpLanes(Floats x) {
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 x 2^23: adding it leaves no bits for a fraction
@@ -75,7 +75,7 @@ TRAINYARD_INLINE Floats ExpLanes(Floats x) {
   return p * std::bit_cast<Floats>((__builtin_convertvector(n, Ints) + 127) << 23);
 }
 
-// Fewer than a vector: the others are 0, and are not stored.
+// For fewer elements than a vector: the other lanes are 0 and are not stored.
 template <typename T>
 TRAINYARD_INLINE Floats LoadSome(const T* from, int64_t size) {
   T all[kLanes] = {};

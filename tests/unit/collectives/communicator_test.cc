@@ -1,5 +1,5 @@
-// The communicator among real processes: sums in closed form in worlds of 1 to 4, and what happens when a peer stops or
-// dies.
+// Tests communicators among real processes: sums in closed form in worlds of 1 to 4, and the behaviour when a peer
+// stops or crashes.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ absl::Status ExpectAll(const at::Tensor& tensor, double expected, absl::string_v
   return absl::InternalError(absl::StrCat(what, " is not ", expected));
 }
 
-// Every kind of operation on inputs that depend on the rank, several of them under way at once.
+// Every kind of operation on inputs that depend on the rank, several of them in progress at the same time.
 absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
   int64_t n = comm.world_size(), rank = comm.rank();
   double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -41,7 +41,7 @@ absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
     auto first = comm.AllReduceSum(a), second = comm.AllReduceSum(b);
     RETURN_IF_ERROR(second->Wait());
     RETURN_IF_ERROR(first->Wait());
-    RETURN_IF_ERROR(first->Wait());  // again: the same
+    RETURN_IF_ERROR(first->Wait());  // a second wait returns the same
     RETURN_IF_ERROR(ExpectAll(a, sum, "a"));
     RETURN_IF_ERROR(ExpectAll(b, 2 * sum, "b"));
 
@@ -62,13 +62,13 @@ absl::StatusOr<std::string> SumsMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(comm.Barrier()->Wait());
   CollectiveProgress progress = comm.progress();
   if (progress.num_started != progress.num_completed || !progress.waits_in.empty()) {
-    return absl::InternalError("the counters do not meet");
+    return absl::InternalError("the counters are not equal");
   }
   return std::string();
 }
 
-// Rank 1 stops itself; the others wait for it, are told to leave by another thread, and say how long that took. A
-// socket that is none of the group's must stay whole.
+// Rank 1 stops itself; the others wait for it, are aborted by another thread, and report how long the abort took. A
+// socket outside the group must stay intact.
 absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 1) raise(SIGSTOP);
   int link[2];
@@ -92,18 +92,19 @@ absl::StatusOr<std::string> AbortMain(Communicator& comm, const std::string&) {
   out = true;
   other.join();
   absl::Duration took = left - aborted;
-  // All ranks abort at about the same time: one that is a moment later than a peer loses its connections to it first.
+  // All ranks abort at about the same time: a rank that is slightly later than a peer loses its connections to it
+  // first.
   bool peer_was_first = comm.world_size() > 2 && absl::IsUnavailable(status);
   if (!peer_was_first && (!absl::IsAborted(status) || status.message() != "generation 7 is over"))
     return absl::InternalError(status.ToString());
   if (comm.Barrier()->Wait().code() != status.code()) return absl::InternalError("a later operation did not fail");
   if (!peer_was_first && !absl::StrContains(waited_in, "all-reduce"))
     return absl::InternalError(absl::StrCat("waited in '", waited_in, "'"));
-  if (write(link[0], "x", 1) != 1) return absl::InternalError("the link's socket was shut down");
+  if (write(link[0], "x", 1) != 1) return absl::InternalError("the socket outside the group was shut down");
   return absl::StrCat(absl::ToInt64Microseconds(took));
 }
 
-// Rank 0 dies in the middle; the others must hear of it by themselves.
+// Rank 0 exits during the operations; the others must detect it.
 absl::StatusOr<std::string> DeathMain(Communicator& comm, const std::string&) {
   if (comm.rank() == 0) raise(SIGKILL);
   absl::Status status = comm.AllReduceSum(at::full({1 << 18}, 1.0, at::kFloat))->Wait();
@@ -119,7 +120,7 @@ std::string NameOf(const testing::TestParamInfo<Group>& info) {
   return absl::StrCat(absl::StrReplaceAll(TransportName(info.param.transport), {{" ", "_"}}), "_", info.param.size);
 }
 
-// More than a piece of shared memory, not a multiple of anything, of any shape, and nothing at all.
+// More than a piece of shared memory, not a multiple of it, of several shapes, and empty.
 absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   const int64_t n = comm.world_size(), rank = comm.rank(), size = 100'003;
   const double sum = static_cast<double>(n * (n + 1)) / 2;
@@ -138,14 +139,15 @@ absl::StatusOr<std::string> LargeMain(Communicator& comm, const std::string&) {
   return std::string();
 }
 
-// Rank 0 sums where the others gather: all must be told, by name, and none may wait for ever.
+// Rank 0 sums while the others gather: all ranks must get an error that names it, and none may wait forever.
 absl::StatusOr<std::string> MixedMain(Communicator& comm, const std::string&) {
   at::Tensor t = at::full({8}, 1.0, at::kFloat), all = at::full({8 * comm.world_size()}, 0.0, at::kFloat);
   absl::Status status = comm.rank() == 0 ? comm.AllReduceSum(t)->Wait() : comm.AllGather(all, t)->Wait();
   return status.ToString();
 }
 
-// Three steps of three operations; then rank 1 leaves out the second one, and is in the third when rank 0 is there.
+// Three steps of three operations; then rank 1 skips the second operation, and runs the third while rank 0 runs the
+// second.
 absl::StatusOr<std::string> AstrayMain(Communicator& comm, const std::string&) {
   at::Tensor part = at::full({8}, 1.0, at::kFloat), loss = at::full({1}, 1.0, at::kDouble);
   for (int step = 1; step <= 3; ++step) {
@@ -157,7 +159,7 @@ absl::StatusOr<std::string> AstrayMain(Communicator& comm, const std::string&) {
   return comm.AllReduceSum(comm.rank() == 1 ? loss : part)->Wait().ToString();
 }
 
-// The last rank does not come, until the others have said so.
+// The last rank arrives only after the others have reported it missing.
 absl::StatusOr<std::string> MeetingMain(Communicator& comm, const std::string&) {
   RETURN_IF_ERROR(comm.Meet(absl::Minutes(1)));
   if (comm.rank() == comm.world_size() - 1) raise(SIGSTOP);
@@ -173,17 +175,17 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CommunicatorByWorldSize,
                                          Group{Transport::kHostwise, 4}),
                          NameOf);
 
-TEST_P(CommunicatorByWorldSize, ComputesEveryKindOfOperation) {
+TEST_P(CommunicatorByWorldSize, EveryOperation_ReturnsTheExpectedResult) {
   World world(GetParam().size, "sums", "", GetParam().transport);
   EXPECT_TRUE(world.Results().ok());
 }
 
-TEST_P(CommunicatorByWorldSize, TakesTensorsOfAnySize) {
+TEST_P(CommunicatorByWorldSize, AcceptsTensorsOfAnySizeAndShape) {
   World world(GetParam().size, "large", "", GetParam().transport);
   EXPECT_TRUE(world.Results().ok());
 }
 
-TEST(SharedMemory, RanksInDifferentOperationsAreToldSo) {
+TEST(SharedMemory, DifferentOperations_FailOnEveryRank) {
   World world(2, "mixed", "", Transport::kShared);
   std::string first = *world.ResultOf(0), second = *world.ResultOf(1);
   EXPECT_TRUE(absl::StrContains(first + second, "takes part in all-")) << first << "; " << second;
@@ -191,17 +193,17 @@ TEST(SharedMemory, RanksInDifferentOperationsAreToldSo) {
   EXPECT_FALSE(absl::StrContains(second, "OK"));
 }
 
-TEST(SharedMemory, TheRankThatDoesNotDoAsInTheStepsBeforeIsNamed) {
+TEST(SharedMemory, DifferentOperations_NameTheRankThatDeviatesFromEarlierSteps) {
   World world(2, "astray", "", Transport::kShared);
 
   for (int rank : {0, 1}) {
     std::string told = *world.ResultOf(rank);
-    EXPECT_TRUE(absl::StrContains(told, "; rank 1 is at fault: as in the steps before, all-reduce (8 x fp32) is due"))
+    EXPECT_TRUE(absl::StrContains(told, "; rank 1 is at fault: in earlier steps, all-reduce (8 x fp32) came next"))
         << told;
   }
 }
 
-TEST(SharedMemory, APeerThatDoesNotComeEndsTheMeeting) {
+TEST(SharedMemory, Join_WithAMissingPeer_TimesOut) {
   MemoryStore store;
   auto communicator =
       NewSharedMemoryCommunicator({.rank = 0, .world_size = 2, .store = &store, .timeout = absl::Milliseconds(50)});
@@ -209,7 +211,7 @@ TEST(SharedMemory, APeerThatDoesNotComeEndsTheMeeting) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(communicator.status())) << communicator.status();
 }
 
-TEST(SharedMemory, TheEndOfTheGenerationEndsTheMeeting) {
+TEST(SharedMemory, Join_AtTheEndOfTheGeneration_Aborts) {
   MemoryStore store;
   store.EndGeneration();
   auto communicator = NewSharedMemoryCommunicator({.rank = 1, .world_size = 2, .store = &store});
@@ -224,8 +226,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, BrokenCommunicator,
                                          Group{Transport::kShared, 3}, Group{Transport::kShared, 4}),
                          NameOf);
 
-TEST_P(BrokenCommunicator, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
-  // A busy machine may hold a thread up for as long: one time in five must do.
+TEST_P(BrokenCommunicator, Abort_DuringAWaitForAStoppedPeer_ReturnsWithin200Ms) {
+  // A busy machine may delay a thread by that much: one attempt in five must succeed.
   int64_t slowest_micros = INT64_MAX;
   for (int attempt = 0; attempt < 5 && slowest_micros >= 200'000; ++attempt) {
     World world(GetParam().size, "abort", "", GetParam().transport);
@@ -240,7 +242,7 @@ TEST_P(BrokenCommunicator, ARankThatWaitsForAStoppedPeerIsOutWithin200Ms) {
   EXPECT_LT(slowest_micros, 200'000);
 }
 
-TEST_P(BrokenCommunicator, AMeetingNamesTheRankThatIsMissing) {
+TEST_P(BrokenCommunicator, Meet_NamesTheMissingRank) {
   World world(GetParam().size, "meeting", "", GetParam().transport);
 
   absl::StatusOr<std::string> status = world.ResultOf(0);
@@ -251,7 +253,7 @@ TEST_P(BrokenCommunicator, AMeetingNamesTheRankThatIsMissing) {
       << *status;
 }
 
-TEST_P(BrokenCommunicator, ADeadPeerBreaksTheOperationOfAllOthers) {
+TEST_P(BrokenCommunicator, PeerCrash_FailsTheOperationOnAllOtherRanks) {
   World world(GetParam().size, "death", "", GetParam().transport);
 
   EXPECT_FALSE(world.ResultOf(0).ok());
@@ -263,8 +265,8 @@ TEST_P(BrokenCommunicator, ADeadPeerBreaksTheOperationOfAllOthers) {
   }
 }
 
-// One of a place dies, and all ranks of both places hear of it.
-TEST(Hostwise, ADeadPeerBreaksTheOperationOfAllOthers) {
+// One rank of a place crashes, and all ranks of both places get an error.
+TEST(Hostwise, PeerCrash_FailsTheOperationOnAllOtherRanks) {
   World world(4, "death", "", Transport::kHostwise);
 
   EXPECT_FALSE(world.ResultOf(0).ok());
@@ -275,7 +277,7 @@ TEST(Hostwise, ADeadPeerBreaksTheOperationOfAllOthers) {
   }
 }
 
-TEST(Gloo, APeerThatDoesNotComeEndsTheRendezvous) {
+TEST(Gloo, Rendezvous_WithAMissingPeer_TimesOut) {
   MemoryStore store;
   auto communicator =
       NewGlooCommunicator({.rank = 0, .world_size = 2, .store = &store, .timeout = absl::Milliseconds(50)});
@@ -283,7 +285,7 @@ TEST(Gloo, APeerThatDoesNotComeEndsTheRendezvous) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(communicator.status())) << communicator.status();
 }
 
-TEST(Gloo, TheEndOfTheGenerationEndsTheRendezvous) {
+TEST(Gloo, Rendezvous_AtTheEndOfTheGeneration_Aborts) {
   MemoryStore store;
   std::thread ending([&] { store.EndGeneration(); });
   auto communicator = NewGlooCommunicator({.rank = 0, .world_size = 2, .store = &store});
@@ -292,12 +294,12 @@ TEST(Gloo, TheEndOfTheGenerationEndsTheRendezvous) {
   EXPECT_TRUE(absl::IsAborted(communicator.status())) << communicator.status();
 }
 
-TEST(Gloo, ARankOutsideTheWorldIsRefused) {
+TEST(Gloo, RankOutsideTheWorld_IsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 2, .world_size = 2}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(NewGlooCommunicator({.rank = 0, .world_size = 2, .store = nullptr}).status()));
 }
 
-TEST(Gloo, AnAddressThatIsNotOfThisHostIsRefusedByName) {
+TEST(Gloo, AddressOfAnotherHost_IsRefusedAndNamed) {
   MemoryStore store;
   auto communicator = NewGlooCommunicator({.rank = 0, .world_size = 2, .address = "192.0.2.1", .store = &store});
 
@@ -305,7 +307,7 @@ TEST(Gloo, AnAddressThatIsNotOfThisHostIsRefusedByName) {
   EXPECT_TRUE(absl::StrContains(communicator.status().message(), "192.0.2.1")) << communicator.status();
 }
 
-TEST(SingleCommunicator, FailsAfterAbortAsAnyOther) {
+TEST(SingleCommunicator, Operations_AfterAbort_Fail) {
   auto communicator = *NewGlooCommunicator({.rank = 0, .world_size = 1});
   EXPECT_TRUE(communicator->Barrier()->Wait().ok());
 

@@ -1,4 +1,4 @@
-// Tensors of a device that go through host memory: a CPU stands for the device.
+// Device tensors that are exchanged through host memory. A CPU takes the place of the device.
 #include "worker/collectives/device_communicator.h"
 
 #include <ATen/ops/full.h>
@@ -14,8 +14,8 @@
 namespace trainyard {
 namespace {
 
-// The host's way, which looks at where operations lie and, like gloo's thread, lets go of tensors long after they were
-// waited for.
+// A host communicator that checks where operations are in memory and, like gloo's thread, releases tensors long after
+// they were waited for.
 class SlowToRelease final : public ForwardingCommunicator {
  public:
   explicit SlowToRelease(Communicator& inner) : ForwardingCommunicator(inner) {}
@@ -63,7 +63,7 @@ class StagedTest : public ::testing::Test {
 
 at::Tensor Filled(int64_t size, double value) { return at::full({size}, value); }
 
-TEST_F(StagedTest, EveryStepUsesTheHostMemoryOfTheFirst_ThoughTheTransportIsSlowToLetGo) {
+TEST_F(StagedTest, SlowTransport_ReusesTheHostMemoryOfTheFirstStep) {
   size_t after_first = 0;
   for (int step = 1; step <= 5; ++step) {
     at::Tensor sum = Filled(1'000, step), whole = Filled(600, 0), part = Filled(600, 0);
@@ -77,12 +77,12 @@ TEST_F(StagedTest, EveryStepUsesTheHostMemoryOfTheFirst_ThoughTheTransportIsSlow
     EXPECT_TRUE(part.eq(step + 2).all().item<bool>());
     if (step == 1) after_first = host_->places().size();
   }
-  EXPECT_EQ(after_first, 5u) << "one for the sum, two each for the others, all under way at once";
+  EXPECT_EQ(after_first, 5u) << "one for the sum and two for each other operation, all in progress at the same time";
   EXPECT_EQ(host_->places().size(), after_first);
 }
 
-// Its transport may still write there.
-TEST_F(StagedTest, MemoryOfAnOperationThatNobodyWaitedForIsNotUsedAgain) {
+// The transport may still write to it.
+TEST_F(StagedTest, MemoryOfAnOperationWithoutWait_IsNotReused) {
   at::Tensor first = Filled(8, 1), second = Filled(8, 2);
   comm_->AllReduceSum(first).reset();
 
@@ -92,7 +92,7 @@ TEST_F(StagedTest, MemoryOfAnOperationThatNobodyWaitedForIsNotUsedAgain) {
   EXPECT_TRUE(second.eq(2).all().item<bool>());
 }
 
-TEST_F(StagedTest, AWaitAfterTheFirstChangesNothing) {
+TEST_F(StagedTest, SecondWait_HasNoEffect) {
   at::Tensor tensor = Filled(8, 1);
   auto reduce = comm_->AllReduceSum(tensor);
   ASSERT_EQ(reduce->Wait(), absl::OkStatus());

@@ -1,5 +1,5 @@
-// Groups of ranks, each a thread of this process: which transport they choose, that every transport keeps the promises
-// of communicator.h for every type, and that an abort frees a rank whichever of its groups it waits in.
+// Process groups, with a thread as each rank: the choice of transport, the guarantees of communicator.h for every type
+// on every transport, and that an abort releases a rank in whichever group it waits.
 #include "worker/collectives/group.h"
 
 #include <ATen/ops/arange.h>
@@ -26,7 +26,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(ChooseTransport, IsByWhereTheRanksAre) {
+TEST(ChooseTransport, DependsOnThePlacesOfTheRanks) {
   EXPECT_EQ(ChooseTransport({"a"}), Transport::kSingle);
   EXPECT_EQ(ChooseTransport({"a", "a", "a"}), Transport::kShared);
   EXPECT_EQ(ChooseTransport({"a", "b"}), Transport::kGloo);
@@ -34,7 +34,7 @@ TEST(ChooseTransport, IsByWhereTheRanksAre) {
   EXPECT_EQ(ChooseTransport({"a", "a", "a", "b", "b", "b"}), Transport::kHostwise);
 }
 
-TEST(ChooseTransport, IsGlooWherePlacesHaveNotAsManyRanksSideBySide) {
+TEST(ChooseTransport, IsGlooIfPlacesDifferInTheirNumberOfRanksOrAreInterleaved) {
   EXPECT_EQ(ChooseTransport({"a", "a", "b"}), Transport::kGloo);
   EXPECT_EQ(ChooseTransport({"a", "b", "a", "b"}), Transport::kGloo);
   EXPECT_EQ(ChooseTransport({"a", "a", "b", "b", "b", "a"}), Transport::kGloo);
@@ -42,13 +42,13 @@ TEST(ChooseTransport, IsGlooWherePlacesHaveNotAsManyRanksSideBySide) {
   EXPECT_EQ(ChooseTransport({"a", "a", "b", "b", "b", "b"}), Transport::kGloo);
 }
 
-TEST(Place, IsTheSameForAHostAndDiffersBetweenTwo) {
+TEST(Place, IsTheSameOnOneHostAndDiffersBetweenHosts) {
   EXPECT_EQ(ThisProcessPlace("a"), ThisProcessPlace("a"));
   EXPECT_NE(ThisProcessPlace("a"), ThisProcessPlace("b"));
   EXPECT_THAT(ThisProcessPlace("a"), HasSubstr("pid:["));
 }
 
-TEST(GroupLabel, SaysWhichRanks) {
+TEST(GroupLabel, NamesTheRanks) {
   EXPECT_EQ(GroupLabel("world", {0, 1, 2, 3}, 4), "world");
   EXPECT_EQ(GroupLabel("shard", {4, 5, 6, 7}, 8), "shard of ranks 4-7");
   EXPECT_EQ(GroupLabel("replicate", {1, 3, 5, 7}, 8), "replicate of ranks 1-7 by 2");
@@ -56,7 +56,7 @@ TEST(GroupLabel, SaysWhichRanks) {
   EXPECT_EQ(GroupLabel("odd", {0, 1, 5}, 8), "odd of ranks 0, 1, 5");
 }
 
-TEST(ReshardPeers, AreNeighboursOfTheShardGroup) {
+TEST(ReshardPeers, AreNeighboursInTheShardGroup) {
   EXPECT_THAT(ReshardPeers({4, 5, 6, 7}, 4, 2), ElementsAre(4, 5));
   EXPECT_THAT(ReshardPeers({4, 5, 6, 7}, 7, 2), ElementsAre(6, 7));
   EXPECT_THAT(ReshardPeers({1, 3, 5, 7}, 5, 2), ElementsAre(5, 7));
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Wire{Transport::kShared, 2, Front::kDevice}),
     [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
-// Numbers that every type holds, their sums too.
+// Numbers that every type represents exactly, including their sums.
 at::Tensor Numbers(int64_t size, int64_t rank, at::ScalarType type) {
   return at::arange(size, at::kLong).remainder(5).mul(rank + 1).to(type);
 }
@@ -113,11 +113,11 @@ absl::Status SumAndGather(Communicator& comm, at::ScalarType type, int64_t part)
   return absl::OkStatus();
 }
 
-TEST_P(Wires, CarryEveryTypeAndSizeAlsoInPlace) {
+TEST_P(Wires, SupportEveryTypeAndSize_AlsoInPlace) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type :
                    {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
-                // Nothing, smaller than the ring, not a multiple of it, and several pieces of shared memory.
+                // Empty, smaller than the world, not a multiple of it, and several pieces of shared memory.
                 for (int64_t part : {0, 1, 7, 16, 5'003}) RETURN_IF_ERROR(SumAndGather(*groups.shard, type, part));
               }
               return absl::OkStatus();
@@ -125,13 +125,13 @@ TEST_P(Wires, CarryEveryTypeAndSizeAlsoInPlace) {
             absl::OkStatus());
 }
 
-// The order in which the slots of a strategy count on: a gather into the memory that a reduction started before still
-// reads, by way of two names of one group.
-TEST_P(Wires, CarryOutWhatIsStartedFirstFirst) {
+// The order that a strategy's slots depend on: a gather into memory that an earlier reduction still reads, through two
+// names of one group.
+TEST_P(Wires, RunOperationsInStartOrder) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               Communicator &reduces = *groups.world, &gathers = *groups.shard;
               const int64_t world = reduces.world_size(), rank = reduces.rank();
-              const int64_t part = 500'000, small = 16;  // the gather would be over long before the reduction
+              const int64_t part = 500'000, small = 16;  // the gather alone would end long before the reduction
               const double sum = static_cast<double>(world * (world + 1)) / 2;
               at::Tensor slot = at::full({part * world}, 0.0f), shard = at::full({part}, 0.0f);
               at::Tensor tail = slot.narrow(0, part * world - small * world, small * world);
@@ -153,9 +153,9 @@ TEST_P(Wires, CarryOutWhatIsStartedFirstFirst) {
             absl::OkStatus());
 }
 
-// Shards and slots from NewBuffer, which shared memory reads where they lie: changed as soon as a wait is over, while a
-// slower peer might still read them if the wait had not seen to it.
-TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
+// Shards and slots from NewBuffer, which shared memory reads in place, are changed immediately after a wait, while a
+// slower peer might still read them if Wait did not prevent it.
+TEST_P(Wires, DoNotReadBuffersAfterWait) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               Communicator& comm = *groups.shard;
               const int64_t world = comm.world_size(), rank = comm.rank(), part = 30'001;
@@ -165,7 +165,7 @@ TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
               at::Tensor shard = buffer.narrow(0, 16, part), whole = at::full({part * world}, 0.0f);
               at::Tensor reduced = at::full({part}, 0.0f), ramp = at::arange(part, at::kFloat);
               for (int round = 0; round < 20; ++round) {
-                // One rank's lies elsewhere, in turn: the ranks need not be alike.
+                // In turn one rank uses other memory: the ranks may differ.
                 at::Tensor mine = round % (world + 1) == rank ? at::full({part}, 0.0f) : shard;
                 mine.fill_(static_cast<double>(100 * round + rank));
                 RETURN_IF_ERROR(comm.AllGather(whole, mine)->Wait());
@@ -177,7 +177,7 @@ TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
                 RETURN_IF_ERROR(Expect(whole.equal(gathered), "the gather"));
                 slot.fill_(static_cast<double>(rank + 1));
                 auto reduction = comm.ReduceScatterSum(reduced, slot);
-                auto gather = comm.AllGather(slot, mine);  // over what the reduction reads
+                auto gather = comm.AllGather(slot, mine);  // into memory that the reduction reads
                 RETURN_IF_ERROR(reduction->Wait());
                 RETURN_IF_ERROR(Expect(reduced.eq(sum).all().item<bool>(), "the reduction"));
                 RETURN_IF_ERROR(gather->Wait());
@@ -188,10 +188,11 @@ TEST_P(Wires, LeaveBuffersAloneOnceTheyWereWaitedFor) {
             absl::OkStatus());
 }
 
-TEST_P(Wires, GiveBuffersThatOutliveThem) {
+TEST_P(Wires, BuffersOutliveTheCommunicator) {
   std::vector<at::Tensor> buffers(static_cast<size_t>(GetParam().world));
   EXPECT_EQ(RunSharded([&](int rank, MeshGroups& groups) -> absl::Status {
-              for (int i = 0; i < 300; ++i) groups.shard->NewBuffer(10, at::kDouble);  // more than shared memory has
+              // more than shared memory supports
+              for (int i = 0; i < 300; ++i) groups.shard->NewBuffer(10, at::kDouble);
               buffers[static_cast<size_t>(rank)] = groups.shard->NewBuffer(1000, at::kDouble).fill_(3.0);
               return absl::OkStatus();
             }),
@@ -199,17 +200,17 @@ TEST_P(Wires, GiveBuffersThatOutliveThem) {
   for (const at::Tensor& buffer : buffers) EXPECT_TRUE(buffer.numel() == 1000 && buffer.eq(3).all().item<bool>());
 }
 
-TEST_P(Wires, AreOneWhereTheGroupsAreOne) {
+TEST_P(Wires, EqualGroupsShareOneCommunicator) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               RETURN_IF_ERROR(Expect(groups.shard == groups.world && groups.reshard == groups.world, "aliases"));
               const bool single = groups.world->world_size() == 1;
-              RETURN_IF_ERROR(Expect(groups.replicate->world_size() == 1, "replicate is alone"));
-              return Expect(groups.owned.size() == (single ? 1 : 2), "as many as differ");
+              RETURN_IF_ERROR(Expect(groups.replicate->world_size() == 1, "replicate has one rank"));
+              return Expect(groups.owned.size() == (single ? 1 : 2), "one communicator per different group");
             }),
             absl::OkStatus());
 }
 
-TEST_P(Wires, CountWhatGoesThroughThemByKindAndType) {
+TEST_P(Wires, CountOperationsByKindAndType) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               MeteredCommunicator& comm = *groups.shard;
               const int64_t world = comm.world_size();
@@ -226,8 +227,9 @@ TEST_P(Wires, CountWhatGoesThroughThemByKindAndType) {
               RETURN_IF_ERROR(Expect(gathers.operations == 2, "two gathers"));
               RETURN_IF_ERROR(Expect(gathers.elements == static_cast<uint64_t>(16 * world), "elements"));
               RETURN_IF_ERROR(Expect(gathers.bytes == static_cast<uint64_t>(32 * world), "bytes"));
-              const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // of the warm-up
-              RETURN_IF_ERROR(Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 apart"));
+              const std::pair in_fp64{CollectiveKind::kAllGather, at::kDouble};  // from the warm-up
+              RETURN_IF_ERROR(
+                  Expect(after.at(in_fp64).operations == before.at(in_fp64).operations, "fp64 is counted separately"));
               RETURN_IF_ERROR(Expect(events.size() == 3 && events[2].kind == CollectiveKind::kReduceScatter, "events"));
               RETURN_IF_ERROR(
                   Expect(events[1].started <= events[1].wait_began && events[1].wait_began <= events[1].wait_ended,
@@ -245,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, FourRankMesh,
                                          Wire{Transport::kShared, 4, Front::kDevice}),
                          [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
-TEST_P(FourRankMesh, SumsAlongEachAxisApart) {
+TEST_P(FourRankMesh, SumsAlongEachAxisSeparately) {
   EXPECT_EQ(Run({.dp_replicate = 2, .dp_shard = 2}, 0,
                 [](int rank, MeshGroups& groups) -> absl::Status {
                   at::Tensor along = at::full({3}, 1 << rank, at::kFloat), across = along.clone(), all = along.clone();
@@ -259,7 +261,7 @@ TEST_P(FourRankMesh, SumsAlongEachAxisApart) {
             absl::OkStatus());
 }
 
-TEST_P(FourRankMesh, HasSmallerGroupsToGatherInAgain) {
+TEST_P(FourRankMesh, HasReshardGroups) {
   EXPECT_EQ(Run({.dp_shard = 4}, 2,
                 [](int rank, MeshGroups& groups) -> absl::Status {
                   at::Tensor sum = at::full({3}, 1 << rank, at::kFloat);
@@ -270,8 +272,8 @@ TEST_P(FourRankMesh, HasSmallerGroupsToGatherInAgain) {
             absl::OkStatus());
 }
 
-// Rank 3 comes to none of the operations; the others wait in groups that differ. Returns how long after the abort the
-// last of them was out.
+// Rank 3 runs none of the operations; the others wait in different groups. Returns the time from the abort until the
+// last rank has returned.
 absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
   absl::StatusOr<Mesh> mesh = Mesh::Create({.dp_replicate = 2, .dp_shard = 2}, 4);
   MemoryStore store;
@@ -287,7 +289,7 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
       }
       return false;
     };
-    // By then ranks 0 and 1 are through the first operation with each other.
+    // Ranks 0 and 1 must have finished their first common operation.
     while (num_left == 0 && (num_joined < 4 || !waits(0) || !waits(1) || !waits(2))) {
       absl::SleepFor(absl::Milliseconds(1));
     }
@@ -311,7 +313,7 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
     ++num_left;
     while (num_left < 4 || !over) absl::SleepFor(absl::Milliseconds(1));
     RETURN_IF_ERROR(Expect(groups->world->Barrier()->Wait().code() == absl::StatusCode::kAborted || rank != 3,
-                           "what comes later is aborted, too"));
+                           "later operations are aborted too"));
     switches[static_cast<size_t>(rank)].Detach();
     return rank == 3 ? absl::OkStatus()
                      : Expect(absl::IsAborted(status) || absl::IsUnavailable(status), status.ToString());
@@ -322,8 +324,8 @@ absl::StatusOr<absl::Duration> TimeToLeave(const Wire& wire) {
   return std::max({left[0], left[1], left[2]}) - aborted;
 }
 
-TEST_P(FourRankMesh, AnAbortFreesTheRanksOfAllGroupsWithin200Ms) {
-  // A busy machine may hold a thread up for as long: one time in five must do.
+TEST_P(FourRankMesh, Abort_ReleasesTheRanksOfAllGroupsWithin200Ms) {
+  // A busy machine may delay a thread by that much: one attempt in five must succeed.
   absl::Duration took = absl::InfiniteDuration();
   for (int attempt = 0; attempt < 5 && took >= absl::Milliseconds(200); ++attempt) {
     absl::StatusOr<absl::Duration> measured = TimeToLeave(GetParam());
@@ -333,7 +335,7 @@ TEST_P(FourRankMesh, AnAbortFreesTheRanksOfAllGroupsWithin200Ms) {
   EXPECT_LT(took, absl::Milliseconds(200));
 }
 
-TEST(AbortSwitch, BreaksWhatIsAttachedAfterwards) {
+TEST(AbortSwitch, Attach_AfterAbort_AbortsTheCommunicator) {
   AbortSwitch abort_switch;
   abort_switch.Abort("over");
   auto communicator = *NewGroup({});
@@ -346,8 +348,8 @@ TEST(AbortSwitch, BreaksWhatIsAttachedAfterwards) {
   EXPECT_TRUE(abort_switch.Progress().empty());
 }
 
-// One thread plays both ranks, which is possible only as neither call waits.
-TEST(SharedMemory, ProgressCarriesOnWithoutWaiting) {
+// One thread plays both ranks, which works only because neither call waits.
+TEST(SharedMemory, Progress_AdvancesOperationsWithoutWaiting) {
   MemoryStore store;
   std::vector<std::unique_ptr<Communicator>> ranks(2);
   ASSERT_EQ(OnRanks(2,
@@ -360,7 +362,7 @@ TEST(SharedMemory, ProgressCarriesOnWithoutWaiting) {
   at::Tensor a = at::full({10'000}, 1.0f), b = at::full({10'000}, 2.0f);
   auto first = ranks[0]->AllReduceSum(a);
   ranks[0]->Progress();
-  EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "its peer has not come";
+  EXPECT_EQ(ranks[0]->progress().num_completed, 0u) << "its peer has not joined";
   auto second = ranks[1]->AllReduceSum(b);
   for (int i = 0; i < 100 && ranks[0]->progress().num_completed + ranks[1]->progress().num_completed < 2; ++i) {
     ranks[0]->Progress();
@@ -373,19 +375,19 @@ TEST(SharedMemory, ProgressCarriesOnWithoutWaiting) {
   EXPECT_TRUE(a.eq(3).all().item<bool>() && b.eq(3).all().item<bool>());
 }
 
-TEST(NewGroup, RefusesMembersThatCannotBe) {
+TEST(NewGroup, InvalidMembers_AreRefused) {
   MemoryStore store;
   auto refused = [&](std::vector<int> members) {
     return NewGroup({.members = std::move(members), .world_size = 4, .rank = 2, .store = &store}).status();
   };
-  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, 1}))) << "it is not one of them";
+  EXPECT_TRUE(absl::IsInvalidArgument(refused({0, 1}))) << "this rank is not a member";
   EXPECT_TRUE(absl::IsInvalidArgument(refused({2, 2})));
   EXPECT_TRUE(absl::IsInvalidArgument(refused({2, 4})));
   EXPECT_TRUE(absl::IsInvalidArgument(refused({-1, 2})));
   EXPECT_TRUE(absl::IsInvalidArgument(NewGroup({.world_size = 2}).status())) << "no store";
 }
 
-TEST(NewGroup, NamesTheGroupAndTheRankThatDoesNotCome) {
+TEST(NewGroup, MissingRank_IsNamedWithItsGroup) {
   MemoryStore store;
   absl::Status status = NewGroup({.name = "shard",
                                   .members = {1, 3},
@@ -399,7 +401,7 @@ TEST(NewGroup, NamesTheGroupAndTheRankThatDoesNotCome) {
   EXPECT_THAT(status.message(), HasSubstr("rank 3"));
 }
 
-TEST(JoinMesh, RefusesASmallerGroupThatDoesNotDivide) {
+TEST(JoinMesh, ReshardSizeThatDoesNotDivide_IsRefused) {
   MemoryStore store;
   Mesh mesh = *Mesh::Create({.dp_shard = 4}, 4);
   absl::Status status = JoinMesh(mesh, 3, {.world_size = 4, .store = &store}).status();

@@ -1,4 +1,4 @@
-// One order of sums on every transport: the bits of each are those of a plain loop over the ranks.
+// The order of sums is the same on every transport: each must have the bits of a plain loop over the ranks.
 #include "worker/collectives/rank_sum.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,18 +14,18 @@
 namespace trainyard {
 namespace {
 
-// 1'003 sums of one element each in every order of rounding: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
+// 1'003 independent sums of different values: 256 + 1 + 1 is 256 if bf16 rounds after each addition.
 TEST(SumInRankOrder, Rounds16BitSumsOnce) {
   const int64_t size = 1'003;
   at::Tensor a = at::full({size}, 256, at::kBFloat16), b = at::full({size}, 1, at::kBFloat16), c = b.clone();
   auto bytes = [](const at::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); };
   const std::byte* parts[] = {bytes(a), bytes(b), bytes(c)};
-  ASSERT_TRUE(SumInRankOrder(at::kBFloat16, parts, 3, bytes(a), size));  // over one of its parts
+  ASSERT_TRUE(SumInRankOrder(at::kBFloat16, parts, 3, bytes(a), size));  // the output is one of the inputs
   EXPECT_TRUE(a.eq(258).all().item<bool>());
   EXPECT_FALSE(SumInRankOrder(at::kBool, parts, 3, bytes(a), 0));
 }
 
-// What `rank` contributes to a sum whose bits depend on the order: numbers of either sign and many sizes.
+// The contribution of `rank` to a sum whose bits depend on the order: values of both signs and many magnitudes.
 at::Tensor Contribution(int64_t size, int64_t rank, at::ScalarType type) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 + rank));
   at::Tensor numbers = at::empty({size}, at::kDouble).normal_(0, 1, generator);
@@ -48,7 +48,7 @@ absl::Status SumInOneOrder(Communicator& comm, at::ScalarType type, int64_t part
   at::Tensor out = at::empty({part}, type), several = mine.clone(), reduced = mine.clone();
   RETURN_IF_ERROR(comm.ReduceScatterSum(out, mine)->Wait()) << what;
   RETURN_IF_ERROR(Expect(out.equal(expected.narrow(0, rank * part, part)), absl::StrCat("reduce-scatter ", what)));
-  // Two at once, and the second waited for first.
+  // Two operations at the same time; the second is waited for first.
   auto first = comm.AllReduceSum(several), second = comm.AllReduceSum(reduced);
   RETURN_IF_ERROR(second->Wait()) << what;
   RETURN_IF_ERROR(first->Wait()) << what;
@@ -65,10 +65,10 @@ INSTANTIATE_TEST_SUITE_P(Transports, SumOrder,
                                          Wire{Transport::kGloo, 3, Front::kStaged}),
                          [](const testing::TestParamInfo<Wire>& info) { return NameOf(info.param); });
 
-TEST_P(SumOrder, IsThatOfTheRanksSoThatMovingAJobChangesNoBit) {
+TEST_P(SumOrder, IsRankOrderOnEveryTransport) {
   EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
               for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-                // In one message and in two halves of gloo's, in one piece from place to place and in several.
+                // In one message and in two halves with gloo; in one piece and in several between places.
                 for (int64_t part : {1, 7, 1'003, 20'011}) {
                   RETURN_IF_ERROR(SumInOneOrder(*groups.shard, type, part));
                 }

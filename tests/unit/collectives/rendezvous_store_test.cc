@@ -43,7 +43,7 @@ TEST_F(RendezvousStoreTest, GetWaitsForTheValue) {
   late.join();
 }
 
-TEST_F(RendezvousStoreTest, AClonedStoreServesWhileTheOtherWaits) {
+TEST_F(RendezvousStoreTest, CloneServesWhileTheOriginalWaits) {
   std::thread waiting([&] { EXPECT_EQ(store_->get("slow"), Bytes("done")); });
 
   c10::intrusive_ptr<c10d::Store> clone = store_->clone();
@@ -54,25 +54,25 @@ TEST_F(RendezvousStoreTest, AClonedStoreServesWhileTheOtherWaits) {
   waiting.join();
 }
 
-TEST_F(RendezvousStoreTest, AValueThatDoesNotComeEndsTheWait) {
+TEST_F(RendezvousStoreTest, Get_OfAMissingValue_TimesOut) {
   EXPECT_EQ(CodeThrownBy([&] { store_->wait({"never"}, milliseconds(1)); }), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(RendezvousStoreTest, TheEndOfTheGenerationEndsTheWait) {
+TEST_F(RendezvousStoreTest, Get_AtTheEndOfTheGeneration_Aborts) {
   std::thread ending([&] { values_.EndGeneration(); });
 
   EXPECT_EQ(CodeThrownBy([&] { store_->get("never"); }), absl::StatusCode::kAborted);
   ending.join();
 }
 
-TEST_F(RendezvousStoreTest, CheckLooksWithoutWaiting) {
+TEST_F(RendezvousStoreTest, Check_DoesNotWait) {
   store_->set("a", Bytes("1"));
 
   EXPECT_TRUE(store_->check({"a"}));
   EXPECT_FALSE(store_->check({"a", "b"}));
 }
 
-TEST_F(RendezvousStoreTest, AValueIsWrittenOnce) {
+TEST_F(RendezvousStoreTest, ValuesAreWriteOnce) {
   store_->set("a", Bytes("1"));
 
   EXPECT_EQ(CodeThrownBy([&] { store_->set("a", Bytes("1")); }), absl::StatusCode::kOk);

@@ -1,4 +1,4 @@
-// Slow is not silent: which connections count as gone, and that a living one does not.
+// Which connections count as dead, and that a slow but live one does not.
 #include "worker/collectives/silence_watch.h"
 
 #include <gtest/gtest.h>
@@ -29,23 +29,23 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"HostCutOff", {12, 6, absl::Seconds(13), true, 12}, true},
                       Case{"JustCutOff", {12, 4, absl::Seconds(6), true, 5}, false},
                       Case{"HostThatAnsweredAProbe", {12, 7, absl::Seconds(40), true, 11}, false},
-                      // What the network drops tells nothing.
+                      // A network that drops probes proves nothing.
                       Case{"HostThatNeverAnswersProbes", {12, 7, absl::Seconds(30), false, 28}, false},
                       Case{"HostThatNeverAnsweredProbes_Gone", {12, 8, absl::Seconds(52), false, 50}, true},
-                      // Its kernel answers "not now": nothing is under way but probes.
+                      // Its kernel reports a full receive window: only window probes are in progress.
                       Case{"PeerThatDoesNotRead", {0, 9, absl::Minutes(2)}, false},
-                      // Keepalive's to find.
+                      // Left to keepalive.
                       Case{"NothingUnderWay", {0, 0, absl::Hours(1)}, false},
-                      // Each answer counts, however much is lost on the way.
+                      // Any answer counts, however many packets are lost.
                       Case{"LossyNetwork", {40, 7, absl::Milliseconds(900)}, false},
-                      // The process was stopped itself and has sent nothing again yet.
+                      // This process was stopped and has not resent anything yet.
                       Case{"WokenUp", {3, 1, absl::Minutes(1)}, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What the rule's constants were chosen by, with packets lost independently of each other. A connection can begin no
-// more than five chains of resends a second, since the first of a chain comes after 0.2 s; for 12 s without an answer
-// five resends must be lost, and then each of the probes.
-TEST(IsSilentTest, OneInTenPacketsLostEachWay_EndsAConnectionLessThanOnceInAMillionHours) {
+// The rule's constants follow from this calculation, with independent packet losses. A connection starts at most five
+// chains of resends per second, because the first resend comes after 0.2 s. For 12 s without an answer five resends
+// must be lost, and then each of the probes.
+TEST(IsSilentTest, TenPercentPacketLoss_EndsAConnectionLessThanOnceInAMillionHours) {
   const double lost = 1 - 0.9 * 0.9;
   ConnectionState state{.unacknowledged = 1, .since_answer = absl::Hours(1), .answers_probes = true};
   while (!IsSilent(state) && state.retransmissions < 100) {
@@ -58,7 +58,7 @@ TEST(IsSilentTest, OneInTenPacketsLostEachWay_EndsAConnectionLessThanOnceInAMill
   EXPECT_LT(alarms_per_hour, 1e-6) << state.retransmissions << " resends, " << state.probes_lost << " probes";
 }
 
-// A listener on loopback, and connections to it.
+// A listener on loopback and connections to it.
 class Loopback {
  public:
   Loopback() {
@@ -78,7 +78,7 @@ class Loopback {
     EXPECT_EQ(connect(clients_.back(), reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
     return clients_.back();
   }
-  // Makes room for one.
+  // Accepts one connection, so that another fits the queue.
   void Accept() { clients_.push_back(accept(listener_, nullptr, nullptr)); }
   uint16_t port() const { return ntohs(address_.sin_port); }
 
@@ -88,7 +88,7 @@ class Loopback {
   std::vector<int> clients_;
 };
 
-// The kernel answers when it comes to it.
+// The kernel's answer may take a moment.
 void ProbeUntilAnswered(ReachProbe& probe) {
   for (int i = 0; i < 1'000'000 && !probe.answers(); ++i) {
     probe.Send();
@@ -112,8 +112,8 @@ TEST(ReachProbe, RefusalIsAnAnswer) {
   close(closed);
 }
 
-// A listener with no room for one more says nothing, as a host that is gone.
-TEST(ReachProbe, QuestionsThatNobodyAnswersAreCounted_UntilOneIs) {
+// A listener with a full queue does not answer, like a dead host.
+TEST(ReachProbe, UnansweredProbes_AreCountedUntilAnAnswer) {
   Loopback loopback;
   int client = loopback.Connect();
   ReachProbe probe(client, loopback.port());
@@ -131,7 +131,7 @@ TEST(ReachProbe, QuestionsThatNobodyAnswersAreCounted_UntilOneIs) {
   EXPECT_EQ(probe.unanswered(), 0u);
 }
 
-TEST(ReachProbe, WhatIsNoConnectionIsNotAsked) {
+TEST(ReachProbe, InvalidConnection_IsNotProbed) {
   ReachProbe probe(0, 7);
   probe.Send();
   probe.Poll();
@@ -139,7 +139,7 @@ TEST(ReachProbe, WhatIsNoConnectionIsNotAsked) {
   EXPECT_EQ(probe.unanswered(), 0u);
 }
 
-TEST(SilenceWatch, TurnsKeepaliveOn_AndSaysNothingOfALivingConnection) {
+TEST(SilenceWatch, EnablesKeepalive_AndDoesNotReportALiveConnection) {
   Loopback loopback;
   int client = loopback.Connect();
   bool silent = false;
@@ -156,8 +156,8 @@ TEST(SilenceWatch, TurnsKeepaliveOn_AndSaysNothingOfALivingConnection) {
   EXPECT_EQ(getsockopt(client, IPPROTO_TCP, TCP_KEEPCNT, &probes, &length), 0);
   EXPECT_EQ(on, 1);
   EXPECT_EQ(idle_s, 3);
-  EXPECT_LE(interval_s * probes, 15) << "how long a dead host is taken for an idle one";
-  // One connection in 3,600 / 3 probes an hour, each of which must go unanswered so often in a row.
+  EXPECT_LE(interval_s * probes, 15) << "the time to detect a dead host on an idle connection";
+  // An idle connection has 3,600 / 3 probes per hour, and is ended only if 14 in a row remain unanswered.
   EXPECT_LT(3600.0 / idle_s * std::pow(1 - 0.9 * 0.9, probes), 1e-6);
   EXPECT_FALSE(silent);
 }

@@ -1,4 +1,4 @@
-// Worlds of threads over every transport: what tests of groups are made of.
+// Worlds of threads over every transport, for tests of process groups.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ inline absl::Status OnRanks(int world, const std::function<absl::Status(int rank
 }
 
 inline absl::Status Expect(bool so, absl::string_view what) {
-  return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
+  return so ? absl::OkStatus() : absl::InternalError(absl::StrCat("check failed: ", what));
 }
 
-// What tensors go through in front of the transport, as if they lay on a GPU: nothing; through host memory, as for
-// ranks that share one; from device to device, for which another gloo group stands here.
+// What is in front of the transport, as if tensors were on a GPU: nothing; a copy through host memory, as for ranks
+// that share a GPU; a direct path between devices, for which a second gloo group is used.
 enum class Front { kNone, kStaged, kDevice };
 
 struct Wire {
@@ -46,7 +46,7 @@ struct Wire {
   Front front = Front::kNone;
 };
 
-// A CPU is a device too: to the front it is what a GPU would be.
+// A CPU is used as the device.
 inline std::optional<GroupDevice> DeviceOf(const Wire& wire, int rank, MemoryStore& store) {
   if (wire.front == Front::kNone) return std::nullopt;
   const bool shared = wire.front == Front::kStaged;
@@ -90,7 +90,7 @@ class Wires : public testing::TestWithParam<Wire> {
       for (auto& group : groups->owned) RETURN_IF_ERROR(WarmUp(*group)) << group->name();
       absl::Status status = main(rank, *groups);
       RETURN_IF_ERROR(status);
-      return groups->world->Meet(absl::Minutes(1));  // nobody leaves while a peer is still at it
+      return groups->world->Meet(absl::Minutes(1));  // no rank may leave while a peer still needs it
     });
   }
   absl::Status RunSharded(const std::function<absl::Status(int rank, MeshGroups& groups)>& main) {

@@ -1,5 +1,5 @@
-// libtrainyard_cuda.so as it was built, in a process that has had nothing to do with tensors: opened with every symbol
-// resolved, wherever the machine has a GPU or not.
+// Loads the built libtrainyard_cuda.so in a process that has not used tensors, with every symbol resolved, on machines
+// with and without a GPU.
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,23 +13,23 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(CudaPlugin, OfAnotherInterface_IsRefusedWithBothNumbers) {
+TEST(CudaPlugin, OtherInterface_IsRefusedWithBothNumbers) {
   absl::Status status = OpenCudaPlugin(DefaultCudaPluginPath(), kCudaPluginAbi + 1).status();
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(absl::StrCat("has interface ", kCudaPluginAbi)),
-                                                   HasSubstr(absl::StrCat("wants ", kCudaPluginAbi + 1))));
+                                                   HasSubstr(absl::StrCat("needs ", kCudaPluginAbi + 1))));
 }
 
-TEST(CudaPlugin, IsOpenedBesideTheProgram_AndBringsLibTorchsCudaPart) {
+TEST(CudaPlugin, IsFoundNextToTheProgram_AndLoadsLibTorchsCudaPart) {
   absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
 
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_TRUE(at::globalContext().hasCUDART());
-  EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one a process";
+  EXPECT_EQ(*OpenCudaPlugin(DefaultCudaPluginPath()), *plugin) << "there is one per process";
 }
 
-// The sentence for a machine without a GPU. With one, what is asked for is there.
+// The error on a machine without a GPU. On a machine with one, NumDevices must succeed.
 TEST(CudaPlugin, WithoutAGpu_SaysWhatIsMissingAndWhatToDo) {
   absl::StatusOr<CudaPlugin*> plugin = OpenCudaPlugin(DefaultCudaPluginPath());
   ASSERT_TRUE(plugin.ok()) << plugin.status();
@@ -46,7 +46,7 @@ TEST(CudaPlugin, WithoutAGpu_SaysWhatIsMissingAndWhatToDo) {
        {devices.status(), (*plugin)->Use(0).status(), (*plugin)->NewNccl({.rank = 0, .world_size = 1}).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("no GPU can be used here"), HasSubstr("NVIDIA driver"),
+                AllOf(HasSubstr("no GPU can be used on this machine"), HasSubstr("NVIDIA driver"),
                       HasSubstr("CUDA 13.0 is needed"), HasSubstr("nvidia-smi"), HasSubstr("resources.device to cpu")));
   }
 }

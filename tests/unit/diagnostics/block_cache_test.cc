@@ -1,4 +1,4 @@
-// Blocks come back to whoever asks for their size, and what is idle never exceeds its room.
+// Freed blocks serve later requests of the same size, and idle memory never exceeds its limit.
 #include "worker/diagnostics/block_cache.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// A system whose blocks are numbers, each a little longer than asked for; of one test at a time.
+// A system that returns numbered blocks, each slightly larger than requested; used by one test at a time.
 std::map<void*, size_t> made;
 uintptr_t next_block = 1;
 int64_t idle = 0;
@@ -33,13 +33,13 @@ BlockCache::System FakeSystem() {
           .idle = [](int64_t delta) { idle += delta; }};
 }
 
-TEST(BlockCache, GivesABackBlockToTheNextRequestOfItsPages) {
+TEST(BlockCache, ReusesAFreedBlockForTheSameNumberOfPages) {
   BlockCache cache(FakeSystem());
   void* first = cache.Take(kMiB);
   cache.Give(first);
 
   EXPECT_EQ(cache.Take(kMiB - 100), first);
-  EXPECT_NE(cache.Take(kMiB), first) << "it is out";
+  EXPECT_NE(cache.Take(kMiB), first) << "it is in use";
   EXPECT_EQ(cache.counts().made, 2);
 }
 
@@ -53,18 +53,18 @@ TEST(BlockCache, LeavesSmallBlocksToTheSystem) {
   cache.Give(nullptr);
 }
 
-// Whatever the system adds to a request, a block that was counted as out is counted as back, and no other is.
-TEST(BlockCache, CountsTheSameOutAndBackAroundTheLimit) {
+// Whatever the system adds to a request, each block that was counted as allocated is counted as freed, and no other.
+TEST(BlockCache, CountsAllocationsAndFreesConsistentlyAroundTheLimit) {
   BlockCache cache(FakeSystem());
   for (size_t bytes = BlockCache::kMinBytes - 8192; bytes < BlockCache::kMinBytes + 8192; bytes += 8) {
     cache.Give(cache.Take(bytes));
     ASSERT_EQ(cache.counts().out_bytes, 0) << bytes;
   }
-  EXPECT_EQ(cache.counts().made, 3) << "of 16, 17 and 18 pages";
+  EXPECT_EQ(cache.counts().made, 3) << "blocks of 16, 17 and 18 pages";
   EXPECT_EQ(cache.counts().idle_bytes, idle);
 }
 
-TEST(BlockCache, AStepLikeTheOneBeforeMakesNone) {
+TEST(BlockCache, RepeatedStep_AllocatesNothing) {
   BlockCache cache(FakeSystem());
   const size_t sizes[] = {kMiB, 3 * kMiB, kMiB, 200 << 10, 5 * kMiB};
   int64_t after_first = 0;
@@ -80,12 +80,12 @@ TEST(BlockCache, AStepLikeTheOneBeforeMakesNone) {
   EXPECT_EQ(cache.counts().freed, 0);
 }
 
-TEST(BlockCache, HoldsNoMoreThanItsRoom_AndDropsTheLongestIdleFirst) {
+TEST(BlockCache, IsBounded_AndDropsTheLongestIdleBlocksFirst) {
   BlockCache cache(FakeSystem());
   constexpr int64_t kMost = 64 * kMiB;
   void* oldest = cache.Take(kMost);
   cache.Give(oldest);
-  // Ever new sizes, none of which fits what is idle.
+  // Always new sizes, none of which fits an idle block.
   for (int i = 1; i <= 60; ++i) {
     cache.Give(cache.Take(kMiB + i * 4096));
     const BlockCache::Counts counts = cache.counts();
@@ -94,10 +94,10 @@ TEST(BlockCache, HoldsNoMoreThanItsRoom_AndDropsTheLongestIdleFirst) {
   }
 
   EXPECT_EQ(cache.counts().freed, 1);
-  EXPECT_EQ(made.count(oldest), 0u) << "others went before the one that was idle for longest";
+  EXPECT_EQ(made.count(oldest), 0u) << "another block was dropped before the longest idle one";
 }
 
-TEST(BlockCache, ClearGivesAllBack) {
+TEST(BlockCache, Clear_ReturnsAllBlocks) {
   BlockCache cache(FakeSystem());
   void* kept = cache.Take(kMiB);
   cache.Give(cache.Take(2 * kMiB));
@@ -109,7 +109,7 @@ TEST(BlockCache, ClearGivesAllBack) {
   EXPECT_EQ(idle, 0);
 }
 
-TEST(BlockCache, ThreadsNeverGetTheSameBlock) {
+TEST(BlockCache, Threads_NeverGetTheSameBlock) {
   static std::atomic<int64_t> idle_bytes = 0;
   BlockCache cache({.make = malloc,
                     .free = free,

@@ -13,12 +13,12 @@ namespace {
 
 using testing::ElementsAre;
 
-// Every look at the clock is a microsecond later.
+// A clock that advances by a microsecond per reading.
 std::function<int64_t()> Counting() {
   return [now = int64_t{0}]() mutable { return now += 1000; };
 }
 
-TEST(EventLog, KeepsTheOrderInWhichEventsBegan_AndTheirTimes) {
+TEST(EventLog, RecordsEventsInTheOrderInWhichTheyBegan_WithTheirTimes) {
   EventLog log(Counting());
   log.set_step(7);
 
@@ -37,7 +37,7 @@ TEST(EventLog, KeepsTheOrderInWhichEventsBegan_AndTheirTimes) {
   EXPECT_EQ(log.events()[2].step, 7u);
 }
 
-TEST(EventLog, CountsWhatIsBeyondItsLimit) {
+TEST(EventLog, CountsEventsBeyondItsLimit) {
   EventLog log(Counting(), /*limit=*/2);
   for (int i = 0; i < 5; ++i) log.End(log.Begin(EventKind::kStep, "model"));
 
@@ -46,9 +46,9 @@ TEST(EventLog, CountsWhatIsBeyondItsLimit) {
   EXPECT_EQ(nlohmann::json::parse(ChromeTrace(log, 0, "w"))["otherData"]["events_dropped"], 3);
 }
 
-TEST(EventLog, WithoutOneNothingHappens) { EndEvent(nullptr, BeginEvent(nullptr, EventKind::kStep, "model")); }
+TEST(EventLog, NullLog_IsAllowed) { EndEvent(nullptr, BeginEvent(nullptr, EventKind::kStep, "model")); }
 
-TEST(ChromeTrace, ShowsComputationAndCommunicationInRowsOfTheirOwn) {
+TEST(ChromeTrace, ShowsComputationAndCommunicationInSeparateRows) {
   EventLog log(Counting());
   log.set_step(3);
   const int64_t gather = log.Begin(EventKind::kGather, "h.1");

@@ -1,4 +1,4 @@
-// What is allocated is either accounted for under a kind, or an activation; and peaks are of what was in use at a time.
+// Allocated memory is either tracked under a kind or counted as an activation; peaks measure simultaneous use.
 #include "worker/diagnostics/ledger.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@ namespace trainyard {
 namespace {
 
 constexpr int64_t kSize = 1 << 20;
-constexpr int64_t kSlack = 16384;  // what malloc adds to blocks
+constexpr int64_t kSlack = 16384;  // malloc's overhead per block
 
 at::Tensor NewTensor(int64_t bytes = kSize) { return at::empty({bytes}, at::kByte); }
 
@@ -36,7 +36,7 @@ class LedgerTest : public testing::Test {
   std::vector<KindUse> before_;
 };
 
-TEST_F(LedgerTest, WhatNobodyAccountsForIsAnActivation) {
+TEST_F(LedgerTest, UntrackedMemory_IsAnActivation) {
   {
     at::Tensor kept = NewTensor();
     { at::Tensor passing = NewTensor(); }
@@ -46,11 +46,11 @@ TEST_F(LedgerTest, WhatNobodyAccountsForIsAnActivation) {
   ExpectNear(Now(MemoryKind::kActivations).peak_bytes, 2 * kSize);
 }
 
-TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
+TEST_F(LedgerTest, TrackedMemory_HasItsKind_AndWasNeverAnActivation) {
   const int64_t in_use = ledger_.in_use().now();
   TrackedMemory use;
   at::Tensor tensor = TrackTensor(&ledger_, MemoryKind::kParameters, use, [] {
-    at::Tensor help = NewTensor();  // gone when it is made
+    at::Tensor help = NewTensor();  // freed when the tensor has been created
     return NewTensor(3 * kSize);
   });
   ExpectNear(Now(MemoryKind::kParameters).bytes, 3 * kSize);
@@ -72,7 +72,7 @@ TEST_F(LedgerTest, WhatIsTakenIsOfItsKindAndWasNeverAnActivation) {
   ExpectNear(Now(MemoryKind::kGradients).peak_bytes, 3 * kSize);
 }
 
-TEST_F(LedgerTest, MemoryThatOutlivesItsOwnerIsAnActivation) {
+TEST_F(LedgerTest, MemoryThatOutlivesItsTracker_IsAnActivation) {
   at::Tensor tensor;
   {
     TrackedMemory use;
@@ -83,7 +83,7 @@ TEST_F(LedgerTest, MemoryThatOutlivesItsOwnerIsAnActivation) {
   EXPECT_EQ(Now(MemoryKind::kActivations).bytes, 0);
 }
 
-TEST_F(LedgerTest, WithoutALedgerNothingIsAccountedFor) {
+TEST_F(LedgerTest, WithoutALedger_NothingIsTracked) {
   TrackedMemory use;
   at::Tensor tensor = TrackTensor(nullptr, MemoryKind::kOptimizer, use, [] { return NewTensor(); });
   use.SetKind(MemoryKind::kGradients);
@@ -92,7 +92,7 @@ TEST_F(LedgerTest, WithoutALedgerNothingIsAccountedFor) {
   EXPECT_EQ(Now(MemoryKind::kOptimizer).bytes, 0);
 }
 
-TEST_F(LedgerTest, ABlockThatIsKeptForTheNextTensorIsReserved) {
+TEST_F(LedgerTest, CachedBlock_IsReserved) {
   { at::Tensor passing = NewTensor(7 * kSize); }
   const int64_t reserved = Now(MemoryKind::kReserved).bytes, made = ledger_.num_blocks_made();
   EXPECT_GE(reserved, 7 * kSize);

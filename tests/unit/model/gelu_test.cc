@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// Value and slope at many points, by `function`.
+// Value and slope of `function` at many points.
 std::pair<at::Tensor, at::Tensor> ValueAndSlope(at::Tensor (*function)(const at::Tensor&), at::Tensor x) {
   x.requires_grad_(true);
   at::Tensor y = function(x);
@@ -29,7 +29,7 @@ class GeluTest : public testing::Test {
   GeluTest() { at::set_num_threads(1); }
 };
 
-TEST_F(GeluTest, AgreesWithFp64ToTheRoundingOfFp32) {
+TEST_F(GeluTest, MatchesFp64WithinFp32Rounding) {
   at::Tensor x = at::linspace(-12, 12, 100'003, at::kFloat);
 
   auto [y, slope] = ValueAndSlope(Gelu, x.clone());
@@ -37,24 +37,24 @@ TEST_F(GeluTest, AgreesWithFp64ToTheRoundingOfFp32) {
 
   EXPECT_LT((y - exact_y).abs().max().item<double>(), 1e-6);
   EXPECT_LT((slope - exact_slope).abs().max().item<double>(), 1e-6);
-  // Relative where the value is not lost in the tail.
+  // Relative errors, where the value is not lost in the tail.
   at::Tensor in_range = x.abs().lt(3).to(at::kDouble);
   at::Tensor relative = (y - exact_y).abs() / exact_y.abs().clamp_min(1e-12) * in_range;
   EXPECT_LT(relative.max().item<double>(), 2e-6);
 }
 
-TEST_F(GeluTest, IsTheIdentityFarRightAndZeroFarLeft) {
+TEST_F(GeluTest, IsTheIdentityForLargeAndZeroForSmallInputs) {
   for (float far : {20.0f, 1e3f, 1e10f}) {
     EXPECT_EQ(Gelu(at::full({3}, far)).max().item<float>(), far);
     EXPECT_NEAR(Gelu(at::full({3}, -far)).min().item<float>(), 0, 1e-20);
   }
 }
 
-TEST_F(GeluTest, PassesOnNaN) {
+TEST_F(GeluTest, PropagatesNaN) {
   EXPECT_TRUE(std::isnan(Gelu(at::full({3}, std::numeric_limits<float>::quiet_NaN()))[0].item<float>()));
 }
 
-TEST_F(GeluTest, GivesTheSameWithAndWithoutGradients) {
+TEST_F(GeluTest, IsTheSameWithAndWithoutGradients) {
   at::Tensor x = at::linspace(-5, 5, 999).requires_grad_(true);
   at::Tensor with = Gelu(x).detach();
   c10::NoGradGuard no_grad;

@@ -32,7 +32,7 @@ class RecordingHooks final : public UnitHooks {
   at::Tensor RunUnit(int unit, const at::Tensor& x, const UnitBody& body) override {
     calls.push_back(absl::StrCat("unit ", unit));
     at::Tensor y = body(x, nullptr);
-    EXPECT_TRUE(!repeats || y.equal(body(x, nullptr))) << "unit " << unit << " gives something else when run again";
+    EXPECT_TRUE(!repeats || y.equal(body(x, nullptr))) << "unit " << unit << " gives a different result when run again";
     return y;
   }
   bool repeats = false;
@@ -82,7 +82,7 @@ TEST(Gpt2, ForwardWalksTheUnitsWithTheRootAroundThem) {
   EXPECT_THAT(hooks.calls, ElementsAre("before root", "unit 1", "unit 2", "after root"));
 }
 
-TEST(Gpt2, AUnitGivesTheSameWhenRunAgainAlsoWhatItDrops) {
+TEST(Gpt2, RerunOfAUnit_GivesTheSameResult_AlsoWithDropout) {
   Gpt2Config config = Small();
   config.dropout = 0.3;
   auto model = *NewGpt2(config, 1, at::kFloat);
@@ -92,7 +92,7 @@ TEST(Gpt2, AUnitGivesTheSameWhenRunAgainAlsoWhatItDrops) {
   model->LossSum(inputs, targets, hooks, DropoutKey{.seed = 1});
 }
 
-TEST(Gpt2, ATargetOfMinusOneCountsForNothing) {
+TEST(Gpt2, TargetOfMinusOne_IsIgnored) {
   auto model = *NewGpt2(Small(), 1, at::kDouble);
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;
@@ -103,7 +103,7 @@ TEST(Gpt2, ATargetOfMinusOneCountsForNothing) {
   EXPECT_NEAR(model->LossSum(inputs, holes, hooks, {}).item<double>(), expected, 1e-12 * expected);
 }
 
-TEST(Gpt2, TheLabModelHasTheSizeItIsNamedFor) {
+TEST(Gpt2, LabModel_HasTheSizeInItsName) {
   auto model = *NewGpt2({.layers = 6, .heads = 6, .width = 384, .context = 256}, 1, at::kFloat);
   EXPECT_EQ(model->num_elements(), 10'844'160);
 }
@@ -115,7 +115,7 @@ TEST(Gpt2, InitialWeightsDependOnTheSeedAlone) {
   for (size_t i = 0; i < a->parameters().size(); ++i) {
     at::Tensor weights = a->parameters()[i].tensor;
     EXPECT_TRUE(weights.equal(b->parameters()[i].tensor));
-    EXPECT_TRUE(weights.to(at::kDouble).equal(wide->parameters()[i].tensor)) << "fp64 begins elsewhere";
+    EXPECT_TRUE(weights.to(at::kDouble).equal(wide->parameters()[i].tensor)) << "fp64 starts from other values";
     EXPECT_EQ(weights.equal(other->parameters()[i].tensor), weights.dim() == 1);
   }
 }
@@ -128,12 +128,12 @@ TEST(Gpt2, InitialMatricesHaveDeviation002) {
   }
 }
 
-TEST(Gpt2, AFreshModelKnowsNothing) {
+TEST(Gpt2, FreshModel_HasTheLossOfAUniformGuess) {
   auto model = *NewGpt2(Small(), 1, at::kDouble);
   EXPECT_NEAR(Loss(*model, std::nullopt) / (2 * kContext), std::log(32.0), 0.05);
 }
 
-TEST(Gpt2, LogitsOfAPrefixDoNotSeeTheRest) {
+TEST(Gpt2, Logits_DoNotDependOnLaterTokens) {
   auto model = *NewGpt2(Small(), 1, at::kDouble);
   c10::NoGradGuard no_grad;
   NoUnitHooks hooks;
@@ -162,7 +162,7 @@ TEST(Gpt2, DropoutDependsOnItsKeyAlone) {
   EXPECT_EQ(Loss(*model, DropoutKey{.seed = 1, .step = 2, .micro_batch = 3}), first);
 }
 
-TEST(Gpt2, SizesThatCannotBeAreRefusedWithTheNumbers) {
+TEST(Gpt2, InvalidSizes_AreRefusedWithTheNumbers) {
   Gpt2Config odd = Small();
   odd.heads = 3;
   auto model = NewGpt2(odd, 1, at::kFloat);
@@ -177,7 +177,7 @@ TEST(Gpt2, SizesThatCannotBeAreRefusedWithTheNumbers) {
   EXPECT_TRUE(absl::IsInvalidArgument(NewGpt2(all, 1, at::kFloat).status()));
 }
 
-TEST(LoadParameters, TellsAllThatDoesNotFit) {
+TEST(LoadParameters, ReportsAllProblems) {
   auto model = *NewGpt2(Small(), 1, at::kFloat);
   std::vector<NamedTensor> values = model->parameters();
   values[0].tensor = at::zeros({3, 3});
@@ -187,7 +187,7 @@ TEST(LoadParameters, TellsAllThatDoesNotFit) {
   absl::Status status = LoadParameters(values, *model);
 
   ASSERT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(status.message(), HasSubstr("wte.weight is [3, 3], the model's is [32, 16]"));
+  EXPECT_THAT(status.message(), HasSubstr("wte.weight is [3, 3], but the model has [32, 16]"));
   EXPECT_THAT(status.message(), HasSubstr("missing: wpe.weight"));
   EXPECT_THAT(status.message(), HasSubstr("not a parameter of this model: wpq.weight"));
   EXPECT_THAT(status.message(), HasSubstr("given twice: ln_f.weight"));

@@ -25,13 +25,13 @@ namespace {
 
 at::Tensor Leaf(at::Tensor value) { return value.detach().clone().requires_grad_(true); }
 
-// Largest difference, as a share of the largest element of `expected`.
+// The largest difference, relative to the largest element of `expected`.
 double RelativeDifference(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor exact = expected.detach().to(at::kDouble);
   return ((found.detach().to(at::kDouble) - exact).abs().max() / exact.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-// A result and the gradients of its weighted sum.
+// The result and the gradients of its weighted sum.
 std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& weights,
                                       const std::vector<at::Tensor>& leaves) {
   (y * weights.to(y.scalar_type())).sum().backward();
@@ -40,7 +40,7 @@ std::vector<at::Tensor> WithGradients(const at::Tensor& y, const at::Tensor& wei
   return all;
 }
 
-// Takes every gradient, in fp32.
+// Accepts every gradient, in fp32.
 class CollectingSink final : public GradientSink {
  public:
   explicit CollectingSink(std::vector<at::Tensor> places)
@@ -69,7 +69,7 @@ class AttentionTest : public OpsTest, public testing::WithParamInterface<std::tu
   }
 };
 
-TEST_P(AttentionTest, AgreesWithLibTorchs) {
+TEST_P(AttentionTest, MatchesLibTorch) {
   const auto [sequences, tokens, heads, depth] = GetParam();
   at::Tensor qkv = at::randn({sequences, tokens, 3 * heads * depth}),
              weights = at::randn({sequences, tokens, heads * depth});
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, AttentionTest,
                                          std::make_tuple(1, 63, 2, 16), std::make_tuple(3, 64, 1, 32),
                                          std::make_tuple(2, 65, 2, 17), std::make_tuple(1, 200, 2, 64)));
 
-TEST_F(OpsTest, AttentionIsTheSameWithAndWithoutGradientsAndOnAnyThreads) {
+TEST_F(OpsTest, Attention_IsTheSameWithAndWithoutGradients_AndForAnyNumberOfThreads) {
   at::Tensor qkv = at::randn({2, 70, 3 * 24});
   at::Tensor with = CausalAttention(Leaf(qkv), 3, 0).detach();
 
@@ -102,7 +102,7 @@ TEST_F(OpsTest, AttentionIsTheSameWithAndWithoutGradientsAndOnAnyThreads) {
   EXPECT_TRUE(with.equal(CausalAttention(qkv, 3, 0)));
 }
 
-TEST_F(OpsTest, AttentionPassesOnNaNToWhatComesAfterItAndToNoBlockBefore) {
+TEST_F(OpsTest, Attention_PropagatesNaNToLaterBlocksOnly) {
   at::Tensor qkv = at::randn({1, 70, 3 * 16});
   qkv[0][66].fill_(std::numeric_limits<float>::quiet_NaN());
 
@@ -112,7 +112,7 @@ TEST_F(OpsTest, AttentionPassesOnNaNToWhatComesAfterItAndToNoBlockBefore) {
   EXPECT_TRUE(out.narrow(0, 66, 4).isnan().all().item<bool>());
 }
 
-TEST_F(OpsTest, AttentionOfLargeScoresIsFinite) {
+TEST_F(OpsTest, Attention_OfLargeScores_IsFinite) {
   at::Tensor qkv = at::randn({1, 40, 3 * 16}) * 300;
   at::Tensor exact = CausalAttentionBy(AttentionKernel::kLibTorch, qkv.to(at::kDouble), 1, 0);
   EXPECT_LT(RelativeDifference(CausalAttention(qkv, 1, 0), exact), 1e-3);
@@ -121,7 +121,7 @@ TEST_F(OpsTest, AttentionOfLargeScoresIsFinite) {
 // rows, in, out
 class LinearTest : public OpsTest, public testing::WithParamInterface<std::tuple<int, int, int>> {};
 
-TEST_P(LinearTest, AgreesWithLibTorchsAndWithItselfThroughASink) {
+TEST_P(LinearTest, MatchesLibTorch_WithAndWithoutASink) {
   const auto [rows, in, out] = GetParam();
   at::Tensor x = at::randn({rows, in}), w = at::randn({in, out}), b = at::randn({out}), r = at::randn({rows, out});
   at::Tensor weights = at::randn({rows, out});
@@ -146,11 +146,12 @@ TEST_P(LinearTest, AgreesWithLibTorchsAndWithItselfThroughASink) {
         if (i >= 3) continue;
         EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
       }
-      EXPECT_FALSE(through[3].defined() || through[4].defined()) << "a gradient went both ways";
+      EXPECT_FALSE(through[3].defined() || through[4].defined()) << "a gradient was delivered twice";
       EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
       for (int i : {0, 1}) {
         EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[3 + i]), most);
-        EXPECT_LT(RelativeDifference(twice.Claim(i).tensor, exact[3 + i] * 2), most) << "the first is not written over";
+        EXPECT_LT(RelativeDifference(twice.Claim(i).tensor, exact[3 + i] * 2), most)
+            << "the first gradient is not overwritten";
       }
     }
   }
@@ -160,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(OddSizes, LinearTest,
                          testing::Values(std::make_tuple(1, 1, 1), std::make_tuple(5, 3, 7),
                                          std::make_tuple(300, 17, 33), std::make_tuple(513, 64, 48)));
 
-TEST_F(OpsTest, LinearHasNoUseForASinkWhereNothingIsTrained) {
+TEST_F(OpsTest, Linear_OfFrozenParameters_IgnoresTheSink) {
   at::Tensor x = Leaf(at::randn({4, 3})), w = at::randn({3, 2}), b = at::randn({2});
   CollectingSink taker({at::zeros({3, 2}), at::zeros({2})});
 
@@ -170,7 +171,7 @@ TEST_F(OpsTest, LinearHasNoUseForASinkWhereNothingIsTrained) {
   EXPECT_EQ(taker.done(), (std::vector<int>{0, 0}));
 }
 
-TEST_F(OpsTest, TheHeadAgreesWithLibTorchs) {
+TEST_F(OpsTest, Head_MatchesLibTorch) {
   at::Tensor x = at::randn({300, 17}), w = at::randn({33, 17}), weights = at::randn({300, 33});
   auto run = [&](at::ScalarType type) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
@@ -184,7 +185,7 @@ TEST_F(OpsTest, TheHeadAgreesWithLibTorchs) {
   }
 }
 
-TEST_F(OpsTest, GradientsOfWeightsInBfloat16AreAddedWhereTheSinkHasThem) {
+TEST_F(OpsTest, Bfloat16WeightGradients_AreAddedInTheSink) {
   at::Tensor x = at::randn({300, 17}), w = at::randn({17, 33}), weights = at::randn({300, 33});
   auto run = [&](at::ScalarType type, GradientSink* sink) {
     at::Tensor lx = Leaf(x.to(type)), lw = Leaf(w.to(type));
@@ -197,7 +198,7 @@ TEST_F(OpsTest, GradientsOfWeightsInBfloat16AreAddedWhereTheSinkHasThem) {
   EXPECT_LT(RelativeDifference(taker.Claim(0).tensor, run(at::kDouble, nullptr)[1] * 2), 3e-2);
 }
 
-TEST_F(OpsTest, GeluOfASumWithABiasAgreesWithLibTorchs) {
+TEST_F(OpsTest, GeluWithBias_MatchesLibTorch) {
   for (int columns : {1, 15, 16, 100}) {
     at::Tensor x = at::randn({2, 9, columns}) * 2, b = at::randn({columns}), weights = at::randn({2, 9, columns});
     at::Tensor dx = Leaf(x.to(at::kDouble)), db = Leaf(b.to(at::kDouble));
@@ -217,7 +218,7 @@ TEST_F(OpsTest, GeluOfASumWithABiasAgreesWithLibTorchs) {
   }
 }
 
-// Of what comes out of the norm, and of x beside it.
+// The gradients of the norm's output and of the returned x.
 std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tensor& weights,
                                           const std::vector<at::Tensor>& leaves) {
   const auto wide = [&](const at::Tensor& t) { return (t * weights.to(t.scalar_type())).sum(); };
@@ -227,7 +228,7 @@ std::vector<at::Tensor> NormWithGradients(const Normalised& out, const at::Tenso
   return all;
 }
 
-TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyThreads) {
+TEST_F(OpsTest, LayerNorm_MatchesLibTorch_WithAndWithoutASink_ForAnyNumberOfThreads) {
   for (int columns : {2, 15, 16, 20, 100, 384}) {
     const at::Tensor x = at::randn({3, 50, columns}) * 2 + 1, w = at::randn({columns}), b = at::randn({columns});
     const at::Tensor weights = at::randn({3, 50, columns});
@@ -238,7 +239,7 @@ TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyTh
     at::Tensor dx = Leaf(x.to(at::kDouble)), dw = Leaf(w.to(at::kDouble)), db = Leaf(b.to(at::kDouble));
     const auto exact = NormWithGradients({dx, at::layer_norm(dx, {columns}, dw, db, 1e-5)}, weights, {dx, dw, db});
     const auto wide = run(at::kDouble, nullptr);
-    for (size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(wide[i].equal(exact[i])) << "fp64 is LibTorch's";
+    for (size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(wide[i].equal(exact[i])) << "fp64 uses LibTorch";
 
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       at::set_num_threads(1);
@@ -249,20 +250,20 @@ TEST_F(OpsTest, LayerNormAgreesWithLibTorchs_AndWithItselfThroughASinkAndOnAnyTh
       CollectingSink taker({at::zeros({columns}), at::zeros({columns})});
       const auto through = run(type, &taker);
       for (size_t i = 0; i < exact.size(); ++i) {
-        // Rows of two values that are nearly alike are beyond any kernel of that type: no worse than LibTorch's there.
+        // Rows of two nearly equal values exceed any kernel's precision in that type: then no worse than LibTorch.
         const double limit = std::max(type == at::kFloat ? 3e-6 : 3e-2, 2 * RelativeDifference(theirs[i], exact[i]));
         EXPECT_LT(RelativeDifference(own[i], exact[i]), limit) << columns << " " << type << i;
         if (i >= 2) continue;
         EXPECT_TRUE(through[i].equal(own[i])) << type << ", tensor " << i;
       }
-      EXPECT_FALSE(through[2].defined() || through[3].defined()) << "a gradient went both ways";
+      EXPECT_FALSE(through[2].defined() || through[3].defined()) << "a gradient was delivered twice";
       EXPECT_EQ(taker.done(), (std::vector<int>{1, 1}));
       for (int i : {0, 1}) EXPECT_LT(RelativeDifference(taker.Claim(i).tensor, exact[2 + i]), 3e-2);
     }
   }
 }
 
-TEST_F(OpsTest, LayerNormIsTheSameWithAndWithoutGradients_AndPassesOnNaN) {
+TEST_F(OpsTest, LayerNorm_IsTheSameWithAndWithoutGradients_AndPropagatesNaN) {
   at::Tensor x = at::randn({40, 48}), w = at::randn({48}), b = at::randn({48});
   const at::Tensor with = LayerNorm(Leaf(x), {w, 0}, {b, 1}, 1e-5).y.detach();
   c10::NoGradGuard no_grad;
@@ -274,7 +275,7 @@ TEST_F(OpsTest, LayerNormIsTheSameWithAndWithoutGradients_AndPassesOnNaN) {
   EXPECT_TRUE(spoilt[4].equal(with[4]));
 }
 
-TEST_F(OpsTest, LayerNormOfWhatIsFrozenGivesXsGradientAlone) {
+TEST_F(OpsTest, LayerNorm_OfFrozenParameters_ReturnsOnlyTheGradientOfX) {
   at::Tensor x = Leaf(at::randn({4, 16})), w = at::randn({16}), b = at::randn({16});
   CollectingSink taker({at::zeros({16}), at::zeros({16})});
 

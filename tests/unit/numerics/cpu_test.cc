@@ -14,7 +14,7 @@ void F512() {}
 void F2() {}
 void FAny() {}
 
-TEST(Cpu, IsWhatTestsAskFor) {
+TEST(Cpu, IsTheOneInTrainyardCpu) {
   const char* asked = std::getenv("TRAINYARD_CPU");
   const std::string word = asked == nullptr ? "" : asked;
 
@@ -31,10 +31,10 @@ TEST(Cpu, ChoosesTheVersionThatIsAllowed) {
                                                                             : FAny);
 }
 
-TEST(Cpu, AWordThatIsNoneOfItsIsRefused) {
+TEST(Cpu, UnknownValue_IsRefused) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const int status = std::system(
-      ("TRAINYARD_CPU=fast '" + self + "' --gtest_filter=Cpu.IsWhatTestsAskFor >/dev/null 2>/dev/null").c_str());
+      ("TRAINYARD_CPU=fast '" + self + "' --gtest_filter=Cpu.IsTheOneInTrainyardCpu >/dev/null 2>/dev/null").c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 

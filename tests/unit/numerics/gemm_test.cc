@@ -1,5 +1,5 @@
-// Products in raw memory beside LibTorch's in fp64, in every reading of the factors. Run again as on lesser CPUs
-// (tests/CMakeLists.txt), where bf16 is widened a tile at a time.
+// Products in raw memory compared with LibTorch's in fp64, for every layout of the factors. The tests also run as on
+// lesser CPUs (tests/CMakeLists.txt), where bf16 is widened one tile at a time.
 #include "worker/numerics/gemm.h"
 
 #include <ATen/Context.h>
@@ -39,16 +39,16 @@ void ExpectProducts(at::ScalarType type, const Sizes& size, double most) {
   }
 }
 
-TEST(Gemm, MultipliesFactorsOfBothTypesInEveryReading) {
+TEST(Gemm, MultipliesBothTypesInEveryLayout) {
   at::manual_seed(3);
-  // Less than a tile of widened factors, and more than one in each direction.
+  // Smaller than a tile of widened factors, and larger than one in each direction.
   for (const Sizes& size : {Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{70, 1100, 300}, Sizes{600, 40, 520}}) {
     ExpectProducts<float>(at::kFloat, size, 3e-4);
     ExpectProducts<c10::BFloat16>(at::kBFloat16, size, 3e-4);
   }
 }
 
-TEST(Gemm, DoesNotReadWhatItWritesOver) {
+TEST(Gemm, BetaZero_DoesNotReadTheOldResult) {
   at::Tensor a = at::randn({2, 300}).to(at::kBFloat16), c = at::randn({2, 2}) / 0;
 
   Gemm(2, 2, 300, 1, {a.const_data_ptr<c10::BFloat16>(), 300}, {a.const_data_ptr<c10::BFloat16>(), 300, true}, 0,
@@ -57,7 +57,7 @@ TEST(Gemm, DoesNotReadWhatItWritesOver) {
   EXPECT_TRUE(c.isfinite().all().item<bool>());
 }
 
-// LibTorch's own products of 16 bits take memory from the system at every call where the CPU has no AVX-512.
+// LibTorch's own 16-bit products allocate memory from the system at every call if the CPU has no AVX-512.
 TEST(HasGemm, IsTrueForBfloat16OnACpuWithoutAvx512) {
   const bool is_lesser = BestVectorCode() != VectorCode::kAvx512;
 

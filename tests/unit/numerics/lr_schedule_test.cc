@@ -11,7 +11,7 @@ LrSchedule Of(Kind kind) {
   return {.kind = kind, .peak = 2.0, .warmup_steps = 10, .total_steps = 110, .min_ratio = 0.1};
 }
 
-TEST(LrSchedule, RisesInAStraightLineToThePeak) {
+TEST(LrSchedule, RisesLinearlyToThePeak) {
   for (Kind kind : {Kind::kCosine, Kind::kLinear, Kind::kConstant}) {
     EXPECT_DOUBLE_EQ(LearningRateAt(Of(kind), 1), 0.2);
     EXPECT_DOUBLE_EQ(LearningRateAt(Of(kind), 5), 1.0);
@@ -25,7 +25,7 @@ TEST(LrSchedule, EndsAtTheRatioOfThePeak) {
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kConstant), 110), 2.0);
 }
 
-TEST(LrSchedule, IsHalfWayDownInTheMiddle) {
+TEST(LrSchedule, IsHalfWayDownAtHalfTime) {
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 60), 1.1);
   EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kLinear), 60), 1.1);
 }
@@ -46,7 +46,7 @@ TEST(LrSchedule, WithoutWarmUpStartsAtThePeak) {
 
 TEST(LrSchedule, StaysAtTheEndBeyondTheLastStep) { EXPECT_DOUBLE_EQ(LearningRateAt(Of(Kind::kCosine), 500), 0.2); }
 
-TEST(LrSchedule, AWarmUpLongerThanTheJobIsAllThereIs) {
+TEST(LrSchedule, WarmUpLongerThanTheJob_NeverReachesThePeak) {
   LrSchedule schedule = Of(Kind::kCosine);
   schedule.warmup_steps = 1000;
   EXPECT_DOUBLE_EQ(LearningRateAt(schedule, 110), 0.22);
@@ -54,7 +54,9 @@ TEST(LrSchedule, AWarmUpLongerThanTheJobIsAllThereIs) {
   EXPECT_DOUBLE_EQ(LearningRateAt(schedule, 110), 2.0);
 }
 
-TEST(LrSchedule, AJobOfOneStepHasThePeak) { EXPECT_DOUBLE_EQ(LearningRateAt({.peak = 2.0, .total_steps = 1}, 1), 2.0); }
+TEST(LrSchedule, JobOfOneStep_UsesThePeak) {
+  EXPECT_DOUBLE_EQ(LearningRateAt({.peak = 2.0, .total_steps = 1}, 1), 2.0);
+}
 
 }  // namespace
 }  // namespace trainyard

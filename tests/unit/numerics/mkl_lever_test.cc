@@ -11,15 +11,15 @@ extern "C" int mkl_serv_intel_cpu_true();
 namespace trainyard {
 namespace {
 
-// MKL finds the function by name among all libraries; ours must be the one found first.
-TEST(MklLever, TheExecutablesFunctionIsTheOneFoundByName) {
+// MKL looks the function up by name among all libraries; ours must be the first match.
+TEST(MklLever, ExecutablesFunction_IsFoundByName) {
   void* found = dlsym(RTLD_DEFAULT, "mkl_serv_intel_cpu_true");
   Dl_info info{};
   ASSERT_NE(dladdr(found, &info), 0);
   EXPECT_THAT(info.dli_fname, testing::HasSubstr("mkl_lever_test"));
 }
 
-TEST(MklLever, AnswersAsItIsSetAndTheCpuAllows) {
+TEST(MklLever, DependsOnTheSettingAndTheCpu) {
   bool intel = __builtin_cpu_is("intel"), avx512 = BestVectorCode() == VectorCode::kAvx512;
 
   std::string off = SetMklLever(MklLever::kOff);
@@ -28,7 +28,7 @@ TEST(MklLever, AnswersAsItIsSetAndTheCpuAllows) {
 
   std::string automatic = SetMklLever(MklLever::kAuto);
   EXPECT_EQ(mkl_serv_intel_cpu_true() != 0, intel || avx512);
-  EXPECT_THAT(automatic, testing::HasSubstr(avx512 && !intel ? "by the lever" : "MKL's own choice"));
+  EXPECT_THAT(automatic, testing::HasSubstr(avx512 && !intel ? "enabled by the lever" : "MKL's own choice"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// AdamW over flat ranges against its formula, in every type and layout, and the norm and scale of gradients.
+// AdamW over flat ranges compared with its formula, in every type and layout; and the norm and scale of gradients.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -18,7 +18,7 @@
 namespace trainyard {
 namespace {
 
-// One element's life by the formula.
+// The states of one element by the formula.
 struct Scalar {
   double w, m = 0, v = 0;
   void Step(double g, double lr, double decay, int t) {
@@ -55,7 +55,7 @@ void ExpectFollowsTheFormula(at::ScalarType type, double tolerance) {
 TEST(AdamW, FollowsTheFormulaInFp64) { ExpectFollowsTheFormula(at::kDouble, 1e-14); }
 TEST(AdamW, FollowsTheFormulaInFp32) { ExpectFollowsTheFormula(at::kFloat, 1e-6); }
 
-TEST(AdamW, RestoredStateGoesOnBitForBit) {
+TEST(AdamW, RestoredState_ContinuesBitForBit) {
   auto make = [](const at::Tensor& flat, const at::Tensor& gradients) {
     return AdamW({}, {{.parameters = flat, .gradients = gradients, .decays = true}});
   };
@@ -74,7 +74,7 @@ TEST(AdamW, RestoredStateGoesOnBitForBit) {
   EXPECT_TRUE(resumed_flat.equal(flat));
 }
 
-// What is left of `size` elements after three updates, made in one piece or cut at `cuts`.
+// The state of `size` elements after three updates, in one range or split at `cuts`.
 struct Outcome {
   at::Tensor w, m, v, weights;
   bool operator==(const Outcome& other) const {
@@ -113,7 +113,7 @@ Outcome Updated(int64_t size, std::vector<int64_t> cuts, const Types& types, uin
 
 constexpr int64_t kOddSize = 100'003;
 
-TEST(AdamW, ShardsHaveTheBitsOfTheWholeInEveryType) {
+TEST(AdamW, Shards_HaveTheBitsOfTheWholeInEveryType) {
   for (const Types& types :
        {Types{}, Types{.master = at::kDouble, .state = at::kDouble, .gradient = at::kDouble, .weight = at::kDouble},
         Types{.gradient = at::kBFloat16, .weight = at::kBFloat16}, Types{.gradient = at::kHalf, .weight = at::kHalf},
@@ -124,7 +124,7 @@ TEST(AdamW, ShardsHaveTheBitsOfTheWholeInEveryType) {
   }
 }
 
-TEST(AdamW, ThreadsChangeNoBit) {
+TEST(AdamW, NumberOfThreads_ChangesNoBit) {
   const int before = at::get_num_threads();
   at::set_num_threads(1);
   Outcome one = Updated(kOddSize, {}, {.weight = at::kBFloat16});
@@ -134,7 +134,7 @@ TEST(AdamW, ThreadsChangeNoBit) {
   EXPECT_TRUE(one == three);
 }
 
-TEST(AdamW, EveryKindOfVectorCodeGivesTheSameBits) {
+TEST(AdamW, EveryVectorCode_GivesTheSameBits) {
   for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     std::vector<Outcome> outcomes;
     for (VectorCode most : {VectorCode::kAny, VectorCode::kAvx2, VectorCode::kAvx512}) {
@@ -160,15 +160,15 @@ TEST(AdamW, EveryKindOfVectorCodeGivesTheSameBits) {
   }
 }
 
-TEST(AdamW, WritesTheWeightsRoundedToTheNearest) {
+TEST(AdamW, WritesWeightsRoundedToNearest) {
   for (at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
     Outcome outcome = Updated(kOddSize, {}, {.weight = type});
     EXPECT_TRUE(outcome.weights.equal(outcome.w.to(type))) << type;
-    EXPECT_TRUE(outcome.w.equal(Updated(kOddSize, {}, {}).w)) << "and the masters are as ever";
+    EXPECT_TRUE(outcome.w.equal(Updated(kOddSize, {}, {}).w)) << "the masters are unchanged";
   }
 }
 
-TEST(AdamW, TakesGradientsOf16BitsAsTheNumbersTheyAre) {
+TEST(AdamW, Accepts16BitGradients) {
   at::Tensor start = at::linspace(-2, 3, 1000), gradients = at::linspace(3, -2, 1000);
   for (at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     at::Tensor narrow = start.clone(), wide = start.clone();
@@ -186,19 +186,19 @@ TEST(AdamW, ClipsEachScaledGradient) {
   EXPECT_TRUE(a.equal(b));
 }
 
-// An update of a sixteenth of what bf16 can tell is made one time in sixteen.
-TEST(AdamW, RoundingByChanceKeepsTheMean) {
+// An update of 1/16 of the distance between bf16 numbers must take effect one time in sixteen.
+TEST(AdamW, StochasticRounding_KeepsTheMean) {
   const int64_t size = 1 << 20;
-  const double step = 1.0 / 256 / 16;  // below 1.0 the numbers of bf16 are 1/256 apart
+  const double step = 1.0 / 256 / 16;  // below 1.0 the distance between bf16 numbers is 1/256
   at::Tensor w = at::full({size}, 1.0, at::kBFloat16), g = at::full({size}, 1.0f);
   AdamW optimizer({.weight_decay = 0, .state_type = at::kFloat, .seed = 3}, {{.parameters = w, .gradients = g}});
   for (int i = 0; i < 4; ++i) optimizer.Step(step, 1);
   const double moved = 1 - w.to(at::kDouble).mean().item<double>();
   EXPECT_NEAR(moved, 4 * step, 0.02 * 4 * step);
-  EXPECT_GT(w.eq(1).sum().item<int64_t>(), size / 2) << "most have not moved at all";
+  EXPECT_GT(w.eq(1).sum().item<int64_t>(), size / 2) << "most elements are unchanged";
 }
 
-TEST(AdamW, RoundingByChanceDependsOnTheSeedAndLeavesZeroAlone) {
+TEST(AdamW, StochasticRounding_DependsOnTheSeed_AndKeepsZero) {
   const Types types{.master = at::kBFloat16, .state = at::kBFloat16, .weight = at::kBFloat16};
   EXPECT_FALSE(Updated(kOddSize, {}, types, 1) == Updated(kOddSize, {}, types, 2));
   at::Tensor w = at::full({1000}, 0.0, at::kBFloat16), g = at::full({1000}, 0.0f);
@@ -225,7 +225,7 @@ TEST(SixteenBit, RoundsAsLibTorchDoes) {
   }
 }
 
-TEST(SumOfSquares, IsExactToFp64sRoundingForEveryLength) {
+TEST(SumOfSquares, MatchesFp64RoundingForEveryLength) {
   for (int64_t size : {0, 1, 31, 32, 33, 4095, 4096, 4097, 10'000}) {
     at::Tensor x = at::linspace(-3, 5, size, at::kDouble);
     double expected = x.square().sum().item<double>();
@@ -233,13 +233,13 @@ TEST(SumOfSquares, IsExactToFp64sRoundingForEveryLength) {
   }
 }
 
-TEST(SumOfSquares, OfAMillionFp32KeepsSixDigits) {
+TEST(SumOfSquares, OfAMillionFp32Values_KeepsSixDigits) {
   at::Tensor x = at::linspace(-3, 5, 1'000'000, at::kFloat);
   double expected = x.to(at::kDouble).square().sum().item<double>();
   EXPECT_NEAR(SumOfSquares(x), expected, 1e-6 * expected);
 }
 
-TEST(SumOfSquares, IsTheSameInEveryTypeOnAnyNumberOfThreadsAndInParts) {
+TEST(SumOfSquares, IsTheSameInEveryType_ForAnyNumberOfThreads_AndInParts) {
   const int before = at::get_num_threads();
   for (at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     at::Tensor x = at::linspace(-3, 5, 300'007, at::kDouble).to(type);
@@ -256,14 +256,14 @@ TEST(SumOfSquares, IsTheSameInEveryTypeOnAnyNumberOfThreadsAndInParts) {
   at::set_num_threads(before);
 }
 
-TEST(SumOfSquares, OfSeveralIsTheirSumInOrder) {
+TEST(SumOfSquares, OfSeveralTensors_IsTheirSumInOrder) {
   at::Tensor a = at::linspace(-3, 5, 1'001, at::kFloat), b = at::linspace(1, 2, 77, at::kFloat);
 
   EXPECT_EQ(SumOfSquares({a, b}), SumOfSquares(a) + SumOfSquares(b));
   EXPECT_EQ(SumOfSquares(std::vector<at::Tensor>{}), 0);
 }
 
-TEST(SumOfSquares, PassesOnWhatIsNotFinite) {
+TEST(SumOfSquares, PropagatesNonFiniteValues) {
   at::Tensor x = at::full({100}, 1.0f);
   x[50] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(std::isnan(SumOfSquares(x)));
@@ -277,7 +277,7 @@ TEST(GradientScale, DividesByTheTokensOnce) {
   EXPECT_DOUBLE_EQ(scale.scale, 0.1);
 }
 
-TEST(GradientScale, TakesOutWhatBackwardWasSeededWith) {
+TEST(GradientScale, DividesByTheSeedOfBackward) {
   GradientScale scale =
       ComputeGradientScale(/*sum_of_squares=*/400 * 64, /*num_tokens=*/10, /*clip_norm=*/1.0, /*seed=*/8);
   EXPECT_DOUBLE_EQ(scale.norm, 2);
@@ -287,7 +287,7 @@ TEST(GradientScale, TakesOutWhatBackwardWasSeededWith) {
 TEST(GradientScale, ClipsOnlyAboveTheLimit) {
   EXPECT_DOUBLE_EQ(ComputeGradientScale(400, 10, 4.0).scale, 0.1);
   EXPECT_NEAR(ComputeGradientScale(400, 10, 1.0).scale, 0.05, 1e-7);
-  EXPECT_DOUBLE_EQ(ComputeGradientScale(400, 10, 1.0).norm, 2) << "the norm told is the one before clipping";
+  EXPECT_DOUBLE_EQ(ComputeGradientScale(400, 10, 1.0).norm, 2) << "the reported norm is the one before clipping";
 }
 
 }  // namespace

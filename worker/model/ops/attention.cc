@@ -14,20 +14,20 @@ namespace {
 
 at::Tensor ByLibTorch(const at::Tensor& qkv, int64_t heads, double drop) {
   const int64_t sequences = qkv.size(0), tokens = qkv.size(1), width = qkv.size(2) / 3;
-  // One unbind, not three selects: its backward writes the three gradients side by side in one pass.
+  // One unbind instead of three selects: its backward writes the three gradients next to each other in one pass.
   const std::vector<at::Tensor> parts = qkv.view({sequences, tokens, 3, heads, width / heads}).unbind(2);
   at::Tensor q = parts[0].transpose(1, 2), k = parts[1].transpose(1, 2), v = parts[2].transpose(1, 2);
   at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, drop, /*is_causal=*/true);
   return mixed.transpose(1, 2).reshape({sequences, tokens, width});
 }
 
-// Element `offset` of a tensor of any type.
+// The address of element `offset` of a tensor of any type.
 std::byte* At(const at::Tensor& tensor, int64_t offset) {
   return static_cast<std::byte*>(tensor.data_ptr()) + offset * static_cast<int64_t>(tensor.element_size());
 }
 
-// Calls `run(shape, first element of the head in a [.., width] tensor, number of the head, scratch)` for all heads of
-// all sequences.
+// Calls `run(shape, first element of the head in a [.., width] tensor, number of the head, scratch)` for each head of
+// each sequence.
 template <typename Run>
 void ForHeads(const at::Tensor& qkv, int64_t heads, const Run& run) {
   const int64_t sequences = qkv.size(0), width = qkv.size(2) / 3;

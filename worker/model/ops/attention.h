@@ -1,9 +1,9 @@
 // Causal self-attention with the softmax of scores x 1 / sqrt(width of a head).
 //
-// On a CPU, in fp32, and in bf16 on most of them (HasGemm): own kernels. They go through 64 rows of scores at a time,
-// which stay in the nearest cache, leave out what lies right of the diagonal, and read queries, keys and values where
-// the projection has put them; backward computes the scores again and writes all three gradients where the projection's
-// backward reads them. Everything else, and what drops, is LibTorch's.
+// On a CPU, in fp32, and in bf16 on most CPUs (HasGemm), our own kernels are used. They process 64 rows of scores at a
+// time, which fit the first-level cache, skip the part right of the diagonal, and read queries, keys and values where
+// the projection has written them. Backward recomputes the scores and writes all three gradients where the projection's
+// backward reads them. All other cases, and all with dropout, use LibTorch.
 //
 // Thread-safe.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace trainyard {
 
-// `qkv` is [sequences, tokens, 3 x width], a token's queries, keys and values one after another, each by heads; the
-// result is [sequences, tokens, width], dense. Can be differentiated once. `drop`: share of the probabilities to be
-// dropped, from the process' default generator. REQUIRES: heads divides width.
+// `qkv` is [sequences, tokens, 3 x width]: a token's queries, keys and values one after another, each ordered by heads.
+// Returns a dense tensor [sequences, tokens, width], which can be differentiated once. `drop`: the fraction of the
+// probabilities to drop, using the process's default generator. REQUIRES: heads divides width.
 at::Tensor CausalAttention(const at::Tensor& qkv, int64_t heads, double drop);
 
 // For tests.

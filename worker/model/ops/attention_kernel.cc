@@ -10,13 +10,13 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kRows = 64;  // of scores at a time
+constexpr int64_t kRows = 64;  // of scores per block
 constexpr float kMinExponent = -87.0f;
 
 constexpr int64_t RoundUp(int64_t size) { return (size + kLanes - 1) / kLanes * kLanes; }
 
-// Memory of a head's computation. For bf16 the probabilities and their gradients are also needed in 16 bits, and what a
-// product gives in 32 bits before it is rounded.
+// Working memory for one head. For bf16 it also holds the probabilities and their gradients in 16 bits, and the 32-bit
+// result of a product before it is rounded.
 struct Scratch {
   TRAINYARD_INLINE Scratch(const AttentionShape& shape, void* memory)
       : scores(kRows * RoundUp(shape.tokens)),
@@ -30,10 +30,10 @@ struct Scratch {
         a16(reinterpret_cast<c10::BFloat16*>(values + product)),
         b16(a16 + scores) {}
   const int64_t scores, block, product;  // elements
-  float *const a, *const b;              // scores: probabilities, their gradients
-  float* const rows;                     // a product of kRows tokens
+  float *const a, *const b;              // scores: probabilities, and their gradients
+  float* const rows;                     // a product for kRows tokens
   float *const keys, *const values;      // sums over all blocks of rows
-  c10::BFloat16 *const a16, *const b16;  // as a and b
+  c10::BFloat16 *const a16, *const b16;  // 16-bit copies of a and b
 };
 
 template <typename T>
@@ -42,7 +42,7 @@ TRAINYARD_INLINE uint16_t* Bits(T* of) {
 }
 TRAINYARD_INLINE const uint16_t* Bits(const c10::BFloat16* of) { return reinterpret_cast<const uint16_t*>(of); }
 
-// e^(score - shift) for the first `valid` of `size` scores, 0 for the others. Their sum.
+// Writes e^(score - shift) for the first `valid` of `size` scores and 0 for the others. Returns their sum.
 TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, float shift) {
   const Floats lowest = AllLanes(kMinExponent), masked = AllLanes(-std::numeric_limits<float>::infinity());
   const int64_t end = RoundUp(valid);
@@ -50,7 +50,7 @@ TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, 
   Floats sum{};
   for (int64_t i = 0; i < end; i += kLanes) {
     const Floats score = LoadLanes(scores + i), exponent = score - shift;
-    // Not a maximum, which would take what is no number for the lowest exponent.
+    // Not a maximum, which would replace NaN by the lowest exponent.
     const Floats e = ExpLanes(exponent < lowest ? lowest : exponent);
     const Floats kept = score == masked ? Floats{} : e;
     StoreLanes(kept, scores + i);
@@ -60,7 +60,7 @@ TRAINYARD_INLINE float Exponentials(float* scores, int64_t valid, int64_t size, 
   return SumAcrossLanes(sum);
 }
 
-// Scores become probabilities. Returns the logarithm of the sum of exponentials.
+// Replaces scores by probabilities. Returns the logarithm of the sum of exponentials.
 TRAINYARD_INLINE float Softmax(float* scores, int64_t valid, int64_t size) {
   float highest = scores[0];
   Floats lanes = AllLanes(highest);
@@ -92,7 +92,7 @@ TRAINYARD_INLINE float Dot(const c10::BFloat16* x, const c10::BFloat16* y, int64
   return sum;
 }
 
-// Probabilities and the gradient of each become the gradient of each score before it was scaled.
+// Replaces the gradients of the probabilities by the gradients of the unscaled scores.
 TRAINYARD_INLINE void SoftmaxBackward(const float* probabilities, float* gradients, int64_t valid, float mean,
                                       float scale) {
   for (int64_t i = 0; i < valid; i += kLanes) {
@@ -100,13 +100,13 @@ TRAINYARD_INLINE void SoftmaxBackward(const float* probabilities, float* gradien
   }
 }
 
-// Rows of a product as they are given out.
+// Stores rows of a product in the result's type.
 TRAINYARD_INLINE void Store(const float* from, int64_t from_row, int64_t rows, int64_t depth, c10::BFloat16* to,
                             int64_t to_row) {
   for (int64_t i = 0; i < rows; ++i) ToBfloat16(from + i * from_row, Bits(to) + i * to_row, depth);
 }
 
-// A matrix of scores as the type that is multiplied.
+// Scores in the type of the next product.
 TRAINYARD_INLINE const float* AsType(const float* scores, c10::BFloat16*, int64_t, const float*) { return scores; }
 TRAINYARD_INLINE const c10::BFloat16* AsType(const float* scores, c10::BFloat16* room, int64_t size,
                                              const c10::BFloat16*) {
@@ -147,8 +147,8 @@ TRAINYARD_INLINE void Backward(const AttentionShape& s, const AttentionBackward&
   T* grad_q = static_cast<T*>(head.grad_qkv);
   T *grad_k = grad_q + s.width, *grad_v = grad_k + s.width;
   const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)));
-  // Where products are summed up: keys and values get a part from every block of rows. The last block comes first,
-  // because it has all of them.
+  // Accumulators of products: keys and values get a contribution from every block of rows. The last block runs first,
+  // because it contributes to all of them.
   float *sum_q = scratch.rows, *sum_k = scratch.keys, *sum_v = scratch.values;
   int64_t sum_row = s.depth;
   if constexpr (kInPlace) {
@@ -191,7 +191,7 @@ TRAINYARD_INLINE void RunEither(const AttentionShape& shape, const Head& head, v
   }
 }
 
-// The same for three kinds of CPU.
+// The same function for three kinds of CPU.
 template <typename Head>
 TRAINYARD_AVX512 void RunAvx512(const AttentionShape& shape, const Head& head, void* scratch) {
   RunEither(shape, head, scratch);

@@ -9,16 +9,17 @@ namespace trainyard {
 
 struct AttentionShape {
   int64_t tokens = 0;
-  int64_t depth = 0;  // width of a head
-  int64_t width = 0;  // of all heads: elements between two tokens of the result, a third of those of qkv
+  int64_t depth = 0;  // width of one head
+  int64_t width = 0;  // of all heads: elements between two tokens of the result, and a third of those of qkv
 };
 
-// fp32, or bf16. `qkv` and `out` point at the head's part of the first token; `log_sums` has one element a token.
+// The element type is fp32 or bf16. `qkv` and `out` point to the head's part of the first token; `log_sums` has one
+// element per token.
 struct AttentionForward {
   at::ScalarType type = at::kFloat;
   const void* qkv = nullptr;
   void* out = nullptr;
-  float* log_sums = nullptr;  // of the exponentials of a token's scores
+  float* log_sums = nullptr;  // logarithms of the sums of the exponentials of each token's scores
 };
 struct AttentionBackward {
   at::ScalarType type = at::kFloat;
@@ -26,10 +27,10 @@ struct AttentionBackward {
   const void* out = nullptr;
   const float* log_sums = nullptr;
   const void* grad_out = nullptr;
-  void* grad_qkv = nullptr;  // all of the head's part is written
+  void* grad_qkv = nullptr;  // the head's part is overwritten completely
 };
 
-// Bytes that one head's computation needs beside, aligned to 64.
+// Bytes of working memory for one head, aligned to 64.
 int64_t AttentionScratchBytes(const AttentionShape& shape);
 
 void RunAttention(const AttentionShape& shape, const AttentionForward& head, void* scratch);

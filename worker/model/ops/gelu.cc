@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 14;  // elements; less is not worth another thread
+constexpr int64_t kGrain = int64_t{1} << 14;  // fewer elements are not worth another thread
 
 // Rows [first, last) of `columns` elements; `bias` and `slope` may be null.
 struct GeluPass {
@@ -37,7 +37,7 @@ TRAINYARD_INLINE ValueAndSlope ComputeGelu(Floats v) {
   const Floats above = u < lowest ? lowest : u;
   const Floats e = ExpLanes(above > highest ? highest : above);
   const Floats s = 1.0f / (1.0f + e);
-  // e s is 1 - s without the digits that a difference loses where s is almost 1.
+  // e s equals 1 - s without the digits that the subtraction loses when s is almost 1.
   return {v * s, s + v * s * (e * s) * (kA * (1.0f + 3.0f * kB * square))};
 }
 
@@ -73,7 +73,7 @@ TRAINYARD_AVX512 void RunAvx512(const GeluPass& pass, int64_t first, int64_t las
 TRAINYARD_AVX2 void RunAvx2(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, first, last); }
 void RunAny(const GeluPass& pass, int64_t first, int64_t last) { Either(pass, first, last); }
 
-// `slope` undefined: not wanted.
+// `slope` undefined: not needed.
 at::Tensor Run(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& slope) {
   at::Tensor y = at::empty_like(x);
   static const auto run = ForCpu(RunAvx512, RunAvx2, RunAny);
@@ -102,7 +102,7 @@ struct GeluFunction : torch::autograd::Function<GeluFunction> {
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
                                                torch::autograd::tensor_list gradients) {
-    // In place: nobody else has the slope, and a graph is run backward once.
+    // In place: no other tensor shares the slope, and a graph is run backward once.
     torch::autograd::tensor_list result(4);
     result[0] = context->get_saved_variables()[0].mul_(gradients[0]);
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {

@@ -14,14 +14,14 @@
 namespace trainyard {
 namespace {
 
-// Of the parameters' gradients, summed at a time, whatever the number of threads.
+// Rows whose parameter gradients are summed together, for any number of threads.
 constexpr int64_t kBlock = 64;
-// Rows of the forward pass that are worth another thread.
+// Rows per thread in the forward pass; fewer are not worth another thread.
 constexpr int64_t kGrain = 32;
 
 int64_t RowsOf(const at::Tensor& x) { return x.numel() / x.size(-1); }
 
-// `statistics` [2, rows] undefined: not wanted.
+// `statistics` [2, rows] undefined: not needed.
 at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps,
                    const at::Tensor& statistics) {
   at::Tensor y = at::empty_like(x);

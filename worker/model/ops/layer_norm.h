@@ -1,10 +1,10 @@
-// Layer normalisation over the last dimension, (x - mean) / sqrt(variance + eps) w + b (arXiv:1607.06450), beside x
-// itself.
+// Layer normalisation over the last dimension, (x - mean) / sqrt(variance + eps) w + b (arXiv:1607.06450). Returns x as
+// well.
 //
-// What follows a norm in a transformer's block is added to x again, so backward has two gradients of x: one of the sum
-// and one of the norm. Ours takes both in one pass, and gives the gradients of w and b to the strategy's sink. It
-// serves fp32 and bf16 on a CPU, computing in fp32; everything else is LibTorch's. A row's result does not depend on
-// where it lies, nor any result on the number of threads.
+// In a transformer block the result of the layers after a norm is added to x, so backward has two gradients of x: that
+// of the addition and that of the norm. Our kernel combines both in one pass, and passes the gradients of w and b to
+// the strategy's sink. It supports fp32 and bf16 on a CPU, computing in fp32; all other cases use LibTorch. The result
+// of a row does not depend on its position or on the number of threads.
 //
 // Thread-safe.
 #pragma once
@@ -16,12 +16,12 @@
 namespace trainyard {
 
 struct Normalised {
-  at::Tensor x;  // as it came in: to be used in its place from here on
+  at::Tensor x;  // the input; use it in place of x from here on
   at::Tensor y;  // dense
 };
 
-// Can be differentiated once. `sink` may take the gradients of weight and bias; it must outlive backward. REQUIRES: all
-// of one type; weight and bias as long as x's last dimension.
+// Can be differentiated once. `sink` may accept the gradients of weight and bias; it must outlive backward. REQUIRES:
+// all tensors have one type; weight and bias are as long as the last dimension of x.
 Normalised LayerNorm(const at::Tensor& x, const NumberedTensor& weight, const NumberedTensor& bias, double eps,
                      GradientSink* sink = nullptr);
 

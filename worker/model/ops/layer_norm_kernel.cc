@@ -9,7 +9,7 @@
 namespace trainyard {
 namespace {
 
-// The last vector of a row may have fewer lanes: the others are 0, and are not stored.
+// The last vector of a row may have fewer elements: the other lanes are 0 and are not stored.
 template <typename T>
 TRAINYARD_INLINE Floats Load(const T* from, int64_t size) {
   return size == kLanes ? LoadLanes(from) : LoadSome(from, size);

@@ -1,4 +1,4 @@
-// The loops of layer_norm.h, over raw memory. Rows of one type, fp32 or bf16; statistics and sums in fp32.
+// The loops of layer_norm.h, over raw memory. Rows have one type, fp32 or bf16; statistics and sums are fp32.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -19,10 +19,10 @@ struct LayerNormForward {
 struct LayerNormBackward {
   at::ScalarType type = at::kFloat;
   const void *x = nullptr, *weight = nullptr, *grad_y = nullptr;
-  const void* grad_passed = nullptr;  // of x by its other way, is added; may be null
+  const void* grad_passed = nullptr;  // the gradient of x by its other use, which is added; may be null
   void* grad_x = nullptr;             // may be null
   const float *mean = nullptr, *inverse_deviation = nullptr;
-  float *grad_weight = nullptr, *grad_bias = nullptr;  // the sums of these rows, written over
+  float *grad_weight = nullptr, *grad_bias = nullptr;  // overwritten by the sums of these rows
   int64_t columns = 0;
 };
 

@@ -27,7 +27,7 @@ MatrixRef<T> Ref(const at::Tensor& matrix, bool transposed = false) {
   return {matrix.const_data_ptr<T>(), matrix.size(1), transposed};
 }
 
-// A product in 16 bits, [rows, columns], with what is to be added to it.
+// A 16-bit product, [rows, columns], with the terms to add to it.
 struct Rounded {
   using T = c10::BFloat16;
   MatrixRef<T> a, b;
@@ -56,7 +56,7 @@ void Multiply(const Rounded& product) {
   });
 }
 
-// All are matrices here.
+// All arguments are matrices.
 at::Tensor Forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& residual) {
   if (!IsOurs(x)) {
     at::Tensor y = bias.defined() ? at::addmm(bias, x, w) : at::mm(x, w);
@@ -104,7 +104,7 @@ at::Tensor ByTransposed(const at::Tensor& grad, const at::Tensor& w) {
   return x;
 }
 
-// Writes x^T grad into `place`, or adds it.
+// Writes x^T grad to `place`, or adds it.
 void WriteGradientOfWeight(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& place, bool first) {
   if (!x.is_cpu() && place.scalar_type() == x.scalar_type()) {
     at::Tensor to = place;
@@ -161,7 +161,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const at::Tensor grad = gradients[0].contiguous();
     auto* sink = reinterpret_cast<GradientSink*>(context->saved_data["sink"].toInt());
     torch::autograd::tensor_list result(8);
-    // Parameters first: what their flat gradients are sent with is then on its way the sooner.
+    // The gradients of the parameters come first, so that their communication starts earlier.
     if (context->needs_input_grad(kWeight)) {
       const int number = static_cast<int>(context->saved_data["weight"].toInt());
       GradientSink::Place place = sink == nullptr ? GradientSink::Place() : sink->Claim(number);
@@ -173,7 +173,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
         WriteGradientOfWeight(x, grad, result[kWeight], /*first=*/true);
       }
     }
-    // Autograd counts the tensors that were there.
+    // Autograd expects one gradient per tensor argument that was passed.
     const bool has_bias = context->saved_data["has_bias"].toBool(),
                has_residual = context->saved_data["has_residual"].toBool();
     if (has_bias && context->needs_input_grad(2)) {
@@ -185,7 +185,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
-// x w^T for a type that LibTorch is slow in. Gradients go through autograd.
+// x w^T for a type in which LibTorch is slow. Gradients go through autograd.
 struct TransposedFunction : torch::autograd::Function<TransposedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
     context->save_for_backward({x, weight});

@@ -1,4 +1,4 @@
-// Sums in fp32 become results of 16 bits, rounded once, with what else belongs to them.
+// Rounds fp32 sums to 16-bit results, once, after adding bias and residual.
 #pragma once
 
 #include <c10/util/BFloat16.h>
