@@ -1,5 +1,5 @@
-// DDP against LibTorch's: c10d::Reducer over the same weights and batches, with the boundaries of our buckets and a
-// hook that sums and does not divide. Gradients are those of ours to the bit.
+// Compares our DDP with LibTorch's: c10d::Reducer with the same weights, batches and bucket boundaries, and with a hook
+// that sums without dividing. The gradients must be bitwise equal.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20;
 
-// The group of all ranks, which remembers what was summed since Forget.
+// The group of all ranks; records what was summed since Forget.
 class Recorder final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -49,7 +49,7 @@ class Recorder final : public ForwardingCommunicator {
 
 using Sum = std::function<void(at::Tensor&)>;
 
-// Sums a bucket and leaves it undivided.
+// Sums a bucket without dividing it.
 class SumHook final : public c10d::CppCommHookInterface<Sum> {
  public:
   using CppCommHookInterface::CppCommHookInterface;
@@ -72,7 +72,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> NewProcessGroup(const std::string& file, 
   return group;
 }
 
-// A model of its own under c10d::Reducer.
+// A separate model under c10d::Reducer.
 class TorchDdp {
  public:
   TorchDdp(const TrainingCase& training, const std::vector<std::vector<std::string>>& buckets,
@@ -136,8 +136,8 @@ class TorchDdp {
   std::unique_ptr<c10d::Reducer> reducer_;
 };
 
-// Notes when each gradient is complete, as a strategy sees it: by the sink where an operation writes there, else by
-// autograd's hook.
+// Records when each gradient is complete, as a strategy sees it: through the sink if an operation writes there,
+// otherwise through autograd's hook.
 class ReadyRecorder final : public UnitHooks, private GradientSink, private BackwardEvents {
  public:
   explicit ReadyRecorder(Model& model) : model_(model) {
@@ -175,7 +175,7 @@ class ReadyRecorder final : public UnitHooks, private GradientSink, private Back
   std::vector<int> order_;
 };
 
-// The gradients of all parameters by name, from the flat buffers that were summed.
+// The gradients of all parameters by name, taken from the summed flat buffers.
 std::map<std::string, at::Tensor> GradientsIn(const std::vector<at::Tensor>& summed,
                                               const std::vector<std::vector<std::string>>& buckets,
                                               const Model& model) {
@@ -208,8 +208,8 @@ absl::Status ExpectEqual(const std::map<std::string, at::Tensor>& ours, const Mo
   return absl::OkStatus();
 }
 
-// Trains by our DDP and compares the gradients of every step with those of c10d::Reducer. With a folder c10d sums by
-// its own gloo, which meets there, otherwise by our group. Returns how many tensors were compared.
+// Trains with our DDP and compares the gradients of every step with those of c10d::Reducer. With a folder, c10d uses
+// its own gloo group, which meets in that folder; otherwise it uses ours. Returns the number of compared tensors.
 absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   const int world = rank.mesh.world_size();
@@ -266,7 +266,7 @@ absl::StatusOr<std::string> CompareMain(const PoolRank& rank, const std::string&
   return absl::StrCat(compared);
 }
 
-// What c10d makes of its first step: the parameters in the order in which it then cuts its buckets.
+// The order of the parameters in c10d's buckets after its first step.
 absl::StatusOr<std::string> OrderMain(const PoolRank& rank, const std::string& arguments) {
   const TrainingCase training = TrainingCase::Parse(arguments);
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), kSeed, training.type));
@@ -285,7 +285,7 @@ RankPool& Pool() {
   return pool;
 }
 
-// 3 layers of 12 parameters, and 4 of the root.
+// 3 layers of 12 parameters, and 4 root parameters.
 void ExpectSameGradients(int world, const TrainingCase& training, PoolTransport transport) {
   absl::StatusOr<std::vector<std::string>> results = Pool().Run(
       {.mesh = {.dp_replicate = world}, .transport = transport, .main = "compare", .arguments = training.ToString()});
@@ -314,7 +314,7 @@ TEST_P(C10dReducer, MatchesThem_WithAnyBuckets) {
   }
 }
 
-// Nothing of ours in theirs: gloo's ring has one order to sum two ranks in.
+// This c10d::Reducer uses none of our code: gloo's ring has only one order in which to sum two ranks.
 TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   TemporaryFolder folder;
   TrainingCase training{.type = at::kFloat, .steps = 4, .global = 12, .micro = 6, .dropout = 0.1};
@@ -323,7 +323,7 @@ TEST(C10dReducerOverItsOwnGloo, MatchesTheGradientsOfOurDdpOverOurGroup) {
   ExpectSameGradients(2, training, PoolTransport::kGloo);
 }
 
-// Of operations: which of an operation's two gradients is told first is chance.
+// The operations: which of an operation's two gradients is reported first is arbitrary.
 std::vector<std::string> Operations(const std::vector<std::string>& parameters) {
   std::vector<std::string> operations;
   for (const std::string& name : parameters) {

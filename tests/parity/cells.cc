@@ -21,7 +21,7 @@ constexpr NamedStrategy kStrategies[] = {
     {"hsdp", Strategy::kHsdp, true},
 };
 
-// (property, value) x (property, value), the first property before the second.
+// (property, value) x (property, value), with the first property before the second.
 using Pair = std::array<int, 4>;
 
 std::set<Pair> PairsOf(const Cell& cell) {
@@ -128,7 +128,7 @@ std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least) {
   std::vector<bool> taken(cells.size(), false);
   std::vector<Cell> cover;
   while (cover.size() < cells.size() && (!missing.empty() || cover.size() < least)) {
-    // Once all pairs are covered, every seventh cell that is left: a bit of everything.
+    // When all pairs are covered, adds every seventh remaining cell, for variety.
     size_t best = missing.empty() ? cover.size() * 7 % cells.size() : 0, gain = 0;
     while (missing.empty() && taken[best]) best = (best + 1) % cells.size();
     for (size_t i = 0; !missing.empty() && i < cells.size(); ++i) {

@@ -1,4 +1,4 @@
-// The matrix of strategies: which combinations there are, and few of them in which every pair of values meets. Pure.
+// The test matrix of strategies: all valid combinations, and a small subset in which every pair of values occurs. Pure.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace trainyard {
 
-// How a step's micro-batches fall on the ranks.
+// How the micro-batches of a step are distributed over the ranks.
 enum class CellDeal { kOne, kThree, kUneven };
 
 struct Cell {
@@ -27,20 +27,20 @@ struct Cell {
   TrainingCase training() const;
 };
 
-// Every combination that can be: hsdp is 2 x 2, an uneven deal needs 3 ranks or more.
+// Every valid combination: hsdp is 2 x 2, and an uneven deal needs at least 3 ranks.
 std::vector<Cell> AllCells();
 
-// One of each strategy, at the largest world it takes part in, with several micro-batches a rank.
+// One cell per strategy, at its largest world, with several micro-batches per rank.
 std::vector<Cell> OneCellPerStrategy();
 
-// Whether the whole product is wanted instead of a cover: by TRAINYARD_ALL_CELLS.
+// Whether to run all combinations instead of a subset: set by TRAINYARD_ALL_CELLS.
 bool WantsAll();
 
-// Of `cells`, greedily, so many that each pair of values of two properties which occurs in `cells` occurs among them,
-// and at least `least`. The same for the same cells.
+// A greedy subset of `cells` with at least `least` cells, in which every pair of values of two properties that occurs
+// in `cells` occurs. Deterministic.
 std::vector<Cell> PairwiseCover(const std::vector<Cell>& cells, size_t least);
 
-// Pairs of values in `cells` that are in none of `cover`.
+// The number of pairs of values that occur in `cells` but not in `cover`.
 size_t MissingPairs(const std::vector<Cell>& cells, const std::vector<Cell>& cover);
 
 }  // namespace trainyard

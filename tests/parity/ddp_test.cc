@@ -1,4 +1,4 @@
-// DDP of 1, 2, 3 and 4 ranks against the oracle and against itself.
+// Compares DDP with 1, 2, 3 and 4 ranks with the oracle, and with itself.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ void ExpectNear(const std::vector<double>& found, const std::vector<double>& exp
   }
 }
 
-// The oracle of a case, run once for all worlds.
+// The oracle's result for a case, computed once for all world sizes.
 const TrainingOutcome& Oracle(const TrainingCase& training) {
   static std::map<std::string, TrainingOutcome> outcomes;
   auto [it, is_new] = outcomes.try_emplace(training.ToString());
@@ -56,7 +56,8 @@ TEST_P(DdpByWorldSize, MatchesTheOracleInFp64) {
   ASSERT_EQ(ranks.size(), static_cast<size_t>(GetParam()));
   ExpectNear(ranks[0].losses, oracle.losses, 1e-10);
   EXPECT_NEAR(ranks[0].sum_of_parameters, oracle.sum_of_parameters, 1e-10 * oracle.sum_of_parameters);
-  EXPECT_LT(oracle.losses.back(), 0.8 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
+  EXPECT_LT(oracle.losses.back(), 0.8 * oracle.losses.front())
+      << "the loss did not fall, so the comparison proves nothing";
 }
 
 TEST_P(DdpByWorldSize, MatchesTheOracleInFp32) {
@@ -105,7 +106,7 @@ TEST_P(DdpByWorldSize, Overlap_ChangesNoBit) {
   EXPECT_EQ(overlapped[0].parameters_hash, waited[0].parameters_hash);
 }
 
-// 5 micro-batches leave some rank of 2, 3 and 4 with one fewer than another.
+// With 5 micro-batches some rank of 2, 3 and 4 has one fewer than another.
 TEST_P(DdpByWorldSize, UnevenDeal_MatchesTheOracle) {
   TrainingCase training{.type = at::kDouble, .steps = 10, .global = 10, .micro = 2};
 
@@ -115,7 +116,7 @@ TEST_P(DdpByWorldSize, UnevenDeal_MatchesTheOracle) {
   ExpectNear(ranks[0].losses, Oracle(training).losses, 1e-10);
 }
 
-// In a world of two there is one order to sum in, so both transports give the same bits.
+// Two ranks have only one order of sums, so both transports give the same bits.
 TEST_P(DdpByWorldSize, SharedMemory_MatchesTheOracle) {
   TrainingCase training{.type = at::kDouble, .steps = 20, .global = 12, .micro = 1, .clip_norm = 0.5};
 
@@ -146,10 +147,10 @@ TEST_P(DdpByWorldSize, StepRejectedByOneRank_UpdatesNothingOnAnyRank) {
     EXPECT_TRUE(std::isnan(rank.norms[4]));
     EXPECT_TRUE(std::isfinite(rank.norms[5]));
   }
-  // Steps up to the rejected one are those of a run without it; from the next one on they differ.
+  // Steps up to the rejected one equal those of a run without rejection; later steps differ.
   EXPECT_TRUE(std::equal(ranks[0].losses.begin(), ranks[0].losses.begin() + 5, whole[0].losses.begin()));
   EXPECT_NE(ranks[0].losses[5], whole[0].losses[5]);
-  // What a skipped update leaves does not depend on the world.
+  // The state after a skipped update does not depend on the world size.
   static const TrainingOutcome alone = TrainWorld(1, rejected).at(0);
   ExpectNear(ranks[0].losses, alone.losses, 1e-10);
 }
@@ -184,7 +185,7 @@ TEST(Dropout, DoesNotDependOnTheWorldSize) {
   EXPECT_NE(alone[0].losses, undropped[0].losses);
 }
 
-// A world of more ranks than micro-batches: a rank without work still takes part in every reduction.
+// With more ranks than micro-batches, a rank without work still takes part in every reduction.
 TEST(UnevenDeal, RankWithoutAMicroBatch_AddsNothing) {
   TrainingCase training{.type = at::kDouble, .steps = 5, .global = 2, .micro = 1};
 

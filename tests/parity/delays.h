@@ -1,5 +1,5 @@
-// Groups in which some rank comes late to one operation of each step: the first in step 1, the second in step 2, and so
-// on. Numbers must not depend on who waits for whom.
+// Communicators in which one rank is late for one operation of each step: the first in step 1, the second in step 2,
+// and so on. Results must not depend on which rank waits for which.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace trainyard {
 
 class DelayedGroups {
  public:
-  // `delay_ms` 0: `groups` as they are. Owns none of `groups`.
+  // `delay_ms` 0: returns `groups` unchanged. Does not own `groups`.
   DelayedGroups(MeshGroups& groups, int64_t delay_ms) : clock_{.delay = std::chrono::milliseconds(delay_ms)} {
     communicators_ = {.job = Late(groups.world),
                       .data = Late(groups.data),
@@ -36,8 +36,8 @@ class DelayedGroups {
   struct Clock {
     std::chrono::milliseconds delay{0};
     int rank = 0, world = 1;
-    int64_t due = 0;      // the operation that is late; 0: none
-    int64_t started = 0;  // operations of this step
+    int64_t due = 0;      // the number of the delayed operation; 0: none
+    int64_t started = 0;  // operations started in this step
     void Tick() {
       if (++started == due && due % world == rank) std::this_thread::sleep_for(delay);
     }
@@ -67,7 +67,7 @@ class DelayedGroups {
     Clock& clock_;
   };
 
-  // Equal groups stay one object: that is how a strategy tells that they have one order.
+  // Equal groups stay one object, by which a strategy recognises that their operations have one order.
   Communicator* Late(Communicator* inner) {
     if (clock_.delay.count() == 0) return inner;
     for (const auto& made : made_) {

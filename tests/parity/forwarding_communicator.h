@@ -1,5 +1,5 @@
-// A communicator that hands everything on to another one: the base of those that tests put in between. Threads: as the
-// inner one's.
+// A communicator that forwards every call to another one; the base class of test communicators. Threads: the same as
+// for the inner communicator.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace trainyard {
 
 class ForwardingCommunicator : public Communicator {
  public:
-  // `inner` is not owned.
+  // Does not own `inner`.
   explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}
   Communicator& inner() const { return inner_; }
 

@@ -1,6 +1,6 @@
-// gpt2_logits SHARD HEADS TOKEN...: the logits of a GPT-2 of the product after each of the tokens, as a JSON list of
-// lists. Weights are those of a checkpoint's shard, all other sizes follow from them. The other side is
-// tests/interop/transformers_test.py.
+// gpt2_logits SHARD HEADS TOKEN...: prints the product's GPT-2 logits after each of the tokens, as a JSON list of
+// lists. The weights come from a checkpoint's shard and determine all other sizes. tests/interop/transformers_test.py
+// compares them.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 

@@ -1,5 +1,6 @@
-// What loading a checkpoint costs a rank beside what it keeps: one piece, whatever wrote it; and what it reads.
-// Counted, not measured: tensors by the ledger, all else by this program's operator new.
+// The memory that a rank needs to load a checkpoint in addition to its state: one piece, whatever layout wrote it; and
+// the bytes that it reads. The memory is counted exactly: tensors by the ledger, everything else by this program's
+// operator new.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -27,7 +28,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// Of everything that came from operator new and is not given back.
+// The memory from operator new that was not yet freed.
 PeakCounter& OperatorNewBytes() {
   static PeakCounter news;
   return news;
@@ -54,7 +55,7 @@ void operator delete[](void* memory, size_t) noexcept { operator delete(memory);
 namespace trainyard {
 namespace {
 
-// A block of 3 MiB in fp32, whose largest tensors have 1 MiB.
+// A block has 3 MiB in fp32, and its largest tensors have 1 MiB.
 const Gpt2Config kModel = {.layers = 6, .heads = 4, .width = 256, .context = 16, .vocabulary = 64};
 
 struct Layout {
@@ -95,7 +96,7 @@ absl::StatusOr<std::string> SaveMain(const PoolRank& rank, const std::string& ar
   return std::string();
 }
 
-// "name=bytes" a line.
+// One "name=bytes" per line.
 absl::StatusOr<std::string> LoadMain(const PoolRank& rank, const std::string& arguments) {
   const Layout layout = Layout::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
@@ -179,13 +180,12 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
 
   int64_t read = 0;
   for (const Answer& rank : RunAll(move.mesh, "load", {move.to, move.precision, folder.path()})) {
-    // A tensor in the masters' type where weights have another; a piece, a stretch of a file that is verified alone,
-    // and names.
+    // A tensor in the masters' type if weights have another; a piece, which is the unit of verification; and names.
     const bool converts = std::string(move.precision) == "bf16";
     EXPECT_LE(rank.at("tensors"), converts ? written.largest_tensor + 4096 : 0);
     EXPECT_LE(rank.at("others"), written.largest_tensor + static_cast<int64_t>(kStretchBytes) + kMiB / 8);
-    EXPECT_GE(rank.at("others"), kMiB / 4) << "else nothing was counted";
-    // Before that: nothing is drawn but what is kept, and a block on its way.
+    EXPECT_GE(rank.at("others"), kMiB / 4) << "otherwise the counter does not work";
+    // Before loading: only the rank's own state is initialised, and one block on its way to the other ranks.
     const bool shards = move.to == Strategy::kFsdp || move.to == Strategy::kHsdp;
     if (shards) {
       EXPECT_LE(rank.at("built"), rank.at("held") + written.block + kMiB);
@@ -193,7 +193,7 @@ TEST_P(LoadMemory, IsTheStateAndOnePiece) {
     EXPECT_LE(rank.at("read"), 2 * written.files);
     read += rank.at("read");
   }
-  // The layout that wrote it reads every byte once, all ranks together.
+  // In the layout that wrote it, all ranks together read every byte once.
   if (std::string(move.name) == "four_fsdp_to_four") {
     EXPECT_EQ(read, written.files);
   }

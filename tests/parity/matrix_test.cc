@@ -1,5 +1,4 @@
-// The contract of worker/parallel: whatever the strategy, the layout and the deal, the numbers are those of one
-// process.
+// The contract of worker/parallel: for every strategy, layout and deal, the results equal those of one process.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,7 +46,7 @@ std::vector<TrainingOutcome> TrainWorld(const World& world, const TrainingCase& 
   return outcomes;
 }
 
-// The oracle of a case, run once for all worlds and strategies.
+// The oracle's result for a case, computed once for all world sizes and strategies.
 const TrainingOutcome& Oracle(TrainingCase training) {
   static std::map<std::string, TrainingOutcome> outcomes;
   const TrainingCase plain{.type = training.type,
@@ -79,7 +78,7 @@ void ExpectSameBits(const std::vector<TrainingOutcome>& a, const std::vector<Tra
   EXPECT_EQ(a[0].parameters_hash, b[0].parameters_hash);
 }
 
-// One line a cell, for bench/results/matrix.md.
+// Adds a line for a cell, for bench/results/matrix.md.
 void AddToTable(const std::string& cell, double losses, double norms, double parameters) {
   const char* path = std::getenv("TRAINYARD_PARITY_TABLE");
   if (path == nullptr) return;
@@ -88,7 +87,7 @@ void AddToTable(const std::string& cell, double losses, double norms, double par
   std::ofstream(path, std::ios::app) << line;
 }
 
-// "cell 120 of 756, 31 min left": the whole product takes long.
+// "cell 120 of 756, 31 min left": a run of all combinations takes long.
 void PrintProgress() {
   static const absl::Time begin = absl::Now();
   static int done = 0;
@@ -120,7 +119,8 @@ TEST_P(Matrix, MatchesTheOracleInFp64) {
   EXPECT_LE(losses, 1e-10);
   EXPECT_LE(norms, 1e-8);
   EXPECT_LE(parameters, 1e-10);
-  EXPECT_LT(oracle.losses.back(), 0.9 * oracle.losses.front()) << "nothing was learnt, so nothing was compared";
+  EXPECT_LT(oracle.losses.back(), 0.9 * oracle.losses.front())
+      << "the loss did not fall, so the comparison proves nothing";
   for (const TrainingOutcome& rank : ranks) {
     EXPECT_EQ(rank.parameters_hash, ranks[0].parameters_hash);
     EXPECT_EQ(rank.losses, ranks[0].losses);
@@ -203,7 +203,7 @@ TEST_P(EachStrategy, OffloadAndTiles_ChangeNoBit) {
   }
 }
 
-// A job that is moved between hosts changes no bit.
+// Moving a job between hosts changes no bit.
 TEST_P(EachStrategy, OverSockets_MatchesTheOracle_AndTheBitsOfSharedMemory) {
   TrainingCase training = GetParam().training();
   training.steps = 10;
@@ -237,7 +237,7 @@ TEST_P(EachStrategy, StepRejectedByOneRank_UpdatesNothingOnAnyRank) {
   EXPECT_NE(ranks[0].losses[5], whole[0].losses[5]);
 }
 
-// Three micro-batches for four ranks: one rank has nothing to compute and takes part in everything.
+// Three micro-batches for four ranks: one rank has nothing to compute but takes part in everything.
 TEST_P(EachStrategy, RankWithoutAMicroBatch_AddsNothing) {
   TrainingCase training = GetParam().training();
   training.steps = 20;
@@ -262,7 +262,8 @@ TEST_P(EachStrategy, ReducingEachMicroBatch_MatchesTheOracle) {
   EXPECT_LE(LargestDifference(ranks[0].losses, Oracle(training).losses), 1e-10);
 }
 
-// In 16 bits rounding is large, but the same everywhere that sums are: beside the job's own DDP.
+// In 16 bits rounding errors are large, but they are similar wherever sums are. So the reference is DDP with the same
+// precision.
 TEST_P(EachStrategy, InSixteenBits_IsCloseToItsOwnDdp_AndSkipsTheSameSteps) {
   for (const char* precision : {"bf16", "fp16", "bf16-master"}) {
     TrainingCase training = GetParam().training();
@@ -289,7 +290,7 @@ TEST_P(EachStrategy, InSixteenBits_IsCloseToItsOwnDdp_AndSkipsTheSameSteps) {
       EXPECT_EQ(std::isfinite(ranks[0].norms[i]), std::isfinite(expected.norms[i])) << precision << " step " << i + 1;
     }
     EXPECT_FALSE(std::isfinite(expected.norms[6]));
-    EXPECT_LT(expected.losses.back(), 0.97 * expected.losses.front()) << precision << ": nothing was learnt";
+    EXPECT_LT(expected.losses.back(), 0.97 * expected.losses.front()) << precision << ": the loss did not fall";
   }
 }
 
@@ -326,7 +327,7 @@ TEST(Prefetch, ChangesNoBit) {
   }
 }
 
-// A checkpoint holds whole tensors, so what one layout has written any other goes on from.
+// A checkpoint holds whole tensors, so any layout can resume from what another has written.
 TEST(Resume, UnderAnotherStrategyAndWorldSize_MatchesTheOracle) {
   struct Layout {
     Strategy strategy;
@@ -355,7 +356,7 @@ TEST(Resume, UnderAnotherStrategyAndWorldSize_MatchesTheOracle) {
   EXPECT_LE(LargestDifference(losses, Oracle(whole).losses), 1e-10);
 }
 
-// Every tensor of both, and every byte of each, whatever pieces they lie in.
+// Compares all tensors of both checkpoints byte by byte, whatever pieces they are stored in.
 void ExpectSameTensors(const std::string& one, const std::string& other) {
   auto a = Checkpoint::Open(one), b = Checkpoint::Open(other);
   ASSERT_TRUE(a.ok()) << a.status();
@@ -373,7 +374,7 @@ void ExpectSameTensors(const std::string& one, const std::string& other) {
   }
 }
 
-// What any layout has written any other loads exactly, writes again as its own ranks lie, and goes on from.
+// Any layout loads exactly what another has written, writes it again in its own pieces, and continues from it.
 TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
   struct Layout {
     const char* name;
@@ -407,7 +408,7 @@ TEST(Reshard, SixLayoutsIntoSix_KeepEveryByteOfTheStateAndTheLosses) {
 
       ASSERT_FALSE(found.empty());
       const std::vector<double> after(expected[0].losses.begin() + saved, expected[0].losses.end());
-      // Sums of other parts differ in their last bits.
+      // Sums of different parts differ in their last bits.
       EXPECT_LE(LargestDifference(found[0].losses, after), 1e-5);
       const std::string name = StepFolderName(static_cast<uint64_t>(saved));
       ExpectSameTensors(JoinPath(folder.path(), name), JoinPath(copy.path(), name));

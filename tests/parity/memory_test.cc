@@ -1,5 +1,5 @@
-// What strategies promise of memory, read from each rank's ledger: what is sharded is never held twice, at most three
-// units are whole at a time, memory is the same every step, and recomputed activations are not kept.
+// The memory that strategies promise, measured by each rank's ledger: sharded state is never held twice, at most three
+// units are whole at the same time, memory is the same in every step, and recomputed activations are not stored.
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kBlocks = 4;
 
-// Few tokens and large blocks, or many tokens and small ones.
+// Few tokens and large blocks, or many tokens and small blocks.
 Gpt2Config ModelOf(bool large_blocks) {
   if (large_blocks) return {.layers = kBlocks, .heads = 5, .width = 640, .context = 16, .vocabulary = 64};
   return {.layers = 6, .heads = 2, .width = 64, .context = 128, .vocabulary = 64};
@@ -57,12 +57,12 @@ using Answer = PoolNumbers;  // bytes
 
 int64_t Bytes(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].bytes; }
 int64_t Peak(const Ledger& ledger, MemoryKind kind) { return ledger.Read()[static_cast<int>(kind)].peak_bytes; }
-// Of all that is in use; moments were there before and stay.
+// Peak of all memory in use, without the moments, which exist throughout.
 int64_t PeakWithoutMoments(const Ledger& ledger) {
   return ledger.in_use().peak() - Bytes(ledger, MemoryKind::kOptimizer);
 }
 
-// Three steps; what is measured is of the last.
+// Runs three steps and measures the last.
 absl::StatusOr<std::string> Measure(const PoolRank& rank, const std::string& arguments) {
   const Question question = Question::Parse(arguments);
   Ledger& ledger = Ledger::ForProcess();
@@ -112,7 +112,7 @@ RankPool& Pool() {
   return pool;
 }
 
-// Of each rank.
+// The answers of all ranks.
 std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Question& question) {
   auto results =
       Pool().Run({.mesh = mesh, .transport = transport, .main = "measure", .arguments = question.ToString()});
@@ -124,7 +124,7 @@ std::vector<Answer> Ask(const MeshShape& mesh, PoolTransport transport, const Qu
   return answers;
 }
 
-// Of all parameters, of a block and of what is in no block, in fp32.
+// Sizes of all parameters, of a block, and of the parameters outside blocks, in fp32.
 struct Sizes {
   int64_t all = 0, unit = 0, root = 0;
 };
@@ -159,12 +159,12 @@ INSTANTIATE_TEST_SUITE_P(, ShardedMemory,
 TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
   const World& world = GetParam();
   const Sizes sizes = SizesOf(ModelOf(true));
-  // Room for activations and for a parameter's gradient before it is taken over; less than a unit.
+  // Allowance for activations and for a parameter's gradient before the strategy takes it; less than a unit.
   const int64_t room = 16 * kMiB;
   ASSERT_LT(room, sizes.unit);
   const int64_t sharded = sizes.all / world.mesh.dp_shard;
-  // gloo needs memory as long as a unit each way (docs/decisions/0003-data-parallel.md), and its threads give what a
-  // gather took back when they come to it.
+  // gloo needs memory of a unit's size in each direction (docs/decisions/0003-data-parallel.md), and its threads
+  // release the memory of a gather with a delay.
   const int64_t kept = world.transport == PoolTransport::kGloo ? 2 * sizes.unit : 0;
   const int64_t units = 3 * sizes.unit + kept;
 
@@ -174,11 +174,11 @@ TEST_P(ShardedMemory, HoldsAtMostThreeWholeUnits_AndIsTheSameEveryStep) {
     EXPECT_GT(rank.at("backward"), 2 * sharded + 2 * sizes.unit) << "that cannot be all";
     EXPECT_NEAR(static_cast<double>(rank.at("between_steps_2")), static_cast<double>(rank.at("between_steps_3")),
                 static_cast<double>(std::max<int64_t>(kept, 4096)));
-    // Parameters, gradients and two moments of 4 bytes each; padding is far below a hundredth.
+    // Parameters, gradients and two moments of 4 bytes each; padding is far below one percent.
     EXPECT_LE(static_cast<double>(rank.at("before_update") - kept), 1.02 * 4 * static_cast<double>(sharded));
     EXPECT_GE(rank.at("before_update"), 4 * sharded - kMiB);
     EXPECT_EQ(rank.at("host"), 0);
-    // Weights and moments of the shard, and one unit that is drawn and sent: never the whole model.
+    // Weights and moments of the shard, and one unit that is initialised and sent: never the whole model.
     EXPECT_LE(rank.at("construction"), 3 * sharded + sizes.unit + kept + kMiB);
   }
 }
@@ -201,7 +201,7 @@ TEST(ReplicatedMemory, IsWholeOnEachRank_ExceptForTheShardedState) {
   EXPECT_THAT(zero2.at("before_update"), near(all + all / 2 + all));
 }
 
-// Units that are used again soon stay, as far as the limit on live elements lets them.
+// Units that are soon used again stay in memory, as far as the limit on live elements allows.
 TEST(ReleasePolicy, ChangesThePeak) {
   const int64_t unit = SizesOf(ModelOf(true)).unit;
   auto forward = [&](const Question& question) {
@@ -213,7 +213,7 @@ TEST(ReleasePolicy, ChangesThePeak) {
   const int64_t limited = forward({.max_live_elements = 1, .reuse_elements = 1000000000});
 
   EXPECT_GE(kept, freed + unit / 2);
-  // One unit, and nothing ahead of it: less is impossible, for it must run.
+  // One unit and no prefetched one: the minimum, because a unit must be whole to run.
   EXPECT_LE(limited, freed - unit / 2);
   const int64_t sharded = SizesOf(ModelOf(true)).all / 2;
   EXPECT_GE(limited, sharded + unit);
@@ -226,7 +226,7 @@ TEST(OffloadedMemory, FallsWithSmallerTiles) {
         .at("buffers");
   };
   const int64_t large = buffers(1 << 20), small = buffers(1 << 16);
-  // Masters and two moments of two tiles.
+  // Masters and two moments for two tiles.
   EXPECT_GE(large - small, 2 * 3 * 4 * ((1 << 20) - (1 << 16)) / 2);
 }
 

@@ -1,7 +1,7 @@
-// parity_losses WEIGHTS TOKENS LAYERS HEADS LR STRATEGY RANKS: trains a GPT-2 of the product on given weights and
-// batches and prints the losses as a JSON list. Each rank takes an equal share of a step's sequences. Both files are
+// parity_losses WEIGHTS TOKENS LAYERS HEADS LR STRATEGY RANKS: trains the product's GPT-2 on given weights and batches
+// and prints the losses as a JSON list. Each rank takes an equal share of a step's sequences. Both files are
 // safetensors; TOKENS holds one int64 tensor `tokens`, [steps, sequences, context + 1]. Width, context and vocabulary
-// follow from the weights. The other side is torch_parity_test.py.
+// follow from the weights. torch_parity_test.py compares the losses with PyTorch's.
 #include <ATen/ops/from_blob.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ at::Tensor TensorOf(const SafetensorsFile& file, const TensorInfo& info) {
   return at::from_blob(const_cast<char*>(file.Bytes(info).data()), info.shape, type).clone();
 }
 
-// "WEIGHTS TOKENS LAYERS HEADS LR STRATEGY", as a rank of the pool.
+// "WEIGHTS TOKENS LAYERS HEADS LR STRATEGY", as arguments of a pool's rank.
 absl::StatusOr<std::string> LossesMain(const PoolRank& rank, const std::string& arguments) {
   std::istringstream in(arguments);
   std::string weights_path, tokens_path, word;

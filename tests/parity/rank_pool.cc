@@ -24,9 +24,9 @@ namespace trainyard {
 namespace {
 
 constexpr char kRankFlag[] = "--rank-of-a-pool";
-constexpr int kSocket = 3;  // of a rank, to its pool
+constexpr int kSocket = 3;  // the descriptor in a rank that leads to its pool
 
-// A message is its length in 8 bytes and then its text; a text "ok ..." or "error ..." goes back.
+// A message is its length in 8 bytes, followed by its text; the answer is "ok ..." or "error ...".
 bool Send(int socket, const std::string& text) {
   uint64_t length = text.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
@@ -83,7 +83,7 @@ absl::StatusOr<std::string> Serve(int rank, const std::string& command,
   for (const auto& [name, function] : mains) {
     if (name != main) continue;
     absl::StatusOr<std::string> result = function({.mesh = mesh, .groups = *groups, .rank = rank}, arguments);
-    // Nobody takes a group down while a peer still talks to it.
+    // No rank may destroy a group while a peer still uses it.
     if (result.ok()) {
       RETURN_IF_ERROR(groups->world->Barrier()->Wait());
     }
@@ -172,7 +172,7 @@ absl::StatusOr<std::vector<std::string>> RankPool::RunOnce(const PoolCase& one, 
     if (!Send(processes_[rank].socket,
               absl::StrCat(one.mesh.dp_replicate, " ", one.mesh.dp_shard, " ", static_cast<int>(one.transport), " ",
                            number, " ", folder, " ", one.main, " ", one.arguments))) {
-      return absl::InternalError(absl::StrCat("rank ", rank, " is gone"));
+      return absl::InternalError(absl::StrCat("rank ", rank, " has exited"));
     }
   }
   std::vector<std::string> results(world);

@@ -1,6 +1,6 @@
-// Rank processes that live for many cases: starting a process and loading LibTorch costs more than a short training
-// run. Each case uses the first `world` of them, with groups of its own. A rank that dies, hangs or fails ends its
-// case; the next one meets new processes.
+// Rank processes that run many cases: starting a process and loading LibTorch takes longer than a short training run.
+// Each case uses the first `world` processes, with groups of its own. If a rank crashes, hangs or fails, its case
+// fails, and the next case uses new processes.
 //
 //   int main(argc, argv) { BecomePoolRankIfAsked(argc, argv, {{"train", TrainMain}}); ... }
 //   RankPool pool(4);
@@ -28,10 +28,10 @@
 
 namespace trainyard {
 
-// What the ranks of a case meet by. kTwoHosts: the first half on one host, the second on another.
+// The transport of a case. kTwoHosts: the first half of the ranks on one host, the second on another.
 enum class PoolTransport { kSharedMemory, kGloo, kTwoHosts };
 
-// What a rank of a pool works with in one case.
+// The inputs of a rank in one case.
 struct PoolRank {
   const Mesh& mesh;
   MeshGroups& groups;
@@ -39,8 +39,8 @@ struct PoolRank {
 };
 using PoolMain = std::function<absl::StatusOr<std::string>(const PoolRank& rank, const std::string& arguments)>;
 
-// A program whose tests use a pool calls this first in main(). When it is a rank, serves until the pool is gone and
-// ends the process.
+// A program whose tests use a pool must call this first in main(). In a rank process it serves cases until the pool is
+// destroyed, and then exits.
 void BecomePoolRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, PoolMain>>& mains);
 
 struct PoolCase {
@@ -51,7 +51,7 @@ struct PoolCase {
   absl::Duration limit = absl::Minutes(2);
 };
 
-// What a rank tells in lines of "name=number".
+// A rank's results, given as lines "name=number".
 using PoolNumbers = std::map<std::string, int64_t>;
 PoolNumbers NumbersIn(const std::string& result);
 
@@ -60,8 +60,8 @@ class RankPool {
   explicit RankPool(int size) : size_(size) {}
   ~RankPool() { Stop(); }
 
-  // What each rank's main returned, by rank. Possible errors: that of the first rank that failed; Internal when one
-  // died; DeadlineExceeded. After any of them the processes are made anew.
+  // Returns the result of each rank's main, by rank. Possible errors: the error of the first rank that failed; Internal
+  // if a rank crashed; DeadlineExceeded. After any of them new processes are started.
   absl::StatusOr<std::vector<std::string>> Run(const PoolCase& one);
 
  private:
@@ -76,7 +76,7 @@ class RankPool {
   const int size_;
   std::vector<Process> processes_;
   std::optional<TemporaryFolder> folder_;
-  int num_cases_ = 0;  // each meets under a name of its own
+  int num_cases_ = 0;  // each case uses its own prefix in the store
 };
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// The oracle: what training means, written as plainly as it can be. One process, one tensor a parameter, the whole
-// global batch in one pass, every formula spelled out. It shares the initial weights with the product and nothing else.
+// The oracle: training in its simplest form. One process, one tensor per parameter, the whole global batch in one pass,
+// every formula written out. It shares only the initial weights with the product.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -52,8 +52,8 @@ inline at::Tensor MeanLoss(const at::Tensor& inputs, const at::Tensor& targets, 
   return -scores.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean();
 }
 
-// One update of AdamW from the gradients of the parameters, which it takes away; `m`, `v` are the moments, `t` counts
-// from 1. Returns the gradient's norm before clipping.
+// One AdamW update, which consumes the gradients of the parameters. `m` and `v` are the moments, `t` counts from 1.
+// Returns the norm of the gradient before clipping.
 inline double Update(Parameters& p, Parameters& m, Parameters& v, int t, double lr,
                      const DataParallelOptions& options) {
   c10::NoGradGuard no_grad;

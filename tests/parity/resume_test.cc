@@ -1,5 +1,5 @@
-// What is resumed is what was never interrupted, to the bit: every strategy and precision, in mid-epoch, with several
-// micro-batches a step and dropout, for 50 steps after a resume.
+// A resumed run equals an uninterrupted one bitwise: for every strategy and precision, in mid-epoch, with several
+// micro-batches per step and dropout, for 50 steps after the resume.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -16,14 +16,14 @@ namespace trainyard {
 namespace {
 
 constexpr int64_t kStepsAfter = 50;
-constexpr int64_t kEpoch = 500;  // samples; steps have 36
+constexpr int64_t kEpoch = 500;  // samples; a step has 36
 
 struct NamedPrecision {
   const char* name;
   at::ScalarType type;
   const char* precision;
 };
-// fp64 and fp32 throughout; bf16 with fp32 masters, bf16 alone (rounded by chance), fp16 under a loss scale.
+// fp64 and fp32 for everything; bf16 with fp32 masters, bf16 alone (with stochastic rounding), fp16 with a loss scale.
 constexpr NamedPrecision kPrecisions[] = {{"fp64", at::kDouble, "-"},
                                           {"fp32", at::kFloat, "-"},
                                           {"bf16", at::kFloat, "bf16"},
@@ -37,7 +37,7 @@ struct Resume {
   int64_t step;
 };
 
-// Every strategy in every precision; at each step, or at one each so that every pair of values is met.
+// All combinations of strategy, precision and step, or a subset in which every pair of values occurs.
 std::vector<Resume> Resumes() {
   std::vector<Resume> resumes;
   size_t row = 0;
@@ -84,15 +84,15 @@ TEST_P(ResumeAt, MatchesTheUninterruptedRunToTheBit) {
   TrainingCase rest = whole;
   rest.save_step = 0;
   rest.load_step = step;
-  ASSERT_NE(whole.global * step % kEpoch, 0) << "in mid-epoch";
-  ASSERT_GT(whole.global / whole.micro, cell.world) << "several micro-batches a rank";
+  ASSERT_NE(whole.global * step % kEpoch, 0) << "the step must be in mid-epoch";
+  ASSERT_GT(whole.global / whole.micro, cell.world) << "each rank needs several micro-batches";
 
   const TrainingOutcome all = TrainAll(cell, whole), resumed = TrainAll(cell, rest);
 
   ASSERT_EQ(all.losses.size(), static_cast<size_t>(step + kStepsAfter));
   EXPECT_EQ(resumed.losses, std::vector<double>(all.losses.begin() + step, all.losses.end()));
   EXPECT_EQ(resumed.parameters_hash, all.parameters_hash);
-  EXPECT_NE(all.losses[static_cast<size_t>(step)], all.losses.back()) << "nothing was trained";
+  EXPECT_NE(all.losses[static_cast<size_t>(step)], all.losses.back()) << "the loss did not change";
 }
 
 }  // namespace

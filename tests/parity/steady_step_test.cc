@@ -1,5 +1,5 @@
-// A steady step asks the system for no large memory: what it needs was kept by the step before. All of malloc's ways
-// and mmap are counted in the rank's process, whoever calls them: tensors, communicators, LibTorch's and MKL's own.
+// A steady step requests no large memory from the system: it reuses the memory of the step before. All variants of
+// malloc and mmap are counted in the rank's process, whoever calls them: tensors, communicators, LibTorch and MKL.
 #include <ATen/Parallel.h>
 #include <errno.h>
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@
 #include "worker/parallel/parallelize.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TRAINYARD_COUNTS_MALLOC 0  // the sanitizer has malloc; the ledger's count of blocks is left
+#define TRAINYARD_COUNTS_MALLOC 0  // the sanitizer replaces malloc; only the ledger's count of blocks remains
 #else
 #define TRAINYARD_COUNTS_MALLOC 1
 #endif
@@ -88,8 +88,8 @@ namespace {
 constexpr int64_t kSteps = 6;
 
 struct StepRequests {
-  int64_t large = 0;   // of the system, by anybody
-  int64_t blocks = 0;  // of those, by tensors
+  int64_t large = 0;   // from the system, by any caller
+  int64_t blocks = 0;  // the part of these requests that tensors made
   int64_t all = 0;     // of any size
 };
 
@@ -121,7 +121,7 @@ absl::StatusOr<std::string> CountMain(const PoolRank& rank, const std::string& a
   return text;
 }
 
-// Of each step of rank 0.
+// The requests in each step, on rank 0.
 std::vector<StepRequests> Steps(RankPool& pool, const MeshShape& mesh, const TrainingCase& training) {
   auto results = pool.Run({.mesh = mesh, .main = "count", .arguments = training.ToString()});
   EXPECT_TRUE(results.ok()) << results.status();
@@ -146,12 +146,12 @@ MeshShape MeshOf(Strategy strategy, int world) {
   return strategy == Strategy::kDdp ? MeshShape{.dp_replicate = world} : MeshShape{.dp_shard = world};
 }
 
-// From the third step on.
+// Steps are steady from the third step on.
 void ExpectSteady(const std::vector<StepRequests>& steps) {
   ASSERT_EQ(steps.size(), static_cast<size_t>(kSteps));
   for (size_t i = 2; i < steps.size(); ++i) {
-    EXPECT_EQ(steps[i].blocks, 0) << "of tensors in step " << i + 1;
-    EXPECT_EQ(steps[i].large, 0) << "in step " << i + 1;
+    EXPECT_EQ(steps[i].blocks, 0) << "requests by tensors in step " << i + 1;
+    EXPECT_EQ(steps[i].large, 0) << "requests in step " << i + 1;
   }
 }
 
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(, SteadyStep,
                          [](const testing::TestParamInfo<Strategy>& info) { return StrategyName(info.param); });
 
 TEST_P(SteadyStep, RequestsNoLargeMemory) {
-  RankPool pool(4);  // its processes have kept nothing yet
+  RankPool pool(4);  // its processes have cached nothing yet
   for (const auto& [precision, recompute] :
        {std::pair{"-", RecomputeMode::kNone}, {"-", RecomputeMode::kSelective}, {"bf16", RecomputeMode::kBlocks}}) {
     TrainingCase training = CaseOf(GetParam());
@@ -172,7 +172,7 @@ TEST_P(SteadyStep, RequestsNoLargeMemory) {
     const std::vector<StepRequests> steps = Steps(pool, MeshOf(GetParam(), 2), training);
     ExpectSteady(steps);
     if (recompute != RecomputeMode::kNone || steps.empty()) continue;
-    EXPECT_GT(steps[0].blocks, 0) << "nothing large is needed, so nothing was shown";
+    EXPECT_GT(steps[0].blocks, 0) << "the case needs no large memory, so it proves nothing";
   }
   if (GetParam() == Strategy::kHsdp) return;
   ExpectSteady(Steps(pool, MeshOf(GetParam(), 1), CaseOf(GetParam())));
@@ -182,7 +182,7 @@ TEST_P(SteadyStep, RequestsNoLargeMemory) {
 }  // namespace trainyard
 
 int main(int argc, char** argv) {
-  trainyard::Ledger::ForProcess();  // counts, and keeps, from the first tensor on
+  trainyard::Ledger::ForProcess();  // counts and caches from the first tensor on
   trainyard::BecomePoolRankIfAsked(argc, argv, {{"count", trainyard::CountMain}});
   at::set_num_threads(1);
   testing::InitGoogleTest(&argc, argv);

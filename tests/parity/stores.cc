@@ -15,7 +15,7 @@ absl::Status MemoryStore::Put(absl::string_view name, absl::string_view value) {
   absl::MutexLock lock(&mu_);
   if (over_) return absl::AbortedError("the generation is over");
   auto [it, is_new] = values_.try_emplace(std::string(name), std::string(value));
-  if (!is_new && it->second != value) return absl::AlreadyExistsError(absl::StrCat(name, " holds another value"));
+  if (!is_new && it->second != value) return absl::AlreadyExistsError(absl::StrCat(name, " has a different value"));
   return absl::OkStatus();
 }
 
@@ -25,7 +25,7 @@ absl::StatusOr<std::string> MemoryStore::Get(absl::string_view name, absl::Durat
   bool came = mu_.AwaitWithTimeout(absl::Condition(&there), timeout);
   if (over_) return absl::AbortedError("the generation is over");
   if (!came)
-    return absl::DeadlineExceededError(absl::StrCat(name, " did not come within ", absl::FormatDuration(timeout)));
+    return absl::DeadlineExceededError(absl::StrCat(name, " was not written within ", absl::FormatDuration(timeout)));
   return values_.find(name)->second;
 }
 
@@ -44,7 +44,7 @@ absl::Status FolderStore::Put(absl::string_view name, absl::string_view value) {
   if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot write ", temporary));
   std::fwrite(value.data(), 1, value.size(), file);
   std::fclose(file);
-  // A link, unlike a rename, fails when the name is taken.
+  // Unlike a rename, a link fails if the name exists.
   int failed = link(temporary.c_str(), path.c_str());
   int error = errno;
   unlink(temporary.c_str());
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> FolderStore::Get(absl::string_view name, absl::Durat
     absl::StatusOr<std::string> value = ReadFile(PathOf(name));
     if (value.ok() || !absl::IsNotFound(value.status())) return value;
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(name, " did not come within ", absl::FormatDuration(timeout)));
+      return absl::DeadlineExceededError(absl::StrCat(name, " was not written within ", absl::FormatDuration(timeout)));
     }
     absl::SleepFor(absl::Milliseconds(1));
   }

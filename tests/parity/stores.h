@@ -1,5 +1,5 @@
-// Key-value stores for tests that form groups without a daemon: one for threads of a process, one for processes that
-// share a folder. Both keep the promises of KeyValueStore, the waiting included.
+// Key-value stores for tests that create groups without a daemon: one for threads of a process, one for processes that
+// share a folder. Both implement KeyValueStore completely, including its waits.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class MemoryStore final : public KeyValueStore {
   bool over_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// A value is a file that appears whole. Waiting is looking again every millisecond.
+// Each value is a file that is created atomically. A wait checks every millisecond.
 class FolderStore final : public KeyValueStore {
  public:
   explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}

@@ -1,5 +1,5 @@
-"""The same initial weights and the same batches give the same losses as PyTorch, over twenty steps of AdamW: one process
-beside plain PyTorch, two ranks beside its DistributedDataParallel and its FSDP2."""
+"""The same initial weights and batches give the same losses as PyTorch, over twenty steps of AdamW: one process is compared
+with plain PyTorch, two ranks with its DistributedDataParallel and its FSDP2."""
 
 import json
 import math
@@ -22,7 +22,7 @@ STEPS, SEQUENCES, RATE = 20, 4, 1e-3
 
 
 def initial_weights(generator):
-    """Named and shaped as GPT-2's published files: matrices are [in, out]."""
+    """Parameters with the names and shapes of GPT-2's published files: matrices are [in, out]."""
 
     def normal(*shape):
         return torch.randn(*shape, generator=generator) * 0.05
@@ -84,11 +84,11 @@ def losses_of_torch(weights, tokens):
 
 @pytest.fixture
 def task(tmp_path):
-    """Weights and batches, also as files in tmp_path."""
+    """Weights and batches, which are also written to files in tmp_path."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(5)
     weights = initial_weights(generator)
-    # Bytes that repeat: there is something to learn, and the losses move.
+    # Bytes that repeat, so that the model can learn and the losses fall.
     period = torch.randint(0, VOCABULARY, (97,), generator=generator)
     starts = torch.randint(0, 97, (STEPS, SEQUENCES, 1), generator=generator)
     tokens = period[(starts + torch.arange(CONTEXT + 1)) % 97]
@@ -120,7 +120,7 @@ def losses_of_torch_ranks(folder, mode, ranks):
 
 def assert_same(ours, theirs):
     assert len(ours) == STEPS
-    assert theirs[-1] < 0.8 * theirs[0], "nothing was learnt, so nothing was compared"
+    assert theirs[-1] < 0.8 * theirs[0], "the loss did not fall, so the comparison proves nothing"
     for step, (a, b) in enumerate(zip(ours, theirs), start=1):
         assert math.isclose(a, b, rel_tol=1e-5), f"step {step}: ours {a}, PyTorch's {b}"
 

@@ -2,8 +2,8 @@
 
     torch_rank.py ddp|fsdp2 RANK WORLD FOLDER LAYERS HEADS RATE
 
-FOLDER holds weights.safetensors and tokens.safetensors; the ranks meet in it, and rank 0 leaves losses-MODE.json there. Of each
-step's sequences a rank takes an equal share.
+FOLDER holds weights.safetensors and tokens.safetensors; the ranks meet in it, and rank 0 writes losses-MODE.json there. Each rank
+takes an equal share of a step's sequences.
 """
 
 import json
@@ -100,7 +100,7 @@ def main():
     if rank == 0:
         (folder / f"losses-{mode}.json").write_text(json.dumps(losses))
     dist.barrier()
-    # Without the interpreter's own end, in which threads of LibTorch's that are still there now and then end the process.
+    # Exits without the interpreter's shutdown, in which LibTorch's remaining threads sometimes crash the process.
     os._exit(0)
 
 

@@ -81,7 +81,7 @@ void Assign(const std::string& text, T& field) {
   field = static_cast<T>(std::strtoll(text.c_str(), nullptr, 10));
 }
 
-// What went through the groups between two looks.
+// Counts the operations of the groups between two calls.
 class TrafficCounter {
  public:
   explicit TrafficCounter(const MeshGroups& groups) : groups_(groups) {}
@@ -137,7 +137,7 @@ absl::Status Commit(const std::string& folder, const SaveKey& save, const DataPa
   return FileSystem::Real().RenameOrExchange(partial, JoinPath(folder, StepFolderName(save.step)));
 }
 
-// Returns the samples consumed until then.
+// Returns the number of samples that had been consumed at that step.
 absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, DataParallel& strategy) {
   const std::string path = JoinPath(folder, StepFolderName(static_cast<uint64_t>(step)));
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
@@ -145,7 +145,7 @@ absl::StatusOr<int64_t> LoadFrom(const std::string& folder, int64_t step, DataPa
   return static_cast<int64_t>(checkpoint->manifest().data.consumed_samples);
 }
 
-// Samples at places [first, first + count) of the order in which they are trained on.
+// Samples [first, first + count) of the training order.
 std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, int64_t first, int64_t count,
                                                  int64_t context) {
   if (training.epoch == 0) return Samples(first, count, context);
@@ -159,7 +159,7 @@ std::pair<at::Tensor, at::Tensor> SamplesInOrder(const TrainingCase& training, i
   return {at::cat(inputs), at::cat(targets)};
 }
 
-// All rounds of one step, on this rank; `consumed`: samples before it. Returns the sum of its losses.
+// Runs all rounds of one step on this rank; `consumed`: samples before the step. Returns the sum of its losses.
 absl::StatusOr<double> RunRounds(const TrainingCase& training, int64_t step, int64_t consumed, const Deal& deal,
                                  Model& model, DataParallel& strategy) {
   double sum = 0;
@@ -192,7 +192,7 @@ absl::Status Summarise(DataParallel& strategy, TrainingOutcome& outcome) {
   });
 }
 
-// None, where all is of one type.
+// nullopt if everything has one type.
 std::optional<Precision> PrecisionPolicyOf(const TrainingCase& training) {
   if (training.precision == "-") return std::nullopt;
   if (training.precision == "bf16-master") {
@@ -220,7 +220,7 @@ TrainingCase TrainingCase::Parse(const std::string& text) {
 
 Gpt2Config TrainingCase::model() const {
   if (lab_tiny) return {.layers = 4, .heads = 4, .width = 128, .context = 64, .vocabulary = 256, .dropout = dropout};
-  // No multiple of a world's size, nor of what layouts align to.
+  // The sizes are not multiples of a world size or of a layout's alignment.
   return {.layers = 3, .heads = 2, .width = 20, .context = 16, .vocabulary = 67, .dropout = dropout};
 }
 
@@ -276,7 +276,7 @@ TrainingOutcome TrainingOutcome::Parse(const std::string& text) {
   return outcome;
 }
 
-// A text with something to learn: mostly the square of the place, sometimes noise.
+// A learnable text: mostly the square of the position, sometimes noise.
 int64_t TokenAt(int64_t i) {
   uint64_t noise = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u;
   noise ^= noise >> 29;
@@ -292,7 +292,7 @@ std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t 
   return {inputs, targets};
 }
 
-// Each rank writes its part, rank 0 makes a checkpoint of them.
+// Each rank writes its part, and rank 0 combines the parts into a checkpoint.
 absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
                     uint64_t consumed_samples) {
   const SaveKey save{.step = static_cast<uint64_t>(step),
@@ -317,7 +317,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
 
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training) {
   const int world = rank.mesh.world_size();
-  // Only rank 0 has the right weights at first.
+  // Only rank 0 starts with the right weights.
   ASSIGN_OR_RETURN(auto model, NewGpt2(training.model(), rank.rank == 0 ? kSeed : 0, training.type));
   DelayedGroups groups(rank.groups, training.delay_ms);
   ASSIGN_OR_RETURN(auto strategy, Parallelize(*model, rank.mesh, groups.communicators(), training.options()));

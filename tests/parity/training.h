@@ -1,5 +1,5 @@
-// One training run of the product's own parts, as a rank makes it, and its outcome in full precision: what the tests of
-// parity compare with the oracle and with each other.
+// One training run with the product's own components on a rank, and its results in full precision, which the parity
+// tests compare with the oracle and with each other.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace trainyard {
 
 struct TrainingCase {
   at::ScalarType type = at::kDouble;
-  std::string precision = "-";  // fp16, bf16, or bf16-master for masters of bf16 too; "-": all of `type`
+  std::string precision = "-";  // fp16, bf16, or bf16-master for bf16 masters too; "-": `type` for everything
   int64_t steps = 1;
   int64_t global = 12;
   int64_t micro = 1;
@@ -33,20 +33,20 @@ struct TrainingCase {
   bool offload_optimizer = false;
   bool offload_parameters = false;
   int64_t tile_elements = 1000000000;
-  int64_t rejected_step = 0;  // the last rank finds its loss of no use there; 0: nowhere
-  // Some rank comes so late to one of its collectives in each step: the first in step 1, the second in step 2, ...
+  int64_t rejected_step = 0;  // the last rank rejects its loss in this step; 0: none
+  // In each step one rank is late for one of its collectives: for the first in step 1, the second in step 2, ...
   int64_t delay_ms = 0;
-  bool lab_tiny = false;        // the sizes of the preset; else a model whose sizes divide nothing
-  int64_t epoch = 0;            // samples of an epoch, in the product's order; 0: the text goes on for ever
-  int64_t scale_window = 1000;  // of fp16: good steps until the loss scale is doubled
-  // A checkpoint of the whole state is written into `folder` after `save_step`; a run starts from the one there after
-  // `load_step`. 0: none. No spaces in `folder`.
+  bool lab_tiny = false;        // the sizes of the preset; otherwise sizes that no world divides
+  int64_t epoch = 0;            // samples of an epoch, in the product's order; 0: the text is endless
+  int64_t scale_window = 1000;  // for fp16: good steps until the loss scale is doubled
+  // A checkpoint of the whole state is written into `folder` after `save_step`; with `load_step` a run starts from the
+  // checkpoint of that step. 0: none. `folder` must not contain spaces.
   int64_t save_step = 0;
   int64_t load_step = 0;
   std::string folder = "-";
-  std::string copy_folder = "-";  // what was loaded is saved there at once, as this layout does
+  std::string copy_folder = "-";  // the loaded state is saved there immediately, in this layout
 
-  std::string ToString() const;  // as the arguments of a rank
+  std::string ToString() const;  // in the format of a rank's arguments
   static TrainingCase Parse(const std::string& text);
 
   Gpt2Config model() const;
@@ -56,31 +56,31 @@ struct TrainingCase {
 
 struct TrainingOutcome {
   std::vector<double> losses;  // mean over the tokens of each step's global batch
-  std::vector<double> norms;   // of the gradient; NaN: no rank made the update
+  std::vector<double> norms;   // of the gradient; NaN: the step was skipped on all ranks
   std::string parameters_hash;
-  double sum_of_parameters = 0;  // of their absolute values; on rank 0
+  double sum_of_parameters = 0;  // sum of absolute values; on rank 0
   std::string counts;            // collectives of the last step, "world all-reduce 3, shard ..."
 
   std::string ToString() const;
   static TrainingOutcome Parse(const std::string& text);
 };
 
-// Token `i` of the endless text that all cases train on.
+// Token `i` of the endless text on which all cases train.
 int64_t TokenAt(int64_t i);
 // Samples [first, first + count) of it as (inputs, targets).
 std::pair<at::Tensor, at::Tensor> Samples(int64_t first, int64_t count, int64_t context);
 
-// Collective: a checkpoint of the state in `folder`, as a job makes it, but everybody waits.
+// Collective call: saves a checkpoint of the state into `folder`, like a job, but all ranks wait until it is complete.
 absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& rank, DataParallel& strategy,
                     uint64_t consumed_samples = 0);
 
 // Runs the case on this rank.
 absl::StatusOr<TrainingOutcome> Train(const PoolRank& rank, const TrainingCase& training);
-// The same as a pool's main "train".
+// The same, as a pool's main "train".
 absl::StatusOr<std::string> TrainMain(const PoolRank& rank, const std::string& arguments);
 
-// Runs the case through the oracle, which knows neither ranks nor strategies. With dropout it is the product's model,
-// micro-batch by micro-batch, under a plain loop and the oracle's optimizer.
+// Runs the case through the oracle, which has no ranks or strategies. With dropout it runs the product's model, one
+// micro-batch at a time, in a plain loop with the oracle's optimizer.
 TrainingOutcome TrainReference(const TrainingCase& training);
 
 }  // namespace trainyard

@@ -52,13 +52,13 @@ void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::s
   if (argc != 8 || std::string(argv[1]) != kRankFlag) return;
   int rank = std::atoi(argv[2]), world = std::atoi(argv[3]);
   std::string folder = argv[4];
-  absl::StatusOr<std::string> result = absl::NotFoundError(absl::StrCat("no main is called ", argv[5]));
+  absl::StatusOr<std::string> result = absl::NotFoundError(absl::StrCat("unknown main ", argv[5]));
   for (const auto& [name, main] : mains) {
     if (name == argv[5]) result = RunRank(rank, world, folder, argv[7], main, argv[6]);
   }
   if (!result.ok()) std::fprintf(stderr, "rank %d of %d: %s\n", rank, world, result.status().ToString().c_str());
   absl::Status written = WriteFileAtomically(ResultPath(folder, rank), result.ok() ? *result : "");
-  // Other ranks may still be talking to this one: leave without taking anything down.
+  // Other ranks may still communicate with this one, so it exits without destroying anything.
   std::fflush(nullptr);
   _exit(result.ok() && written.ok() ? 0 : 1);
 }
@@ -87,13 +87,13 @@ World::~World() {
 
 absl::StatusOr<std::string> World::ResultOf(int rank) {
   if (pids_[rank] == 0)
-    return absl::InternalError(absl::StrCat("rank ", rank, " did not start, or was asked for twice"));
+    return absl::InternalError(absl::StrCat("rank ", rank, " did not start, or its result was read twice"));
   int status = 0;
   waitpid(pids_[rank], &status, 0);
   pids_[rank] = 0;
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     return absl::InternalError(
-        absl::StrCat("rank ", rank, " ended with wait status ", status, "; see its output above"));
+        absl::StrCat("rank ", rank, " exited with wait status ", status, "; see its output above"));
   }
   return ReadFile(ResultPath(folder_, rank));
 }

@@ -1,5 +1,5 @@
-// Runs one function on every rank of a group, each rank a process of its own: this program once more, with arguments
-// that say which rank of which case it is.
+// Runs one function on every rank of a group, with a process for each rank: this program again, with arguments that
+// identify the case and the rank.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@
 
 namespace trainyard {
 
-// What a rank does. `arguments` are the case's; what it returns is handed to the parent.
+// The function of a rank. `arguments` are those of the case; the parent receives the returned text.
 using RankMain = std::function<absl::StatusOr<std::string>(Communicator& communicator, const std::string& arguments)>;
 
-// A program that may be a rank calls this first in main(). When it is one, runs it and ends the process.
+// A program that may be a rank must call this first in main(). In a rank process it runs the rank and exits.
 void BecomeRankIfAsked(int argc, char** argv, const std::vector<std::pair<std::string, RankMain>>& mains);
 
-// One group of processes. kHostwise: two ranks a place. Kills what is left of them when it goes.
+// One group of processes. kHostwise: two ranks per place. The destructor kills the remaining processes.
 class World {
  public:
   World(int size, const std::string& main, const std::string& arguments, Transport transport = Transport::kGloo);
@@ -28,19 +28,19 @@ class World {
 
   int size() const { return static_cast<int>(pids_.size()); }
   pid_t pid(int rank) const { return pids_[rank]; }
-  // The folder the ranks share, for signals of a test's own.
+  // The folder that the ranks share, for a test's own signals.
   const std::string& folder() const { return folder_; }
 
-  // What `rank` returned, once its process has ended. Possible errors: that of the rank; Internal when it crashed.
+  // The result of `rank`, after its process has exited. Possible errors: the rank's error; Internal if it crashed.
   absl::StatusOr<std::string> ResultOf(int rank);
 
-  // All of them, by rank; the first error if there is one.
+  // The results of all ranks, or the first error.
   absl::StatusOr<std::vector<std::string>> Results();
 
  private:
   const TemporaryFolder temporary_;
   const std::string folder_ = temporary_.path();
-  std::vector<pid_t> pids_;  // 0 once it was waited for
+  std::vector<pid_t> pids_;  // 0 after the process was waited for
 };
 
 }  // namespace trainyard
