@@ -171,12 +171,12 @@ SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=25
 def measure_hang(how, step_s):
     """From the fault to the coordinator's decision that names the rank."""
     import harness
-    import ill_trainers
+    import faulty_trainers
 
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         cluster = small_cluster(folder)
         try:
-            host = ill_trainers.IllHost(cluster, pathlib.Path(folder))
+            host = faulty_trainers.FaultyHost(cluster, pathlib.Path(folder))
             host.start()
             job = cluster.submit(**job_keys(folder, **SHAPES[step_s]))
             wait_for_steps(folder, 3 * WARM_STEPS)
@@ -184,7 +184,7 @@ def measure_hang(how, step_s):
             if how == "stop":
                 os.kill(cluster.get(job).pid_of(1), signal.SIGSTOP)
             else:
-                host.let(1, how)
+                host.set_fault(1, how)
 
             def decided():
                 request = cluster.stubs.service.ListEventsRequest(job_id=job)

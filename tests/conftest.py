@@ -1,14 +1,14 @@
-"""Fixtures of all Python tests: the stubs made from our schema, and a cluster that is gone after each test."""
+"""Fixtures of all Python tests: the stubs made from our schema, and a cluster whose processes are killed after each test."""
 
 import os
 import pathlib
 import sys
 import tempfile
 
-# A fork of the test process is followed by exec at once: gRPC need not prepare for more.
+# Every fork of the test process is followed by exec immediately, so gRPC need not support forks.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "cluster"))
-# Coordinators write their tokens below it, and everything that a test starts looks there: not in the home of whoever tests.
+# Coordinators write their tokens here, and all programs of the tests look here, not in the home folder of the user.
 _STATE_HOME = tempfile.TemporaryDirectory(prefix="trainyard-state-home-")
 os.environ["XDG_STATE_HOME"] = _STATE_HOME.name
 
@@ -26,7 +26,7 @@ def stubs(tmp_path_factory):
 
 @pytest.fixture
 def cluster(tmp_path, stubs):
-    """A cluster with nothing started yet. After the test every process is gone, whatever the test did."""
+    """A cluster with nothing started yet. Kills every process after the test, whatever the test did."""
     processes.start_following()
     cluster = harness.Cluster(tmp_path, stubs)
     yield cluster
@@ -43,7 +43,7 @@ def one_host(cluster):
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, stubs):
-    """{step: loss} of harness.LONG_JOB with nothing going wrong; what every disturbed run of it must give too."""
+    """{step: loss} of an undisturbed run of harness.LONG_JOB; runs with injected faults must give the same losses."""
     processes.start_following()
     cluster = harness.Cluster(tmp_path_factory.mktemp("undisturbed"), stubs)
     try:

@@ -1,4 +1,4 @@
-"""Addresses and folders of the daemons: unreachable, taken, too public, too long."""
+"""Addresses and folders of the daemons: unreachable, in use, not loopback, too long."""
 
 import http.client
 import socket

@@ -1,4 +1,4 @@
-"""A daemon that dies at any moment: its successor takes over what goes on, tells what has ended, forgets no fact."""
+"""A daemon that is killed at any moment: its successor adopts running trainers, reports ended ones, and loses no fact."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def last_step_on_disk(run_folder):
         return 0
 
 
-def test_a_daemon_killed_while_the_group_forms_is_no_reason_to_start_again(one_host, tmp_path):
+def test_killing_a_daemon_while_the_group_forms_causes_no_restart(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", train__steps=30)
     harness.wait_until(lambda: len(rank_files(one_host, job, 1, "pid")) == 2, "both shims have started their trainers")
 
@@ -49,7 +49,7 @@ def test_a_daemon_killed_while_the_group_forms_is_no_reason_to_start_again(one_h
     assert (view.job.generation, view.job.restarts) == (1, 0)
 
 
-def test_an_exit_while_no_daemon_was_there_is_told_with_its_cause(one_host, tmp_path):
+def test_an_exit_while_no_daemon_runs_is_reported_with_its_cause(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     view = one_host.wait_for_step(job, 150)
 
@@ -65,32 +65,32 @@ def test_an_exit_while_no_daemon_was_there_is_told_with_its_cause(one_host, tmp_
         event.HasField("notice") and "SIGKILL" in event.notice.text for event in one_host.watch(job))
 
 
-def test_what_was_saved_and_told_while_no_daemon_was_there_is_known_afterwards(one_host, tmp_path):
+def test_saves_and_steps_made_while_no_daemon_runs_are_reported_afterwards(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     one_host.wait_for_step(job, 50)
 
     kill_worker(one_host)
-    harness.wait_until(lambda: last_step_on_disk(tmp_path / "run") > 350, "the ranks go on by themselves", 60)
+    harness.wait_until(lambda: last_step_on_disk(tmp_path / "run") > 350, "the ranks continue on their own", 60)
     before = one_host.get(job).job.last_step
     start_worker(one_host)
 
-    told = [event.step.step for event in one_host.watch(job) if event.HasField("step")]
+    steps = [event.step.step for event in one_host.watch(job) if event.HasField("step")]
     view = one_host.get(job)
     assert before < 350
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.generation, view.job.restarts) == (1, 0)
-    assert told == list(range(1, LONG["train__steps"] + 1))
+    assert steps == list(range(1, LONG["train__steps"] + 1))
     assert [checkpoint.step for checkpoint in view.job.checkpoints][-1] == LONG["train__steps"]
 
 
-def test_the_end_of_a_job_that_nobody_saw_is_told_by_the_next_daemon_to_the_next_coordinator(one_host, tmp_path):
+def test_the_end_of_a_job_without_daemon_and_coordinator_is_reported_by_their_successors(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", train__steps=600)
     one_host.wait_for_step(job, 20)
     port = int(one_host.coordinator.address.rpartition(":")[2])
 
     one_host.coordinator.signal(signal.SIGKILL)
     one_host.coordinator.wait()
-    harness.wait_until(lambda: last_step_on_disk(tmp_path / "run") == 600, "all steps are made", 60)
+    harness.wait_until(lambda: last_step_on_disk(tmp_path / "run") == 600, "all steps are done", 60)
     kill_worker(one_host)
     start_worker(one_host)
     one_host.start_coordinator(port=port)
@@ -100,7 +100,7 @@ def test_the_end_of_a_job_that_nobody_saw_is_told_by_the_next_daemon_to_the_next
     assert (view.job.generation, view.job.restarts) == (1, 0)
 
 
-def test_a_daemon_that_claims_anothers_name_or_state_is_refused_and_says_so(one_host):
+def test_a_daemon_with_the_name_or_state_of_another_is_refused(one_host):
     by_name = start_worker(one_host, state="worker-other")
     by_state = start_worker(one_host, name="h2")
 
@@ -110,7 +110,7 @@ def test_a_daemon_that_claims_anothers_name_or_state_is_refused_and_says_so(one_
     assert "belongs to another worker daemon" in by_state.output() and "--state" in by_state.output()
 
 
-def test_the_trainers_of_another_cluster_are_ended_only_by_a_daemon_that_is_told_to(one_host):
+def test_trainers_of_another_cluster_are_stopped_only_with_adopt_cluster(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
     trainers = set(harness.trainers())

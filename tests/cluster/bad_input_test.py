@@ -1,16 +1,16 @@
-"""Bad input gets a sentence: a row each, read by `trainctl validate` and refused with exit code 2 before anything starts."""
+"""Bad input gets a clear message: each row is refused by `trainctl validate` with exit code 2 before anything starts."""
 
 import os
 
 import harness
 import pytest
 
-# name of the row, the job's keys, words that the message must hold
+# name of the row, the job's keys, words that the message must contain
 ROWS = [
     ("misspelt key", {"train__modle": {"layers": 1}}, ["modle", "model"]),
     ("unknown key", {"train__colour": "blue"}, ["colour"]),
     ("wrong type", {"train__steps": "many"}, ["steps", "many"]),
-    ("a list where a number is due", {"train__steps": [1, 2]}, ["steps"]),
+    ("a list instead of a number", {"train__steps": [1, 2]}, ["steps"]),
     ("negative size", {"train__model__width": -16}, ["width", "-16"]),
     ("zero steps", {"train__steps": 0}, ["steps"]),
     ("huge size", {"train__model__layers": 10**12}, ["layers", "1024"]),
@@ -20,17 +20,17 @@ ROWS = [
     ("unknown optimizer", {"train__optimizer__name": "adamv"}, ["adamv", "adamw"]),
     ("dropout above its range", {"train__model__dropout": 1.5}, ["dropout", "1.5"]),
     ("a name with capitals", {"name": "Small Job"}, ["name"]),
-    ("checkpoints kept at negative steps", {"checkpoint__keep_every": -5}, ["keep_every", "-5"]),
-    ("a change of data that is no yes or no", {"checkpoint__allow_data_change": "maybe"}, ["allow_data_change", "maybe"]),
-    ("a checkpoint format that there is not", {"checkpoint__format": "whole"}, ["checkpoint.format", "whole"]),
-    ("no time to save in", {"checkpoint__timeout_s": 0}, ["timeout_s"]),
+    ("negative keep_every", {"checkpoint__keep_every": -5}, ["keep_every", "-5"]),
+    ("allow_data_change not a boolean", {"checkpoint__allow_data_change": "maybe"}, ["allow_data_change", "maybe"]),
+    ("unknown checkpoint format", {"checkpoint__format": "whole"}, ["checkpoint.format", "whole"]),
+    ("zero save timeout", {"checkpoint__timeout_s": 0}, ["timeout_s"]),
     ("data missing", {"train__data": {"text": ["/no/such/file"]}}, ["/no/such/file"]),
     ("a glob without matches", {"train__data": {"text": ["/no/such/*.txt"]}}, ["/no/such/*.txt"]),
 ]
 
 
 @pytest.mark.parametrize(("keys", "words"), [row[1:] for row in ROWS], ids=[row[0].replace(" ", "-") for row in ROWS])
-def test_a_bad_job_is_refused_with_a_sentence(cluster, keys, words):
+def test_a_bad_job_is_refused_with_a_message(cluster, keys, words):
     job = cluster.write_job("bad.yaml", **keys)
 
     done = cluster.run_trainctl("validate", job, expect=2)
@@ -40,7 +40,7 @@ def test_a_bad_job_is_refused_with_a_sentence(cluster, keys, words):
     assert "bad.yaml" in done.stderr, done.stderr
 
 
-def test_every_problem_is_told_at_once_with_line_and_column(cluster):
+def test_all_problems_are_reported_together_with_line_and_column(cluster):
     job = cluster.folder / "many.yaml"
     job.write_text("name: small\ntrain:\n  modle: {layers: 1}\n  steps: -1\nresources: {rank: 2}\n")
 
@@ -66,17 +66,17 @@ def test_unreadable_data_is_refused(cluster):
     secret = cluster.folder / "secret.txt"
     secret.write_text("x" * 1000)
     secret.chmod(0)
-    # Root reads every file, unless it starts a program without the capabilities that let it.
-    as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    # Root can read every file, unless the program is started without the capabilities for that.
+    without_root_access = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
-    program = cluster.start("trainctl", [*as_anybody, harness.BIN / "trainctl", "validate",
+    program = cluster.start("trainctl", [*without_root_access, harness.BIN / "trainctl", "validate",
                                          cluster.write_job(train__data={"text": ["secret.txt"]})])
 
     assert program.wait() == 2
     assert "secret.txt" in program.output()
 
 
-def test_a_device_that_is_not_there_is_refused(cluster):
+def test_a_missing_device_is_refused(cluster):
     done = cluster.run_trainctl("run", cluster.write_job(resources__device="cuda", resources__ranks=64), expect=None)
 
     assert done.returncode in (1, 2), done
@@ -85,7 +85,7 @@ def test_a_device_that_is_not_there_is_refused(cluster):
     harness.assert_nothing_runs(1)
 
 
-def test_a_file_that_is_not_there_or_not_yaml_is_refused(cluster):
+def test_a_missing_or_invalid_job_file_is_refused(cluster):
     broken = cluster.folder / "broken.yaml"
     broken.write_text("name: [unclosed\n")
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_not_there_or_not_yaml_is_refused(cluster):
     assert "broken.yaml" in unparsable.stderr
 
 
-def test_a_job_file_or_run_folder_that_cannot_be_used_is_exit_2(cluster):
+def test_an_unusable_job_file_or_run_folder_is_exit_2(cluster):
     large, secret, folder = cluster.folder / "large.yaml", cluster.folder / "secret.yaml", cluster.folder / "sealed"
     large.write_text("#" * (1 << 20) + "\nname: large\n")
     secret.write_text("name: secret\n")
@@ -104,29 +104,29 @@ def test_a_job_file_or_run_folder_that_cannot_be_used_is_exit_2(cluster):
     sealed = cluster.write_job("sealed.yaml", checkpoint__dir=str(folder / "run"))
     for path in (secret, folder):
         path.chmod(0)
-    as_anybody = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    without_root_access = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
     refused = ((["validate", large], "large.yaml"), (["validate", secret], "secret.yaml"), (["run", sealed], "sealed"))
     for arguments, word in refused:
-        program = cluster.start("trainctl", [*as_anybody, harness.BIN / "trainctl", *arguments])
+        program = cluster.start("trainctl", [*without_root_access, harness.BIN / "trainctl", *arguments])
         assert program.wait() == 2, program.output()
         assert word in program.output()
 
 
-def test_initial_weights_that_are_no_safetensors_are_refused_at_once(cluster):
+def test_initial_weights_that_are_not_safetensors_are_refused_by_validate(cluster):
     done = cluster.run_trainctl("validate", cluster.write_job(train__model__init_from="/etc/passwd"), expect=2)
 
     assert "/etc/passwd is not a safetensors file" in done.stderr
 
 
-def test_a_bad_set_is_refused_and_named(cluster):
+def test_a_bad_set_option_is_refused_and_named(cluster):
     job = cluster.write_job()
 
     assert "train.stepz" in cluster.run_trainctl("validate", job, "--set", "train.stepz=3", expect=2).stderr
     assert "train.steps" in cluster.run_trainctl("validate", job, "--set", "train.steps=three", expect=2).stderr
 
 
-def test_intervals_beyond_the_steps_are_warnings(cluster):
+def test_intervals_longer_than_the_run_are_warnings(cluster):
     job = cluster.write_job(train__schedule={"warmup_steps": 500}, checkpoint__every_steps=600,
                             train__evaluate={"every_steps": 700})
 
@@ -141,7 +141,7 @@ def test_wrong_usage_is_exit_2(cluster, arguments):
     assert cluster.run_trainctl(*arguments, expect=2).stderr
 
 
-def test_an_unknown_job_is_a_sentence(one_host):
+def test_an_unknown_job_is_reported_by_name(one_host):
     for verb in ("status", "watch", "cancel", "logs"):
         done = one_host.trainctl(verb, "nosuchjob", expect=None)
         assert done.returncode in (1, 2), f"{verb}: {done}"

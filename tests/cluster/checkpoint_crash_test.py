@@ -1,7 +1,7 @@
-"""kill -9 at every place of a save, of whoever takes part in it: a rank, a shim, a daemon, a host, the coordinator, all at once.
+"""kill -9 at every point of a save, of every participant: a rank, a shim, a daemon, a host, the coordinator, all of them.
 
-Afterwards the newest checkpoint that was told loads, nothing incomplete is used, nothing is left lying about, and the losses are
-those of a run that nobody disturbed. TRAINYARD_CHECKPOINT_KILLS=1000 kills that often; TRAINYARD_FAULTS_SEED repeats a lot.
+Afterwards the newest reported checkpoint loads, no incomplete one is used, no leftovers remain, and the losses are those of an
+undisturbed run. TRAINYARD_CHECKPOINT_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats a sequence.
 """
 
 import json
@@ -16,25 +16,25 @@ import fault_loop
 import harness
 
 KILLS = int(os.environ.get("TRAINYARD_CHECKPOINT_KILLS", "68"))
-# Points that each rank passes in a save, and those of rank 0 alone; with how often it does so.
-OF_EACH_RANK = {"snapshot": 1, "create:partial:before": 1, "create:shard:before": 1, "create:shard:after": 1,
+# Points that each rank passes in a save, and those of rank 0 only, with the number of times per save.
+POINTS_OF_EACH_RANK = {"snapshot": 1, "create:partial:before": 1, "create:shard:before": 1, "create:shard:after": 1,
                 "append:shard:before": 48, "append:shard:after": 48, "sync:shard:before": 1, "sync:shard:after": 1,
                 "create:part:before": 1, "create:part:after": 1, "append:part:before": 1, "append:part:after": 1,
                 "sync:part:before": 1, "sync:part:after": 1, "sync:partial:before": 1, "sync:partial:after": 1}
-OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:before": 1, "create:manifest:after": 1,
+POINTS_OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:before": 1, "create:manifest:after": 1,
              "append:manifest:before": 1, "append:manifest:after": 1, "sync:manifest:before": 1, "sync:manifest:after": 1,
              "ready": 1, "grant": 1, "rename:partial:before": 1, "rename:partial:after": 1, "sync:run:before": 1,
              "sync:run:after": 1, "commit": 1, "rename:step:before": 1, "rename:step:after": 1, "remove:partial:before": 1,
              "remove:partial:after": 1}
 SAVE_EVERY = 50
-LEFT_BY_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
+FILES_OF_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
 
 
 def draw_faults(seed, count):
-    """Every point with the rank that is there as the victim, then all of them with others, as often as it takes."""
+    """First every point with the rank at that point as victim, then all points with random victims, `count` faults in all."""
     chance = random.Random(seed)
-    points = [(point, rank, passes) for rank in (0, 1) for point, passes in OF_EACH_RANK.items()]
-    points += [(point, 0, passes) for point, passes in OF_RANK_0.items()]
+    points = [(point, rank, passes) for rank in (0, 1) for point, passes in POINTS_OF_EACH_RANK.items()]
+    points += [(point, 0, passes) for point, passes in POINTS_OF_RANK_0.items()]
     victims = fault_loop.TRAINERS_DIE[1:] + fault_loop.TRAINERS_LIVE
     faults = []
     for index in range(count):
@@ -46,10 +46,10 @@ def draw_faults(seed, count):
     return faults
 
 
-def restores_in_order(told):
-    """Every restore point is at least as new as the newest checkpoint told before it."""
+def restores_in_order(events):
+    """Checks that every restore is from a step at least as new as the newest checkpoint reported before."""
     newest, restores = 0, 0
-    for event in told:
+    for event in events:
         if event.HasField("checkpoint"):
             newest = event.checkpoint.step
         if event.HasField("notice") and "restored from step " in event.notice.text:
@@ -60,13 +60,13 @@ def restores_in_order(told):
     return restores
 
 
-def assert_nothing_lies_about(run_folder):
-    left = {path.name for path in pathlib.Path(run_folder).iterdir()} - LEFT_BY_A_RUN
+def assert_no_leftovers(run_folder):
+    left = {path.name for path in pathlib.Path(run_folder).iterdir()} - FILES_OF_A_RUN
     assert all(name.startswith("step-") and "." not in name for name in left), left
 
 
 @pytest.mark.slow
-def test_killed_at_every_place_of_a_save_the_job_goes_on_from_the_newest_checkpoint(cluster, tmp_path):
+def test_a_job_killed_at_every_point_of_a_save_resumes_from_the_newest_checkpoint(cluster, tmp_path):
     seed = os.environ.get("TRAINYARD_FAULTS_SEED") or str(random.SystemRandom().getrandbits(32))
     print(f"TRAINYARD_FAULTS_SEED={seed}")
     run = tmp_path / "run"
@@ -89,7 +89,7 @@ def test_killed_at_every_place_of_a_save_the_job_goes_on_from_the_newest_checkpo
     assert view.state_name == "CANCELLED", view.job.reason
     assert kills >= KILLS
     restores_in_order(cluster.watch(job))
-    assert_nothing_lies_about(run)
+    assert_no_leftovers(run)
     cluster.trainctl("checkpoint", "verify", run)
     assert view.job.checkpoints[-1].step >= at
     losses = harness.metrics_steps(run)
@@ -100,28 +100,28 @@ def test_killed_at_every_place_of_a_save_the_job_goes_on_from_the_newest_checkpo
     assert {step: losses[step] for step in undisturbed} == undisturbed
 
 
-def test_a_store_that_is_gone_costs_no_checkpoint(cluster, tmp_path):
-    """Everything is killed while a save is complete but for its name, and coordinator and daemons forget all they knew."""
+def test_a_lost_store_loses_no_checkpoint(cluster, tmp_path):
+    """Kills everything when a save is complete except for its final name, and removes the state of coordinator and daemons."""
     run = tmp_path / "run"
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
     loop.submit([fault_loop.Fault("rename:partial:before", 0, "all", 3)], run_folder=run, train__steps=1_000_000,
                 checkpoint__every_steps=SAVE_EVERY)
-    bring_back, loop.bring_back = loop.bring_back, lambda: None
+    restart, loop.restart_dead_programs = loop.restart_dead_programs, lambda: None
     for _ in loop.carry_out():
         harness.wait_until(lambda: not harness.trainers(), "no trainer is left")
     complete = 3 * SAVE_EVERY
     for name in ("coordinator", "worker-h1", "worker-h2"):
         shutil.rmtree(tmp_path / name)
 
-    bring_back()
+    restart()
     harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2, "both daemons are back", 30)
     job = cluster.submit(run_folder=run, flags=["--resume"], train__steps=complete + 20)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
     restored = [event.notice.text for event in cluster.watch(job) if event.HasField("notice") and "restored" in event.notice.text]
     assert f"restored from step {complete}," in restored[0], restored
-    assert_nothing_lies_about(run)
+    assert_no_leftovers(run)
 
 
 def newest_checkpoint(run):
@@ -129,7 +129,7 @@ def newest_checkpoint(run):
 
 
 def flip_a_bit(folder, chance):
-    """Of any file of a checkpoint; returns which."""
+    """Flips a random bit of a random file of a checkpoint; returns a description."""
     file = chance.choice(sorted(folder.iterdir()))
     at, bit = chance.randrange(file.stat().st_size), chance.randrange(8)
     with file.open("r+b") as opened:
@@ -141,7 +141,7 @@ def flip_a_bit(folder, chance):
 
 
 @pytest.mark.slow
-def test_twenty_flipped_bits_each_have_the_job_go_on_from_the_checkpoint_before(cluster, tmp_path):
+def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_checkpoint(cluster, tmp_path):
     run, chance = tmp_path / "run", random.Random(7)
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
@@ -150,7 +150,7 @@ def test_twenty_flipped_bits_each_have_the_job_go_on_from_the_checkpoint_before(
                       recovery__max_restarts=1000)
     flips = []
 
-    # Rank 0 waits where it removes an old checkpoint, so nothing newer gets its name; the newest is the next generation's.
+    # Rank 0 waits at the removal of an old checkpoint, so nothing newer is published until the next generation resumes.
     original_kill = loop.kill
 
     def flip_and_kill(fault, pid):
@@ -169,8 +169,8 @@ def test_twenty_flipped_bits_each_have_the_job_go_on_from_the_checkpoint_before(
     notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]
                if "could not be used" in (text := json.dumps(line))]
     for step, what in flips:
-        assert any(f"step {step} could not be used" in text for text in notices), f"{what} of step {step} is not told: {why}"
-    # What is damaged stays until its step comes again.
+        assert any(f"step {step} could not be used" in text for text in notices), f"{what} of {step} is not reported: {why}"
+    # Damaged checkpoints stay until their step is saved again.
     harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips), "they are replaced")
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"

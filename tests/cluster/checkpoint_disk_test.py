@@ -1,4 +1,4 @@
-"""Saves on disks that are full, read-only or slow, and under a clock that is set back: told by name, and training goes on."""
+"""Saves on full, read-only or slow disks and with a clock that is set back: failures are reported and training continues."""
 
 import os
 import shutil
@@ -30,21 +30,23 @@ def names_in(run_folder):
                                         ("erofs", "Read-only file system")])
 @pytest.mark.parametrize("point", ["create:shard:before", "sync:shard:before", "create:manifest:before",
                                    "rename:partial:before"])
-def test_a_save_that_the_disk_refuses_is_told_by_name_and_costs_no_restart(cluster, tmp_path, monkeypatch, point, act, words):
+def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, tmp_path, monkeypatch, point, act, words):
     start_with_rules(cluster, monkeypatch, f"rank=0,point={point},nth=2,do={act}")
 
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=4 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
 
     view = cluster.wait_for_end(job)
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
-    told = notices(cluster, job, "could not save")
-    assert len(told) == 1 and words in told[0] and str(tmp_path / "run") in told[0] and "training goes on" in told[0], told
+    reported = notices(cluster, job, "could not save")
+    assert len(reported) == 1, reported
+    for text in (words, str(tmp_path / "run"), "training goes on"):
+        assert text in reported[0], reported
     assert view.job.checkpoints[-1].step == 4 * SAVE_EVERY
     assert not [name for name in names_in(tmp_path / "run") if "." in name]
     cluster.trainctl("checkpoint", "verify", tmp_path / "run")
 
 
-def test_a_slow_disk_costs_no_save_and_no_restart(cluster, tmp_path, monkeypatch):
+def test_a_slow_disk_loses_no_save_and_causes_no_restart(cluster, tmp_path, monkeypatch):
     start_with_rules(cluster, monkeypatch, "point=append:*:before,do=slow:5ms;point=sync:*:before,do=slow:100ms")
 
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=3 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
@@ -54,7 +56,7 @@ def test_a_slow_disk_costs_no_save_and_no_restart(cluster, tmp_path, monkeypatch
     assert [checkpoint.step for checkpoint in view.job.checkpoints] == [SAVE_EVERY, 2 * SAVE_EVERY, 3 * SAVE_EVERY]
 
 
-def test_a_variable_with_mistakes_refuses_the_job_and_names_them(cluster, tmp_path, monkeypatch):
+def test_mistakes_in_the_fault_point_variable_fail_the_job_and_are_named(cluster, tmp_path, monkeypatch):
     start_with_rules(cluster, monkeypatch, "point=sync:shrad:before,do=kill;point=grant,do=explode")
 
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=5)
@@ -66,7 +68,7 @@ def test_a_variable_with_mistakes_refuses_the_job_and_names_them(cluster, tmp_pa
 
 
 class SetBack:
-    """A coordinator and a daemon whose wall clocks, and their trainers', go back by an hour when told."""
+    """A coordinator and a daemon whose wall clocks, with those of their trainers, can be set back by an hour."""
 
     def __init__(self, cluster, folder, monkeypatch):
         self.file = folder / "back"
@@ -94,19 +96,19 @@ class SetBack:
         self.file.touch()
 
 
-def test_a_clock_that_is_set_back_holds_no_save_up_and_hides_no_checkpoint(cluster, tmp_path, monkeypatch):
+def test_setting_the_clock_back_delays_no_save_and_hides_no_checkpoint(cluster, tmp_path, monkeypatch):
     clock = SetBack(cluster, tmp_path, monkeypatch)
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY)
     newest = lambda: max((checkpoint.step for checkpoint in cluster.get(job).job.checkpoints), default=0)
-    before = harness.wait_until(newest, "a checkpoint is made")
+    before = harness.wait_until(newest, "a checkpoint is saved")
 
     clock.go_back()
-    harness.wait_until(lambda: newest() >= before + 3 * SAVE_EVERY, "three more are made")
+    harness.wait_until(lambda: newest() >= before + 3 * SAVE_EVERY, "three more checkpoints are saved")
     at = newest()
     os.kill(cluster.get(job).pid_of(0), signal.SIGKILL)
     harness.wait_until(lambda: cluster.get(job).job.generation == 2, "there is a next generation")
     last_of_first = cluster.wait_for_state(job, "RUNNING").job.last_step
-    harness.wait_until(lambda: newest() > last_of_first, "it saves, too")
+    harness.wait_until(lambda: newest() > last_of_first, "the next generation saves, too")
     cluster.trainctl("cancel", job)
 
     view = cluster.wait_for_end(job)

@@ -1,5 +1,5 @@
-"""A coordinator takes more connections than the shell it was started from would let it have descriptors for, and gets
-over it when there are none."""
+"""A coordinator accepts more connections than its shell's soft limit of descriptors allows, and recovers after running out of
+them."""
 
 import os
 import resource
@@ -7,12 +7,12 @@ import socket
 
 import harness
 
-# An HTTP/2 client's first words: its preface, and settings that change nothing.
+# The first bytes of an HTTP/2 client: the preface and empty settings.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 LOW = 128
 
 
-def test_coordinator_takes_more_connections_than_the_soft_limit_of_its_shell(cluster):
+def test_coordinator_accepts_more_connections_than_the_soft_limit_of_its_shell(cluster):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard >= 4 * LOW, "this test needs a higher hard limit (ulimit -Hn)"
     resource.setrlimit(resource.RLIMIT_NOFILE, (LOW, hard))
@@ -34,7 +34,7 @@ def test_coordinator_takes_more_connections_than_the_soft_limit_of_its_shell(clu
 
 
 def served(address):
-    """A new connection to it, and whether it is answered; a connection that is turned away ends without a word."""
+    """Opens a connection; returns it and whether it is answered. A refused connection is closed without an answer."""
     connection = socket.create_connection(address, timeout=10)
     try:
         connection.sendall(PREFACE)
@@ -43,7 +43,7 @@ def served(address):
         return connection, False
 
 
-def test_coordinator_keeps_descriptors_for_itself_and_takes_connections_again_when_others_have_gone(cluster):
+def test_coordinator_reserves_descriptors_and_accepts_again_once_connections_close(cluster):
     program = cluster.start_coordinator()
     host, _, port = program.address.rpartition(":")
     _, hard = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
@@ -52,9 +52,9 @@ def test_coordinator_keeps_descriptors_for_itself_and_takes_connections_again_wh
     crowd = [served((host, int(port))) for _ in range(LOW)]
 
     assert any(answered for _, answered in crowd)
-    assert not crowd[-1][1], "more connections than there are descriptors for them"
+    assert not crowd[-1][1], "more connections were accepted than there are descriptors"
     assert len(os.listdir(f"/proc/{program.pid}/fd")) <= LOW * 3 // 4
-    assert cluster._server_info() is not None, "who was there before is served as before"
+    assert cluster._server_info() is not None, "existing connections are still served"
     for connection, _ in crowd:
         connection.close()
 
@@ -66,7 +66,7 @@ def test_coordinator_keeps_descriptors_for_itself_and_takes_connections_again_wh
     harness.wait_until(served_again, "a new connection is served", 30)
 
 
-def test_coordinator_without_a_descriptor_to_accept_with_hears_the_next_connection_once_there_is_one(cluster):
+def test_coordinator_out_of_descriptors_accepts_again_once_there_are_some(cluster):
     program = cluster.start_coordinator()
     host, _, port = program.address.rpartition(":")
     limits = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
@@ -77,5 +77,5 @@ def test_coordinator_without_a_descriptor_to_accept_with_hears_the_next_connecti
 
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, limits)
 
-        assert connection.recv(9), "the listener is deaf"
+        assert connection.recv(9), "the listener no longer accepts"
     assert cluster._server_info() is not None

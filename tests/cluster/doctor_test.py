@@ -6,7 +6,7 @@ import subprocess
 import harness
 import pytest
 
-# One machine plays all hosts here, so how fast they are says nothing: only what is dead is bad.
+# All hosts are on one machine here, so their speed is meaningless: only dead hosts are bad.
 QUICK = ["--matmul-size", "64", "--all-reduce-bytes", "65536", "--share", "0"]
 
 
@@ -37,14 +37,14 @@ def test_doctor_probes_hosts_in_pairs_and_the_odd_one_in_a_second_round(hosts):
     assert second[0] == "h3" and second[1] in ("h1", "h2")
     assert all(min(probe["matmul_gflops"]) > 0 for probe in report["probes"])
     assert all(probe["all_reduce_bytes_per_s"] > 0 for probe in report["probes"] if len(probe["hosts"]) == 2)
-    # Which of three that share two cores is slow is chance; what is made of figures: tests/unit/client/doctor_test.cc.
+    # Which of three hosts on two cores is slow is random; tests/unit/client/doctor_test.cc covers the verdicts.
     assert [verdict["host"] for verdict in report["verdicts"]] == ["h1", "h2", "h3"]
     assert report["ok"] == all(verdict["verdict"] == "good" for verdict in report["verdicts"]), report
     for job in harness.events(hosts.trainctl("list", "--json").stdout):
         assert (job["name"], job["state"]) == ("doctor", "SUCCEEDED")
 
 
-def test_busy_and_cordoned_hosts_are_left_alone_and_named(hosts):
+def test_busy_and_cordoned_hosts_are_skipped_and_named(hosts):
     job = hosts.submit(train__steps=1_000_000, resources={"ranks": 2, "threads_per_rank": 1, "hosts": ["h2"]})
     hosts.wait_for_state(job, "RUNNING")
     hosts.trainctl("cordon", "h3")
@@ -70,13 +70,13 @@ def test_a_host_that_does_not_answer_is_a_problem_and_exit_1(hosts):
     assert sorted(host for probe in report["probes"] for host in probe["hosts"]) == ["h1", "h3"]
 
 
-def test_only_the_hosts_that_are_asked_for(hosts):
+def test_doctor_checks_only_the_requested_hosts(hosts):
     assert [probe["hosts"] for probe in doctor(hosts, "--hosts", "h3,h1")["probes"]] == [["h3", "h1"]]
     refused = hosts.trainctl("doctor", "--hosts", "h1,h9", expect=2)
     assert "h9" in refused.stderr
 
 
-def test_doctor_for_a_person_names_every_host(hosts):
+def test_doctor_text_names_every_host(hosts):
     text = hosts.trainctl("doctor", *QUICK).stdout
 
     assert "all is well" in text
@@ -93,7 +93,7 @@ def test_a_probe_is_a_job_like_any_other(hosts):
     assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
 
 
-def test_a_probe_runs_without_a_cluster_too(cluster):
+def test_a_probe_runs_without_a_cluster(cluster):
     done = cluster.run_trainctl("run", write_probe(cluster, ranks=2))
 
     assert "GFLOP/s" in done.stdout, done.stdout

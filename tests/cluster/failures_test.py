@@ -1,4 +1,4 @@
-"""What goes wrong while a job trains: a killed rank, no restarts left, a corrupt checkpoint, a full disk, lost daemons."""
+"""Failures while a job trains: a killed rank, no restarts left, a corrupt checkpoint, a full disk, lost daemons."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import harness
-import ill_trainers
+import faulty_trainers
 import memory_cgroup
 
 LONG = harness.LONG_JOB
@@ -21,25 +21,25 @@ def checkpoints(run_folder):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_trainer_restarts_the_group_and_the_losses_are_those_of_an_undisturbed_run(one_host, tmp_path, undisturbed,
+def test_a_killed_trainer_restarts_the_group_and_changes_no_loss(one_host, tmp_path, undisturbed,
                                                                                             rank):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     view = one_host.wait_for_step(job, 120)
 
     os.kill(view.pid_of(rank), signal.SIGKILL)
 
-    told = one_host.watch(job)
+    events = one_host.watch(job)
     view = one_host.get(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
     assert harness.metrics_steps(tmp_path / "run") == undisturbed
-    steps = [event.step.step for event in told if event.HasField("step")]
+    steps = [event.step.step for event in events if event.HasField("step")]
     assert steps == list(range(1, LONG["train__steps"] + 1))
-    assert any(event.HasField("notice") and "SIGKILL" in event.notice.text for event in told) or any(
-        event.HasField("state") and "SIGKILL" in event.state.reason for event in told)
+    assert any(event.HasField("notice") and "SIGKILL" in event.notice.text for event in events) or any(
+        event.HasField("state") and "SIGKILL" in event.state.reason for event in events)
 
 
-def test_restarts_used_up_fails_the_job_with_the_cause(one_host):
+def test_a_job_without_restarts_left_fails_with_the_cause(one_host):
     job = one_host.submit(train__steps=1_000_000, recovery__max_restarts=1)
     for generation in (1, 2):
         view = one_host.wait_for_state(job, "RUNNING", "FAILED")
@@ -71,7 +71,7 @@ def test_resume_is_bit_equal_to_an_uninterrupted_run(one_host, tmp_path, undistu
     assert harness.metrics_steps(run) == undisturbed
 
 
-def test_a_corrupt_newest_checkpoint_gives_way_to_the_one_before_it(one_host, tmp_path, undisturbed):
+def test_a_corrupt_newest_checkpoint_is_skipped_for_the_previous_one(one_host, tmp_path, undisturbed):
     run = tmp_path / "run"
     job = one_host.submit(run_folder=run, **LONG)
     one_host.wait_for_step(job, 180)
@@ -92,7 +92,7 @@ def test_a_corrupt_newest_checkpoint_gives_way_to_the_one_before_it(one_host, tm
     assert newest.name in one_host.trainctl("logs", second).stdout
 
 
-def test_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path):
+def test_a_run_folder_with_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path):
     run = tmp_path / "run"
     job = one_host.submit(run_folder=run, train__steps=10)
     one_host.wait_for_end(job)
@@ -109,38 +109,38 @@ def test_only_corrupt_checkpoints_is_refused_with_their_names(one_host, tmp_path
 
 @pytest.fixture
 def small_memory():
-    """A cgroup of 1 GiB; made before the cluster, and so taken away after it."""
+    """A cgroup of 1 GiB; created before the cluster, and therefore removed after it."""
     try:
         group = memory_cgroup.MemoryCgroup("memory", 1 << 30)
     except OSError as error:
-        pytest.skip(f"this machine lets nobody here make a cgroup with a limit on memory: {error}")
+        pytest.skip(f"cannot create a cgroup with a memory limit on this machine: {error}")
     with group:
         yield group
 
 
-def test_a_trainer_killed_for_its_memory_is_told_so_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
-    host = ill_trainers.IllHost(cluster, tmp_path)
+def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory, cluster, tmp_path, undisturbed):
+    host = faulty_trainers.FaultyHost(cluster, tmp_path)
     host.start(prefix=small_memory.prefix)
     job = cluster.submit(run_folder=tmp_path / "run", **LONG)
     cluster.wait_for_step(job, 120)
 
-    host.let(1, "eat")
+    host.set_fault(1, "eat")
 
     view = cluster.wait_for_end(job)
     assert view.state_name == "SUCCEEDED", view.job.reason
     assert (view.job.restarts, view.job.generation) == (1, 2)
     assert harness.metrics_steps(tmp_path / "run") == undisturbed
-    told = cluster.trainctl("why", job).stdout
+    report = cluster.trainctl("why", job).stdout
     assert re.search(r"rank 1 on h1 was killed by signal 9 \(SIGKILL\): out of memory: the kernel killed it \(cgroup \S+, "
-                     r"limit 1024 MiB: oom_kill 0 to 1\)", told), told
+                     r"limit 1024 MiB: oom_kill 0 to 1\)", report), report
 
 
 def mount_prefix(mount):
-    """A command prefix that runs what follows with a mount of its own; `mount` is the shell command that makes it."""
+    """A command prefix that runs a program in its own mount namespace after the shell command `mount`."""
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     prefix = [*unshare, "sh", "-c", f'{mount} && exec "$@"', "sh"]
     if subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine lets nobody here make a mount namespace")
+        pytest.skip("cannot create a mount namespace on this machine")
     return prefix
 
 
@@ -149,8 +149,8 @@ def tmpfs(mount_point, size):
 
 
 def start_on_a_full_disk(cluster, tmp_path):
-    """A coordinator and a daemon with two slots; returns its small disk and the file to remove to free it. There is room
-    for a run's small files, not for a checkpoint."""
+    """A coordinator and a daemon with two slots; returns its small disk and the file to remove to free space.
+    The disk has space for a run's small files, but not for a checkpoint."""
     disk = tmp_path / "disk"
     disk.mkdir()
     cluster.start_coordinator()
@@ -178,7 +178,7 @@ def test_a_full_disk_fails_the_save_and_not_the_training(cluster, tmp_path):
     assert view.job.checkpoints[-1].step == 3000
 
 
-def test_a_last_save_on_a_full_disk_is_tried_again_until_there_is_room(cluster, tmp_path):
+def test_a_last_save_on_a_full_disk_is_retried_until_there_is_space(cluster, tmp_path):
     disk, filler = start_on_a_full_disk(cluster, tmp_path)
     job = cluster.submit(run_folder=disk / "run", train__steps=20)
 
@@ -194,7 +194,7 @@ def test_a_last_save_on_a_full_disk_is_tried_again_until_there_is_room(cluster, 
     assert "No space left" in cluster.trainctl("why", job).stdout
 
 
-def test_a_last_save_that_never_finds_room_fails_the_job_and_names_the_disk(cluster, tmp_path):
+def test_a_last_save_on_a_disk_that_stays_full_fails_the_job_and_names_the_disk(cluster, tmp_path):
     disk, _ = start_on_a_full_disk(cluster, tmp_path)
 
     job = cluster.submit(run_folder=disk / "run", train__steps=20, checkpoint__last_save_retry_s=1)
@@ -207,7 +207,7 @@ def test_a_last_save_that_never_finds_room_fails_the_job_and_names_the_disk(clus
 
 
 def fill(folder):
-    """Leaves no byte free there; returns the file to remove."""
+    """Fills the disk of `folder` completely; returns the file to remove."""
     filler = folder / "filler"
     with open(filler, "wb") as file:
         for size in (1 << 16, 1 << 12, 1):
@@ -219,7 +219,7 @@ def fill(folder):
     return filler
 
 
-def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_carried_out(cluster, tmp_path):
+def test_a_pause_with_a_failed_save_keeps_training_and_a_later_pause_succeeds(cluster, tmp_path):
     disk, filler = start_on_a_full_disk(cluster, tmp_path)
     job = cluster.submit(run_folder=disk / "run", train__steps=1_000_000)
     cluster.wait_for_step(job, 20)
@@ -227,9 +227,9 @@ def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_c
 
     cluster.trainctl("pause", job)
 
-    told = harness.wait_until(lambda: [line for line in cluster.trainctl("why", job).stdout.splitlines()
-                                       if "was not paused" in line], "the failed pause is told")
-    assert "could not be saved" in told[0] and "space" in told[0].lower(), told
+    report = harness.wait_until(lambda: [line for line in cluster.trainctl("why", job).stdout.splitlines()
+                                       if "was not paused" in line], "the failed pause is reported")
+    assert "could not be saved" in report[0] and "space" in report[0].lower(), report
     view = cluster.wait_for_state(job, "RUNNING")
     cluster.wait_for_step(job, view.job.last_step + 50)
     assert (cluster.get(job).job.generation, set(harness.trainers())) == (1, trainers)
@@ -240,7 +240,7 @@ def test_a_pause_whose_save_fails_leaves_the_group_training_and_a_later_one_is_c
     cluster.trainctl("cancel", job)
 
 
-def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason(cluster, tmp_path):
+def test_a_job_waits_with_the_reason_if_the_only_host_does_not_share_the_run_folder(cluster, tmp_path):
     runs = tmp_path / "runs"
     for folder in (runs, tmp_path / "of-h1", tmp_path / "of-h2"):
         folder.mkdir()
@@ -266,30 +266,30 @@ def test_a_host_that_does_not_share_the_run_folder_is_waited_out_with_the_reason
 
 
 def start_run_on_a_small_disk(cluster, tmp_path):
-    """An endless `trainctl run` whose store, output and run folder share a disk that is full by now."""
+    """Starts an endless `trainctl run` and fills the disk of its store, output and run folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
     job = cluster.write_job(train__steps=1_000_000, resources__ranks=1, checkpoint__dir=str(disk / "run"))
     run = cluster.start("trainctl", [*mount_prefix(tmpfs(disk, "8m")), harness.BIN / "trainctl", "run", job, "--json"])
     harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "it trains")
     filler = fill(pathlib.Path(f"/proc/{run.pid}/root{disk}"))
-    harness.wait_until(lambda: "cannot write to its store" in run.output(), "the view says why it stands still", 30)
+    harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress", 30)
     return run, filler
 
 
-def test_a_run_whose_disk_is_full_says_so_and_goes_on_when_there_is_room(cluster, tmp_path):
+def test_a_run_with_a_full_disk_reports_it_and_continues_when_there_is_space(cluster, tmp_path):
     run, filler = start_run_on_a_small_disk(cluster, tmp_path)
 
     filler.unlink()
 
-    harness.wait_until(lambda: "can write to its store again" in run.output(), "it goes on by itself", 30)
+    harness.wait_until(lambda: "can write to its store again" in run.output(), "it continues on its own", 30)
     steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
     harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps, "steps are shown")
     run.signal(signal.SIGINT)
     assert run.wait(30) == 130, run.output()
 
 
-def test_a_run_whose_disk_is_full_ends_at_once_by_ctrl_c(cluster, tmp_path):
+def test_a_run_with_a_full_disk_ends_immediately_on_ctrl_c(cluster, tmp_path):
     run, _ = start_run_on_a_small_disk(cluster, tmp_path)
 
     run.signal(signal.SIGINT)
@@ -299,7 +299,7 @@ def test_a_run_whose_disk_is_full_ends_at_once_by_ctrl_c(cluster, tmp_path):
     harness.assert_nothing_runs()
 
 
-def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_host(cluster, tmp_path):
+def test_a_full_disk_at_the_start_of_a_rank_moves_the_job_to_another_host(cluster, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     cluster.start_coordinator()
@@ -310,13 +310,13 @@ def test_a_disk_that_is_full_at_the_start_of_a_rank_sends_the_job_to_another_hos
 
     view = cluster.wait_for_end(cluster.submit(train__steps=5))
 
-    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), "the job does not pay for a full disk"
+    assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), "a full disk does not use up a restart"
     assert {rank.host for rank in view.job.ranks} == {"h2"}
-    told = cluster.trainctl("why", view.job.job_id).stdout
-    assert re.search(r"rank \d on h1 could not be started: .*[Nn]o space left", told), told
+    report = cluster.trainctl("why", view.job.job_id).stdout
+    assert re.search(r"rank \d on h1 could not be started: .*[Nn]o space left", report), report
 
 
-def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them_over(one_host):
+def test_a_killed_daemon_leaves_its_trainers_running_and_its_successor_adopts_them(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
     before = set(harness.trainers())
@@ -335,7 +335,7 @@ def test_a_killed_daemon_does_not_stop_its_trainers_and_its_successor_takes_them
     assert one_host.wait_for_end(job).state_name == "CANCELLED"
 
 
-def test_a_state_folder_that_somebody_removes_costs_no_restart(one_host):
+def test_removing_the_state_folder_causes_no_restart(one_host):
     state = one_host.folder / "worker-h1"
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
@@ -343,7 +343,7 @@ def test_a_state_folder_that_somebody_removes_costs_no_restart(one_host):
 
     shutil.rmtree(state)
 
-    harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has made it again")
+    harness.wait_until(lambda: (state / "worker.sock").exists(), "the daemon has created it again")
     one_host.wait_for_step(job, one_host.get(job).job.last_step + 50)
     assert set(harness.trainers()) == before
     one_host.trainctl("cancel", job)
@@ -353,7 +353,7 @@ def test_a_state_folder_that_somebody_removes_costs_no_restart(one_host):
     assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
 
 
-def test_a_killed_coordinator_comes_back_and_the_job_ends_as_if_nothing_had_been(one_host, tmp_path, undisturbed):
+def test_a_restarted_coordinator_completes_the_job_with_the_same_losses(one_host, tmp_path, undisturbed):
     job = one_host.submit(run_folder=tmp_path / "run", **LONG)
     one_host.wait_for_step(job, 60)
     port = int(one_host.coordinator.address.rpartition(":")[2])

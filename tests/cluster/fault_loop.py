@@ -1,4 +1,4 @@
-"""A job that is killed at named points of its saves, again and again, and goes on.
+"""A job whose processes are killed repeatedly at named points of its saves, and which recovers each time.
 
     loop = FaultLoop(cluster)
     loop.start()                       # a coordinator and two daemons with a rank each
@@ -6,8 +6,9 @@
     for fault in loop.carry_out():
         ...                            # after each kill
 
-A fault is a point at which a rank waits (docs/fault-points.md) and whom SIGKILL meets meanwhile. Trainers read their rules when
-they start, so those of a generation are written before it: some whose victims leave the trainers alive, and one that ends them.
+A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed meanwhile. Trainers read their rules
+when they start, so the rules of a generation are written before it: some with victims other than trainers, and one that kills
+trainers.
 """
 
 import dataclasses
@@ -21,11 +22,11 @@ import grpc
 import harness
 import processes
 
-# Whom a kill may meet; all but the first two leave both trainers alone.
+# Victims of a kill that end trainers, and those that leave both trainers running.
 TRAINERS_DIE = ("self", "other", "shim", "host", "all")
 TRAINERS_LIVE = ("daemon", "coordinator")
 NUMBERS = itertools.count(1)
-ALONG = 2  # faults of the second kind that a generation is given besides one of the first
+ALONG = 2  # number of TRAINERS_LIVE faults of a generation, in addition to one of TRAINERS_DIE
 HOSTS = ("h1", "h2")
 
 
@@ -64,7 +65,7 @@ class FaultLoop:
             del os.environ["TRAINYARD_FAULT_POINTS"]
 
     def submit(self, faults, **keys):
-        """The rules of its first generation lie there before it starts."""
+        """Submits the job; the rules of its first generation are written before it starts."""
         self.waiting = list(faults)
         self.armed = self.arm(self.waiting)
         self.job = self.cluster.submit(**keys)
@@ -85,7 +86,7 @@ class FaultLoop:
         partial.replace(self.rules)
 
     def waiter(self, fault):
-        """The process that waits at this fault's point; None: nobody came there yet."""
+        """The process that waits at this fault's point; None: no process has reached it yet."""
         try:
             return int((self.folder / (self.gate(fault).name + ".reached")).read_text() or 0)
         except FileNotFoundError:
@@ -127,12 +128,12 @@ class FaultLoop:
             self.kill_program(self.cluster.coordinator)
 
     def host_of(self, pid):
-        """By the daemon's state folder, below which a trainer's own files lie."""
+        """The host of a trainer, from the daemon's state folder in its environment."""
         environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
         return next(name for name in HOSTS if f"worker-{name}/" in environment)
 
-    def bring_back(self):
-        """Whatever is dead of coordinator and daemons."""
+    def restart_dead_programs(self):
+        """Restarts the coordinator and daemons that have been killed."""
         os.environ["TRAINYARD_FAULT_POINTS"] = f"@{self.rules}"
         try:
             address = self.cluster.coordinator.address
@@ -152,14 +153,14 @@ class FaultLoop:
     # The loop
 
     def carry_out(self, seconds=120.0):
-        """Makes every fault happen, in some order; yields each when whoever it met is dead and, of the daemons, back again."""
+        """Injects every fault in some order; yields each once its victims are dead and dead daemons have been restarted."""
         waiting, armed = self.waiting, self.armed
         while armed:
             fault, pid = harness.wait_until(lambda: self.reached(armed), f"one of {[str(each) for each in armed]}; rules "
                                             f"{self.rules.read_text()!r}", seconds)
             armed.remove(fault)
             alive = bool(processes._stat(pid)) and processes._stat(pid)[0] != "Z"
-            if not alive:  # another fault was quicker: it is made again
+            if not alive:  # another fault killed it first: this fault is repeated
                 fault.attempt += 1
                 waiting.insert(0, fault)
                 self.gate(fault).touch()
@@ -167,7 +168,7 @@ class FaultLoop:
                     armed = self.arm(waiting, armed)
                 continue
             if fault.victim in TRAINERS_DIE:
-                # The next generation's rules lie there before it starts.
+                # Write the next generation's rules before it starts.
                 left, armed = armed, []
                 for each in left:
                     self.gate(each).touch()
@@ -176,15 +177,15 @@ class FaultLoop:
                 armed = self.arm(waiting)
             self.kill(fault, pid)
             self.gate(fault).touch()
-            self.bring_back()
+            self.restart_dead_programs()
             yield fault
-            if waiting and not armed:  # of the kind that needs another generation to be told of them
+            if waiting and not armed:  # trainers read new rules only in a new generation
                 armed = self.arm(waiting)
                 self.kill_pid(self.trainer(0))
         self.write([])
 
     def arm(self, waiting, armed=()):
-        """Takes the next faults from `waiting`: some that leave the trainers alive, and one that ends them."""
+        """Takes the next faults from `waiting`: some that leave the trainers running, and one that ends them."""
         chosen = list(armed)
         ends = any(fault.victim in TRAINERS_DIE for fault in chosen)
         for fault in list(waiting):

@@ -6,8 +6,8 @@
     job = cluster.submit(steps=20, ranks=2)
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
 
-Everything lives below one temporary folder; `close` (called by the fixture) ends what is left with SIGKILL. Tests wait for
-conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from build/bin.
+All files are in one temporary folder; `close` (called by the fixture) kills the remaining processes with SIGKILL. Tests wait
+for conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from build/bin.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ import tokens
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TRAINYARD_BIN", ROOT / "build" / "bin"))
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")
-# Long enough to hurt it on its way; what it gives undisturbed is the fixture `undisturbed`.
+# Long enough to inject faults while it runs; the fixture `undisturbed` has its losses without faults.
 LONG_JOB = {"train__steps": 1500, "checkpoint__every_steps": 50, "train__evaluate": {"every_steps": 500, "batches": 2}}
 
 
 def wait_until(condition, what, seconds=60.0):
-    """Calls `condition` until it answers something true and returns that. A failure names what was waited for."""
+    """Calls `condition` until it returns a true value, and returns that. A failure names `what`."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -62,19 +62,19 @@ def steps_of(lines):
 
 
 def metrics_steps(run_folder):
-    """{step: loss} of a run's metrics.jsonl; a step that stands there twice fails the test."""
+    """{step: loss} of a run's metrics.jsonl; fails if a step is there twice."""
     losses = {}
     for line in (pathlib.Path(run_folder) / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
         if record.get("event", "step") != "step" or "loss" not in record:
             continue
-        assert record["step"] not in losses, f"step {record['step']} stands twice in metrics.jsonl"
+        assert record["step"] not in losses, f"step {record['step']} is twice in metrics.jsonl"
         losses[record["step"]] = record["loss"]
     return losses
 
 
 def job_document(text, **keys):
-    """A job as small as makes sense. `keys` are dotted paths with '__' for the dot: train__steps=50."""
+    """A small job. `keys` are dotted paths with '__' for the dot: train__steps=50."""
     document = {
         "name": "small",
         "train": {
@@ -97,7 +97,7 @@ def job_document(text, **keys):
 
 @dataclasses.dataclass
 class Program:
-    """A started program and where its output goes."""
+    """A started program and the file of its output."""
 
     popen: subprocess.Popen
     log: pathlib.Path
@@ -185,7 +185,7 @@ class Cluster:
     # trainctl
 
     def trainctl(self, *arguments, timeout=60, cwd=None, expect=0):
-        """Runs trainctl against this cluster to its end. `expect` None: any exit code."""
+        """Runs trainctl against this cluster until it exits. `expect` None: any exit code."""
         prefix = ["--coordinator", self.coordinator.address] if self.coordinator else []
         return self.run_trainctl(*prefix, *arguments, timeout=timeout, cwd=cwd, expect=expect)
 
@@ -247,7 +247,7 @@ class Cluster:
         return wait_until(reached, f"job {job_id} reaches step {step}", seconds)
 
     def watch(self, job_id, timeout=60):
-        """Every event of the job up to its end."""
+        """Every event of the job until it ends."""
         return list(self.jobs.Watch(self.stubs.service.WatchRequest(job_id=job_id), timeout=timeout))
 
     def logs_of(self, job_id):
@@ -257,7 +257,7 @@ class Cluster:
     # End
 
     def close(self):
-        """Ends everything with SIGKILL, daemons first so that none starts a trainer again."""
+        """Kills everything with SIGKILL, daemons first so that none restarts a trainer."""
         if self._channel:
             self._channel.close()
         for program in self.programs:
@@ -272,7 +272,7 @@ class Cluster:
 
 
 class JobView:
-    """A Job message with its state as a word."""
+    """A Job message with its state as a string."""
 
     def __init__(self, job, stubs):
         self.job = job
@@ -283,32 +283,32 @@ class JobView:
 
 
 def state_of(memory_folder):
-    """The state folder of the daemon whose folder in shared memory this is; what others have left there may be anything."""
+    """The state folder of the daemon that owns this folder in shared memory; folders of other programs give ""."""
     try:
         return os.fsdecode((memory_folder / "daemon").read_bytes().split(b"\n")[1])
-    except (OSError, IndexError):  # it is being made or removed, or it is none of a daemon
+    except (OSError, IndexError):  # it is being created or removed, or does not belong to a daemon
         return ""
 
 
 def memory_folders(below):
-    """Folders in shared memory of daemons whose state folder lies below this."""
+    """Folders in shared memory of daemons whose state folder is below this path."""
     return [folder for folder in pathlib.Path("/dev/shm").glob(f"trainyard-{os.getuid()}-*")
             if state_of(folder).startswith(f"{below}/")]
 
 
 def remove_memory_folders(below):
-    """REQUIRES: their daemons are gone."""
+    """REQUIRES: their daemons have exited."""
     for folder in memory_folders(below):
         shutil.rmtree(folder)
 
 
 def trainers():
-    """Live trainers below this test process: {pid: command line}."""
+    """Running trainers below this test process: {pid: command line}."""
     return {pid: line for pid, line in processes.descendants().items() if processes.name_of(pid).startswith("trainyard-trai")}
 
 
 def assert_nothing_runs(seconds=30.0):
-    """REQUIRES: whoever should end has been told to."""
+    """REQUIRES: every process that should exit has been asked to."""
     try:
         wait_until(lambda: not processes.descendants(), "no process is left", seconds)
     except AssertionError:

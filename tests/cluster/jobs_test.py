@@ -1,22 +1,22 @@
-"""Jobs that go well, on real processes: submitted, watched, waiting, side by side, cancelled, and their output read."""
+"""Jobs without faults on real processes: submitting, watching, waiting, running concurrently, cancelling, reading output."""
 
 import math
 
 import harness
 
 
-def test_submit_watch_finish_every_step_is_told_once_and_the_loss_falls(one_host, tmp_path):
+def test_a_job_trains_to_its_end_reports_every_step_once_and_reduces_the_loss(one_host, tmp_path):
     job = one_host.submit(run_folder=tmp_path / "run", train__steps=60, train__evaluate={"every_steps": 20, "batches": 2})
 
-    told = one_host.watch(job)
+    seen = one_host.watch(job)
 
-    steps = [event.step.step for event in told if event.HasField("step")]
-    losses = [event.step.loss for event in told if event.HasField("step")]
+    steps = [event.step.step for event in seen if event.HasField("step")]
+    losses = [event.step.loss for event in seen if event.HasField("step")]
     assert steps == list(range(1, 61))
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[-1] < losses[0] - 0.5
-    assert [event.eval.step for event in told if event.HasField("eval")] == [20, 40, 60]
-    sequences = [event.sequence for event in told]
+    assert [event.eval.step for event in seen if event.HasField("eval")] == [20, 40, 60]
+    sequences = [event.sequence for event in seen]
     assert sequences == sorted(set(sequences))
     view = one_host.get(job)
     assert view.state_name == "SUCCEEDED"
@@ -36,19 +36,19 @@ def test_states_come_in_order(one_host):
     assert names[-1] == "SUCCEEDED"
 
 
-def test_trainctl_watch_tells_the_same_as_the_stream(one_host):
+def test_trainctl_watch_shows_the_same_events_as_the_stream(one_host):
     job = one_host.submit(train__steps=25)
     one_host.wait_for_end(job)
 
     lines = harness.events(one_host.trainctl("watch", job, "--json").stdout)
 
-    told = {event.step.step: event.step.loss for event in one_host.watch(job) if event.HasField("step")}
-    assert harness.steps_of(lines) == told
+    seen = {event.step.step: event.step.loss for event in one_host.watch(job) if event.HasField("step")}
+    assert harness.steps_of(lines) == seen
     assert lines[-1]["event"] == "done"
     assert lines[-1]["state"] == "SUCCEEDED"
 
 
-def test_two_jobs_at_once_on_one_daemon_with_enough_slots(cluster):
+def test_two_jobs_run_concurrently_on_one_daemon_with_enough_slots(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", slots=4)
 
@@ -64,7 +64,7 @@ def test_two_jobs_at_once_on_one_daemon_with_enough_slots(cluster):
     harness.wait_until(lambda: not harness.trainers(), "no trainer is left")
 
 
-def test_more_ranks_than_slots_waits_and_status_says_why(one_host):
+def test_a_job_with_more_ranks_than_slots_waits_and_status_shows_why(one_host):
     job = one_host.submit(resources__ranks=3, train__batch={"global": 6, "micro": 2})
 
     view = one_host.wait_for_state(job, "QUEUED")
@@ -100,7 +100,7 @@ def test_two_daemons_with_one_rank_each_train_together(cluster):
     assert [(rank.rank, rank.host) for rank in view.job.ranks] == [(0, "h1"), (1, "h2")]
 
 
-def test_cancel_ends_every_rank_and_a_second_cancel_is_no_error(one_host):
+def test_cancel_stops_every_rank_and_a_second_cancel_is_not_an_error(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
 
@@ -113,7 +113,7 @@ def test_cancel_ends_every_rank_and_a_second_cancel_is_no_error(one_host):
     assert harness.events(one_host.trainctl("status", job, "--json").stdout)[0]["state"] == "CANCELLED"
 
 
-def test_logs_of_a_rank_of_the_tail_and_followed_to_the_end(one_host):
+def test_logs_can_be_limited_to_a_rank_or_a_tail_or_followed(one_host):
     job = one_host.submit(train__steps=400)
     one_host.wait_for_step(job, 1)
 
@@ -121,14 +121,14 @@ def test_logs_of_a_rank_of_the_tail_and_followed_to_the_end(one_host):
     assert followed.wait(60) == 0
     one_host.wait_for_end(job)
     everything = one_host.trainctl("logs", "--all-ranks", job).stdout.splitlines()
-    unasked = one_host.trainctl("logs", job).stdout.splitlines()
+    by_default = one_host.trainctl("logs", job).stdout.splitlines()
     of_rank_1 = one_host.trainctl("logs", "--rank", "1", job).stdout.splitlines()
     last_two = one_host.trainctl("logs", "--rank", "0", "--tail", "2", job).stdout.splitlines()
     of_rank_0 = one_host.trainctl("logs", "--rank", "0", job).stdout.splitlines()
 
     assert of_rank_0, "rank 0 wrote nothing"
     assert sorted(everything) == sorted([f"rank 0: {line}" for line in of_rank_0] + [f"rank 1: {line}" for line in of_rank_1])
-    assert unasked == of_rank_0, "one voice"
+    assert by_default == of_rank_0, "rank 0 reports for the whole job"
     assert last_two == of_rank_0[-2:]
     assert sorted(followed.output().splitlines()) == sorted(everything)
 
@@ -145,7 +145,7 @@ def test_list_names_every_job_newest_first(one_host):
     assert all(job in table and f"job-{index}" in table for index, job in enumerate(jobs))
 
 
-def test_status_tells_step_phase_and_age_of_every_rank(one_host):
+def test_status_shows_step_phase_and_report_age_of_every_rank(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 5)
 
@@ -161,7 +161,7 @@ def test_status_tells_step_phase_and_age_of_every_rank(one_host):
     one_host.wait_for_end(job)
 
 
-def test_a_job_id_of_ones_own_submits_nothing_twice(one_host):
+def test_submitting_twice_with_the_same_job_id_creates_one_job(one_host):
     request = one_host.stubs.service.SubmitRequest(job_id="retry0001", default_run_root=str(one_host.folder))
     spec = request.spec
     spec.name = "twice"

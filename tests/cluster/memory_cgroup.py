@@ -1,6 +1,6 @@
-"""A cgroup with a limit on memory, of either version, for processes that a test starts.
+"""A cgroup (v1 or v2) with a memory limit for processes that a test starts.
 
-    with MemoryCgroup("oom", 1 << 30) as group:      # raises OSError where none can be made
+    with MemoryCgroup("oom", 1 << 30) as group:      # raises OSError if it cannot be created
         cluster.start_worker("h1", prefix=group.prefix)
 """
 
@@ -11,7 +11,7 @@ import harness
 
 
 def _mount_point(kind, option):
-    """Where the hierarchy is mounted: of /proc/self/mountinfo."""
+    """The mount point of the hierarchy, from /proc/self/mountinfo."""
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
         file_system, _, options = right.split(" ", 2)
@@ -21,7 +21,7 @@ def _mount_point(kind, option):
 
 
 def _own_folder():
-    """(folder of the cgroup that this process is in, file of its limit)."""
+    """(folder of this process's cgroup, name of the limit's file)."""
     paths = {}
     for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -48,7 +48,7 @@ class MemoryCgroup:
         except OSError:
             self._folder.rmdir()
             raise
-        # What follows runs in the cgroup, with all that it starts.
+        # The prefixed command and its descendants run in the cgroup.
         self.prefix = ["sh", "-c", f"echo $$ > '{self._folder}/cgroup.procs' && exec \"$@\"", "sh"]
 
     def __enter__(self):

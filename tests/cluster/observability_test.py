@@ -1,4 +1,4 @@
-"""What a service around the cluster sees: /metrics, gRPC health and reflection, logs as JSON, a clean shutdown."""
+"""Interfaces for operators and other services: /metrics, gRPC health and reflection, logs as JSON, a clean shutdown."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[^}]*\})? (-?[0-9.eE+-]+|[Nn
 
 
 def scrape(cluster):
-    """{name: {labels: value}} of /metrics, and {name: type}. Every line must be of the text format."""
+    """{name: {labels: value}} of /metrics, and {name: type}. Every line must be in the text format."""
     body = urllib.request.urlopen(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=5).read().decode()
     samples, types = {}, {}
     for line in body.splitlines():
@@ -55,16 +55,16 @@ def test_metrics_are_well_formed_documented_and_count_jobs(one_host):
     assert 2.0 in slots.values(), slots
 
 
-def test_a_running_job_tells_its_memory_by_rank_and_kind_and_what_it_waited(one_host):
+def test_metrics_show_memory_by_rank_and_kind_and_exposed_communication(one_host):
     job = one_host.submit(train__steps=1000000, parallel={"data": "fsdp"})
 
-    def told():
+    def reported():
         samples, _ = scrape(one_host)
         memory = samples.get("trainyard_rank_memory_bytes", {})
         ranks = [rank for rank in (0, 1) if any(f'rank="{rank}"' in labels for labels in memory)]
         return samples if len(ranks) == 2 and "trainyard_job_exposed_communication_seconds" in samples else None
 
-    samples = harness.wait_until(told, "both ranks have told")
+    samples = harness.wait_until(reported, "both ranks have reported")
     status = one_host.trainctl("status", job).stdout
     one_host.trainctl("cancel", job)
 
@@ -80,7 +80,7 @@ def test_a_running_job_tells_its_memory_by_rank_and_kind_and_what_it_waited(one_
     assert "memory now (and peak)" in status
 
 
-def test_health_says_serving_and_reflection_lists_the_services(one_host):
+def test_health_is_serving_and_reflection_lists_the_services(one_host):
     channel = grpc.insecure_channel(one_host.coordinator.address)
 
     health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
@@ -90,7 +90,7 @@ def test_health_says_serving_and_reflection_lists_the_services(one_host):
     assert {"trainyard.v1.JobService", "trainyard.v1.AgentService", "grpc.health.v1.Health"} <= set(services)
 
 
-def test_sigterm_ends_the_coordinator_cleanly_and_the_store_is_kept(one_host):
+def test_sigterm_stops_the_coordinator_cleanly_and_keeps_the_store(one_host):
     job = one_host.submit(train__steps=3)
     one_host.wait_for_end(job)
     port = int(one_host.coordinator.address.rpartition(":")[2])
@@ -102,7 +102,7 @@ def test_sigterm_ends_the_coordinator_cleanly_and_the_store_is_kept(one_host):
     assert one_host.get(job).state_name == "SUCCEEDED"
 
 
-def test_sigterm_ends_a_daemon_and_leaves_its_trainers(one_host):
+def test_sigterm_stops_a_daemon_and_leaves_its_trainers_running(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 2)
     worker = next(program for program in one_host.programs if "worker" in program.log.name)
@@ -114,7 +114,7 @@ def test_sigterm_ends_a_daemon_and_leaves_its_trainers(one_host):
     assert set(harness.trainers()) == before
 
 
-def test_stop_trainers_ends_them_with_the_daemon(cluster):
+def test_stop_trainers_stops_them_with_the_daemon(cluster):
     cluster.start_coordinator()
     worker = cluster.start_worker("h1", 2, "--stop-trainers")
     job = cluster.submit(train__steps=1_000_000)

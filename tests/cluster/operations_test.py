@@ -1,4 +1,4 @@
-"""What an operator does with jobs and hosts, and what he is told."""
+"""What an operator does with jobs and hosts, and the resulting output."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ def test_cluster_lists_hosts_with_their_slots_and_jobs(two_hosts):
     assert hosts["h1"]["version"] and hosts["h1"]["disk_free_bytes"] > 0
 
 
-def test_cordon_keeps_a_host_from_new_ranks_and_uncordon_lets_it_have_them(two_hosts):
+def test_a_cordoned_host_gets_no_new_ranks_until_it_is_uncordoned(two_hosts):
     two_hosts.trainctl("cordon", "h1", "--reason", "fan is loud")
     job = two_hosts.submit(train__steps=5)
     assert two_hosts.wait_for_end(job).state_name == "SUCCEEDED"
@@ -55,14 +55,14 @@ def test_cordon_keeps_a_host_from_new_ranks_and_uncordon_lets_it_have_them(two_h
     assert hosts_of(two_hosts.get(job)) == {"h1"}
 
 
-def test_drain_moves_a_job_with_a_save_and_costs_no_restart(two_hosts):
+def test_drain_moves_a_job_with_a_save_and_counts_no_restart(two_hosts):
     job = two_hosts.submit(train__steps=400, **SLOW)
     two_hosts.wait_for_step(job, 10)
     (host,) = hosts_of(two_hosts.get(job))
 
-    told = two_hosts.trainctl("drain", host).stdout
+    output = two_hosts.trainctl("drain", host).stdout
 
-    assert job in told
+    assert job in output
     view = two_hosts.wait_for_end(job)
     assert view.state_name == "SUCCEEDED"
     assert hosts_of(view) == {"h1", "h2"} - {host}
@@ -71,10 +71,10 @@ def test_drain_moves_a_job_with_a_save_and_costs_no_restart(two_hosts):
     assert host in two_hosts.trainctl("why", job).stdout
 
 
-# Shared memory on one host; between two of them gloo, where their numbers of ranks differ, else both together.
+# One host uses shared memory. Two hosts use gloo if their numbers of ranks differ, else gloo and shared memory together.
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [(2, 1), (2, 2), (3, 2)], ids=lambda slots: f"{sum(slots)}_ranks")
-def test_drain_from_one_host_to_two_changes_no_bit_of_any_loss(cluster, slots):
+def test_drain_from_one_host_to_two_leaves_all_losses_bit_equal(cluster, slots):
     ranks = sum(slots)
     cluster.start_coordinator()
     for name, count in (("h1", ranks), ("h2", slots[0]), ("h3", slots[1])):
@@ -99,7 +99,7 @@ def test_drain_from_one_host_to_two_changes_no_bit_of_any_loss(cluster, slots):
     assert losses == harness.metrics_steps(cluster.folder / "stayed")
 
 
-def test_forget_takes_a_host_off_the_list_once_nothing_of_it_is_left(two_hosts):
+def test_forget_removes_a_host_once_its_daemon_is_detached(two_hosts):
     refused = two_hosts.trainctl("forget", "h1", expect=None).stderr
     assert "host h1 cannot be forgotten: its daemon is attached from" in refused
     worker = next(program for program in two_hosts.programs if program.log.name.startswith("worker-h1"))
@@ -114,7 +114,7 @@ def test_forget_takes_a_host_off_the_list_once_nothing_of_it_is_left(two_hosts):
     assert "no host h1" in two_hosts.trainctl("drain", "h1", expect=None).stderr
 
 
-def test_restart_forms_the_group_anew_and_why_says_who_wanted_it(one_host):
+def test_restart_forms_a_new_group_and_why_shows_the_reason(one_host):
     job = one_host.submit(train__steps=400, **SLOW)
     one_host.wait_for_step(job, 10)
 
@@ -130,7 +130,7 @@ def test_restart_forms_the_group_anew_and_why_says_who_wanted_it(one_host):
     assert all(line["time_s"] > 0 for line in chain)
 
 
-def test_pause_frees_the_slots_and_resume_goes_on_where_it_was(one_host):
+def test_pause_frees_the_slots_and_resume_continues_at_the_same_step(one_host):
     job = one_host.submit(train__steps=400, **SLOW)
     one_host.wait_for_step(job, 10)
 
@@ -170,16 +170,16 @@ def test_events_of_a_job_and_of_the_cluster(two_hosts):
 
 
 BAD = [
-    ("a host that is not there", ["drain", "h9"], 2, "h9"),
-    ("a job that is not there", ["restart", "nosuchjob"], 2, "nosuchjob"),
-    ("the chain of no job", ["why", "nosuchjob"], 2, "nosuchjob"),
+    ("an unknown host", ["drain", "h9"], 2, "h9"),
+    ("an unknown job", ["restart", "nosuchjob"], 2, "nosuchjob"),
+    ("the decisions of an unknown job", ["why", "nosuchjob"], 2, "nosuchjob"),
     ("a resume of a job that is not paused", ["resume", "JOB"], 2, "JOB"),
     ("a restart of a job that has ended", ["restart", "JOB"], 2, "JOB"),
     ("a pause of a job that has ended", ["pause", "JOB"], 2, "JOB"),
 ]
 
 
-def test_what_cannot_be_done_is_a_sentence_and_with_json_an_object(one_host):
+def test_refused_requests_are_a_message_and_with_json_an_object(one_host):
     job = one_host.submit(train__steps=2)
     one_host.wait_for_end(job)
     for name, arguments, code, word in BAD:
@@ -197,7 +197,7 @@ def test_what_cannot_be_done_is_a_sentence_and_with_json_an_object(one_host):
                                   ["cancel", "k3x7q2ab"], ["goodput", "k3x7q2ab"], ["pause", "k3x7q2ab"],
                                   ["drain", "h1"], ["doctor"], ["version"], ["logs", "k3x7q2ab"]],
                          ids=lambda verb: verb[0])
-def test_nobody_there_is_exit_3_and_an_object(cluster, verb):
+def test_an_unreachable_coordinator_is_exit_3_and_an_object(cluster, verb):
     done = cluster.run_trainctl("--coordinator", "127.0.0.1:1", *verb, "--json", expect=3)
 
     error = json.loads(done.stdout.splitlines()[-1])
@@ -214,14 +214,14 @@ def test_a_run_that_fails_before_it_submits_ends_with_done(cluster):
 
 
 @pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["status"], ["drain", "h1", "--frob"]], ids=str)
-def test_every_refused_command_line_begins_with_the_program_and_is_told_once(cluster, arguments):
+def test_command_line_errors_start_with_the_program_and_are_printed_once(cluster, arguments):
     done = cluster.run_trainctl(*arguments, expect=2)
 
     assert done.stderr.startswith("trainctl: "), done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_a_run_says_nothing_of_a_missing_host_and_a_folder_that_cannot_be_is_named(cluster):
+def test_a_run_does_not_report_a_missing_host_and_names_an_impossible_run_folder(cluster):
     text = cluster.run_trainctl("run", cluster.write_job(train__steps=3), "--json").stdout
     refused = cluster.run_trainctl("run", cluster.write_job(train__steps=3, checkpoint__dir="/proc/x"), expect=None)
 
@@ -230,7 +230,7 @@ def test_a_run_says_nothing_of_a_missing_host_and_a_folder_that_cannot_be_is_nam
     assert "checkpoint.dir" in refused.stderr and "/proc/x" in refused.stderr, refused.stderr
 
 
-def test_a_submit_that_finds_nothing_to_resume_is_refused_unless_a_fresh_start_is_allowed(one_host):
+def test_submit_with_nothing_to_resume_is_refused_unless_a_fresh_start_is_allowed(one_host):
     job = one_host.write_job(name="fresh", train__steps=2)
 
     assert "nothing to resume" in one_host.trainctl("submit", job, "--resume", expect=2).stderr
@@ -239,7 +239,7 @@ def test_a_submit_that_finds_nothing_to_resume_is_refused_unless_a_fresh_start_i
     assert one_host.wait_for_end(allowed.stdout.strip()).state_name == "SUCCEEDED"
 
 
-def test_hosts_that_a_job_names_are_kept_to(two_hosts):
+def test_a_job_runs_only_on_the_hosts_that_it_names(two_hosts):
     job = two_hosts.submit(train__steps=5, resources={"ranks": 2, "threads_per_rank": 1, "hosts": ["h2"]})
 
     assert two_hosts.wait_for_end(job).state_name == "SUCCEEDED"

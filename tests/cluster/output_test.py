@@ -1,4 +1,4 @@
-"""What trainctl writes, and to what: a full disk, a reader that has gone, a narrow terminal, a shell that completes."""
+"""Output of trainctl: to a full disk, a closed pipe, a narrow terminal; and shell completion."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ TRAINCTL = str(harness.BIN / "trainctl")
 
 
 def into_full(cluster, *arguments):
-    """trainctl with a standard output that takes nothing."""
+    """Runs trainctl with a standard output on which every write fails."""
     prefix = ["--coordinator", cluster.coordinator.address] if cluster.coordinator else []
     command = [TRAINCTL, *prefix, *map(str, arguments)]
     with open("/dev/full", "w") as full:
@@ -27,7 +27,7 @@ def into_full(cluster, *arguments):
 
 
 def on_terminal(cluster, columns, *arguments, env=None):
-    """What trainctl writes to a terminal of so many columns."""
+    """What trainctl writes to a terminal with this number of columns."""
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
@@ -50,11 +50,11 @@ def on_terminal(cluster, columns, *arguments, env=None):
 
 
 def widths(written):
-    """Of every line that stood on the terminal, those that were written anew too."""
+    """The widths of all lines written to the terminal, including those that were overwritten."""
     return [len(CODES.sub(b"", line).decode()) for line in re.split(rb"[\r\n]+", written)]
 
 
-def test_a_verb_whose_output_cannot_be_written_fails_and_says_so(one_host):
+def test_a_verb_with_unwritable_output_fails_with_a_message(one_host):
     run = one_host.folder / "run"
     file = one_host.write_job(train__steps=4)
     job = one_host.submit(run_folder=run, train__steps=4)
@@ -71,10 +71,10 @@ def test_a_verb_whose_output_cannot_be_written_fails_and_says_so(one_host):
         assert "cannot be written: No space left on device" in done.stderr, f"{verb}: {done.stderr}"
         assert done.stderr.count("cannot be written") == 1, f"{verb}: {done.stderr}"
 
-    assert " was submitted" in done.stderr, "nobody would know the job's id"
+    assert " was submitted" in done.stderr, "otherwise the user would not know the job's id"
 
 
-def test_watch_ends_with_its_output_and_the_job_continues(one_host):
+def test_watch_ends_when_its_output_fails_and_the_job_continues(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
 
@@ -86,7 +86,7 @@ def test_watch_ends_with_its_output_and_the_job_continues(one_host):
     one_host.wait_for_state(job, "CANCELLED")
 
 
-def test_a_run_whose_output_cannot_be_written_trains_to_its_end_and_fails(cluster):
+def test_a_run_with_unwritable_output_trains_to_its_end_and_fails(cluster):
     run = cluster.folder / "run"
     job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
 
@@ -99,7 +99,7 @@ def test_a_run_whose_output_cannot_be_written_trains_to_its_end_and_fails(cluste
     harness.assert_nothing_runs(5)
 
 
-def test_a_run_whose_reader_has_gone_trains_to_its_end_and_fails(cluster):
+def test_a_run_with_a_closed_pipe_trains_to_its_end_and_fails(cluster):
     run = cluster.folder / "run"
     job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
 
@@ -121,14 +121,14 @@ def test_tables_and_the_live_line_fit_sixty_columns(one_host):
         written = on_terminal(one_host, 60, *address, *verb)
         assert max(widths(written)) <= 60, written.decode()
     wide = one_host.trainctl("status", job).stdout
-    assert any(len(line) > 60 for line in wide.splitlines()), "a pipe has no width"
+    assert any(len(line) > 60 for line in wide.splitlines()), "output to a pipe is not wrapped"
     live = on_terminal(one_host, 60, "run", one_host.write_job(train__steps=300))
     assert b" %" in live and "█".encode() in live and b"ETA" in live
     steps = [width for line, width in zip(re.split(rb"[\r\n]+", live), widths(live)) if b"step " in line and b"/300" in line]
     assert steps and max(steps) < 60
 
 
-def test_colours_are_for_terminals_that_have_them(cluster):
+def test_colours_are_used_only_on_terminals_that_support_them(cluster):
     job = cluster.write_job(train__steps=40)
 
     assert b"\x1b[32m" in on_terminal(cluster, 80, "run", job)
@@ -150,10 +150,10 @@ def test_bash_completes_verbs_options_and_files(cluster):
     assert completed("checkpoint", "ver") == ["verify"]
     assert completed("--coordinator", "h:1", "run", "--resu") == ["--resume"]
     assert completed("ps", "--li") == ["--limit"]
-    assert completed("run", "job") == [], "files are completed by the shell itself"
+    assert completed("run", "job") == [], "the shell itself completes files"
 
 
-def test_words_of_other_programs_work_or_name_the_verb(one_host):
+def test_verbs_of_other_programs_work_or_suggest_the_right_verb(one_host):
     job = one_host.submit(train__steps=2, name="the-only-one")
     assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
 
@@ -169,7 +169,7 @@ def test_words_of_other_programs_work_or_name_the_verb(one_host):
     assert "expected json" in one_host.trainctl("list", "-o", "yaml", expect=2).stderr
 
 
-def test_a_job_is_found_by_the_beginning_of_its_id_and_by_its_name(one_host):
+def test_a_job_is_found_by_a_prefix_of_its_id_and_by_its_name(one_host):
     job = one_host.submit(train__steps=2, name="the-only-one")
     others = [one_host.submit(train__steps=2, name="one-of-two") for _ in range(2)]
     for each in (job, *others):
@@ -184,7 +184,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id_and_by_its_name(one_host):
     assert one_host.trainctl("sample", "the-only-one", "--tokens", "3").stdout
 
 
-def test_list_tells_all_jobs_or_that_there_are_more(one_host):
+def test_list_shows_all_jobs_or_reports_that_there_are_more(one_host):
     jobs = [one_host.submit(resources__ranks=64) for _ in range(3)]
 
     assert all(job in one_host.trainctl("list").stdout for job in jobs)

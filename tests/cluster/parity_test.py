@@ -13,17 +13,17 @@ VARIANTS = ["one process", "reversed", "ddp", "zero1", "zero2", "zero3", "fsdp",
 def test_lab_tiny_has_the_losses_of_one_process_under_every_strategy(cluster):
     done = cluster.run_trainctl("parity", JOB, "--assert", "1e-6", "--json", timeout=900)
 
-    told = json.loads(done.stdout)
-    assert [variant["name"] for variant in told["variants"]] == VARIANTS
-    for variant in told["variants"]:
+    report = json.loads(done.stdout)
+    assert [variant["name"] for variant in report["variants"]] == VARIANTS
+    for variant in report["variants"]:
         assert len(variant["losses"]) == 20, variant["name"]
-        assert variant["losses"][-1] < variant["losses"][0], "nothing was learnt, so nothing was compared"
-    assert 0 < told["worst"] <= 1e-6
-    assert not list((cluster.folder / "trainyard-runs").glob("parity-*")), "the runs of the variants are gone"
+        assert variant["losses"][-1] < variant["losses"][0], "the loss did not fall, so the comparison is worthless"
+    assert 0 < report["worst"] <= 1e-6
+    assert not list((cluster.folder / "trainyard-runs").glob("parity-*")), "the run folders of the variants are removed"
 
 
 @pytest.mark.slow
-def test_losses_that_differ_by_more_than_is_asserted_are_exit_1(cluster):
+def test_losses_that_differ_by_more_than_assert_are_exit_1(cluster):
     done = cluster.run_trainctl("parity", JOB, "--steps", "4", "--assert", "1e-12", timeout=600, expect=1)
 
     assert "the losses differ by up to" in done.stderr and "more than --assert 1.0e-12" in done.stderr

@@ -1,7 +1,7 @@
-"""Follows every process a test starts, also those that outlive their parents, so that "nothing is left running" is a fact.
+"""Tracks every process that a test starts, including those that outlive their parents, so that tests can check for leftovers.
 
-The test process makes itself a subreaper: a shim or trainer whose parent dies becomes its child instead of init's. Zombies
-among those are collected at once by a thread, as init would do; processes started through `start`, and trainctl, are not.
+The test process makes itself a subreaper: a shim or trainer whose parent ends becomes its child instead of init's. A
+thread reaps zombies among those immediately, as init would do, but not processes started through `start`, and not trainctl.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _started = False
 
 
 def start(command, **options):
-    """As subprocess.Popen, which alone then collects the process: the thread leaves it alone."""
+    """Like subprocess.Popen, which reaps the process; the thread does not."""
     with _lock:
         popen = subprocess.Popen(command, **options)
         _popen_pids.add(popen.pid)
@@ -28,7 +28,7 @@ def start(command, **options):
 
 
 def _stat(pid):
-    """(state, parent) of a process, or None when it is gone."""
+    """(state, parent) of a process, or None if it has ended."""
     try:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[1])
@@ -41,7 +41,7 @@ def _collect_orphans():
     while True:
         for pid in _children(me):
             stat = _stat(pid)
-            # Not trainctl, which is nobody's orphan: to subprocess.run a process that somebody else has collected ended with 0.
+            # Not trainctl: subprocess.run would see exit code 0 for a process that the thread has reaped.
             if not stat or stat[0] != "Z" or not name_of(pid).startswith("trainyard-"):
                 continue
             with _lock:

@@ -1,4 +1,4 @@
-"""`trainctl run`: one command with a private coordinator and daemon, however it ends."""
+"""`trainctl run`: one command with a private coordinator and daemon, for every way of ending it."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ def wait_for_steps(program, count):
         assert program.alive() or len(steps) >= count, f"the run ended early:\n{program.output()}"
         return len(steps) >= count
 
-    harness.wait_until(enough, f"{count} steps are told")
+    harness.wait_until(enough, f"{count} steps are reported")
 
 
 def run_folders(cluster):
@@ -29,11 +29,11 @@ def run_folders(cluster):
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
 
-def test_run_tells_every_step_once_ends_with_done_and_leaves_nothing_behind(cluster):
+def test_run_reports_every_step_once_ends_with_done_and_leaves_no_process(cluster):
     done = cluster.run_trainctl("run", cluster.write_job(train__steps=40, train__evaluate={"every_steps": 20, "batches": 2}),
                                 "--json")
 
-    assert not processes.descendants(), "something outlived trainctl"
+    assert not processes.descendants(), "a process outlived trainctl"
     lines = harness.events(done.stdout)
     assert lines[0]["event"] == "job" and isinstance(lines[0]["id"], str)
     steps = [line for line in lines if line["event"] == "step"]
@@ -47,7 +47,7 @@ def test_run_tells_every_step_once_ends_with_done_and_leaves_nothing_behind(clus
     assert (folder / "step-00000040" / "manifest.json").is_file()
 
 
-def test_run_for_a_person_ends_with_a_summary_and_a_plot(cluster):
+def test_run_text_ends_with_a_summary_and_a_plot(cluster):
     done = cluster.run_trainctl("run", cluster.write_job(train__steps=40))
 
     (folder,) = run_folders(cluster)
@@ -56,7 +56,7 @@ def test_run_for_a_person_ends_with_a_summary_and_a_plot(cluster):
     assert "metrics.jsonl" in done.stdout
 
 
-def test_set_wins_over_the_file_and_is_yaml(cluster):
+def test_set_overrides_the_file_and_is_yaml(cluster):
     job = cluster.write_job(train__steps=1_000_000)
 
     done = cluster.run_trainctl("run", job, "--json", "--set", "train.steps=3", "--set", "train.optimizer.betas=[0.8, 0.9]")
@@ -64,7 +64,7 @@ def test_set_wins_over_the_file_and_is_yaml(cluster):
     assert len(harness.steps_of(harness.events(done.stdout))) == 3
 
 
-def test_ctrl_c_cancels_and_says_so(cluster):
+def test_ctrl_c_cancels_with_a_message(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
 
@@ -90,7 +90,7 @@ def test_ctrl_c_twice_kills(cluster):
     harness.assert_nothing_runs(3)
 
 
-def test_nothing_is_left_after_kill_9_of_trainctl(cluster):
+def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
 
@@ -100,7 +100,7 @@ def test_nothing_is_left_after_kill_9_of_trainctl(cluster):
     harness.assert_nothing_runs()
 
 
-def test_nothing_is_left_after_kill_9_of_trainctl_and_its_private_daemons(cluster):
+def test_no_process_is_left_after_kill_9_of_trainctl_and_its_private_daemons(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
     daemons = [pid for pid in processes.descendants() if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")]
@@ -125,7 +125,7 @@ def test_a_killed_trainer_of_a_run_is_restarted(cluster):
     assert lines[-1]["state"] == "SUCCEEDED"
 
 
-def test_resume_takes_up_the_newest_run_of_that_name(cluster):
+def test_resume_continues_the_newest_run_of_that_name(cluster):
     keys = {"train__steps": 1200, "checkpoint__every_steps": 50}
     whole = harness.steps_of(harness.events(cluster.run_trainctl("run", cluster.write_job("whole.yaml", name="whole", **keys),
                                                                  "--json").stdout))
@@ -151,8 +151,8 @@ def test_resume_with_other_data_is_refused_by_name_unless_that_is_allowed(cluste
     refused = cluster.run_trainctl("run", longer, "--resume", expect=1)
     allowed = cluster.run_trainctl("run", longer, "--resume", "--allow-data-change", "--json")
 
-    told = refused.stdout + refused.stderr
-    assert f"{cluster.text} has the hash" in told and "--allow-data-change" in told, told
+    output = refused.stdout + refused.stderr
+    assert f"{cluster.text} has the hash" in output and "--allow-data-change" in output, output
     assert sorted(harness.steps_of(harness.events(allowed.stdout))) == [5, 6]
 
 
@@ -169,7 +169,7 @@ def test_a_folder_that_is_not_empty_is_refused_with_both_ways_out(cluster, tmp_p
     harness.assert_nothing_runs(1)
 
 
-def test_sample_writes_text_from_a_checkpoint_and_repeats_itself_with_a_seed(cluster):
+def test_sample_generates_the_same_text_from_a_checkpoint_with_the_same_seed(cluster):
     cluster.run_trainctl("run", cluster.write_job(train__steps=30))
     (folder,) = run_folders(cluster)
 
@@ -180,7 +180,7 @@ def test_sample_writes_text_from_a_checkpoint_and_repeats_itself_with_a_seed(clu
     assert first.startswith("the ") and len(first) > 20
 
 
-def test_relative_paths_are_those_of_the_working_directory(cluster):
+def test_relative_paths_are_relative_to_the_working_directory(cluster):
     pathlib.Path(cluster.folder / "jobs").mkdir()
     job = cluster.write_job("jobs/job.yaml", train__data={"text": ["text.txt"]}, train__steps=2, checkpoint__dir="here")
 

@@ -1,4 +1,4 @@
-"""Saves that are asked for, and what the coordinator knows of a job's saves."""
+"""Requested saves, and the coordinator's records of a job's saves."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def checkpoints_of(cluster, name, *flags):
     return harness.events(cluster.trainctl("checkpoint", "ls", name, "--json", *flags).stdout)
 
 
-def test_ls_and_show_of_a_job_tell_what_its_folder_holds(one_host, tmp_path):
+def test_ls_and_show_of_a_job_match_its_folder(one_host, tmp_path):
     run = tmp_path / "run"
     job = one_host.submit(run_folder=run, train__steps=20, checkpoint__every_steps=5, checkpoint__keep=2)
     assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
@@ -42,7 +42,7 @@ def test_ls_and_show_of_a_job_tell_what_its_folder_holds(one_host, tmp_path):
     assert "verified" in one_host.trainctl("checkpoint", "show", job, "--verify").stdout
 
 
-def test_cancel_with_a_save_keeps_every_step_that_was_made(one_host):
+def test_cancel_with_a_save_keeps_every_step(one_host):
     job = one_host.submit(**FOREVER)
     one_host.wait_for_step(job, 5)
 
@@ -51,10 +51,10 @@ def test_cancel_with_a_save_keeps_every_step_that_was_made(one_host):
     view = one_host.wait_for_state(job, "CANCELLED")
     assert view.job.checkpoints[-1].step == view.job.last_step >= 5
     assert "cancelled, with a save" in view.job.reason
-    one_host.trainctl("cancel", job, "--save")  # no error of a job that has ended
+    one_host.trainctl("cancel", job, "--save")  # not an error for a job that has ended
 
 
-def test_a_job_that_is_refused_takes_no_other_jobs_run_folder(one_host, tmp_path):
+def test_a_refused_job_does_not_claim_the_run_folder_of_another(one_host, tmp_path):
     run = tmp_path / "run"
     paused = one_host.submit(run_folder=run, train__steps=1_000_000)
     one_host.wait_for_step(paused, 5)
@@ -73,15 +73,15 @@ def test_a_job_that_is_refused_takes_no_other_jobs_run_folder(one_host, tmp_path
 
 
 @pytest.mark.slow
-def test_a_job_that_waits_for_a_run_folder_does_not_get_it_when_a_trainer_of_its_owner_dies(cluster, tmp_path):
+def test_a_job_waiting_for_a_run_folder_does_not_get_it_when_a_trainer_of_its_owner_is_killed(cluster, tmp_path):
     cluster.start_coordinator()
     cluster.start_worker("h1", 4, "--metrics", "", "--health", "")
     owner = cluster.submit(run_folder=tmp_path / "run", train__steps=1_000_000, checkpoint__every_steps=20)
     cluster.wait_for_step(owner, 45)
-    # By the API: trainctl would look at the folder first.
+    # Through the API: trainctl would check the folder first.
     request = cluster.stubs.service.SubmitRequest(spec=cluster.get(owner).job.spec, resume=True)
     other = cluster.jobs.Submit(request, timeout=10).job_id
-    # What rank 0 says before it asks for the folder.
+    # The last line of rank 0 before it claims the folder.
     harness.wait_until(lambda: "data: 1 files" in cluster.logs_of(other), "the other job waits for the folder")
 
     os.kill(cluster.get(owner).pid_of(0), signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_job_that_waits_for_a_run_folder_does_not_get_it_when_a_trainer_of_its
     cluster.wait_for_step(owner, at + 20)
 
 
-def test_save_that_is_waited_for_is_not_older_than_the_wish(one_host):
+def test_checkpoint_now_with_wait_returns_a_save_not_older_than_the_request(one_host):
     job = one_host.submit(**FOREVER, checkpoint__every_steps=20)
     before = one_host.wait_for_step(job, 3).job.last_step
 
@@ -107,7 +107,7 @@ def test_save_that_is_waited_for_is_not_older_than_the_wish(one_host):
     one_host.wait_for_state(job, "CANCELLED")
 
 
-def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant(one_host):
+def test_a_save_is_refused_while_the_job_is_not_training_and_suggests_the_nearest_job(one_host):
     job = one_host.submit(train__steps=5)
     assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
     waiting = one_host.submit(resources__ranks=64)
@@ -121,7 +121,7 @@ def test_save_is_refused_where_no_steps_are_made_and_names_the_job_that_is_meant
     one_host.trainctl("cancel", waiting)
 
 
-def test_damage_that_another_rank_meets_has_all_go_on_from_the_older_and_why_names_it(one_host, tmp_path):
+def test_damage_found_by_one_rank_makes_all_resume_from_the_older_checkpoint_and_why_names_it(one_host, tmp_path):
     run = tmp_path / "run"
     keys = {"run_folder": run, "parallel": {"data": "fsdp"}, "checkpoint__every_steps": 5, "checkpoint__keep": 0}
     first = one_host.submit(train__steps=20, **keys)

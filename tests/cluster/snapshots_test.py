@@ -1,4 +1,4 @@
-"""What trainers copied for a save lies in shared memory and outlives them: as long as it is of use, and no longer."""
+"""Snapshots that trainers copy for a save are in shared memory and outlive the trainers, for as long as they are useful."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ import pytest
 
 SLOW = {"train__steps": 1_000_000, "train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 8, "micro": 2}, "checkpoint__every_steps": 5}
-WHOLE = 2  # docs/decisions/0006-saves.md: how a snapshot says that it is
+WHOLE = 2  # marks a complete snapshot: docs/decisions/0006-saves.md
 
 
 def snapshots_of(cluster, daemon):
-    """{name: whether it is whole} of what lies in this daemon's memory; None: it has no folder there."""
+    """{name: whether it is complete} of this daemon's snapshots; None: the daemon has no folder in shared memory."""
     folders = [folder for folder in harness.memory_folders(cluster.folder) if harness.state_of(folder).endswith(daemon)]
     assert len(folders) < 2, folders
     if not folders:
@@ -39,7 +39,7 @@ def kill_trainers(*ids):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_group_leaves_whole_snapshots_until_the_next_one_has_saved(cluster, tmp_path, monkeypatch):
+def test_a_killed_group_leaves_complete_snapshots_until_the_next_one_has_saved(cluster, tmp_path, monkeypatch):
     rules, gate = tmp_path / "rules", tmp_path / "gate"
     rules.write_text("")
     monkeypatch.setenv("TRAINYARD_FAULT_POINTS", f"@{rules}")
@@ -57,17 +57,17 @@ def test_a_killed_group_leaves_whole_snapshots_until_the_next_one_has_saved(clus
     both = snapshots_of(cluster, "worker-h1")
     assert generations(both) == {1, 2} and first < set(both)
     for rank in (0, 1):
-        assert both[f"{job}.g1.r{rank}.a"] or both[f"{job}.g1.r{rank}.b"], f"none of rank {rank} is whole: {both}"
+        assert both[f"{job}.g1.r{rank}.a"] or both[f"{job}.g1.r{rank}.b"], f"rank {rank} has no complete snapshot: {both}"
     gate.touch()
 
     harness.wait_until(lambda: generations(snapshots_of(cluster, "worker-h1")) == {2}, "the next group has saved", 60)
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
-    harness.wait_until(lambda: snapshots_of(cluster, "worker-h1") == {}, "nothing is left of a job that is over")
+    harness.wait_until(lambda: snapshots_of(cluster, "worker-h1") == {}, "the snapshots of an ended job are removed")
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_daemon_that_comes_back_keeps_what_is_of_use_and_removes_the_rest(cluster, end):
+def test_a_restarted_daemon_keeps_useful_snapshots_and_removes_the_others(cluster, end):
     cluster.start_coordinator()
     daemon = cluster.start_worker("h1", 2)
     job, other = (cluster.submit(**SLOW, resources__ranks=1) for _ in range(2))
@@ -82,24 +82,24 @@ def test_a_daemon_that_comes_back_keeps_what_is_of_use_and_removes_the_rest(clus
     cluster.start_worker("h1", 2)
 
     assert cluster.wait_for_end(other).state_name == "CANCELLED"
-    harness.wait_until(lambda: len(snapshots_of(cluster, "worker-h1")) < 4, "the rest is gone")
+    harness.wait_until(lambda: len(snapshots_of(cluster, "worker-h1")) < 4, "the others are removed")
     assert set(snapshots_of(cluster, "worker-h1")) == {f"{job}.g1.r0.a", f"{job}.g1.r0.b"}
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
 
 
-def test_a_host_that_the_job_has_left_keeps_nothing_of_it(cluster):
+def test_a_host_that_a_job_has_left_keeps_no_snapshots_of_it(cluster):
     cluster.start_coordinator()
     cluster.start_worker("h1", 1)
     job = cluster.submit(**SLOW, resources__ranks=1)
     harness.wait_until(lambda: cluster.get(job).job.checkpoints, "a step is saved")
     cluster.start_worker("h2", 1)
     for pid in harness.trainers():
-        os.kill(pid, signal.SIGSTOP)  # it cannot remove its own
+        os.kill(pid, signal.SIGSTOP)  # so that it cannot remove its own snapshots
     cluster.trainctl("drain", "h1", "--now")
 
-    harness.wait_until(lambda: snapshots_of(cluster, "worker-h1") == {}, "h1 has nothing of it")
-    harness.wait_until(lambda: snapshots_of(cluster, "worker-h2"), "h2 has")
+    harness.wait_until(lambda: snapshots_of(cluster, "worker-h1") == {}, "h1 has no snapshots")
+    harness.wait_until(lambda: snapshots_of(cluster, "worker-h2"), "h2 has snapshots")
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
 
@@ -118,7 +118,7 @@ def test_run_leaves_nothing_in_memory_however_it_ends(cluster, tmp_path):
     harness.wait_until(lambda: harness.memory_folders(cluster.folder) == [], "its daemon has removed them")
 
 
-def test_without_a_folder_in_memory_a_job_runs_as_well(cluster, tmp_path):
+def test_a_job_runs_without_a_folder_in_memory(cluster, tmp_path):
     cluster.start_coordinator()
     on_disk = cluster.start_worker("h1", 1, "--snapshots", "/proc")
     cluster.start_worker("h2", 1, "--snapshots", "")

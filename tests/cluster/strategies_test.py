@@ -1,4 +1,4 @@
-"""Every data-parallel strategy as a user runs it: the shipped job files, and a run that goes on under another strategy."""
+"""Every data-parallel strategy as a user runs it: the shipped job files, and a run that resumes under another strategy."""
 
 import pathlib
 
@@ -8,7 +8,7 @@ import pytest
 JOBS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "jobs"
 STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "recompute", "offload"]
 STEPS = 2
-# The losses of ddp.yaml, which the others must give.
+# The losses of ddp.yaml, which the other strategies must reproduce.
 LOSSES = {}
 
 
@@ -29,25 +29,25 @@ def test_shipped_job_trains_with_the_losses_of_ddp(cluster, strategy):
     assert sorted(losses) == list(range(1, STEPS + 1))
     if strategy == "ddp":
         LOSSES.update(losses)
-    expected = LOSSES or pytest.skip("ddp gave no losses to compare with")
+    expected = LOSSES or pytest.skip("there are no losses of ddp to compare with")
     for step, loss in losses.items():
         assert loss == pytest.approx(expected[step], rel=1e-6), f"step {step}"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_shipped_job_of_sixteen_bits_trains(cluster, precision):
+def test_shipped_sixteen_bit_job_trains(cluster, precision):
     flags = ["--set", f"train.steps={STEPS}", "--set", f"train.data.text=[{cluster.text}]"]
 
     losses = losses_of(cluster, JOBS / f"{precision}.yaml", *flags, "--set", "resources.threads_per_rank=1")
 
     assert sorted(losses) == list(range(1, STEPS + 1))
-    assert losses[1] == pytest.approx(5.55, abs=0.5), "not that of a model that knows nothing"
+    assert losses[1] == pytest.approx(5.55, abs=0.5), "not the loss of an untrained model"
 
 
 LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}), ("zero3", 1, {})]
 
 
-def test_each_strategy_goes_on_from_the_checkpoint_of_another(cluster):
+def test_each_strategy_resumes_from_the_checkpoint_of_another(cluster):
     keys = {"train__batch": {"global": 12, "micro": 1}, "train__schedule": {"kind": "constant"}}
     keys["train__evaluate"] = {"every_steps": 2, "batches": 3}
     whole = losses_of(cluster, cluster.write_job(name="whole", train__steps=2 * len(LAYOUTS), **keys))
@@ -62,7 +62,7 @@ def test_each_strategy_goes_on_from_the_checkpoint_of_another(cluster):
         assert found[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 
-def test_an_uneven_deal_is_a_warning_with_the_idle_share_and_gives_the_same_losses(cluster):
+def test_an_uneven_division_is_a_warning_with_the_idle_share_and_gives_the_same_losses(cluster):
     keys = {"train__batch": {"global": 8, "micro": 1}, "train__steps": 4}
     even = losses_of(cluster, cluster.write_job(resources__ranks=2, **keys))
 
@@ -75,7 +75,7 @@ def test_an_uneven_deal_is_a_warning_with_the_idle_share_and_gives_the_same_loss
         assert uneven[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
 
 
-def test_steps_tell_what_is_held_in_memory_by_kind(cluster):
+def test_steps_report_memory_by_kind(cluster):
     job = cluster.write_job(train__steps=3, resources__ranks=1)
 
     done = cluster.run_trainctl("run", job, "--json")
@@ -83,7 +83,7 @@ def test_steps_tell_what_is_held_in_memory_by_kind(cluster):
     steps = [line for line in harness.events(done.stdout) if line["event"] == "step"]
     memory = steps[0]["memory"]
     assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved", "snapshots"}
-    # Two moments beside each parameter, of the same type.
+    # Two moments per parameter, of the same type.
     assert memory["optimizer"]["bytes"] == pytest.approx(2 * memory["parameters"]["bytes"], rel=0.1)
     assert memory["activations"]["peak_bytes"] > memory["activations"]["bytes"]
 

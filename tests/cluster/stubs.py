@@ -1,4 +1,4 @@
-"""Makes a Python stub from proto/ at test time: the same files, another language, so that the schema is proven to be enough."""
+"""Generates Python stubs from proto/ at test time, which proves that the schema is sufficient for another language."""
 
 import importlib
 import pathlib

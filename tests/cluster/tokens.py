@@ -1,4 +1,4 @@
-"""The token that a coordinator on loopback asks for, read as trainctl reads it, and a channel whose calls carry it."""
+"""The token of a coordinator on loopback, read as trainctl does, and a channel whose calls carry it."""
 
 import collections
 import os
@@ -20,7 +20,7 @@ def path_of(address):
 
 
 def read(address):
-    """The token; None where there is none."""
+    """The token; None if there is none."""
     try:
         return path_of(address).read_text().strip()
     except FileNotFoundError:
@@ -34,12 +34,12 @@ class _Details(collections.namedtuple("_Details", ("method", "timeout", "metadat
 
 class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamUnaryClientInterceptor,
               grpc.StreamStreamClientInterceptor):
-    """Adds the token to each call; it is read each time, for the coordinator may be another one by then."""
+    """Adds the token to each call; reads it each time, because the coordinator may have been restarted."""
 
     def __init__(self, address):
         self._address = address
 
-    def _go_on(self, call, details, request):
+    def _intercept(self, call, details, request):
         token = read(self._address)
         metadata = list(details.metadata or [])
         if token:
@@ -47,9 +47,9 @@ class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
         return call(_Details(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready,
                              getattr(details, "compression", None)), request)
 
-    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _go_on
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = _intercept
 
 
 def dial(address, options=None):
-    """A channel to the coordinator at `address`, as a program of its user opens it."""
+    """A channel to the coordinator at `address`, as opened by a program of its user."""
     return grpc.intercept_channel(grpc.insecure_channel(address, options), _Bearer(address))

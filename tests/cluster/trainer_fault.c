@@ -1,14 +1,13 @@
-// Preloaded into trainers by the cluster tests (ill_trainers.py): stands in for a rank that is ill in the middle of a
-// step. It takes the place of `double at::Tensor::item<double>() const`, which the training loop calls once a
-// micro-batch from its main thread, holding no lock. What it does is in the file that TRAINER_FAULT names, and nothing
-// while there is none:
+// Preloaded into trainers by the cluster tests (faulty_trainers.py) to inject faults in the middle of a step. It replaces
+// `double at::Tensor::item<double>() const`, which the training loop calls once per micro-batch on its main thread
+// without holding a lock. The file named by TRAINER_FAULT contains the fault; without that file nothing happens:
 //
-//   spin      never returns, and computes
-//   block     never returns, and waits in a system call
-//   slow MS   returns, so many milliseconds late
-//   eat       takes memory until the kernel ends the process
-//   skip      leaves a collective of this step out: the function at the offset TRAINER_FAULT_SKIPS of the program, which
-//             returns an absl::Status, does nothing and says OK until the next call of item()
+//   spin      computes forever
+//   block     waits in a system call forever
+//   slow MS   returns MS milliseconds later
+//   eat       allocates memory until the kernel kills the process
+//   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program does nothing
+//             and returns an OK absl::Status until the next call of item()
 //
 // `eat` and `skip` happen once: they remove the file first.
 #define _GNU_SOURCE
@@ -23,7 +22,7 @@
 // x86-64: movq $0, (%rdi); movq %rdi, %rax; ret. The status is returned where rdi points to, and OK is 0.
 static const unsigned char kSayOk[] = {0x48, 0xC7, 0x07, 0, 0, 0, 0, 0x48, 0x89, 0xF8, 0xC3};
 
-static unsigned char* skipped = NULL;  // where the function begins that does nothing now
+static unsigned char* skipped = NULL;  // start of the function that currently does nothing
 static unsigned char kept[sizeof kSayOk];
 
 static void put_code(unsigned char* at, const unsigned char* code) {

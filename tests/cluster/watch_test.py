@@ -1,5 +1,5 @@
-"""Those who look on: a coordinator that goes and comes back costs a watcher no event and tells it none twice; a
-terminal that goes costs the job nothing."""
+"""watch, run and logs -f: a restart of the coordinator loses and repeats no event, and closing the terminal does not affect
+the job."""
 
 import pathlib
 import shlex
@@ -9,7 +9,7 @@ import subprocess
 import harness
 import processes
 
-# Steps of some milliseconds, so that a coordinator comes back while they are made.
+# Steps of some milliseconds, so that a coordinator is back before the job ends.
 SLOW = {"train__model": {"layers": 2, "heads": 2, "width": 64, "context": 64},
         "train__batch": {"global": 16, "micro": 2}}
 FOREVER = {"train__steps": 1_000_000}
@@ -22,16 +22,16 @@ def lines_of(program):
             [line for line in complete if not line.startswith("{")])
 
 
-def steps_told(program):
+def steps_shown(program):
     return [line["step"] for line in lines_of(program)[0] if line["event"] == "step"]
 
 
 def wait_for_steps(program, count):
     def enough():
-        assert program.alive() or len(steps_told(program)) >= count, f"it ended early:\n{program.output()}"
-        return len(steps_told(program)) >= count
+        assert program.alive() or len(steps_shown(program)) >= count, f"it ended early:\n{program.output()}"
+        return len(steps_shown(program)) >= count
 
-    harness.wait_until(enough, f"{count} steps are told")
+    harness.wait_until(enough, f"{count} steps are reported")
 
 
 def replace_coordinator(cluster):
@@ -42,7 +42,7 @@ def replace_coordinator(cluster):
     return cluster.start_coordinator(port=int(old.address.rpartition(":")[2]))
 
 
-def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host):
+def test_watch_shows_every_step_once_across_two_coordinator_kills(one_host):
     job = one_host.submit(train__steps=1000, checkpoint__every_steps=250,
                           train__evaluate={"every_steps": 125, "batches": 2}, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json")
@@ -52,18 +52,18 @@ def test_watch_tells_every_step_once_over_two_deaths_of_the_coordinator(one_host
 
     assert watch.wait(90) == 0, watch.output()
 
-    events, asides = lines_of(watch)
-    assert steps_told(watch) == list(range(1, 1001))
+    events, messages = lines_of(watch)
+    assert steps_shown(watch) == list(range(1, 1001))
     assert [line["step"] for line in events if line["event"] == "eval"] == list(range(125, 1001, 125))
     assert [line["step"] for line in events if line["event"] == "checkpoint"] == [250, 500, 750, 1000]
     states = [line["state"] for line in events if line["event"] == "state"]
     assert states.count("RUNNING") == 1 and states[-1] == "SUCCEEDED", states
     assert (events[-1]["event"], events[-1]["state"]) == ("done", "SUCCEEDED")
-    assert sum("does not answer" in line for line in asides) == 2, asides
+    assert sum("does not answer" in line for line in messages) == 2, messages
     assert one_host.get(job).job.generation == 1
 
 
-def test_run_on_a_cluster_reconnects_too(one_host):
+def test_run_on_a_cluster_reconnects(one_host):
     run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
                                   one_host.write_job(train__steps=300, **SLOW), "--json")
     wait_for_steps(run, 30)
@@ -71,10 +71,10 @@ def test_run_on_a_cluster_reconnects_too(one_host):
 
     assert run.wait(90) == 0, run.output()
 
-    assert steps_told(run) == list(range(1, 301))
+    assert steps_shown(run) == list(range(1, 301))
 
 
-def test_watch_gives_up_after_the_time_it_was_given(one_host):
+def test_watch_gives_up_after_reconnect_for(one_host):
     job = one_host.submit(**FOREVER, **SLOW)
     watch = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "watch", job, "--json",
                                     "--reconnect-for", "300ms")
@@ -86,7 +86,7 @@ def test_watch_gives_up_after_the_time_it_was_given(one_host):
     assert lines_of(watch)[0][-1]["event"] == "error"
 
 
-def test_logs_follow_over_the_death_of_the_coordinator(one_host):
+def test_logs_follow_continues_after_a_coordinator_kill(one_host):
     job = one_host.submit(train__steps=300, checkpoint__every_steps=20, **SLOW)
     logs = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "logs", job, "-f", "--rank", "0",
                                    "--json")
@@ -97,9 +97,9 @@ def test_logs_follow_over_the_death_of_the_coordinator(one_host):
     assert logs.wait(90) == 0, logs.output()
 
     shown = [line["text"] for line in lines_of(logs)[0] if line["stream"] == "stdout"]
-    kept = [line["text"] for line in harness.events(one_host.trainctl("logs", job, "--rank", "0", "--json").stdout)
+    stored = [line["text"] for line in harness.events(one_host.trainctl("logs", job, "--rank", "0", "--json").stdout)
             if line["stream"] == "stdout"]
-    assert shown == kept
+    assert shown == stored
     assert any("finished" in line for line in shown)
 
 
@@ -114,7 +114,7 @@ def watch_command_of(folder):
     return (pathlib.Path(folder) / "watch").read_text().splitlines()[0]
 
 
-def test_training_goes_on_when_the_terminal_of_run_goes_and_watch_shows_it(cluster):
+def test_training_continues_after_the_terminal_of_run_is_closed_and_watch_shows_it(cluster):
     job = cluster.write_job(train__steps=400, checkpoint__every_steps=200, **SLOW)
     run = cluster.start_trainctl("run", job, "--json")
     wait_for_steps(run, 20)
@@ -136,15 +136,15 @@ def test_training_goes_on_when_the_terminal_of_run_goes_and_watch_shows_it(clust
     assert (lines[-1]["event"], lines[-1]["state"]) == ("done", "SUCCEEDED")
     assert harness.metrics_steps(folder) == harness.steps_of(lines)
     assert (folder / "step-00000400" / "manifest.json").is_file()
-    # The second line says how to end the daemons; they leave by themselves, too, now that there is nothing to do.
+    # The second line says how to stop the daemons; they also exit on their own, now that there is nothing to do.
     kill = (folder / "watch").read_text().splitlines()[1].rpartition("kill ")[2].split()
     assert sorted(map(int, kill)) == sorted(pid for pid in processes.descendants()
                                             if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke"))
-    harness.wait_until(lambda: not any(processes.name_of(int(pid)) for pid in kill), "daemons that leave", 60)
+    harness.wait_until(lambda: not any(processes.name_of(int(pid)) for pid in kill), "the daemons exit", 60)
     harness.assert_nothing_runs()
 
 
-def test_a_hangup_while_a_cluster_trains_ends_the_looking_on_alone(one_host):
+def test_a_hangup_of_run_on_a_cluster_only_stops_watching(one_host):
     run_folder = one_host.folder / "run"
     run = one_host.start_trainctl("--coordinator", one_host.coordinator.address, "run",
                                   one_host.write_job(**FOREVER, **SLOW, checkpoint__dir=str(run_folder)), "--json")

@@ -1,7 +1,7 @@
-"""The table of cells: who x what x when, and what is to come of each.
+"""The table of cells: target x fault x phase, and the expected result of each.
 
-A target that a fault cannot tell from another one is left out: a shim has no connection of its own, and its files lie
-in its daemon's state. `chosen` is what one run of the tests takes of it.
+Targets that a fault cannot distinguish are omitted: a shim has no connection of its own, and its files are in its daemon's
+state folder. `chosen` selects the cells of one test run.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ CELLS_IN_CI = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what `trainctl why` has to say once it was due. Not here, or not due: the job may not notice, and then
-# `why` says that nothing disturbed it.
+# (fault, target) -> what `trainctl why` must report once it is due. For other cells, or before, the job may not notice the
+# fault; then `why` reports that nothing disturbed it.
 CAUSES = {
     ("kill", "coordinator"): r"a new coordinator took the job up",
     ("kill", "daemon"): r"a new daemon of host b took up rank \d",
@@ -46,10 +46,10 @@ CAUSES = {
     ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that took nothing",
     ("disk_full", "all"): r"the coordinator was held up for .* by a store that took nothing",
 }
-# What goes on for as long as the fault does, and is told in its course: these faults last until it was told, or the job has
-# ended. A network can only be called slow by those who knew it faster, so the job has to be under way.
+# What is reported while the fault lasts: these faults last until it is reported or the job has ended. A network is slow only
+# compared with earlier measurements, so the job must already be training.
 NETWORK = r"\[network\] .*(slow|late)"
-TOLD_MEANWHILE = {
+REPORTED_MEANWHILE = {
     ("loss", "daemon"): (NETWORK, ("training", "saving")),
     ("loss", "all"): (NETWORK, ("training", "saving")),
     ("rate", "daemon"): (NETWORK, ("training", "saving")),
@@ -59,11 +59,11 @@ TOLD_MEANWHILE = {
     ("delay", "all"): (NETWORK, ("first_step", "training", "saving")),
     ("disk_full", "daemon"): (r"\[disk\] +the disk of host b .* is full", ("first_step", "training", "saving")),
 }
-# So long after the fault began the job must have gone on for its cause to be told to it: what is killed is seen at
-# once, a silence after the lease. That a shim is stopped shows when its rank has made all steps and is waited for.
-TOLD_AFTER_S = {"kill": 0.5}
-TOLD_AFTER_LEASE_S = 4.0
-TOLD_AFTER_LEAVE_S = 11.0
+# The cause must be reported if the job continued for this long after the fault began: a kill is noticed immediately, silence
+# after the lease. A stopped shim is noticed when its rank has finished and the job waits for it.
+REPORTED_AFTER_S = {"kill": 0.5}
+REPORTED_AFTER_LEASE_S = 4.0
+REPORTED_AFTER_LEAVE_S = 11.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,22 +77,22 @@ class Cell:
         return f"{self.fault}-{self.target}-{self.phase}"
 
     @property
-    def hurts_training(self):
-        """A trainer dies of it, or ranks cannot reach each other; a restart of the group is right then."""
+    def may_restart(self):
+        """Whether a trainer dies or ranks cannot reach each other, so that the group may restart."""
         return (self.fault, self.target) in {("kill", "shim"), ("host_cut", "daemon"), ("host_cut", "all")}
 
     def cause(self, lasted_s, left_s):
-        """What has to be told of a job that went on for so long after the fault began, and so long after its last
-        checkpoint; empty: nothing need be."""
-        due = TOLD_AFTER_S.get(self.fault, TOLD_AFTER_LEASE_S)
+        """What must be reported about a job that continued for `lasted_s` after the fault began and `left_s` after its last
+        checkpoint; empty: nothing."""
+        due = REPORTED_AFTER_S.get(self.fault, REPORTED_AFTER_LEASE_S)
         if (self.fault, self.target) == ("stop", "shim"):
-            lasted_s, due = left_s, TOLD_AFTER_LEAVE_S
+            lasted_s, due = left_s, REPORTED_AFTER_LEAVE_S
         return CAUSES.get((self.fault, self.target), "") if lasted_s > due else ""
 
     @property
-    def told_meanwhile(self):
-        """What is told while the fault lasts; empty: nothing need be."""
-        cause, phases = TOLD_MEANWHILE.get((self.fault, self.target), ("", ()))
+    def reported_meanwhile(self):
+        """What must be reported while the fault lasts; empty: nothing."""
+        cause, phases = REPORTED_MEANWHILE.get((self.fault, self.target), ("", ()))
         return cause if self.phase in phases else ""
 
     @property
@@ -114,32 +114,32 @@ def _commit():
 
 
 def rotated(seed, count=CELLS_IN_CI):
-    """`count` cells, another lot for each seed: all faults in turn, of each its targets in turn, phases at random."""
+    """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random phases."""
     draw = random.Random(seed)
-    lots = []
+    queues = []
     for fault in TARGETS:
-        lot = [cell for cell in ALL if cell.fault == fault]
-        draw.shuffle(lot)
+        queue = [cell for cell in ALL if cell.fault == fault]
+        draw.shuffle(queue)
         # Different targets first.
-        order = {cell: [other.target for other in lot[:at]].count(cell.target) for at, cell in enumerate(lot)}
-        lots.append(sorted(lot, key=order.get))
-    draw.shuffle(lots)
-    taken = []
-    while len(taken) < count:
-        for lot in lots:
-            if lot and len(taken) < count:
-                taken.append(lot.pop(0))
-    return taken
+        order = {cell: [other.target for other in queue[:at]].count(cell.target) for at, cell in enumerate(queue)}
+        queues.append(sorted(queue, key=order.get))
+    draw.shuffle(queues)
+    selected = []
+    while len(selected) < count:
+        for queue in queues:
+            if queue and len(selected) < count:
+                selected.append(queue.pop(0))
+    return selected
 
 
 def chosen():
-    """By TRAINYARD_FAULTS: `full` is every cell; else a regular expression of names; unset: as many as fit in CI,
-    rotating with the commit (TRAINYARD_FAULTS_SEED names another lot)."""
-    wish = os.environ.get("TRAINYARD_FAULTS", "")
-    if wish == "full":
+    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset: as many as
+    fit in CI, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
+    selection = os.environ.get("TRAINYARD_FAULTS", "")
+    if selection == "full":
         return ALL
-    if wish:
-        return [cell for cell in ALL if re.search(wish, cell.name)]
+    if selection:
+        return [cell for cell in ALL if re.search(selection, cell.name)]
     return rotated(os.environ.get("TRAINYARD_FAULTS_SEED") or _commit())
 
 

@@ -1,8 +1,7 @@
-"""Who x what x when, each a real cluster in namespaces of its own: the job succeeds, with an undisturbed run's numbers.
+"""Target x fault x phase, each in a real cluster in its own namespaces: the job succeeds with the losses of an undisturbed run.
 
-`./dev test faults` takes some two dozen cells, another lot with every commit; TRAINYARD_FAULTS=full takes all of them
-with longer faults, TRAINYARD_FAULTS=kill-shim those whose names match. The table is cells.py, what goes wrong is
-faults.py.
+`./dev test faults` runs about two dozen cells, a different set for every commit; TRAINYARD_FAULTS=full runs all of them with
+longer faults, TRAINYARD_FAULTS=kill-shim those with matching names. The cells are defined in cells.py, the faults in faults.py.
 """
 
 import itertools
@@ -21,7 +20,7 @@ STEPS = 1600
 JOB = {"train__steps": STEPS, "checkpoint__every_steps": STEPS // 2,
        "train__evaluate": {"every_steps": STEPS // 2, "batches": 4}}
 END_S = 120.0
-# A line of `why` that tells of something wrong.
+# A line of `why` that reports a problem.
 DISTURBED = r"^ +(\d{4}-\S+ )?\S+ +(warning|error|\[(?!placement|operator)\w+\]) "
 _numbers = itertools.count()
 
@@ -39,7 +38,7 @@ def unique_name():
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
-    """{step: loss} with nothing going wrong, on the same hosts and wires."""
+    """{step: loss} without faults, on the same hosts and network."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with net_cluster.NetCluster(folder, unique_name()) as cluster:
         cluster.start()
@@ -51,7 +50,7 @@ def undisturbed(tmp_path_factory):
 
 
 def run_cell(cell, folder, undisturbed):
-    """Raises an AssertionError that holds the logs."""
+    """Raises an AssertionError that contains the logs."""
     with net_cluster.NetCluster(folder, unique_name(), cell.small_disks, cell.delayed) as cluster:
         try:
             cluster.start()
@@ -67,21 +66,21 @@ def run_cell(cell, folder, undisturbed):
 
 
 def hold(cell, cluster):
-    """While the fault lasts: its time, and until the operator was told of it where that takes as long as it takes."""
+    """Waits while the fault lasts: a fixed time, and if required until the operator has been informed of it."""
     time.sleep(cells.hold_s())
-    if cell.told_meanwhile:
-        harness.wait_until(lambda: cluster.watcher.of("done") or re.search(cell.told_meanwhile, cluster.explanation()),
-                           f"`why` matches {cell.told_meanwhile!r}, or the job has ended", END_S)
+    if cell.reported_meanwhile:
+        harness.wait_until(lambda: cluster.watcher.of("done") or re.search(cell.reported_meanwhile, cluster.explanation()),
+                           f"`why` matches {cell.reported_meanwhile!r}, or the job has ended", END_S)
 
 
 def check(cell, cluster, done, undisturbed):
     assert done["state"] == "SUCCEEDED", done
-    if not cell.hurts_training:
-        assert done["generation"] == 1, f"generation {done['generation']}: no rank and no data path was hurt"
+    if not cell.may_restart:
+        assert done["generation"] == 1, f"generation {done['generation']}: no rank and no data path was affected"
     assert done["generation"] == done["restarts"] + 1
 
     steps = cluster.watcher.of("step")
-    assert [line["step"] for line in steps] == list(range(1, STEPS + 1)), "the watcher saw a step twice, or not at all"
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1)), "the watcher saw a step twice, or missed one"
     assert {line["step"]: line["loss"] for line in steps} == undisturbed
     assert harness.metrics_steps(cluster.run_folder) == undisturbed
 
@@ -91,14 +90,14 @@ def check(cell, cluster, done, undisturbed):
 def check_cause(cell, cluster, began):
     ended = cluster.watcher.of("state")[-1]["time_s"]
     cause = cell.cause(ended - began, ended - cluster.watcher.of("checkpoint")[-1]["time_s"])
-    told = cluster.explanation()
-    assert re.search(cause, told), f"no line of `why` matches {cause!r}:\n{told}"
-    disturbed = re.search(DISTURBED, told, re.MULTILINE)
-    calm = "nothing disturbed the job" in told
-    assert bool(disturbed) != calm, f"`why` says neither what was wrong nor that nothing was, or both:\n{told}"
-    if not cell.hurts_training:
-        blamed = re.search(r"\[(hang|host_lost|abandon|restart|give_up)\].*", told)
-        assert not blamed, f"`why` blames a rank or a host that was not hurt: {blamed[0]}"
+    explanation = cluster.explanation()
+    assert re.search(cause, explanation), f"no line of `why` matches {cause!r}:\n{explanation}"
+    disturbed = re.search(DISTURBED, explanation, re.MULTILINE)
+    calm = "nothing disturbed the job" in explanation
+    assert bool(disturbed) != calm, f"`why` reports neither a problem nor an undisturbed job, or both:\n{explanation}"
+    if not cell.may_restart:
+        blamed = re.search(r"\[(hang|host_lost|abandon|restart|give_up)\].*", explanation)
+        assert not blamed, f"`why` blames a rank or a host that was not affected: {blamed[0]}"
 
 
 @pytest.mark.slow
@@ -109,12 +108,12 @@ def test_a_job_survives(cell, pool):
         pytest.fail(failure, pytrace=False)
 
 
-def test_every_cell_has_its_turn_and_every_fault_is_in_each_lot():
-    lots = [cells.rotated(seed) for seed in range(200)]
+def test_every_cell_is_selected_by_some_seed_and_every_fault_by_each():
+    selections = [cells.rotated(seed) for seed in range(200)]
 
-    for lot in lots:
-        assert len(lot) == len(set(lot)) == cells.CELLS_IN_CI
-        assert {cell.fault for cell in lot} == set(cells.TARGETS)
-        assert {cell.target for cell in lot if cell.fault == "kill"} >= {"coordinator", "daemon", "shim"} or len(
-            {cell.target for cell in lot if cell.fault == "kill"}) == 3
-    assert {cell for lot in lots for cell in lot} == set(cells.ALL)
+    for selection in selections:
+        assert len(selection) == len(set(selection)) == cells.CELLS_IN_CI
+        assert {cell.fault for cell in selection} == set(cells.TARGETS)
+        assert {cell.target for cell in selection if cell.fault == "kill"} >= {"coordinator", "daemon", "shim"} or len(
+            {cell.target for cell in selection if cell.fault == "kill"}) == 3
+    assert {cell for selection in selections for cell in selection} == set(cells.ALL)

@@ -1,4 +1,4 @@
-"""Runs the cells of this session two at a time: most of a cell's time is waiting."""
+"""Runs two cells of this session concurrently: a cell mostly waits."""
 
 import concurrent.futures
 import pathlib
@@ -15,7 +15,7 @@ CELLS_AT_A_TIME = 2
 
 
 class Pool:
-    """What each test of a cell waits for. A failure carries its cell's logs."""
+    """Runs the cells; the test of a cell waits for its result. A failure contains the cell's logs."""
 
     def __init__(self, run_cell, cells):
         self._pool = concurrent.futures.ThreadPoolExecutor(CELLS_AT_A_TIME)

@@ -1,7 +1,7 @@
-"""kill -9 of the coordinator at random moments, again and again, under jobs that run and jobs just handed over.
+"""Repeated kill -9 of the coordinator at random moments, with running and just submitted jobs.
 
-What was acknowledged is there afterwards, no step is lost or told twice, no state is wrong, and a watcher that stays
-sees everything once. TRAINYARD_COORDINATOR_KILLS=1000 kills that often; TRAINYARD_FAULTS_SEED repeats the moments.
+Everything acknowledged is preserved, no step is lost or reported twice, no state is wrong, and a watcher sees every event once.
+TRAINYARD_COORDINATOR_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats the moments.
 """
 
 import os
@@ -16,8 +16,8 @@ import harness
 import net_cluster
 
 KILLS = int(os.environ.get("TRAINYARD_COORDINATOR_KILLS", "25"))
-# From the start of a coordinator to its end: some die before they serve.
-LIFE_S = (0.01, 0.8)
+# Lifetime of a coordinator: some are killed before they are ready.
+LIFETIME_S = (0.01, 0.8)
 SAVE_EVERY = 100
 SUBMIT_EVERY = 5
 
@@ -27,7 +27,7 @@ class Loop:
         self.cluster = cluster
         self.random = random.Random(seed)
         self.port = harness.free_port()
-        self.handed_over = []
+        self.submitted = []
 
     def start(self):
         self.cluster.start_coordinator(port=self.port)
@@ -43,12 +43,12 @@ class Loop:
         self.cluster.coordinator = again
 
     def live(self):
-        time.sleep(self.random.uniform(*LIFE_S))
+        time.sleep(self.random.uniform(*LIFETIME_S))
 
-    def hand_over(self):
-        """A small job whose coordinator is killed the moment it has answered."""
+    def submit_small_job(self):
+        """Submits a small job; the coordinator is killed as soon as it has answered."""
         harness.wait_until(lambda: self.cluster._server_info(), "the coordinator answers", 15)
-        self.handed_over.append(self.cluster.submit(train__steps=5, resources__ranks=1))
+        self.submitted.append(self.cluster.submit(train__steps=5, resources__ranks=1))
 
     def watch(self, job):
         address = self.cluster.coordinator.address
@@ -63,15 +63,15 @@ def check(cluster, job, run_folder, watcher):
 
     losses = harness.metrics_steps(run_folder)
     steps = watcher.of("step")
-    assert [line["step"] for line in steps] == list(range(1, len(losses) + 1)), "a step was lost, or told twice"
+    assert [line["step"] for line in steps] == list(range(1, len(losses) + 1)), "a step was lost or reported twice"
     assert {line["step"]: line["loss"] for line in steps} == losses
 
     saved = [line["step"] for line in watcher.of("checkpoint")]
-    # While no coordinator answers, complete saves wait for their names; the oldest of more than two makes room, and is told.
-    told = "\n".join(line["text"] for line in watcher.of("notice"))
-    gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) made room for a newer one", told)}
+    # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and reported.
+    notices = "\n".join(line["text"] for line in watcher.of("notice"))
+    gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) made room for a newer one", notices)}
     due = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in gone]
-    assert saved == due, "a checkpoint was not told, or told twice"
+    assert saved == due, "a checkpoint was not reported, or reported twice"
     states = [line["state"] for line in watcher.of("state")]
     assert states == ["QUEUED", "PLACED", "STARTING", "RUNNING", "STOPPING", "CANCELLED"], states
 
@@ -83,7 +83,7 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
     loop = Loop(cluster, seed)
     loop.start()
     folders = [cluster.folder / "run-0", cluster.folder / "run-1"]
-    # Steps long enough that the newest 4,096, which daemons keep for a coordinator that is away, outlast its deaths.
+    # Steps long enough that the 4,096 step reports that a daemon stores cover the time without a coordinator.
     model = {"layers": 2, "heads": 4, "width": 128, "context": 64}
     jobs = [cluster.submit(run_folder=folder, train__steps=10_000_000, train__model=model,
                            checkpoint__every_steps=SAVE_EVERY) for folder in folders]
@@ -93,12 +93,12 @@ def test_a_coordinator_killed_again_and_again_loses_nothing(cluster):
 
     for count in range(KILLS):
         if count % SUBMIT_EVERY == 0:
-            loop.hand_over()
+            loop.submit_small_job()
         else:
             loop.live()
         loop.kill_and_restart()
     harness.wait_until(lambda: cluster._server_info(), "the coordinator answers", 15)
-    for job in loop.handed_over:
+    for job in loop.submitted:
         view = cluster.wait_for_end(job)
         assert (view.state_name, view.job.restarts) == ("SUCCEEDED", 0), view.job.reason
     for job in jobs:

@@ -1,9 +1,9 @@
-"""A TCP proxy that delays: stands in for netem where the kernel has none.
+"""A TCP proxy that delays, for kernels without netem.
 
     python delay_proxy.py PORT DELAY_MS
 
-Accepts connections that iptables has redirected (nat, REDIRECT), dials where they were meant to go, and passes bytes on
-both ways. SIGUSR1: from now on every byte arrives DELAY_MS later, each way; SIGUSR2: at once again. Order is kept.
+Accepts connections that iptables has redirected (nat, REDIRECT), connects to their original destination, and forwards bytes in
+both directions. SIGUSR1: from now on, delays every byte by DELAY_MS in each direction; SIGUSR2: no delay. Keeps the order.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import network
 
 SO_ORIGINAL_DST = 80
 CHUNK = 64 << 10
-# Bytes on their way in one direction; beyond it the sender is not read, as a real window would have it.
+# Queued data in one direction; when it is full, the proxy stops reading, like a full TCP window.
 QUEUED_CHUNKS = 256
 
 
@@ -29,7 +29,7 @@ class Delay:
         return asyncio.get_running_loop().time() + (self.seconds if self.on else 0.0)
 
 
-def meant_for(writer):
+def original_destination(writer):
     raw = writer.get_extra_info("socket").getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16)
     port, address = struct.unpack("!2xH4s8x", raw)
     return socket.inet_ntoa(address), port
@@ -44,8 +44,8 @@ async def dial(address, port):
     return await asyncio.open_connection(sock=connection)
 
 
-async def pass_on(reader, writer, delay):
-    """Every byte of `reader` to `writer`, each at its time; b"" in the queue is the end."""
+async def forward(reader, writer, delay):
+    """Forwards every byte of `reader` to `writer` when it is due; b"" in the queue marks the end."""
     queue = asyncio.Queue(QUEUED_CHUNKS)
 
     async def read():
@@ -81,11 +81,11 @@ async def serve(port, delay):
     async def accepted(reader, writer):
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            far_reader, far_writer = await dial(*meant_for(writer))
+            far_reader, far_writer = await dial(*original_destination(writer))
         except OSError:
             writer.transport.abort()
             return
-        await asyncio.gather(pass_on(reader, far_writer, delay), pass_on(far_reader, writer, delay))
+        await asyncio.gather(forward(reader, far_writer, delay), forward(far_reader, writer, delay))
         for end in (writer, far_writer):
             end.close()
 

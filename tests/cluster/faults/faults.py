@@ -1,9 +1,9 @@
-"""What goes wrong: each fault breaks something of a NetCluster, lasts, and is put right again.
+"""Injected faults: each breaks a part of a NetCluster for a while, and then repairs it.
 
     FAULTS["stop"](cluster, "daemon", hold)
 
 Targets are "coordinator", "daemon" (the one of host b), "shim" (of the rank on host b) and "all" (both daemons and the
-coordinator). A fault lasts until `hold()` returns, and what is killed stays away for a second; nothing else here waits for
+coordinator). A fault lasts until `hold()` returns; killed programs are restarted after a second. Nothing else here waits for
 a fixed time.
 """
 
@@ -14,7 +14,7 @@ import time
 
 import net_cluster
 
-# How long what was killed stays away.
+# Delay before killed programs are restarted.
 RESTART_AFTER_S = 1.0
 LOSS = 0.1
 RATE = "2mbit"
@@ -33,7 +33,7 @@ def _hosts(cluster, target):
 
 
 def kill(cluster, target, hold):
-    """kill -9; daemons and coordinator are started again a second later, as an init system would."""
+    """kill -9; restarts daemons and coordinator a second later, as an init system would."""
     del hold
     for pid in _pids(cluster, target):
         os.kill(pid, signal.SIGKILL)
@@ -47,7 +47,7 @@ def kill(cluster, target, hold):
 
 
 def stop(cluster, target, hold):
-    """SIGSTOP, and SIGCONT after a time."""
+    """SIGSTOP, and SIGCONT afterwards."""
     pids = _pids(cluster, target)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -56,11 +56,11 @@ def stop(cluster, target, hold):
         try:
             os.kill(pid, signal.SIGCONT)
         except ProcessLookupError:
-            pass  # its daemon has ended it meanwhile
+            pass  # its daemon has killed it meanwhile
 
 
 def cut_control(cluster, target, hold):
-    """The coordinator's port alone is dropped, both ways; ranks still reach each other."""
+    """Drops only the coordinator's port, in both directions; ranks still reach each other."""
     for host in _hosts(cluster, target):
         host.drop_port(net_cluster.PORT)
     hold()
@@ -68,7 +68,7 @@ def cut_control(cluster, target, hold):
 
 
 def cut_host(cluster, target, hold):
-    """The host's wire is pulled: control and data."""
+    """Cuts the host's link: control and data."""
     for host in _hosts(cluster, target):
         host.link(up=False)
     hold()
@@ -90,7 +90,7 @@ def limit_rate(cluster, target, hold):
 
 
 def delay(cluster, target, hold):
-    """Through the proxies, which have to be there from the start (NetCluster(delayed=...))."""
+    """Uses the proxies, which must have been started with the cluster (NetCluster(delayed=...))."""
     proxies = cluster.proxies[1:] if target == "daemon" else cluster.proxies
     for proxy in proxies:
         proxy.signal(signal.SIGUSR1)
@@ -100,7 +100,7 @@ def delay(cluster, target, hold):
 
 
 def fill_disk(cluster, target, hold):
-    """The disk that holds the state has no byte left for a time."""
+    """Fills the disk of the state folder completely."""
     fillers = []
     for name in PROGRAMS[target]:
         filler = cluster.state_of(name) / "filler"

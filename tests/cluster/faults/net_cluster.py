@@ -1,4 +1,4 @@
-"""A coordinator and two daemons in three network namespaces, one job, and a watcher that sees all of it.
+"""A coordinator and two daemons in three network namespaces, one job, and a watcher of all its events.
 
     with NetCluster(folder, "cell3") as cluster:
         cluster.start()
@@ -8,8 +8,8 @@
         ...
         cluster.watcher.wait_for_end(60)
 
-Phases are recognised by what can be seen: the watcher's events, files that appear. Every wait has a limit and says what
-it waited for. Not safe for use from several threads; several clusters may run at once.
+Phases are recognised from outside: by the watcher's events and by files. Every wait has a limit and reports what it waited
+for. Not thread-safe; several clusters may run concurrently.
 """
 
 import json
@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def poll(condition, what, seconds):
-    """As harness.wait_until, for what is there for a few milliseconds only."""
+    """Like harness.wait_until, for conditions that hold for only a few milliseconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for: {what}"
@@ -63,7 +63,7 @@ class Watcher:
             self._changed.notify_all()
 
     def wait_for(self, condition, what, seconds=60.0):
-        """The first line that meets `condition`; fails when the watcher ends or the time passes without one."""
+        """The first line that meets `condition`; fails if the watcher ends or the time is over before."""
         seen, deadline = 0, time.monotonic() + seconds
         with self._changed:
             while True:
@@ -77,7 +77,7 @@ class Watcher:
                 self._changed.wait(left)
 
     def wait_for_end(self, seconds):
-        """The closing `done` line, once the program has ended too."""
+        """Returns the final `done` line after the program has exited."""
         done = self.wait_for(lambda line: line["event"] == "done", "the end of the job", seconds)
         self.popen.wait(10)
         return done
@@ -94,8 +94,8 @@ class Watcher:
 
 class NetCluster:
     def __init__(self, folder, name, small_disks=(), delayed=None):
-        """`small_disks`: whose state lies on a disk of a few MB, of "c", "a", "b". `delayed`: None, "control" or "all":
-        what goes through proxies that can delay it."""
+        """`small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB. `delayed`: the traffic that goes through
+        proxies that can delay it: None, "control" or "all"."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_folder = self.folder / "run"
@@ -138,7 +138,7 @@ class NetCluster:
         harness.wait_until(lambda: self._server_info().get("hosts") == 2, "both daemons attach", 15)
 
     def start_program(self, name):
-        """The coordinator ("c") or the daemon of host "a" or "b"; again after it has ended: on the same state."""
+        """Starts the coordinator ("c") or the daemon of host "a" or "b"; after it has ended, restarts it with the same state."""
         if name == "c":
             command = [harness.BIN / "trainyard-coordinator", "--listen", f"0.0.0.0:{PORT}", "--metrics", "",
                        "--allow-plaintext", "--state", self.state_of("c")]
@@ -171,13 +171,13 @@ class NetCluster:
         return next((line["coordinator"] for line in lines if isinstance(line.get("coordinator"), dict)), {})
 
     def shim(self, host):
-        """The pid of the shim on this host, once there is one."""
+        """The pid of the shim on this host; waits for it."""
         def found():
             return next((pid for pid, name in self.network.host(host).pids().items() if name == "trainyard-shim"), None)
 
         return harness.wait_until(found, f"a shim runs on {host}", 15)
 
-    # trainctl, always beside the coordinator
+    # trainctl, always on the coordinator's host
 
     def _trainctl_command(self, *arguments):
         return [*self.network.host("c").prefix, str(harness.BIN / "trainctl"), "--coordinator", f"127.0.0.1:{PORT}",
@@ -201,7 +201,7 @@ class NetCluster:
         self.watcher = Watcher(self._trainctl_command("watch", self.job, "--json"), self.folder / "watch.log")
         return self.job
 
-    # What can be seen
+    # Observations
 
     def wait_for_phase(self, phase):
         """Returns as soon as the job is seen in `phase`: forming, first_step, training, saving or finishing."""
@@ -213,7 +213,7 @@ class NetCluster:
             self._wait_for_step(self.steps // 4)
         elif phase == "saving":
             self._wait_for_step(self.steps // 4)
-            # One that takes milliseconds may go by unseen on a busy machine; then what comes, comes right after it.
+            # A save of a few milliseconds may be missed on a busy machine; then the fault comes right after it.
             saved = len(self.watcher.of("checkpoint"))
             poll(lambda: self._saves() or len(self.watcher.of("checkpoint")) > saved, "a save is under way", 60)
         elif phase == "finishing":
@@ -231,13 +231,13 @@ class NetCluster:
         return any(name.endswith(".partial") for name in os.listdir(self.run_folder))
 
     def leftovers(self):
-        """{pid: name} of what runs on the hosts apart from the daemons and proxies."""
+        """{pid: name} of processes on the hosts other than the daemons and proxies."""
         started = {program.pid for program in [*self.programs.values(), *self.proxies]}
         found = {**self.network.host("a").pids(), **self.network.host("b").pids()}
         return {pid: name for pid, name in found.items() if pid not in started}
 
     def explanation(self):
-        """What the operator is told about the job's course."""
+        """The explanation that the operator gets: `trainctl why`."""
         return self.trainctl("why", self.job).stdout
 
     def story(self):

@@ -1,12 +1,12 @@
-"""A small network of namespaces: hosts on one bridge, and what can be done to their wires.
+"""A small network of namespaces: hosts on one bridge, and faults of their links.
 
     network = Network("cell3", ["c", "a", "b"])     # 10.77.0.1, .2, .3
     processes.start([*network.host("a").prefix, program, ...])
     network.host("b").link(up=False)
     network.close()
 
-Each host is a namespace with `eth0` at the bridge, which has a namespace of its own; so two networks with the same
-addresses do not see each other, nor anything else of the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
+Each host is a namespace with `eth0` at the bridge, which has its own namespace; so two networks with the same
+addresses are separate from each other and from the machine. Needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN),
 iproute2 and iptables; `Network` raises a RuntimeError that says what is missing.
 """
 
@@ -17,7 +17,7 @@ import signal
 import subprocess
 
 SUBNET = "10.77.0"
-# Connections of the delay proxy carry this mark, so that they are not sent to the proxy again.
+# Connections of the delay proxy have this mark, so that they are not redirected to the proxy again.
 PROXY_MARK = 7
 
 
@@ -29,7 +29,7 @@ def run(*command):
 
 
 def require_namespaces():
-    """Says in one sentence why no network can be made here, or returns."""
+    """Raises a RuntimeError with the reason if no network can be created here."""
     if os.geteuid() != 0:
         raise RuntimeError("the fault tests make network namespaces and need root; run them as root, or in a container "
                            "with CAP_NET_ADMIN and CAP_SYS_ADMIN")
@@ -40,7 +40,7 @@ def require_namespaces():
 
 
 class Host:
-    """One namespace. Rules that a fault adds are remembered, and `heal` takes them away."""
+    """One namespace. Remembers the rules that faults add; `heal` removes them."""
 
     def __init__(self, namespace, switch, port, address):
         self.namespace = namespace
@@ -57,39 +57,39 @@ class Host:
         self._rules.append((table, rule))
 
     def drop_port(self, port):
-        """Nothing of this TCP port gets through, either way, whoever listens; loopback is spared."""
+        """Drops all packets of this TCP port in both directions, except on loopback."""
         self.iptables("INPUT", "-i", "eth0", "-p", "tcp", "--dport", port, "-j", "DROP")
         self.iptables("INPUT", "-i", "eth0", "-p", "tcp", "--sport", port, "-j", "DROP")
         self.iptables("OUTPUT", "-o", "eth0", "-p", "tcp", "--dport", port, "-j", "DROP")
         self.iptables("OUTPUT", "-o", "eth0", "-p", "tcp", "--sport", port, "-j", "DROP")
 
     def lose(self, share):
-        """This share of the packets is lost, both ways."""
+        """Loses this share of the packets in both directions."""
         for rule in (("INPUT", "-i", "eth0"), ("OUTPUT", "-o", "eth0")):
             self.iptables(*rule, "-m", "statistic", "--mode", "random", "--probability", share, "-j", "DROP")
 
     def limit(self, bits_per_s):
-        """The link carries so much, each way."""
+        """Limits the rate of the link in each direction."""
         for where, device in ((self.namespace, "eth0"), (self.switch, self.port)):
             run("tc", "-n", where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", bits_per_s, "burst",
                 "16kb", "latency", "300ms")
         self._slow = True
 
     def link(self, up):
-        # The bridge's end: so this host's own addresses and routes stay as they are, as when a switch dies.
+        # The bridge's end, so that the host keeps its addresses and routes, as when a switch fails.
         run("ip", "-n", self.switch, "link", "set", "dev", self.port, "up" if up else "down")
         self._down = not up
 
     def redirect(self, port, *match):
-        """New connections that match (iptables' words) go to a proxy at this port of this namespace."""
+        """Redirects new connections that match (iptables options) to a proxy at this port of this namespace."""
         self.iptables("OUTPUT", "-p", "tcp", *match, "-m", "mark", "!", "--mark", PROXY_MARK, "-j", "REDIRECT",
                       "--to-ports", port, table="nat")
 
     def heal(self):
-        """Takes away what faults have put there; a redirection stays, for its connections live by it."""
-        for table, rule in [kept for kept in self._rules if kept[0] == "filter"]:
+        """Removes the rules of faults; keeps redirections, which open connections need."""
+        for table, rule in [rule for rule in self._rules if rule[0] == "filter"]:
             run(*self.prefix, "iptables", "-w", "5", "-t", table, "-D", *rule)
-        self._rules = [kept for kept in self._rules if kept[0] != "filter"]
+        self._rules = [rule for rule in self._rules if rule[0] != "filter"]
         if self._slow:
             for where, device in ((self.namespace, "eth0"), (self.switch, self.port)):
                 run("tc", "-n", where, "qdisc", "del", "dev", device, "root")
@@ -98,7 +98,7 @@ class Host:
             self.link(up=True)
 
     def pids(self):
-        """{pid: name} of the live processes in this namespace."""
+        """{pid: name} of the running processes in this namespace."""
         found = {}
         try:
             inode = os.stat(f"/run/netns/{self.namespace}").st_ino
@@ -117,7 +117,7 @@ class Host:
 
 class Network:
     def __init__(self, name, hosts):
-        """`name` is unique on this machine. `hosts` are short words; their addresses are 10.77.0.1 and on, in order."""
+        """`name` is unique on this machine. `hosts` are short names; their addresses are 10.77.0.1 and on, in order."""
         require_namespaces()
         self.switch = f"ty-{name}-sw"
         self.hosts = {}
@@ -155,7 +155,7 @@ class Network:
             host.heal()
 
     def close(self):
-        """Ends whatever still runs in there, and takes the namespaces away."""
+        """Kills all processes in the namespaces and removes the namespaces."""
         for host in self.hosts.values():
             for pid in host.pids():
                 try:

@@ -1,4 +1,4 @@
-"""The tools of the fault tests do what they say: each fault is measured between two hosts, before, during and after."""
+"""Tests of the fault injection itself: measures each fault between two hosts, before, during and after it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import processes
 PORT = 5000
 HERE = pathlib.Path(__file__).parent
 
-# Answers every byte over TCP, and counts datagrams; the first datagram of two bytes asks how many came.
+# Echoes bytes over TCP and counts datagrams of one byte; a datagram of two bytes requests the count.
 SERVER = """
 import socket, threading
 def echo(connection):
@@ -32,7 +32,7 @@ def count():
             try:
                 udp.sendto(str(came).encode(), peer)
             except PermissionError:
-                pass  # what a rule drops on its way out is told to the sender; the question is asked again
+                pass  # the sender gets this error for a dropped packet; the request is repeated
         came += len(data) == 1
 tcp = socket.create_server(("0.0.0.0", PORT))
 threading.Thread(target=count, daemon=True).start()
@@ -41,7 +41,7 @@ while True:
     threading.Thread(target=echo, args=(tcp.accept()[0],), daemon=True).start()
 """.replace("PORT", str(PORT))
 
-# Prints what it measures: null when there is no connection within a second, else seconds.
+# Prints the measured seconds, or null if there is no connection within a second.
 CLIENT = """
 import json, socket, sys, time
 address, port, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -60,7 +60,7 @@ while left:
 print(json.dumps(time.monotonic() - began))
 """
 
-# Sends datagrams of a byte until so many are sent, then asks how many came.
+# Sends the given number of one-byte datagrams, then requests the count.
 DATAGRAMS = """
 import socket, sys
 udp = socket.socket(type=socket.SOCK_DGRAM)
@@ -78,7 +78,7 @@ while True:
 
 
 class Pair:
-    """Two hosts; a server on b."""
+    """Two hosts with a server on b."""
 
     def __init__(self, folder):
         self.network = network.Network(f"{os.getpid()}-n", ["a", "b"])
@@ -126,7 +126,7 @@ def test_two_networks_with_the_same_addresses_do_not_meet(pair):
     assert pair.echo_s() is not None
 
 
-def test_a_dropped_port_is_gone_and_comes_back_and_the_other_ports_stay(pair):
+def test_a_dropped_port_is_unreachable_until_healed_and_other_ports_are_not_affected(pair):
     pair.b.drop_port(PORT + 1)
     assert pair.echo_s() is not None
     pair.b.drop_port(PORT)
@@ -143,12 +143,12 @@ def test_a_link_that_is_down_carries_nothing_until_it_is_up(pair):
 
     pair.network.heal()
 
-    harness.wait_until(lambda: pair.echo_s() is not None, "the link carries again", 10)
+    harness.wait_until(lambda: pair.echo_s() is not None, "the link works again", 10)
 
 
-def test_the_share_of_lost_packets_is_as_asked_for(pair):
+def test_the_share_of_lost_packets_is_as_requested(pair):
     pair.b.lose(0.1)
-    # Both ways are lossy, so the answer may need a few questions; what came is counted on b.
+    # Both directions lose packets, so the request may be repeated; b counts what arrived.
     came = pair.run_on_a(DATAGRAMS, pair.b.address, 2000)
 
     pair.network.heal()
@@ -157,14 +157,14 @@ def test_the_share_of_lost_packets_is_as_asked_for(pair):
     assert pair.run_on_a(DATAGRAMS, pair.b.address, 500) == came + 500
 
 
-def test_a_limited_link_carries_so_much(pair):
+def test_a_limited_link_has_the_requested_rate(pair):
     fast = pair.echo_s(200_000)
     pair.b.limit("2mbit")
 
     slow = pair.echo_s(200_000)
 
     pair.network.heal()
-    assert 0.5 < slow < 5.0, slow  # 0.8 s each way, the ways overlap
+    assert 0.5 < slow < 5.0, slow  # 0.8 s in each direction, which overlap
     assert fast < 0.2 and pair.echo_s(200_000) < 0.2
 
 
@@ -179,4 +179,4 @@ def test_the_proxy_delays_each_way_and_keeps_every_byte(pair):
     assert 0.12 <= slow < 0.4, slow
     assert 0.12 <= pair.echo_s(3_000_000) < 3.0
     proxy.send_signal(signal.SIGUSR2)
-    harness.wait_until(lambda: pair.echo_s() < 0.05, "the proxy passes on at once", 10)
+    harness.wait_until(lambda: pair.echo_s() < 0.05, "the proxy forwards without delay", 10)

@@ -1,10 +1,10 @@
-"""A host whose trainers fall ill when told: trainers themselves have no switch for that.
+"""A host whose trainers can be given faults through a preloaded library; trainers themselves have no option for that.
 
-    host = IllHost(cluster, tmp_path)
+    host = FaultyHost(cluster, tmp_path)
     host.start()
     job = cluster.submit(...)
-    host.let(1, "spin")     # rank 1, from its next step on; the words are those of trainer_fault.c
-    host.heal()
+    host.set_fault(1, "spin")  # rank 1, from its next step on; trainer_fault.c lists the faults
+    host.clear_faults()
 """
 
 import re
@@ -16,14 +16,14 @@ import harness
 SKIPPED = r"^([0-9a-f]+) [tT] .*::Trainer::StartAgreement\(.*\)$"
 
 
-class IllHost:
+class FaultyHost:
     def __init__(self, cluster, folder):
         self.cluster = cluster
         self.folder = folder
         self.programs = folder / "programs"
 
     def start(self, prefix=()):
-        """Starts a coordinator, and a daemon with two slots whose trainers run with the library of faults."""
+        """Starts a coordinator, and a daemon with two slots whose trainers preload the fault library."""
         self.programs.mkdir()
         library = self.programs / "trainer_fault.so"
         source = harness.ROOT / "tests" / "cluster" / "trainer_fault.c"
@@ -53,16 +53,16 @@ exec {harness.BIN}/trainyard-trainer "$@"
     def _file(self, rank):
         return self.folder / f"fault.{rank}"
 
-    def let(self, rank, what):
-        """The whole word at once: trainers read the file at any time."""
+    def set_fault(self, rank, what):
+        """Writes the fault atomically: trainers may read the file at any time."""
         partial = self._file(rank).with_suffix(".partial")
         partial.write_text(what)
         partial.replace(self._file(rank))
 
-    def let_all(self, what):
+    def set_all(self, what):
         for rank in (0, 1):
-            self.let(rank, what)
+            self.set_fault(rank, what)
 
-    def heal(self):
+    def clear_faults(self):
         for rank in (0, 1):
             self._file(rank).unlink(missing_ok=True)

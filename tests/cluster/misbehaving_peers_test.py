@@ -1,4 +1,4 @@
-"""Daemons that lie and watchers that do not read: what one of them does must not reach the jobs of the others."""
+"""Daemons that send false facts and watchers that never read: they must not affect the jobs of others."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ PROTOCOL = 2
 
 
 class StubDaemon:
-    """One AgentService stream, made from the schema alone. `answers` is what the coordinator has sent."""
+    """One AgentService stream, written from the schema alone. `answers` are the messages of the coordinator."""
 
     def __init__(self, cluster, host, slots=1, trainers=(), incarnation=None):
         self._agent = cluster.stubs.agent
@@ -44,7 +44,7 @@ class StubDaemon:
     def send(self, **kind):
         self._outgoing.put(self._agent.AgentMessage(**kind))
 
-    def tell(self, sequence, key, **fact):
+    def report(self, sequence, key, **fact):
         self.send(facts=self._agent.FactBatch(facts=[self._agent.Fact(sequence=sequence, key=key, **fact)]))
 
     def wait_for_welcome(self):
@@ -58,7 +58,7 @@ class StubDaemon:
         harness.wait_until(acknowledged, f"fact {sequence} is acknowledged", 10)
 
     def refusal(self):
-        return harness.wait_until(lambda: self.error, "the stub is refused", 10)
+        return harness.wait_until(lambda: self.error, "the coordinator refuses the stub", 10)
 
     def close(self):
         self._outgoing.put(None)
@@ -84,7 +84,7 @@ def memory_bytes(program):
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) << 10
 
 
-def test_a_daemon_that_claims_the_name_of_another_is_refused_and_the_job_goes_on(one_host, stub_daemon):
+def test_a_daemon_with_the_name_of_another_is_refused_and_the_job_continues(one_host, stub_daemon):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
 
@@ -97,7 +97,7 @@ def test_a_daemon_that_claims_the_name_of_another_is_refused_and_the_job_goes_on
     assert (view.state_name, view.job.generation) == ("RUNNING", 1)
 
 
-def test_facts_of_an_old_generation_or_of_somebody_elses_rank_change_nothing(one_host, stub_daemon):
+def test_facts_of_an_old_generation_or_another_hosts_rank_change_nothing(one_host, stub_daemon):
     agent = one_host.stubs.agent
     job = one_host.submit(train__steps=1_000_000)
     view = one_host.wait_for_step(job, 3)
@@ -111,33 +111,33 @@ def test_facts_of_an_old_generation_or_of_somebody_elses_rank_change_nothing(one
     for generation in (1, 2, 3):
         for rank in (0, 1, 7):
             key = agent.TrainerKey(job_id=job, generation=generation, rank=rank)
-            lies = [{"saved": agent.CheckpointSaved(step=999_999, path="/nowhere", manifest_hash="0" * 32)},
+            false_facts = [{"saved": agent.CheckpointSaved(step=999_999, path="/nowhere", manifest_hash="0" * 32)},
                     {"finished": agent.TrainerFinished(step=999_999)},
-                    {"broken": agent.CollectiveBroken(step=5, message="a lie")},
+                    {"broken": agent.CollectiveBroken(step=5, message="not true")},
                     {"exited": agent.TrainerExited(cause=agent.TrainerExited.CAUSE_SIGNAL, signal=9)}]
-            for lie in lies:
+            for fact in false_facts:
                 sequence += 1
-                stub.tell(sequence, key, **lie)
-    stub.tell(sequence + 1, agent.TrainerKey(job_id="nosuchjob", generation=1, rank=0),
+                stub.report(sequence, key, **fact)
+    stub.report(sequence + 1, agent.TrainerKey(job_id="nosuchjob", generation=1, rank=0),
               exited=agent.TrainerExited(cause=agent.TrainerExited.CAUSE_EXIT))
     stub.wait_for_ack(sequence + 1)
 
-    at_lies = one_host.get(job).job.last_step
-    view = one_host.wait_for_step(job, at_lies + 20)
+    at_facts = one_host.get(job).job.last_step
+    view = one_host.wait_for_step(job, at_facts + 20)
     assert (view.state_name, view.job.generation, view.job.restarts) == ("RUNNING", 2, 1)
     assert not [checkpoint for checkpoint in view.job.checkpoints if checkpoint.path == "/nowhere"]
     assert view.job.last_step < 999_999
 
 
 @pytest.mark.parametrize("slots", [0, 100_000])
-def test_a_daemon_that_claims_absurd_slots_is_refused_with_the_range(one_host, stub_daemon, slots):
+def test_a_daemon_with_an_absurd_number_of_slots_is_refused_with_the_range(one_host, stub_daemon, slots):
     refusal = stub_daemon("h2", slots=slots).refusal()
 
     assert refusal.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert str(slots) in refusal.details() and "1024" in refusal.details().replace(",", ""), refusal.details()
 
 
-def test_a_daemon_that_lies_about_what_it_runs_is_told_to_end_it_and_others_go_on(one_host, stub_daemon):
+def test_a_daemon_that_claims_trainers_of_others_is_sent_none_and_others_continue(one_host, stub_daemon):
     agent = one_host.stubs.agent
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)
@@ -147,38 +147,38 @@ def test_a_daemon_that_lies_about_what_it_runs_is_told_to_end_it_and_others_go_o
     stub = stub_daemon("h2", slots=2, trainers=mine)
     stub.wait_for_welcome()
     desired = harness.wait_until(lambda: [answer.desired for answer in stub.answers if answer.HasField("desired")],
-                                 "the liar is told what it should run", 10)
+                                 "the stub receives what it should run", 10)
 
     assert not desired[-1].trainers
-    at_lie = one_host.get(job).job.last_step
-    view = one_host.wait_for_step(job, at_lie + 20)
+    at_claim = one_host.get(job).job.last_step
+    view = one_host.wait_for_step(job, at_claim + 20)
     assert (view.state_name, view.job.generation) == ("RUNNING", 1)
     assert {rank.host for rank in view.job.ranks} == {"h1"}
 
 
-def test_watchers_that_never_read_cost_little_and_hold_up_nobody(one_host):
+def test_watchers_that_never_read_use_little_memory_and_delay_nobody(one_host):
     service = one_host.stubs.service
     job = one_host.submit(train__steps=3000)
     one_host.wait_for_step(job, 1)
     before = memory_bytes(one_host.coordinator)
     channels = [tokens.dial(one_host.coordinator.address, [("grpc.use_local_subchannel_pool", 1)])
                 for _ in range(30)]
-    deaf = [one_host.stubs.service_grpc.JobServiceStub(channel).Watch(service.WatchRequest(job_id=job))
+    idle = [one_host.stubs.service_grpc.JobServiceStub(channel).Watch(service.WatchRequest(job_id=job))
             for channel in channels]
 
-    told = one_host.watch(job)
+    events = one_host.watch(job)
 
-    assert [event.step.step for event in told if event.HasField("step")] == list(range(1, 3001))
+    assert [event.step.step for event in events if event.HasField("step")] == list(range(1, 3001))
     assert memory_bytes(one_host.coordinator) - before < 96 << 20
-    # One that begins to read now still gets everything, in order.
-    late = [event.step.step for event in deaf[0] if event.HasField("step")]
+    # A watcher that starts to read now still gets everything, in order.
+    late = [event.step.step for event in idle[0] if event.HasField("step")]
     assert late == list(range(1, 3001))
-    for call, channel in zip(deaf, channels):
+    for call, channel in zip(idle, channels):
         call.cancel()
         channel.close()
 
 
-def test_a_flood_of_reports_is_bounded_and_holds_up_nobody(one_host, stub_daemon):
+def test_a_flood_of_reports_is_bounded_and_delays_nobody(one_host, stub_daemon):
     agent, service = one_host.stubs.agent, one_host.stubs.service
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 3)

@@ -1,5 +1,5 @@
-"""What stands around a coordinator and a daemon does not stop them: a reader of their log that does not read, a starter that
-closed their descriptors, clients of /metrics that say nothing."""
+"""The environment does not stop a coordinator or a daemon: a log reader that does not read, closed standard descriptors, silent
+clients of /metrics."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ import harness
 
 @pytest.fixture
 def stuck_reader(tmp_path):
-    """A FIFO that is full, and the descriptor by which it could be read."""
+    """A full FIFO and the descriptor for reading it."""
     path = tmp_path / "stderr"
     os.mkfifo(path)
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -37,7 +37,7 @@ def read_all(fd):
         return text.decode()
 
 
-def test_a_reader_of_stderr_that_does_not_read_stops_neither_coordinator_nor_daemon(cluster, stuck_reader):
+def test_a_blocked_stderr_stops_neither_coordinator_nor_daemon(cluster, stuck_reader):
     path, fd = stuck_reader
     prefix = ["sh", "-c", 'exec "$@" 2>"$0"', path]
     cluster.start_coordinator(prefix=prefix)
@@ -49,18 +49,18 @@ def test_a_reader_of_stderr_that_does_not_read_stops_neither_coordinator_nor_dae
     assert job in cluster.trainctl("list").stdout
     text = ""
 
-    def told():
+    def logged():
         nonlocal text
         text += read_all(fd)
         return "host h1: 2 slots" in text and f"serving on {cluster.coordinator.address}" in text
 
-    harness.wait_until(told, "what waited for the reader is written")
+    harness.wait_until(logged, "the delayed output is written")
     assert all(" I " in line or " W " in line for line in text.lstrip("#").splitlines()), text
     worker.signal(15)
     assert worker.wait(10) == 0
 
 
-def test_programs_started_with_closed_descriptors_write_into_no_file_of_theirs(cluster):
+def test_programs_started_with_closed_descriptors_do_not_write_into_their_own_files(cluster):
     prefix = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     coordinator = cluster.start_coordinator(prefix=prefix)
     worker = cluster.start_worker("h1", 2, prefix=prefix)
@@ -84,7 +84,7 @@ def test_silent_clients_of_the_metrics_port_delay_no_scrape(cluster):
             connection.close()
 
 
-def test_a_taken_port_that_somebody_chose_stops_the_start(cluster):
+def test_an_explicit_port_in_use_fails_the_start(cluster):
     cluster.start_coordinator()
     taken = f"127.0.0.1:{cluster.metrics_port}"
     worker = [harness.BIN / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--name", "h1",
@@ -99,17 +99,17 @@ def test_a_taken_port_that_somebody_chose_stops_the_start(cluster):
     assert f"port {taken} is taken" in second.output()
 
 
-def test_a_coordinator_whose_state_folder_is_removed_ends_and_says_so(cluster):
+def test_a_coordinator_whose_state_folder_is_removed_exits_with_a_message(cluster):
     program = cluster.start_coordinator()
 
     shutil.rmtree(cluster.folder / "coordinator")
 
     assert program.wait(10) == 1
     assert f"{cluster.folder}/coordinator/store.db was removed while this coordinator used it" in program.output()
-    assert not (cluster.folder / "coordinator").exists(), "nothing is made there in its place"
+    assert not (cluster.folder / "coordinator").exists(), "no new folder is created"
 
 
-def test_state_folders_are_for_their_owner_and_one_that_was_there_keeps_its_mode(cluster):
+def test_new_state_folders_are_private_and_existing_ones_keep_their_mode(cluster):
     cluster.start_coordinator().signal(15)
     state = cluster.folder / "coordinator"
     assert cluster.coordinator.wait(10) == 0
@@ -121,13 +121,13 @@ def test_state_folders_are_for_their_owner_and_one_that_was_there_keeps_its_mode
     program = cluster.start_coordinator()
 
     warning = f"state folder {state} is open to other users (mode 0755)"
-    harness.wait_until(lambda: warning in program.output(), "it warns of the mode")
+    harness.wait_until(lambda: warning in program.output(), "it warns about the mode")
     assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
     cluster.start_worker("h1")
     assert (cluster.folder / "worker-h1").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_state_folder_that_is_in_use_or_another_programs_is_refused_by_name(cluster):
+def test_a_state_folder_in_use_or_of_another_program_is_refused_by_name(cluster):
     first = cluster.start_coordinator()
     worker = cluster.start_worker("h1")
     command = [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state"]

@@ -1,7 +1,7 @@
-"""Other users of the same host: what they may not call, read, take the place of, or find.
+"""Other users of the same host: what they may not call, read, impersonate or find.
 
-As root, strangers are processes of another user; else the part of them that any user can play is a program that does not find
-the token, and what needs a second user is left out."""
+As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip what needs a
+second user."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ import tokens
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 
-# Listens on the port, says so, and prints whatever comes.
+# Listens on the port, reports that, and prints everything that it receives.
 SQUATTER = """
 import socket, sys
 listener = socket.socket()
@@ -41,8 +41,8 @@ while True:
 """
 
 
-class Stranger:
-    """Runs programs as another user, in a home of its own."""
+class OtherUser:
+    """Runs programs as another user, with its own home folder."""
 
     def __init__(self, home):
         self._home = pathlib.Path(home)
@@ -64,7 +64,7 @@ class Stranger:
         return self.run(harness.BIN / "trainctl", *arguments)
 
     def give(self, path):
-        """A copy that is the stranger's."""
+        """A copy that the other user owns."""
         copy = self._home / path.name
         copy.write_text(path.read_text())
         copy.chmod(0o600)
@@ -74,26 +74,26 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger():
-    with tempfile.TemporaryDirectory(prefix="trainyard-stranger-") as home:
-        yield Stranger(home)
+def other_user():
+    with tempfile.TemporaryDirectory(prefix="trainyard-other_user-") as home:
+        yield OtherUser(home)
 
 
-def test_a_stranger_may_not_submit_list_or_cancel(one_host, stranger):
+def test_another_user_may_not_submit_list_or_cancel(one_host, other_user):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 2)
     address = one_host.coordinator.address
-    file = stranger.give(one_host.write_job(train__data={"text": [str(stranger.give(one_host.text))]}))
+    file = other_user.give(one_host.write_job(train__data={"text": [str(other_user.give(one_host.text))]}))
 
     for verb in (["list"], ["submit", file], ["cancel", job], ["watch", job], ["logs", job]):
-        done = stranger.trainctl("--coordinator", address, *verb)
+        done = other_user.trainctl("--coordinator", address, *verb)
         assert done.returncode == 2, (verb, done.stdout, done.stderr)
         assert "--token-file" in done.stderr and "--allow-local-users" in done.stderr, done.stderr
         assert tokens.read(address) not in done.stdout + done.stderr
     assert one_host.get(job).state_name == "RUNNING"
 
 
-def test_the_token_is_for_its_user_alone_and_is_new_at_each_start(cluster, stranger):
+def test_the_token_is_private_and_new_at_each_start(cluster, other_user):
     program = cluster.start_coordinator()
     path = tokens.path_of(program.address)
     first = tokens.read(program.address)
@@ -102,7 +102,7 @@ def test_the_token_is_for_its_user_alone_and_is_new_at_each_start(cluster, stran
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert first not in program.output()
     if IS_ROOT:
-        read = stranger.run("cat", path)
+        read = other_user.run("cat", path)
         assert read.returncode != 0 and first not in read.stdout, read.stderr
     program.signal(signal.SIGTERM)
     assert program.wait(10) == 0
@@ -111,25 +111,25 @@ def test_the_token_is_for_its_user_alone_and_is_new_at_each_start(cluster, stran
     assert tokens.read(program.address) not in (None, first)
 
 
-def test_a_copy_of_the_token_lets_a_stranger_in(one_host, stranger):
+def test_a_copy_of_the_token_admits_another_user(one_host, other_user):
     address = one_host.coordinator.address
-    copy = stranger.give(tokens.path_of(address))
+    copy = other_user.give(tokens.path_of(address))
 
-    done = stranger.trainctl("--coordinator", address, "--token-file", copy, "cluster")
+    done = other_user.trainctl("--coordinator", address, "--token-file", copy, "cluster")
 
     assert done.returncode == 0, done.stderr
     assert "h1" in done.stdout
 
 
-def test_allow_local_users_lets_every_user_in(cluster, stranger):
+def test_allow_local_users_admits_every_user(cluster, other_user):
     program = cluster.start_coordinator("--allow-local-users")
 
-    done = stranger.trainctl("--coordinator", program.address, "list")
+    done = other_user.trainctl("--coordinator", program.address, "list")
 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_daemon_outlives_a_new_token(one_host):
+def test_a_daemon_reconnects_with_a_new_token(one_host):
     job = one_host.submit(train__steps=1_000_000)
     one_host.wait_for_step(job, 2)
     port = int(one_host.coordinator.address.rpartition(":")[2])
@@ -144,8 +144,8 @@ def test_a_daemon_outlives_a_new_token(one_host):
     one_host.wait_for_step(job, one_host.get(job).job.last_step + 5)
 
 
-def test_a_stranger_on_the_port_is_told_nothing_and_orders_nothing(one_host, stranger):
-    if not IS_ROOT:  # nobody else can play another user
+def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(one_host, other_user):
+    if not IS_ROOT:  # only root can run programs as another user
         return
     address = one_host.coordinator.address
     worker = next(program for program in one_host.programs if "worker" in program.log.name)
@@ -154,27 +154,27 @@ def test_a_stranger_on_the_port_is_told_nothing_and_orders_nothing(one_host, str
     token = tokens.read(address)
     log = one_host.folder / "squatter.log"
     with log.open("w") as out:
-        squatter = stranger.start([sys.executable, "-c", SQUATTER, address.rpartition(":")[2]], stdout=out,
+        squatter = other_user.start([sys.executable, "-c", SQUATTER, address.rpartition(":")[2]], stdout=out,
                                   stderr=subprocess.STDOUT)
     try:
-        harness.wait_until(lambda: "listening" in log.read_text(), "the stranger listens", 10)
+        harness.wait_until(lambda: "listening" in log.read_text(), "the other user listens", 10)
 
         done = one_host.trainctl("list", expect=3)
-        harness.wait_until(lambda: "PERMISSION_DENIED" in worker.output(), "the daemon says who listens there", 10)
-        harness.wait_until(lambda: log.read_text().count("ended") >= 2, "both have looked at the stranger", 10)
+        harness.wait_until(lambda: "PERMISSION_DENIED" in worker.output(), "the daemon reports the listener", 10)
+        harness.wait_until(lambda: log.read_text().count("ended") >= 2, "both have checked the listener", 10)
     finally:
         squatter.kill()
         squatter.wait()
 
     assert "nobody" in done.stderr or str(NOBODY) in done.stderr, done.stderr
-    heard = log.read_text()
-    assert token not in heard and "authorization" not in heard and "Attach" not in heard, heard
+    received = log.read_text()
+    assert token not in received and "authorization" not in received and "Attach" not in received, received
     assert worker.alive()
     one_host.start_coordinator(port=int(address.rpartition(":")[2]))
     harness.wait_until(lambda: one_host._server_info().hosts == 1, "the daemon is back", 15)
 
 
-def test_a_private_cluster_is_reached_by_no_port_and_by_its_user_alone(cluster, stranger):
+def test_a_private_cluster_has_no_port_and_serves_only_its_user(cluster, other_user):
     run = cluster.start_trainctl("run", cluster.write_job(train__steps=1_000_000), "--json")
     harness.wait_until(lambda: any(line.get("event") == "step" for line in harness.events(
         "\n".join(line for line in run.output().splitlines() if line.startswith("{") and line.endswith("}")))), "a step")
@@ -199,7 +199,7 @@ def test_a_private_cluster_is_reached_by_no_port_and_by_its_user_alone(cluster, 
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert cluster.run_trainctl("--coordinator", socket, "list").stdout
-    done = stranger.trainctl("--coordinator", socket, "list")
+    done = other_user.trainctl("--coordinator", socket, "list")
     assert done.returncode != 0 or not IS_ROOT, done.stdout
 
     run.signal(signal.SIGINT)
