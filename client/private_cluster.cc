@@ -24,6 +24,7 @@
 #include "common/hash.h"
 #include "common/lifeline.h"
 #include "common/limits.h"
+#include "common/private_folder.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {

@@ -24,6 +24,7 @@
 #include "common/limits.h"
 #include "common/listeners.h"
 #include "common/network.h"
+#include "common/rpc_credentials.h"
 #include "common/status_macros.h"
 #include "common/tokens.h"
 #include "common/user.h"
@@ -198,7 +199,7 @@ absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
     owner = named->owner;
   }
   if (!IsLocalAddress(options.address)) {
-    dialed.channel = grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+    dialed.channel = grpc::CreateCustomChannel(options.address, MakeChannelCredentials(), arguments);
     return dialed;
   }
   ASSIGN_OR_RETURN(const Peer peer, ConnectLocally(options.address));

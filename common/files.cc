@@ -16,7 +16,6 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/lock_holder.h"
-#include "common/own_folder.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -258,10 +257,8 @@ absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Seize(const std::string& pat
   return std::unique_ptr<FileLock>(new FileLock(fd, path, /*made=*/false));
 }
 
-bool FileLock::LiesAtPath() const { return LiesAt(fd_, path_); }
+bool FileLock::IsAtPath() const { return LiesAt(fd_, path_); }
 
 FileLock::~FileLock() { close(fd_); }
-
-absl::StatusOr<std::string> SocketFolder() { return MakeSocketFolder(SocketPlacesOfThisUser()); }
 
 }  // namespace trainyard

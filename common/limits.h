@@ -1,4 +1,4 @@
-// Every limit of the control plane at one place, with the reason and the relations they must keep.
+// All limits of the control plane in one place, with the reason for each and the relations between them.
 #pragma once
 
 #include <cstddef>
@@ -8,36 +8,37 @@
 
 namespace trainyard::limits {
 
-// The daemon's stream carries control only; what is larger has an RPC or a file of its own.
+// The daemon's stream carries control messages only; larger data has an RPC of its own or a file.
 inline constexpr size_t kControlMessageBytes = 64 << 10;
-// gRPC's own limit. A desired state names every trainer of a host with its spec, so it may be larger than one message
-// of ours.
+// The limit that gRPC enforces. A desired state names every trainer of a host with its spec, so it may be larger than
+// one control message.
 inline constexpr size_t kGrpcMessageBytes = 16 << 20;
 
 inline constexpr size_t kStoreValueBytes = 64 << 10;
 inline constexpr size_t kStoreGenerationBytes = 64 << 20;
 static_assert(kStoreValueBytes <= kStoreGenerationBytes);
 
-// Events waiting for the coordinator's core; beyond it readers stop reading.
+// Events waiting for the coordinator's core. Beyond this limit the streams are not read.
 inline constexpr size_t kCoreQueueEvents = 65'536;
 inline constexpr size_t kJobsUnfinished = 10'000;
 inline constexpr size_t kHosts = 8'192;
 
-// Step reports: kept by a trainer while its daemon is away, by a daemon while the coordinator is, by the coordinator
-// for watchers that join late or fall behind.
+// Step reports that are stored: by a trainer while it has no daemon, by a daemon while it has no coordinator, and by
+// the coordinator for watchers that join late or fall behind.
 inline constexpr size_t kTrainerReports = 4'096;
 inline constexpr size_t kDaemonReports = 4'096;
 inline constexpr size_t kJobEvents = 65'536;
 inline constexpr size_t kReportsPerMessage = 256;
-// Reports waiting for the core; beyond it those of other ranks than 0 are thinned.
+// Reports waiting for the core. Beyond this limit some reports of ranks other than 0 are dropped.
 inline constexpr size_t kReportBytesQueued = 32 << 20;
-// Facts waiting for the core; beyond it daemons' streams are not read, and facts wait in their outboxes.
+// Facts waiting for the core. Beyond this limit the daemons' streams are not read and facts wait in their outboxes.
 inline constexpr size_t kFactBytesQueued = 32 << 20;
 
-// Durable events: of a job, of which the first `kDurableEventsFirst` stay; of the cluster; their text; and all jobs'
-// together. Beyond that what repeats itself goes first, then what finished jobs have beyond `kDurableEventsOfFinished`,
-// the oldest jobs first. A job has some dozens of them, so a thousand finished jobs stay far below the limit. What goes
-// is counted (JobRecord.events_dropped).
+// Durable events. Of each job at most `kDurableEvents`, of which the first `kDurableEventsFirst` always stay; of the
+// cluster `kClusterEvents`; the text of one event; and the bytes of all jobs' events together. Beyond the last limit
+// repeated events are deleted first, then those of finished jobs beyond `kDurableEventsOfFinished`, oldest jobs first.
+// A job has some dozens of events, so a thousand finished jobs stay far below the limit. Deleted events are counted
+// (JobRecord.events_dropped).
 inline constexpr size_t kDurableEvents = 2'000;
 inline constexpr size_t kDurableEventsFirst = 100;
 inline constexpr size_t kDurableEventsOfFinished = 16;
@@ -45,46 +46,48 @@ static_assert(kDurableEventsOfFinished < kDurableEventsFirst && kDurableEventsFi
 inline constexpr size_t kClusterEvents = 10'000;
 inline constexpr size_t kDurableTextBytes = 2 << 10;
 inline constexpr size_t kDurableEventBytes = 128 << 20;
-// Ids of jobs that were pushed out of the history: what a host that was away for long still runs of them is ended.
+// Ids of jobs that were deleted from the history. A host that returns after a long absence may still run trainers of
+// these jobs; they are ended.
 inline constexpr size_t kJobsForgotten = 10'000;
-// Checkpoints that a restore passed over, newest first; the log of rank 0 has all.
-inline constexpr int kPassedOverTold = 8;
-// Of them in one answer; a client asks for the rest by itself.
+// Checkpoints that a restore rejected, newest first, as reported by a trainer. The log of rank 0 lists all of them.
+inline constexpr int kPassedOverReported = 8;
+// Events in one response. A client requests the rest on its own.
 inline constexpr size_t kEventsPageBytes = 4 << 20;
 static_assert(kEventsPageBytes + 2 * kDurableTextBytes < kGrpcMessageBytes);
-// Step and evaluation reports that are made durable before a rank's end is acknowledged, newest of a job.
+// Step and evaluation reports that are made durable before the end of a rank is acknowledged, newest of a job.
 inline constexpr size_t kDurableReports = 4'096;
 
-// Links of trainers to a daemon. Each has one message with it at most, which bounds the daemon's queue of events.
+// Links of trainers to a daemon. Each has at most one message at the daemon, which bounds the daemon's event queue.
 inline constexpr size_t kLinks = 8'192;
 
 inline constexpr size_t kFactsPerMessage = 64;
 inline constexpr size_t kFactsUnacknowledged = 65'536;
-// Of them, in the daemon's memory and on its disk; beyond it trainers keep what they tell.
+// Unacknowledged facts in the daemon's memory and on its disk. Beyond this limit trainers keep their facts.
 inline constexpr size_t kOutboxBytes = 64 << 20;
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kLogLineBytes = 16 << 10;
 inline constexpr size_t kPathBytes = 4'000;
-// Lines of the log that wait for a reader of standard error; beyond it they are dropped and counted.
+// Log lines that wait until standard error is read. Beyond this limit lines are dropped and counted.
 inline constexpr size_t kLogQueueBytes = 1 << 20;
-// /metrics: connections at once, of which the oldest gives way to the next; a request's size; how long a client may
-// take for its request, and then for reading the answer.
+// /metrics: simultaneous connections (a new one replaces the oldest), the size of a request, and how long a client may
+// take to send its request, and then to read the response.
 inline constexpr size_t kScrapeConnections = 64;
 inline constexpr size_t kScrapeRequestBytes = 8 << 10;
 inline constexpr absl::Duration kScrapeWait = absl::Seconds(5);
-// sockaddr_un holds 108 bytes with the ending zero.
+// sockaddr_un holds 108 bytes including the terminating zero.
 inline constexpr size_t kSocketPathBytes = 107;
 
-// A daemon tries again after 50 ms, doubling up to 1 s.
+// A daemon reconnects after 50 ms, doubling up to 1 s.
 inline constexpr absl::Duration kReconnectMin = absl::Milliseconds(50);
 inline constexpr absl::Duration kReconnectMax = absl::Seconds(1);
-// A port or a state lock that is held is tried again for so long: the predecessor may be on its way out.
+// How long to retry a port or a state lock that is held: the previous process may be about to exit.
 inline constexpr absl::Duration kTakeOverWait = absl::Seconds(2);
-// From the wish that a trainer stop to SIGKILL.
+// From the request that a trainer stop to SIGKILL.
 inline constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
-// What this version speaks on the control streams, newest and oldest; two sides use the newest that both do.
-// 2: rendezvous values travel on the daemon's stream. 3: a daemon leaves the trainers of `unknown_jobs` alone.
+// The newest and the oldest protocol of the control streams that this version speaks. Two sides use the newest that
+// both speak. 2: rendezvous values travel on the daemon's stream. 3: a daemon leaves the trainers of `unknown_jobs`
+// running.
 inline constexpr uint32_t kProtocol = 3;
 inline constexpr uint32_t kUnknownJobsProtocol = 3;
 inline constexpr uint32_t kOldestProtocol = 2;

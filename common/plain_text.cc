@@ -37,6 +37,18 @@ bool AppendUtf8(uint32_t code, std::string* text) {
   return true;
 }
 
+std::string ValidUtf8(absl::string_view text, size_t bytes_max, absl::string_view replacement) {
+  std::string valid;
+  while (!text.empty()) {
+    const size_t length = DecodeUtf8(text).length;
+    const absl::string_view piece = length > 0 ? text.substr(0, length) : replacement;
+    if (valid.size() + piece.size() > bytes_max) break;
+    valid.append(piece.data(), piece.size());
+    text.remove_prefix(length > 0 ? length : 1);
+  }
+  return valid;
+}
+
 bool IsControl(uint32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x2028 || code == 0x2029;
 }

@@ -1,11 +1,10 @@
-// RETURN_IF_ERROR and ASSIGN_OR_RETURN, with the semantics of Abseil's macros of 2026, which this Abseil does not have
-// yet.
+// RETURN_IF_ERROR and ASSIGN_OR_RETURN with the semantics of Abseil's macros of 2026, which Debian's Abseil lacks.
 //
 //   RETURN_IF_ERROR(store.Put(job)) << "while accepting job " << id;
 //   ASSIGN_OR_RETURN(Job job, store.Get(id));
 //   ASSIGN_OR_RETURN(Job job, store.Get(id), << "while cancelling");
 //
-// The text is appended to the status' message after "; ". The code is kept, and so are payloads.
+// The text is appended to the message of the status after "; ". Code and payloads stay as they are.
 #pragma once
 
 #include <sstream>
@@ -30,13 +29,13 @@ class StatusBuilder {
     return std::move(*this);
   }
 
-  operator absl::Status() && {  // NOLINT: implicit by design, it ends a return statement
+  operator absl::Status() && {  // NOLINT: implicit, since it ends a return statement
     std::string text = text_.str();
     if (text.empty()) return std::move(status_);
-    absl::Status told(status_.code(), absl::StrCat(status_.message(), "; ", text));
+    absl::Status annotated(status_.code(), absl::StrCat(status_.message(), "; ", text));
     status_.ForEachPayload(
-        [&told](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
-    return told;
+        [&annotated](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
+    return annotated;
   }
 
   template <typename T>

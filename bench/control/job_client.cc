@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/rpc_credentials.h"
 #include "common/status_macros.h"
 
 namespace trainyard::bench {
@@ -39,7 +40,7 @@ v1::JobSpec MakeSpec(uint32_t ranks) {
 }  // namespace
 
 JobClient::JobClient(const std::string& coordinator)
-    : stub_(v1::JobService::NewStub(grpc::CreateChannel(coordinator, grpc::InsecureChannelCredentials()))) {}
+    : stub_(v1::JobService::NewStub(grpc::CreateChannel(coordinator, MakeChannelCredentials()))) {}
 
 absl::StatusOr<std::string> JobClient::Submit(uint32_t ranks) {
   grpc::ClientContext context;

@@ -237,7 +237,7 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   // A job that goes on from what another one left has made those steps, though nobody was told of them here.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
-  for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverTold); ++i) {
+  for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverReported); ++i) {
     turn.Decide(job, "checkpoint", "warning", CutText(restored.passed_over(i), limits::kDurableTextBytes));
   }
   int younger = FirstAt(job.head(), restored.step() + 1);

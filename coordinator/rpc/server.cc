@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/limits.h"
 #include "common/network.h"
+#include "common/rpc_credentials.h"
 #include "common/status_macros.h"
 #include "common/tokens.h"
 #include "common/user.h"
@@ -152,7 +153,7 @@ absl::Status RpcServer::Serve() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   auto accepted = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeServerCredentials());
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   builder.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   // Daemons ping every 2 s to notice a link that swallows everything; by default a server takes that for an attack.

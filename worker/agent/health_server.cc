@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/listen.h"
+#include "common/rpc_credentials.h"
 
 namespace trainyard::agent {
 namespace {
@@ -24,7 +25,7 @@ void HealthServer::TryListen(const std::string& address, int* port) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   rest_ = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(rest_.get());
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
+  builder.AddListeningPort(address, MakeServerCredentials(), port);
   server_ = builder.BuildAndStart();
 }
 

@@ -50,7 +50,7 @@ absl::Status Home::TakeState(absl::Duration patience) {
                                                    "'); give this daemon another --state"));
   }
   if (!options_.own_root.empty()) {
-    RETURN_IF_ERROR(MakeOwnFolder(options_.own_root));
+    RETURN_IF_ERROR(MakePrivateFolder(options_.own_root));
   }
   RETURN_IF_ERROR(MakeFolders(ranks_));
   // Tokens and output lie below.

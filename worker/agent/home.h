@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/files.h"
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 #include "worker/agent/events.h"
 #include "worker/agent/link_listener.h"
 

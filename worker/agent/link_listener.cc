@@ -67,7 +67,7 @@ absl::Status LinkListener::Open(Socket& socket) {
         absl::StrCat("socket path ", socket.path, " is longer than ", limits::kSocketPathBytes, " bytes"));
   }
   std::memcpy(address.sun_path, socket.path.data(), socket.path.size());
-  if (absl::Status own = MakeOwnFolder(FolderOf(socket.path)); !own.ok()) return own;
+  if (absl::Status own = MakePrivateFolder(FolderOf(socket.path)); !own.ok()) return own;
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, "cannot make a socket");
   unlink(socket.path.c_str());

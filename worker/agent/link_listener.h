@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 
 namespace trainyard::agent {
 

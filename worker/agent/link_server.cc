@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/limits.h"
+#include "common/rpc_credentials.h"
 #include "common/rpc_status.h"
 #include "trainyard/v1/trainer.grpc.pb.h"
 
@@ -151,7 +152,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
     builder.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
     builder.SetMaxSendMessageSize(limits::kGrpcMessageBytes);
     accepted_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeServerCredentials());
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC did not start the trainers' server, and has logged why");

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/limits.h"
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 #include "common/status_macros.h"
 
 namespace trainyard::agent {

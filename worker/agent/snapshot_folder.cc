@@ -87,7 +87,7 @@ bool IsForsaken(const std::string& path) {
 
 // Under its lock it gets another name first: who makes one of that name meanwhile has one of his own.
 void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may) {
-  if (!CheckOwnFolder(path).ok()) return;
+  if (!CheckPrivateFolder(path).ok()) return;
   absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(path, kLock), absl::ZeroDuration());
   if (!lock.ok() || !may()) return;
   const std::string gone = absl::StrCat(path, kGone);
@@ -96,7 +96,7 @@ void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may)
 }
 
 absl::StatusOr<std::unique_ptr<FileLock>> MakeAndLock(const std::string& path, const std::string& record) {
-  RETURN_IF_ERROR(MakeOwnFolder(path));
+  RETURN_IF_ERROR(MakePrivateFolder(path));
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, FileLock::Acquire(JoinPath(path, kLock), limits::kTakeOverWait));
   RETURN_IF_ERROR(Write(JoinPath(path, kRecord), record));
   return lock;
@@ -173,7 +173,7 @@ void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::stri
     const std::string other = entry.string();
     if (other == path || !absl::StartsWith(entry.filename().string(), Prefix())) continue;
     if (absl::EndsWith(other, kGone)) {
-      if (CheckOwnFolder(other).ok()) RemoveFolder(other);
+      if (CheckPrivateFolder(other).ok()) RemoveFolder(other);
     } else {
       RemoveUnlessHeld(other, [&] { return IsForsaken(other); });
     }

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/files.h"
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 
 namespace trainyard::agent {
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/limits.h"
+#include "common/rpc_credentials.h"
 #include "common/status_macros.h"
 #include "worker/link/grpc_link_impl.h"
 
@@ -42,8 +43,8 @@ v1::TrainerKey KeyOf(const GrpcLinkOptions& options) {
 GrpcLink::GrpcLink(const GrpcLinkOptions& options)
     : options_(options),
       key_(KeyOf(options)),
-      stub_(v1::TrainerLink::NewStub(grpc::CreateCustomChannel(
-          absl::StrCat("unix:", options.socket), grpc::InsecureChannelCredentials(), ChannelArguments()))),
+      stub_(v1::TrainerLink::NewStub(grpc::CreateCustomChannel(absl::StrCat("unix:", options.socket),
+                                                               MakeChannelCredentials(), ChannelArguments()))),
       values_(*stub_, key_, options.token),
       reader_([this] {
         pthread_setname_np(pthread_self(), "link-reader");  // so that an operator can tell who uses the CPU

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/limits.h"
+#include "common/plain_text.h"
 #include "common/status_macros.h"
 #include "worker/link/same_computation.h"
 #include "worker/link/spec_config.h"
@@ -13,43 +14,15 @@ namespace {
 // Longest error message in a fact; the whole text stands in the trainer's log.
 constexpr size_t kMessageBytes = 4 << 10;
 
-// Bytes of text that are not UTF-8 become '?': protobuf refuses to send a string with them.
-std::string CleanText(absl::string_view text) {
-  text = text.substr(0, kMessageBytes);
-  std::string clean;
-  for (size_t i = 0; i < text.size();) {
-    unsigned char lead = text[i];
-    size_t length = lead < 0x80                   ? 1
-                    : lead >= 0xc2 && lead < 0xe0 ? 2
-                    : lead >= 0xe0 && lead < 0xf0 ? 3
-                    : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                  : 0;
-    bool valid = length > 0 && i + length <= text.size();
-    for (size_t k = 1; valid && k < length; ++k) valid = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    if (valid && length == 3) {
-      unsigned char next = text[i + 1];
-      valid = !(lead == 0xe0 && next < 0xa0) && !(lead == 0xed && next >= 0xa0);
-    } else if (valid && length == 4) {
-      unsigned char next = text[i + 1];
-      valid = !(lead == 0xf0 && next < 0x90) && !(lead == 0xf4 && next >= 0x90);
-    }
-    if (valid) {
-      absl::StrAppend(&clean, text.substr(i, length));
-      i += length;
-    } else {
-      clean.push_back('?');
-      ++i;
-    }
-  }
-  return clean;
-}
+// The beginning of `text`, as protobuf accepts it: bytes that are not UTF-8 become '?'.
+std::string CleanText(absl::string_view text) { return ValidUtf8(text.substr(0, kMessageBytes), kMessageBytes, "?"); }
 
 void FillRestored(const RestoredFact& fact, v1::RestorePoint& restored) {
   restored.set_step(fact.step);
   restored.set_path(fact.path);
   restored.set_manifest_hash(fact.manifest_hash);
   for (const std::string& sentence : fact.passed_over) {
-    if (restored.passed_over_size() == limits::kPassedOverTold) break;
+    if (restored.passed_over_size() == limits::kPassedOverReported) break;
     restored.add_passed_over(CleanText(sentence));
   }
   for (const KeyChange& change : fact.changes) {

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "checkpoint/catalog.h"
 #include "common/ids.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -165,7 +166,7 @@ RunFolder::RunFolder(const Options& options, std::unique_ptr<FileLock> lock, Fou
 
 RunFolder::~RunFolder() {
   absl::MutexLock lock(&mu_);
-  if (claimed_ || !lock_->LiesAtPath()) return;
+  if (claimed_ || !lock_->IsAtPath()) return;
   std::error_code ignored;
   std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
   // A process that waits for the lock finds out that its file is gone, and makes another.
@@ -194,13 +195,13 @@ absl::Status RunFolder::Claim() {
     const bool newer = owner.has_value() && owner->job_id == options_.job_id && owner->generation > options_.generation;
     if (newer) return FencedOff(options_, *owner);
   }
-  if (fence.has_value() && fence->job_id != options_.job_id && (fence != found_.fence || !lock_->LiesAtPath())) {
+  if (fence.has_value() && fence->job_id != options_.job_id && (fence != found_.fence || !lock_->IsAtPath())) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder, " was taken again by job ",
                                                       fence->job_id,
                                                       ", which it belonged to, while this job was being checked; wait "
                                                       "for its end, or choose another checkpoint.dir"));
   }
-  if (!lock_->LiesAtPath()) {
+  if (!lock_->IsAtPath()) {
     return absl::UnknownError(
         absl::StrCat("the lock of checkpoint.dir ", options_.folder, " was removed while this job was being checked"));
   }
@@ -213,12 +214,12 @@ absl::Status RunFolder::Claim() {
 absl::Status RunFolder::Mend() {
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckFenceLocked());
-  if (lock_->LiesAtPath() && FileExists(JoinPath(options_.folder, kFenceName))) return absl::OkStatus();
+  if (lock_->IsAtPath() && FileExists(JoinPath(options_.folder, kFenceName))) return absl::OkStatus();
   RETURN_IF_ERROR(CheckDisk());
   const std::string what =
       absl::StrCat("checkpoint.dir ", options_.folder, " was removed while the job trained, and cannot be made again");
   RETURN_IF_ERROR(MakeFolders(options_.folder)) << what;
-  if (!lock_->LiesAtPath()) {
+  if (!lock_->IsAtPath()) {
     ASSIGN_OR_RETURN(std::unique_ptr<FileLock> again,
                      FileLock::Acquire(JoinPath(options_.folder, kRunLockName), absl::ZeroDuration()), << what);
     // A job that took the folder before us has left its fence.
@@ -282,11 +283,8 @@ absl::Status CheckEmpty(const std::string& folder) {
   if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot list checkpoint.dir ", folder));
   if (names.empty()) return absl::OkStatus();
   std::sort(names.begin(), names.end());
-  size_t more = names.size() - std::min(names.size(), kNamesShown);
-  names.resize(names.size() - more);
   return absl::FailedPreconditionError(
-      absl::StrCat("checkpoint.dir ", folder, " is not empty (it holds ", absl::StrJoin(names, ", "),
-                   more > 0 ? absl::StrCat(" and ", more, " more") : "",
+      absl::StrCat("checkpoint.dir ", folder, " is not empty (it holds ", JoinFirst(names, kNamesShown),
                    "): go on from its newest checkpoint with --resume, or choose another checkpoint.dir"));
 }
 

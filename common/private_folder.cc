@@ -1,4 +1,4 @@
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace trainyard {
 namespace {
 
 constexpr char kLingering[] = "/var/lib/systemd/linger";
-// Leaves room in a socket's path for the name behind it.
+// Leaves room for the file name in the path of a socket.
 constexpr size_t kRuntimeBytesMax = 40;
 
 bool ThisUserLingers() {
@@ -37,7 +37,7 @@ std::optional<FileId> IdOf(const std::string& path) {
   return FileId{.device = info.st_dev, .inode = info.st_ino};
 }
 
-absl::Status CheckOwnFolder(const std::string& path) {
+absl::Status CheckPrivateFolder(const std::string& path) {
   const int fd = open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && (errno == ENOTDIR || errno == ELOOP)) {
     return absl::FailedPreconditionError(
@@ -46,7 +46,7 @@ absl::Status CheckOwnFolder(const std::string& path) {
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open folder ", path));
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info;
-  if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("cannot inspect ", path));
   if (info.st_uid == geteuid() && (info.st_mode & 077) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "%s must belong to user %d and be closed to all others (mode 0700), but it belongs to user %d and "
@@ -54,11 +54,11 @@ absl::Status CheckOwnFolder(const std::string& path) {
       path, geteuid(), info.st_uid, info.st_mode & 07777));
 }
 
-absl::Status MakeOwnFolder(const std::string& path) {
+absl::Status MakePrivateFolder(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
   }
-  return CheckOwnFolder(path);
+  return CheckPrivateFolder(path);
 }
 
 SocketPlaces SocketPlacesOfThisUser() {
@@ -70,15 +70,17 @@ absl::StatusOr<std::string> MakeSocketFolder(const SocketPlaces& places) {
   if (places.lingers && !places.runtime.empty() && places.runtime[0] == '/' &&
       places.runtime.size() < kRuntimeBytesMax) {
     std::string folder = JoinPath(places.runtime, "trainyard");
-    if (MakeOwnFolder(folder).ok()) return folder;
+    if (MakePrivateFolder(folder).ok()) return folder;
   }
   std::string folder = JoinPath(places.shared, absl::StrCat("trainyard-", geteuid()));
-  absl::Status made = MakeOwnFolder(folder);
+  absl::Status made = MakePrivateFolder(folder);
   if (made.ok()) return folder;
   if (!absl::IsFailedPrecondition(made)) return made;
   folder += "-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", folder));
   return folder;
 }
+
+absl::StatusOr<std::string> SocketFolder() { return MakeSocketFolder(SocketPlacesOfThisUser()); }
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-#include "common/own_folder.h"
+#include "common/private_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,42 +17,42 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class OwnFolderTest : public testing::Test {
+class PrivateFolderTest : public testing::Test {
  protected:
   const TemporaryFolder temporary_;
 };
 
-TEST_F(OwnFolderTest, FolderIsMadeForItsOwnerAlone_AndFoundAgain) {
+TEST_F(PrivateFolderTest, FolderIsMadeForItsOwnerAlone_AndFoundAgain) {
   const std::string path = temporary_ / "own";
 
-  ASSERT_EQ(MakeOwnFolder(path), absl::OkStatus());
-  EXPECT_EQ(MakeOwnFolder(path), absl::OkStatus());
+  ASSERT_EQ(MakePrivateFolder(path), absl::OkStatus());
+  EXPECT_EQ(MakePrivateFolder(path), absl::OkStatus());
 
   struct stat info;
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
-TEST_F(OwnFolderTest, WhatAnotherUserMayHavePutThere_IsRefusedAndNamed) {
+TEST_F(PrivateFolderTest, WhatAnotherUserMayHavePutThere_IsRefusedAndNamed) {
   std::filesystem::create_directory(temporary_ / "theirs");
   ASSERT_EQ(chmod((temporary_ / "theirs").c_str(), 0777), 0);
-  ASSERT_EQ(MakeOwnFolder(temporary_ / "own"), absl::OkStatus());
+  ASSERT_EQ(MakePrivateFolder(temporary_ / "own"), absl::OkStatus());
   std::filesystem::create_directory_symlink(temporary_ / "own", temporary_ / "link");
   ASSERT_TRUE(WriteFileAtomically(temporary_ / "file", "").ok());
 
-  EXPECT_THAT(std::string(MakeOwnFolder(temporary_ / "theirs").message()), HasSubstr("has mode 0777"));
-  EXPECT_THAT(std::string(MakeOwnFolder(temporary_ / "link").message()), HasSubstr("a symbolic link"));
-  EXPECT_THAT(std::string(MakeOwnFolder(temporary_ / "file").message()), HasSubstr("must be a folder"));
-  EXPECT_TRUE(absl::IsFailedPrecondition(MakeOwnFolder(temporary_ / "link")));
-  ASSERT_EQ(MakeOwnFolder(temporary_ / "given"), absl::OkStatus());
+  EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "theirs").message()), HasSubstr("has mode 0777"));
+  EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "link").message()), HasSubstr("a symbolic link"));
+  EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "file").message()), HasSubstr("must be a folder"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(MakePrivateFolder(temporary_ / "link")));
+  ASSERT_EQ(MakePrivateFolder(temporary_ / "given"), absl::OkStatus());
   // Root alone can make what belongs to another user.
   const bool is_given = chown((temporary_ / "given").c_str(), 12345, 12345) == 0;
-  EXPECT_THAT(std::string(MakeOwnFolder(temporary_ / "given").message()),
+  EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "given").message()),
               is_given ? HasSubstr("belongs to user 12345") : HasSubstr(""));
 }
 
-TEST_F(OwnFolderTest, Sockets_LieWhereLogoutRemovesThem_OnlyIfTheUserLingers) {
-  ASSERT_EQ(MakeOwnFolder(temporary_ / "run"), absl::OkStatus());
+TEST_F(PrivateFolderTest, Sockets_LieWhereLogoutRemovesThem_OnlyIfTheUserLingers) {
+  ASSERT_EQ(MakePrivateFolder(temporary_ / "run"), absl::OkStatus());
   SocketPlaces places = {.runtime = temporary_ / "run", .lingers = false, .shared = temporary_.path()};
   const std::string shared = temporary_ / absl::StrCat("trainyard-", geteuid());
 
@@ -63,7 +63,7 @@ TEST_F(OwnFolderTest, Sockets_LieWhereLogoutRemovesThem_OnlyIfTheUserLingers) {
   EXPECT_EQ(*MakeSocketFolder(places), shared) << "there is no such folder";
 }
 
-TEST_F(OwnFolderTest, NameThatAnotherUserHasTaken_IsReplacedByOneThatNobodyGuesses) {
+TEST_F(PrivateFolderTest, NameThatAnotherUserHasTaken_IsReplacedByOneThatNobodyGuesses) {
   const std::string taken = temporary_ / absl::StrCat("trainyard-", geteuid());
   std::filesystem::create_directory(taken);
   ASSERT_EQ(chmod(taken.c_str(), 0777), 0);
@@ -72,7 +72,13 @@ TEST_F(OwnFolderTest, NameThatAnotherUserHasTaken_IsReplacedByOneThatNobodyGuess
 
   ASSERT_EQ(folder.status(), absl::OkStatus());
   EXPECT_TRUE(absl::StartsWith(*folder, absl::StrCat(taken, "-")));
-  EXPECT_EQ(CheckOwnFolder(*folder), absl::OkStatus());
+  EXPECT_EQ(CheckPrivateFolder(*folder), absl::OkStatus());
+}
+
+TEST(SocketFolder, IsShortAndOurs) {
+  auto folder = SocketFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_LT(folder->size(), 60u);
 }
 
 }  // namespace
