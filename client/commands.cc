@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connect(const Globals& globals, absl
 }
 
 int ExitOf(const absl::Status& status, bool json) {
-  if (status.ok()) return kExitDone;
+  if (status.ok()) return kClientDone;
   if (json) PrintJson(ErrorLine(status.message(), ExitCodeOf(status)));
   return Fail(status);
 }

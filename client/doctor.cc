@@ -210,11 +210,11 @@ class Doctor {
 
 absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
   BlockSignals();
-  Interrupts interrupts([] { _exit(kExitCancelled); });
+  Interrupts interrupts([] { _exit(kClientCancelled); });
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   Doctor doctor(*connection, options, interrupts);
   RETURN_IF_ERROR(doctor.Examine());
-  return doctor.AllWell() ? kExitDone : kExitFailed;
+  return doctor.AllWell() ? kClientDone : kClientFailed;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace trainyard::client {
 int ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
-      return kExitDone;
+      return kClientDone;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
@@ -19,20 +19,20 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:  // another token must be given
-      return kExitBadInput;
+      return kClientBadInput;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
-      return kExitUnreachable;
+      return kClientUnreachable;
     case absl::StatusCode::kCancelled:
-      return kExitCancelled;
+      return kClientCancelled;
     default:
-      return kExitFailed;
+      return kClientFailed;
   }
 }
 
 int ExitCodeOf(v1::JobState state) {
-  if (state == v1::JOB_STATE_SUCCEEDED) return kExitDone;
-  return state == v1::JOB_STATE_CANCELLED ? kExitCancelled : kExitFailed;
+  if (state == v1::JOB_STATE_SUCCEEDED) return kClientDone;
+  return state == v1::JOB_STATE_CANCELLED ? kClientCancelled : kClientFailed;
 }
 
 int Fail(const absl::Status& status) {

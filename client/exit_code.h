@@ -1,22 +1,17 @@
-// The exit codes of trainctl, which scripts rely on, and the conversion of statuses to them.
+// Converts statuses and job states to the exit codes of trainctl.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "common/exit_codes.h"
 #include "trainyard/v1/service.pb.h"
 
 namespace trainyard::client {
 
-enum ExitCode {
-  kExitDone = 0,
-  kExitFailed = 1,
-  kExitBadInput = 2,
-  kExitUnreachable = 3,
-  kExitCancelled = 130,  // as a shell tells a program that Ctrl-C ended
-};
-
 // Bad input is what the caller can fix by changing the call (InvalidArgument, NotFound, AlreadyExists,
 // FailedPrecondition, OutOfRange, PermissionDenied, Unauthenticated); Unavailable and DeadlineExceeded are
-// kExitUnreachable; all other errors are kExitFailed.
+// kClientUnreachable; all other errors are kClientFailed.
 int ExitCodeOf(const absl::Status& status);
 
 // The exit code of a job's final state.

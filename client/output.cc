@@ -102,7 +102,7 @@ int FinishOutput(int exit_code) {
   if (ferror(stdout) != 0) NoteFailure(EIO);
   if (!OutputFailed()) return exit_code;
   if (!failure_was_said) Say(absl::StrCat(OutputStatus().message(), "; the output is incomplete"));
-  return exit_code == kExitDone ? kExitFailed : exit_code;
+  return exit_code == kClientDone ? kClientFailed : exit_code;
 }
 
 int OutputColumns() { return isatty(STDOUT_FILENO) != 0 ? ColumnsOf(stdout) : 0; }

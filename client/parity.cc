@@ -106,9 +106,9 @@ class Parity {
       Print(ParityText(results, OutputColumns()));
     }
     const double worst = WorstDifference(results);
-    if (options_.most < 0 || worst <= options_.most) return kExitDone;
+    if (options_.most < 0 || worst <= options_.most) return kClientDone;
     Say(absl::StrFormat("the losses differ by up to %.1e, more than --assert %.1e", worst, options_.most));
-    return kExitFailed;
+    return kClientFailed;
   }
 
   const ParityCommandOptions& options_;
@@ -118,7 +118,7 @@ class Parity {
 
 absl::StatusOr<int> Run(const ParityCommandOptions& options) {
   BlockSignals();
-  Interrupts interrupts([] { _exit(kExitCancelled); });
+  Interrupts interrupts([] { _exit(kClientCancelled); });
   return Parity(options, interrupts).Run();
 }
 

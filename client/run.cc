@@ -52,7 +52,7 @@ class RunCommand {
       absl::Status stopped = cluster_->Stop();
       if (!stopped.ok()) Fail(stopped);
     }
-    int code = interrupts.interrupted() ? kExitCancelled : ExitCodeOf(exit_code.status());
+    int code = interrupts.interrupted() ? kClientCancelled : ExitCodeOf(exit_code.status());
     if (options_.json) {
       PrintJson(ErrorLine(exit_code.status().message(), code));
       PrintJson(DoneWithoutJobLine(job_id_, exit_code.status().message(), code));
@@ -236,9 +236,9 @@ class RunCommand {
     session.Aside(told);
     if (options_.json) {
       PrintJson(NoticeLine("info", told));
-      PrintJson(DoneWithoutJobLine(job.job_id(), told, kExitDone));
+      PrintJson(DoneWithoutJobLine(job.job_id(), told, kClientDone));
     }
-    return kExitDone;
+    return kClientDone;
   }
 
   std::string TokenFile() const { return AbsolutePath(globals_.token_file, WorkingDirectory()); }
@@ -249,7 +249,7 @@ class RunCommand {
     if (cluster != nullptr) cluster->Abandon();
     constexpr char kText[] = "\ntrainctl: stopped immediately; the processes that it started are being killed\n";
     [[maybe_unused]] ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
-    _exit(kExitCancelled);
+    _exit(kClientCancelled);
   }
 
   const Globals globals_;

@@ -112,7 +112,7 @@ void AddStatus(CLI::App& app, const Globals& globals, Chosen* chosen) {
       } else {
         Print(StatusText(*job, OutputColumns()));
       }
-      return static_cast<int>(kExitDone);
+      return static_cast<int>(kClientDone);
     };
   });
 }

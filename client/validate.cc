@@ -77,7 +77,7 @@ int Validate(const Globals& globals, const ValidateOptions& options) {
     Print(absl::StrCat(input.file, " is a valid job",
                        warnings == 0 ? "" : absl::StrCat(", with ", Plural(warnings, "warning")), "\n"));
   }
-  return kExitDone;
+  return kClientDone;
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ int Version(const Globals& globals, bool json) {
   if (!json) Print(absl::StrCat("trainctl ", kVersion, " (LibTorch ", kTorchVersion, ")\n"));
   if (globals.coordinator.empty()) {
     if (json) PrintJson(out.dump());
-    return kExitDone;
+    return kClientDone;
   }
   auto connection = Connect(globals);
   if (!connection.ok()) return ExitOf(connection.status(), json);
@@ -45,7 +45,7 @@ int Version(const Globals& globals, bool json) {
                        Plural(info.slots(), "slot"), " free, ", Plural(info.jobs_unfinished(), "unfinished job"),
                        "\n"));
   }
-  return kExitDone;
+  return kClientDone;
 }
 
 }  // namespace

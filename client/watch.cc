@@ -42,9 +42,9 @@ absl::StatusOr<v1::Job> GetJobPatiently(Connection& connection, const WatchOptio
 
 absl::StatusOr<int> Watch(const Globals& globals, const WatchOptions& options) {
   BlockSignals();
-  Interrupts interrupts([] { _exit(kExitCancelled); });
+  Interrupts interrupts([] { _exit(kClientCancelled); });
   // Before the session exists, Ctrl-C exits without a message.
-  interrupts.OnFirst([] { _exit(kExitCancelled); });
+  interrupts.OnFirst([] { _exit(kClientCancelled); });
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
   ASSIGN_OR_RETURN(v1::Job job, GetJobPatiently(*connection, options));
   interrupts.OnFirst(nullptr);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/escape.h"
+#include "common/exit_codes.h"
 #include "common/lifeline.h"
 #include "common/limits.h"
 #include "common/logging.h"
@@ -26,9 +27,6 @@
 
 namespace trainyard {
 namespace {
-
-constexpr int kExitFailed = 1;
-constexpr int kExitBadInput = 2;
 
 // Blocked in every thread from here on and read from a descriptor instead, so no handler ever runs.
 int BlockSignals() {
@@ -68,7 +66,7 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
       return 0;
     }
     if (ready < 0) continue;
-    if (polled[1].revents != 0) return kExitFailed;
+    if (polled[1].revents != 0) return kClientFailed;
     if (polled[0].revents != 0) {
       signalfd_siginfo info;
       ssize_t got = read(signal_fd, &info, sizeof info);
@@ -110,7 +108,7 @@ int Run(const CoordinatorOptions& options) {
   });
   if (!coordinator.ok()) {
     spdlog::error("{}", std::string(coordinator.status().message()));
-    return absl::IsInvalidArgument(coordinator.status()) ? kExitBadInput : kExitFailed;
+    return absl::IsInvalidArgument(coordinator.status()) ? kClientBadInput : kClientFailed;
   }
   TellReady(options.ready_fd, **coordinator);
   int code = WaitForEnd(signal_fd, options.lifeline_fd, failed_fd, **coordinator);
@@ -130,7 +128,7 @@ int main(int argc, char** argv) {
   if (!command_line.ok()) {
     std::fprintf(stderr, "trainyard-coordinator: %s\n",
                  trainyard::EscapeLines(command_line.status().message()).c_str());
-    return trainyard::kExitBadInput;
+    return trainyard::kClientBadInput;
   }
   if (!command_line->print.empty()) {
     std::fputs(command_line->print.c_str(), stdout);

@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/exit_codes.h"
 
 namespace trainyard::bench {
 namespace {
 
-// A trainer's exit code when its group was over (docs/decisions/0001-spine.md).
-constexpr int kExitAborted = 3;
 // From the abort to its exit: a real one leaves its collective, and LibTorch's threads end.
 constexpr absl::Duration kAbortTakes = absl::Milliseconds(100);
 

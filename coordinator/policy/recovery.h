@@ -8,16 +8,11 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/exit_codes.h"
 #include "trainyard/v1/agent.pb.h"
 #include "trainyard/v1/store.pb.h"
 
 namespace trainyard {
-
-// A trainer's exit codes that mean something; any other than these is a failure of that rank.
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitRefused = 2;
-inline constexpr int kExitAborted = 3;
-inline constexpr int kExitCannotRun = 127;  // said by the loader: a library is missing
 
 v1::FailureRecord MakeFailure(v1::FailureRecord::Kind kind, std::string text);
 // "rank 1 on w1 <what>".

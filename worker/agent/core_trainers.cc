@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/exit_codes.h"
 #include "worker/agent/core.h"
 
 namespace trainyard::agent {
@@ -13,7 +14,6 @@ namespace {
 // From a trainer's end to the end of its link, whose last messages may still be on their way through the socket.
 constexpr absl::Duration kLinkEndWait = absl::Milliseconds(250);
 // Of a trainer whose group is over; see docs/decisions/0001-spine.md.
-constexpr int kExitAborted = 3;
 
 std::string DescribeExit(const v1::TrainerExited& exited) {
   std::string detail = exited.message().empty() ? "" : absl::StrCat(": ", exited.message());

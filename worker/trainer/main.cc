@@ -121,7 +121,7 @@ int RunTraining(const TrainerOptions& options) {
   if (const char* folder = getenv("TRAINYARD_SNAPSHOTS"); order.ok() && folder != nullptr) {
     order->snapshot_folder = folder;
   }
-  ExitCode code;
+  TrainerExit code;
   if (order.ok()) {
     link->ReportFact(RegisteredFact{.spec_digest = order->spec_digest});
     std::cout << "trainyard-trainer " << kVersion << ": job " << order->config.job_name << " (" << order->job_id

@@ -136,7 +136,7 @@ absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communic
   return fact;
 }
 
-ExitCode RunProbe(const StartOrder& order, const RunOptions& options) {
+TrainerExit RunProbe(const StartOrder& order, const RunOptions& options) {
   absl::Status status = Probe(order, options);
   return status.ok() ? kExitDone : TellFailure(status, 0, options.link, options.log);
 }

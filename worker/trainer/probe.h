@@ -17,7 +17,7 @@ absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communic
 // One rank of a probe from its order to its exit code, as RunRank. It makes no steps, so there is no boundary to stop
 // at: a stop or SIGTERM finds it done, or the daemon's grace ends it.
 // REQUIRES: order.config.probe.
-ExitCode RunProbe(const StartOrder& order, const RunOptions& options);
+TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 
 // Two ranks in two threads over loopback. The matrix product is that of the first, made while the other waits.
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config);

@@ -62,7 +62,7 @@ void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
 
 }  // namespace
 
-ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
+TrainerExit TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
   log << status.message() << std::endl;
   if (IsCheckpointMissing(status)) {
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
@@ -71,12 +71,12 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
   // By what is to be done about it: a peer or the group, this very process, or whoever wrote the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:
-      return kExitNoCause;
+      return kExitAborted;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
-      if (!link.abort_status().ok()) return kExitNoCause;
+      if (!link.abort_status().ok()) return kExitAborted;
       link.ReportFact(BrokenFact{.step = step, .message = std::string(status.message())});
-      return kExitNoCause;
+      return kExitAborted;
     // A full disk or a lack of memory may pass, so starting again is worth a try.
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnknown:
@@ -89,7 +89,7 @@ ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std:
   }
 }
 
-ExitCode RunRank(const StartOrder& order, const RunOptions& options) {
+TrainerExit RunRank(const StartOrder& order, const RunOptions& options) {
   if (order.config.probe.has_value()) return RunProbe(order, options);
   uint64_t step = 0;
   absl::StatusOr<std::unique_ptr<Rank>> rank =

@@ -7,18 +7,11 @@
 
 #include "checkpoint/file_system.h"
 #include "common/clock.h"
+#include "common/exit_codes.h"
 #include "worker/link/config.h"
 #include "worker/link/link.h"
 
 namespace trainyard {
-
-// What a trainer exits with; docs/decisions/0001-spine.md says what follows from each.
-enum ExitCode : int {
-  kExitDone = 0,     // all steps made, or stopped as asked
-  kExitFailed = 1,   // a failure of this rank
-  kExitRefused = 2,  // the job cannot work as it is written
-  kExitNoCause = 3,  // the generation was ended, or a peer broke a collective
-};
 
 class Ledger;
 
@@ -34,9 +27,9 @@ struct RunOptions {
 };
 
 // Does not close the link.
-ExitCode RunRank(const StartOrder& order, const RunOptions& options);
+TrainerExit RunRank(const StartOrder& order, const RunOptions& options);
 
 // What a status that ended a rank means; tells the fact that goes with it. Also for failures before there is an order.
-ExitCode TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
+TrainerExit TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
 
 }  // namespace trainyard

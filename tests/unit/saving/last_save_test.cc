@@ -39,7 +39,7 @@ class LastSaveTest : public SmallJobTest {
   }
 
   // `on_wait`: what happens while rank 0 waits for the next try, the how-manieth wait it is.
-  ExitCode Run(const StartOrder& order, FakeLink& link, FileSystem& disk, std::function<void(int)> on_wait) {
+  TrainerExit Run(const StartOrder& order, FakeLink& link, FileSystem& disk, std::function<void(int)> on_wait) {
     int waits = 0;
     return RunRank(order, {.link = link,
                            .file_system = disk,
@@ -168,7 +168,7 @@ TEST_F(LastSaveTest, OneRanksFailure_HasAllTryAgain_AndRankZeroTellsWhose) {
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   FullDisk disks[2] = {FullDisk(kPlenty), FullDisk(1000)};
   std::ostringstream logs[2];
-  ExitCode codes[2];
+  TrainerExit codes[2];
   std::vector<std::thread> ranks;
   for (int r = 0; r < 2; ++r) {
     ranks.emplace_back([&, r] {

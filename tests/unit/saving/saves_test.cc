@@ -31,7 +31,7 @@ class SavesTest : public SmallJobTest {
     order.config.batch_micro = 2;
     return order;
   }
-  ExitCode Run(const StartOrder& order, FakeLink& link, bool leave = false) {
+  TrainerExit Run(const StartOrder& order, FakeLink& link, bool leave = false) {
     log_.str("");
     return RunRank(order, {.link = link,
                            .file_system = FileSystem::Real(),

@@ -109,7 +109,7 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
     FakeLink link;
     std::ostringstream log;
 
-    const ExitCode code = RunRank(
+    const TrainerExit code = RunRank(
         own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
 
     EXPECT_EQ(code, kExitRefused) << log.str();

@@ -33,7 +33,7 @@ TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   std::ostringstream logs[2];
-  ExitCode codes[2];
+  TrainerExit codes[2];
   std::vector<std::thread> ranks;
   for (int r = 0; r < 2; ++r) {
     ranks.emplace_back([&, r] {
@@ -66,11 +66,11 @@ TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
   link.set_go_status(absl::AbortedError("generation 1 is over"));
   std::ostringstream log;
 
-  ExitCode code =
+  TrainerExit code =
       RunRank(Order(0, 1),
               {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
 
-  EXPECT_EQ(code, kExitNoCause);
+  EXPECT_EQ(code, kExitAborted);
   EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());
 }
 

@@ -49,7 +49,7 @@ class RestoreTest : public SmallJobTest {
         own.rank = r;
         FakeLink link(&store);
         std::ostringstream log;
-        const ExitCode code = RunRank(
+        const TrainerExit code = RunRank(
             own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
         EXPECT_EQ(code, kExitDone) << log.str();
       });

@@ -33,7 +33,7 @@ class RunTest : public SmallJobTest {
     return order;
   }
 
-  ExitCode Run(const StartOrder& order, FakeLink& link, FileSystem& disk = FileSystem::Real(), bool leave = false) {
+  TrainerExit Run(const StartOrder& order, FakeLink& link, FileSystem& disk = FileSystem::Real(), bool leave = false) {
     log_.str("");
     return RunRank(order, {.link = link, .file_system = disk, .log = log_, .told_to_leave = [leave] { return leave; }});
   }
@@ -44,7 +44,7 @@ class RunTest : public SmallJobTest {
     order.world_size = 2;
     order.config.model.dropout = 0;
     std::ostringstream logs[2];
-    ExitCode codes[2];
+    TrainerExit codes[2];
     std::vector<std::thread> ranks;
     for (int r = 0; r < 2; ++r) {
       order.rank = r;
@@ -403,7 +403,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsN
   links[0].StopAfterReportOf(3, /*needs_save=*/true);
   links[0].StopAgainAfterReportOf(7);
   std::ostringstream logs[2];
-  ExitCode codes[2];
+  TrainerExit codes[2];
   std::vector<std::thread> ranks;
   for (int r = 0; r < 2; ++r) {
     ranks.emplace_back([&, r] {

@@ -27,7 +27,7 @@ struct Ranks {
   FakeStore store;
   std::vector<std::unique_ptr<FakeLink>> links;
   std::vector<std::ostringstream> logs;
-  std::vector<ExitCode> codes;
+  std::vector<TrainerExit> codes;
 };
 
 class StrategiesTest : public SmallJobTest {
@@ -48,7 +48,7 @@ class StrategiesTest : public SmallJobTest {
 
   // `disk` is rank 0's.
   static std::unique_ptr<Ranks> Run(const StartOrder& order, FileSystem& disk = FileSystem::Real(),
-                                    ExitCode expected = kExitDone) {
+                                    TrainerExit expected = kExitDone) {
     auto all = std::make_unique<Ranks>();
     all->logs.resize(order.world_size);
     all->codes.resize(order.world_size);

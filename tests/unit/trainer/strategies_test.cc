@@ -340,7 +340,7 @@ TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbers_OrJoined) {
   const std::string text = *ReadFile(folder_ / "text.txt");
   ASSERT_TRUE(WriteFileAtomically(folder_ / "longer.txt", absl::StrCat(text, text.substr(0, 1600))).ok());
   const int64_t samples = (static_cast<int64_t>(text.size()) - 1) / 16;
-  auto run = [&](const std::string& name, bool join, bool uneven, ExitCode expected) {
+  auto run = [&](const std::string& name, bool join, bool uneven, TrainerExit expected) {
     StartOrder order = Order(name, {"zero2", 2}, 3);
     order.config.data.validation = 0;
     order.config.evaluate_every = 0;
@@ -386,7 +386,7 @@ TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
   FakeLink link;
   std::ostringstream log;
 
-  const ExitCode code = RunRank(
+  const TrainerExit code = RunRank(
       order, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitRefused);
