@@ -10,6 +10,7 @@
 #include "checkpoint/safetensors.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -127,9 +128,7 @@ bool MayHold(const ManifestPiece& piece, const ManifestTensor& tensor, uint64_t 
 
 absl::Status FirstOf(const std::vector<CheckpointProblem>& problems, const std::string& path) {
   if (problems.empty()) return absl::OkStatus();
-  const size_t more = problems.size() - 1;
-  return absl::DataLossError(
-      absl::StrCat(problems[0].Text(path), more == 0 ? "" : absl::StrCat("; and ", more, " problems more")));
+  return absl::DataLossError(absl::StrCat(problems[0].Text(path), AndMore(1, problems.size(), "; ", "problem")));
 }
 
 // Whose file it is to vouch for: a shard is its rank's, who most likely reads it anyway.

@@ -104,7 +104,7 @@ std::string TensorLines(const Manifest& manifest, int columns) {
       files.push_back(absl::StrCat(piece.file, " [", piece.first_byte, ", ", piece.last_byte, ")"));
     }
     if (tensor.pieces.size() > kPiecesShown) {
-      files.push_back(absl::StrCat("and ", tensor.pieces.size() - kPiecesShown, " more (--json shows all)"));
+      files.push_back(absl::StrCat(AndMore(kPiecesShown, tensor.pieces.size(), ""), " (--json shows all)"));
     }
     rows.push_back({tensor.role, Printable(tensor.name, kTextBytes), tensor.dtype, ShapeText(tensor.shape),
                     Printable(absl::StrJoin(files, "; "), kTextBytes)});
@@ -162,7 +162,7 @@ std::string VerdictText(const LookedAt& one) {
     absl::StrAppend(&text, "  ", Printable(problems[i].Text(one.entry.name), kTextBytes), "\n");
   }
   if (problems.size() > kProblemsShown) {
-    absl::StrAppend(&text, "  and ", problems.size() - kProblemsShown, " more (--json shows all)\n");
+    absl::StrAppend(&text, AndMore(kProblemsShown, problems.size(), "  "), " (--json shows all)\n");
   }
   return text;
 }

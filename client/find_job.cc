@@ -7,6 +7,7 @@
 #include "client/job_calls.h"
 #include "client/text.h"
 #include "common/files.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard::client {
@@ -19,7 +20,6 @@ constexpr size_t kTextBytes = 200;
 absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJobsResponse& found) {
   if (found.jobs().empty()) return text;
   if (found.total() <= 1) return found.jobs(0).job_id();
-  const uint64_t more = found.total() - static_cast<uint64_t>(found.jobs_size());
   return absl::InvalidArgumentError(
       absl::StrCat("'", Printable(text, kTextBytes), "' matches ", found.total(), " jobs; give more of the id:\n",
                    absl::StrJoin(found.jobs(), "\n",
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJob
                                    absl::StrAppend(out, "  ", job.job_id(), "  ", StateName(job.state()), "  ",
                                                    Printable(job.name(), kTextBytes));
                                  }),
-                   more > 0 ? absl::StrCat("\n  and ", more, " more") : ""));
+                   AndMore(static_cast<size_t>(found.jobs_size()), found.total(), "\n  ")));
 }
 
 absl::StatusOr<std::string> FindJob(Connection& connection, const std::string& text) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "common/plural.h"
 #include "common/yaml_schema.h"
 #include "google/rpc/error_details.pb.h"
 
@@ -37,10 +38,12 @@ absl::Status BadRequestStatus(const Problems& problems, const google::protobuf::
     violation.set_field(problem.path.empty() ? std::string(prefix) : field);
     violation.set_description(description);
   }
-  if (const int more = problems.error_count() - details.field_violations_size(); more > 0) {
+  const std::string rest = AndMore(static_cast<size_t>(details.field_violations_size()),
+                                   static_cast<size_t>(problems.error_count()), "", "problem");
+  if (!rest.empty()) {
     google::rpc::BadRequest::FieldViolation& violation = *details.add_field_violations();
     violation.set_field(std::string(prefix));
-    violation.set_description(absl::StrCat("and ", more, more == 1 ? " more problem" : " more problems"));
+    violation.set_description(rest);
   }
   status.SetPayload(kBadRequestUrl, absl::Cord(details.SerializeAsString()));
   return status;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
@@ -70,9 +71,8 @@ absl::Status Problems::ToStatus() const {
   std::vector<Problem> errors = Errors();
   std::string text = absl::StrJoin(
       errors, "\n", [](std::string* out, const Problem& problem) { absl::StrAppend(out, problem.ToString()); });
-  int untold = error_count_ - static_cast<int>(errors.size());
-  if (untold > 0) absl::StrAppend(&text, "\nand ", untold, " more");
-  return absl::InvalidArgumentError(text);
+  return absl::InvalidArgumentError(
+      absl::StrCat(text, AndMore(errors.size(), static_cast<size_t>(error_count_), "\n")));
 }
 
 }  // namespace trainyard

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"
@@ -74,16 +75,11 @@ bool MayAbandon(Turn& turn, Job& job) {
   if (CouldRunWithout(turn.now, turn.state, job, without)) return true;
   if (awaited || job.kept_told) return false;
   job.kept_told = true;
-  if (told.size() > kHostsNamed) {
-    std::string more = absl::StrCat(told.size() - kHostsNamed, " more");
-    told.resize(kHostsNamed);
-    told.push_back(std::move(more));
-  }
   turn.Decide(
       job, "abandon", "warning",
       absl::StrCat("recovery.abandon_after_s has passed, but too few hosts could go on from the checkpoint of step ",
                    newest.step(), ": ", newest.path(), " is not on ",
-                   told.empty() ? "any that is attached" : absl::StrJoin(told, ", "),
+                   told.empty() ? "any that is attached" : JoinFirst(told, kHostsNamed),
                    "; the job is left to its hosts, where it may still train (trainctl drain HOST --lost gives "
                    "them up)"));
   return false;

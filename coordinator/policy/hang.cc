@@ -257,16 +257,12 @@ class Judge {
     std::set<std::string> hosts;
     for (const RankPosition* rank : fresh) hosts.insert(rank->host);
     std::vector<std::string> named(hosts.begin(), hosts.end());
-    if (named.size() > kNamed + 1) {
-      std::string rest = absl::StrCat(named.size() - kNamed, " more");
-      named.resize(kNamed);
-      named.push_back(rest);
-    }
-    blame.text =
-        absl::StrCat("all ", fresh.size(), " ranks are inside ", blame.operation, " of ", TellWhere(*fresh.front()),
-                     ", none of them stopped: the network between ",
-                     named.size() == 1 ? absl::StrCat("the ranks on ", named.front()) : absl::StrJoin(named, " and "),
-                     " does not carry it");
+    const size_t shown = named.size() > kNamed + 1 ? kNamed : named.size();
+    blame.text = absl::StrCat(
+        "all ", fresh.size(), " ranks are inside ", blame.operation, " of ", TellWhere(*fresh.front()),
+        ", none of them stopped: the network between ",
+        named.size() == 1 ? absl::StrCat("the ranks on ", named.front()) : JoinFirst(named, shown, " and "),
+        " does not carry it");
   }
 
   static void TakeMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
@@ -308,11 +304,8 @@ class Judge {
 
   static std::string TellWho(const std::vector<const RankPosition*>& ranks) {
     std::vector<std::string> named;
-    for (size_t i = 0; i < ranks.size() && i < kNamed; ++i) {
-      named.push_back(absl::StrCat(ranks[i]->rank, " on ", ranks[i]->host));
-    }
-    if (ranks.size() > kNamed) named.push_back(absl::StrCat(ranks.size() - kNamed, " more"));
-    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "));
+    for (const RankPosition* rank : ranks) named.push_back(absl::StrCat(rank->rank, " on ", rank->host));
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", JoinFirst(named, kNamed));
   }
 
   std::string TellHow(const RankPosition& rank, bool one) const {

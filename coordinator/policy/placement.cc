@@ -15,13 +15,7 @@ namespace {
 // Lists are cut here, so that a sentence stays one on a large cluster.
 constexpr size_t kNamesTold = 3;
 
-std::string TellNames(std::vector<std::string> names) {
-  size_t more = names.size() > kNamesTold ? names.size() - kNamesTold : 0;
-  if (more > 0) names.resize(kNamesTold);
-  std::string text = absl::StrJoin(names, ", ");
-  if (more > 0) absl::StrAppend(&text, " and ", more, " more");
-  return text;
-}
+std::string TellNames(const std::vector<std::string>& names) { return JoinFirst(names, kNamesTold); }
 
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
   if (!BarredFor(facts, host).empty()) return 0;

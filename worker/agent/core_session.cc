@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "common/plain_text.h"
 #include "worker/agent/core.h"
 #include "worker/agent/text.h"
 

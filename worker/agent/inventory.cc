@@ -25,8 +25,8 @@
 #include "absl/strings/strip.h"
 #include "common/files.h"
 #include "common/network.h"
+#include "common/plain_text.h"
 #include "common/version.h"
-#include "worker/agent/text.h"
 
 namespace trainyard::agent {
 namespace {

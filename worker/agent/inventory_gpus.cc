@@ -5,8 +5,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
+#include "common/plain_text.h"
 #include "worker/agent/inventory.h"
-#include "worker/agent/text.h"
 
 namespace trainyard::agent {
 namespace {

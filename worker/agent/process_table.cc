@@ -21,9 +21,9 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/files.h"
+#include "common/plain_text.h"
 #include "worker/agent/environment.h"
 #include "worker/agent/stack_question.h"
-#include "worker/agent/text.h"
 #include "worker/shim/process.h"
 
 namespace trainyard::agent {

@@ -19,8 +19,8 @@
 #include "absl/strings/str_split.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "common/plain_text.h"
 #include "common/status_macros.h"
-#include "worker/agent/text.h"
 #include "worker/shim/records.h"
 
 namespace trainyard::agent {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/files.h"
+#include "common/plain_text.h"
 #include "worker/agent/process_probe.h"
-#include "worker/agent/text.h"
 
 namespace trainyard::agent {
 namespace {

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "common/files.h"
 #include "common/hash.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
@@ -60,10 +61,8 @@ class Search {
 
   absl::Status status() const {
     if (problems_.empty()) return absl::OkStatus();
-    size_t shown = std::min(problems_.size(), kProblemsShown);
-    std::string text = absl::StrJoin(problems_.begin(), problems_.begin() + shown, "; ");
-    if (problems_.size() > shown) absl::StrAppend(&text, "; and ", problems_.size() - shown, " more");
-    return absl::InvalidArgumentError(absl::StrCat("train.data.text: ", text));
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.data.text: ", JoinFirst(problems_, kProblemsShown, "; ", "; ")));
   }
 
  private:

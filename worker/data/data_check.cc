@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/files.h"
+#include "common/plural.h"
 
 namespace trainyard {
 namespace {
@@ -79,10 +80,8 @@ absl::Status CheckSameData(const ManifestData& before, const std::vector<Corpus:
                                   SizesText(before.num_files, before.num_bytes, before.content_hash));
   if (!before.list.empty()) {
     std::vector<std::string> differ = Differences(before, files, now);
-    const size_t more = differ.size() - std::min(differ.size(), kFilesNamed);
-    differ.resize(differ.size() - more);
     if (differ.empty()) differ = {"the files are the same and come in another order"};
-    absl::StrAppend(&text, ": ", absl::StrJoin(differ, "; "), more > 0 ? absl::StrCat("; and ", more, " more") : "");
+    absl::StrAppend(&text, ": ", JoinFirst(differ, kFilesNamed, "; ", "; "));
   }
   return absl::FailedPreconditionError(
       absl::StrCat(text,

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "common/strict_yaml.h"
 #include "common/yaml_schema.h"
 #include "trainyard/v1/job.pb.h"
@@ -63,17 +64,16 @@ void Compare(const std::string& parent, const Message& before, const Message& no
 }
 
 absl::Status Refuse(const std::vector<KeyChange>& refused, bool data_alone) {
-  const size_t more = refused.size() - std::min(refused.size(), kKeysNamed);
-  const std::string keys = absl::StrJoin(
-      refused.begin(), refused.end() - static_cast<long>(more), "; ", [](std::string* out, const KeyChange& change) {
-        absl::StrAppend(out, change.key, " was ", change.before, ", is ", change.now);
-      });
+  std::vector<std::string> keys;
+  for (const KeyChange& change : refused) {
+    keys.push_back(absl::StrCat(change.key, " was ", change.before, ", is ", change.now));
+  }
   const absl::string_view way_out =
       data_alone ? "or go on all the same by --allow-data-change (checkpoint.allow_data_change: true)"
                  : "or begin a new job from these weights: another checkpoint.dir, and this checkpoint as "
                    "train.model.init_from";
   return absl::InvalidArgumentError(absl::StrCat("the job is not the computation that the checkpoint was made with: ",
-                                                 keys, more > 0 ? absl::StrCat("; and ", more, " keys more") : "",
+                                                 JoinFirst(keys, kKeysNamed, "; ", "; ", "key"),
                                                  ". Give it the values that it was made with, ", way_out));
 }
 

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 
 namespace trainyard {
@@ -24,10 +25,7 @@ std::string ShapeText(at::IntArrayRef sizes) { return absl::StrCat("[", absl::St
 // Adds "what a, b, c and 4 more" to `problems`, unless `found` is empty.
 void Report(absl::string_view what, const std::vector<std::string>& found, std::vector<std::string>& problems) {
   if (found.empty()) return;
-  size_t shown = std::min(found.size(), kProblemsShown);
-  std::string text = absl::StrCat(what, " ", absl::StrJoin(found.begin(), found.begin() + shown, ", "));
-  if (found.size() > shown) absl::StrAppend(&text, " and ", found.size() - shown, " more");
-  problems.push_back(std::move(text));
+  problems.push_back(absl::StrCat(what, " ", JoinFirst(found, kProblemsShown)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "common/plural.h"
 #include "common/status_macros.h"
 #include "worker/saving/sentences.h"
 #include "worker/trainer/run_folder.h"
@@ -149,9 +150,7 @@ absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& 
   const std::string text = own.kind == kind ? RankSentence(order, own.status.message()) : "";
   ASSIGN_OR_RETURN(std::vector<std::string> sentences, ShareSentences(text, communicator),
                    << "while hearing which rank cannot load");
-  const size_t more = sentences.size() - std::min(sentences.size(), kDamagedShown);
-  sentences.resize(sentences.size() - more);
-  return absl::StrCat(absl::StrJoin(sentences, "; "), more == 0 ? "" : absl::StrCat("; and ", more, " ranks more"));
+  return JoinFirst(sentences, kDamagedShown, "; ", "; ", "rank");
 }
 
 // What came of it on all ranks, the same on each; its status says who could not, and why.

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/files.h"
 #include "common/limits.h"
+#include "common/plain_text.h"
 #include "tests/unit/temporary_folder.h"
-#include "worker/agent/text.h"
 
 namespace trainyard::agent {
 namespace {
