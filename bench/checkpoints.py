@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""./dev bench checkpoints: what saving costs a run, and our saves and loads beside torch.distributed.checkpoint's and dd's.
+"""./dev bench checkpoints: the cost of saves, and our saves and loads compared with torch.distributed.checkpoint and dd.
 
-Each comparison is made within a round, its sides one after another and in swapped order every round. A figure is the median of
-the rounds' ratios, with the smallest and largest beside it. What each row measures is in bench/README.md.
+Each round runs the sides of a comparison one after another, in the opposite order of the round before. A figure is the median of
+the rounds' ratios, with the smallest and the largest. bench/README.md describes the rows.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = sides.ROOT
 STEPS = 100
 EVERY = 10
 WARM = 3
-# Steps as short as the model allows: of what is measured with them only the state's size counts.
+# The shortest steps of this model: only the size of its state matters for these rows.
 STATE = dataclasses.replace(sides.LAB_10M, batch=1)
 SAVED = re.compile(r"^saved step (\d+) in ([\d.]+) s.* \(([\d.]+) MB\)$", re.MULTILINE)
 RESTORED = re.compile(r"^goes on after step \d+ from .*, read in ([\d.]+) s$", re.MULTILINE)
@@ -31,7 +31,7 @@ RESTORED = re.compile(r"^goes on after step \d+ from .*, read in ([\d.]+) s$", r
 
 @dataclasses.dataclass
 class Job:
-    """One run of ours: seconds of its steps, and what rank 0's log tells of saves and of restoring."""
+    """A run of Trainyard: seconds of its steps, and the saves and the restore in rank 0's log."""
 
     steps_s: list
     save_s: list
@@ -61,7 +61,7 @@ def settings_of(shape, folder, **changes):
 
 
 def run_job(shape, folder, run_folder, steps, every, resume=False):
-    """One `trainctl run`. A step's time is from the end of the one before, as they are told, so a wait between steps counts."""
+    """One `trainctl run`. A step's time is that between two reported steps, so waits between steps are included."""
     command = [sides.BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json",
                *(["--resume"] if resume else []),
                *settings_of(shape, folder, train__steps=steps, checkpoint__every_steps=every, checkpoint__dir=str(run_folder))]
@@ -120,7 +120,7 @@ class SaveAndLoad:
 
 
 def ours_save_and_load(folder):
-    """The save at a run's end, when nothing else runs, and the restore of the run that goes on from it."""
+    """The save at the end of a run, when nothing else runs, and the restore of the run that resumes from it."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         run_folder = pathlib.Path(temporary) / "run"
         saved = run_job(STATE, folder, run_folder, steps=2, every=0)
@@ -128,7 +128,7 @@ def ours_save_and_load(folder):
         write_s, read_s = dd_write_s(temporary, bytes_of(checkpoint)), dd_read_s(checkpoint)
         restored = run_job(STATE, folder, run_folder, steps=3, every=0, resume=True)
         if not saved.save_s or not restored.restore_s:
-            raise sides.MeasurementFailed("rank 0's log tells of no save, or of no restore")
+            raise sides.MeasurementFailed("rank 0's log reports no save or no restore")
         return SaveAndLoad(saved.save_s[-1], restored.restore_s, write_s, read_s)
 
 
@@ -142,8 +142,8 @@ def peer_save_and_load(folder):
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not lines:
             raise sides.MeasurementFailed(f"dcp_torch.py ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        told = json.loads(lines[-1])
-        return SaveAndLoad(min(told["save_s"]), min(told["load_s"]))  # its best, whatever warms it up
+        result = json.loads(lines[-1])
+        return SaveAndLoad(min(result["save_s"]), min(result["load_s"]))  # the best, so that warm-up does not count
 
 
 def training(folder, steps, every):
@@ -155,7 +155,7 @@ def first_and_later(folder):
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saves = run_job(STATE, folder, pathlib.Path(temporary) / "run", steps=25, every=4).save_s
         if len(saves) < 3:
-            raise sides.MeasurementFailed(f"rank 0's log tells of {len(saves)} saves")
+            raise sides.MeasurementFailed(f"rank 0's log reports {len(saves)} saves")
         return saves
 
 
@@ -198,7 +198,7 @@ def make_rows():
         ratio("longest", "longest step of a run that saves ÷ median step", 1.3, 1.1, longest, ("saving",)),
         ratio("dcp", "sharded save + load ÷ torch.distributed.checkpoint (async_save, load), same state, to durable", 0.8, 0.5,
               run.ratio_of("ours-state", "peer-state", "both_s"), ("ours-state", "peer-state")),
-        ratio("write-dd", "write of a save ÷ dd with fsync of as many bytes", 1.4, 1.1, of_state("save_s", "dd_write_s"),
+        ratio("write-dd", "write of a save ÷ dd with fsync of the same number of bytes", 1.4, 1.1, of_state("save_s", "dd_write_s"),
               ("ours-state",)),
         ratio("load-dd", "verified load ÷ dd of the same files", 1.5, 1.2, of_state("load_s", "dd_read_s"), ("ours-state",)),
         ratio("first", "first save ÷ a later one", 1.5, 1.1, first, ("saves",)),
@@ -212,19 +212,19 @@ def main():
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(row.name for row in rows)}; none: all")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="rounds (default 5)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N",
-                        help=f"of the runs that train (default {STEPS}; fewer only show that a row runs)")
+                        help=f"steps of the runs that train (default {STEPS}; fewer only check that a row works)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
-    parser.add_argument("--folder", help="where to write checkpoints: another disk (default: where temporary files go)")
+    parser.add_argument("--folder", help="folder for checkpoints, for example on another disk (default: that of temporary files)")
     args = parser.parse_args()
     unknown = sorted(set(args.row) - {row.name for row in rows})
     if unknown or args.pairs < 1 or args.steps < 2 * WARM:
-        parser.error(f"no such row: {', '.join(unknown)}" if unknown else f"--pairs from 1, --steps from {2 * WARM}")
+        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else f"--pairs from 1, --steps from {2 * WARM}")
     rows = [row for row in rows if not args.row or row.name in args.row]
 
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=args.folder) as folder:
         try:
             run.measure(rows, make_measures(folder, args.steps), args.pairs,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""./dev bench control-plane: what the control plane costs and how fast it acts, against fixed bars.
+"""./dev bench control-plane: the cost and the reaction times of the control plane, compared with fixed bars.
 
-Rows with simulated hosts run trainyard-bench-control: N times the worker daemon's production core and session in one
-process, a connection each, against a real trainyard-coordinator. Rows about training run real daemons and trainers.
-What each row means is told in bench/README.md.
+Rows with simulated hosts run trainyard-bench-control: the worker daemon's production core and session for N hosts in
+one process, with a connection each, and a real trainyard-coordinator. Rows about training run real daemons and trainers.
+bench/README.md describes the rows.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class MeasurementFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """`figure` names what is compared with the bar among what `measure` tells; `takes` is about how long that is, s."""
+    """`figure`: the result of `measure` that is compared with the bar; `takes`: its approximate duration in seconds."""
 
     name: str
     what: str
@@ -42,7 +42,7 @@ class Row:
 
 
 def simulated(kind, hosts, samples=None, limit=60):
-    """`limit`: seconds after which no sample is begun."""
+    """`limit`: seconds after which no further sample is started."""
 
     def measure(options):
         with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
@@ -61,22 +61,22 @@ def simulated(kind, hosts, samples=None, limit=60):
 
 
 def make_rows():
-    rows = [Row(f"formation-{n}", f"last of {n:,} hosts joins → every rank told to go, p99", "p99", "ms", bar, aim,
+    rows = [Row(f"formation-{n}", f"last of {n:,} hosts attaches → every rank has received go, p99", "p99", "ms", bar, aim,
                 simulated("formation", n, samples, limit), takes)
             for n, bar, aim, samples, limit, takes in [(64, 15, 5, 200, 60, 10), (256, 60, 25, 200, 120, 50),
                                                        (1024, 300, 130, 100, 300, 150), (4096, 6000, 2000, 10, 240, 150)]]
-    rows += [Row(f"storm-{n}", f"{n:,} hosts dial at once → all attached, p99", "p99", "ms", bar, aim,
+    rows += [Row(f"storm-{n}", f"{n:,} hosts connect at the same time → all attached, p99", "p99", "ms", bar, aim,
                  simulated("storm", n, 20), takes) for n, bar, aim, takes in [(256, 150, 45, 5), (1024, 500, 150, 20)]]
-    rows += [Row(f"death-{n}", f"a trainer's death → last of the {n:,} daemons' others told, p99", "p99", "ms", bar,
+    rows += [Row(f"death-{n}", f"a trainer is killed → the last of {n:,} daemons is informed, p99", "p99", "ms", bar,
                  aim, simulated("death", n, 100, 150), takes)
              for n, bar, aim, takes in [(2, 20, 2, 5), (256, 30, 5, 30), (1024, 60, 22, 120)]]
     rows += [
-        Row("restart", "coordinator kill -9 → new one serving, 1,024 hosts attached, job adopted, worst of 10",
+        Row("restart", "coordinator kill -9 → restarted, 1,024 hosts attached, job adopted, worst of 10",
             "max", "ms", 1500, 400, simulated("restart", 1024, 10), 20),
-        Row("steady-cpu", "1,024 hosts, a heartbeat a second: CPU, % of a core", "cpu_percent", "%", 6, 2.5,
+        Row("steady-cpu", "1,024 hosts with one heartbeat per second: CPU, % of a core", "cpu_percent", "%", 6, 2.5,
             simulated("steady", 1024), 30),
         Row("steady-memory", "the same: memory", "memory_mib", "MiB", 100, 65, simulated("steady", 1024), 30),
-        Row("events", "durable facts a second through 1,024 streams", "per_s", "/s", 50_000, 150_000,
+        Row("events", "durable facts per second through 1,024 streams", "per_s", "/s", 50_000, 150_000,
             simulated("events", 1024), 30, better="higher"),
         Row("overhead", "CPU of coordinator, daemon, shims, link threads ÷ the trainers', lab-10m", "percent", "%",
             0.5, 0.1, control_training.measure_overhead, 80),
@@ -88,10 +88,10 @@ def make_rows():
     for how, words in (("stop", "is stopped by SIGSTOP"), ("spin", "spins before a collective"),
                        ("skip", "skips a step's collectives")):
         for step_s, takes in ((0.1, 15), (2.0, 50)):
-            rows.append(Row(f"hang-{how}-{step_s:g}s", f"a rank {words}, steps of {step_s:g} s → named, less 2 steps",
+            rows.append(Row(f"hang-{how}-{step_s:g}s", f"a rank {words}, steps of {step_s:g} s → named, minus 2 steps",
                             "less_steps_s", "s", 10, 5,
                             lambda _, how=how, step_s=step_s: control_training.measure_hang(how, step_s), takes))
-    rows.append(Row("host-cut", "a host is cut off → decided, less 2 steps", "less_steps_s", "s", 3, 3,
+    rows.append(Row("host-cut", "a host is disconnected → decision, minus 2 steps", "less_steps_s", "s", 3, 3,
                     control_training.measure_host_cut, 20))
     return rows
 
@@ -108,14 +108,14 @@ def judge(row, figures):
 
 
 def note(result):
-    told = result["all"]
-    return ", ".join(f"{name} {number(value)}" for name, value in told.items() if name != result["figure_name"])
+    figures = result["all"]
+    return ", ".join(f"{name} {number(value)}" for name, value in figures.items() if name != result["figure_name"])
 
 
 def table(facts, results):
     lines = [f"{facts['cpu']}, {facts['cores']} cores, which coordinator, hosts and trainers share; "
              f"commit {facts['commit']}, {facts['date']}", "",
-             "| What | Figure | Bar | Aim | | Beside it |", "|---|---|---|---|---|---|"]
+             "| What | Figure | Bar | Aim | | Other figures |", "|---|---|---|---|---|---|"]
     for result in results:
         sign = "≥" if result["better"] == "higher" else "≤"
         lines.append(f"| {result['what']} | {number(result['figure'])} {result['unit']} | "
@@ -128,22 +128,22 @@ def read_arguments(rows):
     parser = argparse.ArgumentParser(prog="./dev bench control-plane", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help="rows to measure; none: all")
-    parser.epilog = "\n".join(["rows, and about how long each takes on two cores:", *(
+    parser.epilog = "\n".join(["rows, with their approximate duration on two cores:", *(
         f"  {row.name:<20} {row.takes:>4} s  {row.what}" for row in rows),
         f"  {'all of them':<20} {sum(row.takes for row in rows):>4} s"])
-    parser.add_argument("--samples", type=int, metavar="N", help="at most so many samples of a row")
+    parser.add_argument("--samples", type=int, metavar="N", help="maximum number of samples of a row")
     parser.add_argument("--seconds", type=float, default=20, metavar="S",
-                        help="of the rows that look on: steady, events (default 20)")
+                        help="duration of the rows steady and events (default 20)")
     parser.add_argument("--train-seconds", type=float, default=60, metavar="S",
-                        help="of training, for overhead (default 60)")
+                        help="duration of training for overhead (default 60)")
     parser.add_argument("--stop-seconds", type=float, default=60, metavar="S",
-                        help="for which coordinator and daemon are stopped (default 60)")
+                        help="time for which the coordinator or the daemon is stopped (default 60)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     options = parser.parse_args()
     unknown = sorted(set(options.row) - {row.name for row in rows})
     if unknown:
-        parser.error(f"no such row: {', '.join(unknown)}")
+        parser.error(f"unknown row: {', '.join(unknown)}")
     if options.samples is not None and options.samples < 1:
         parser.error("--samples must be 1 or more")
     return options
@@ -154,7 +154,7 @@ def main():
     options = read_arguments(rows)
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less",
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
               file=sys.stderr)
     results, failed = [], []
     for row in rows:

@@ -1,5 +1,5 @@
-"""Rows of `./dev bench control-plane` that train for real: what the control plane takes from the trainers, and how fast
-it sees what is wrong with them. lab-10m, two ranks of one thread, on daemons of this machine."""
+"""Rows of `./dev bench control-plane` with real trainers: the CPU cost of the control plane, and how fast it detects
+faults. lab-10m on two ranks of one thread, with daemons on this machine."""
 
 import json
 import os
@@ -18,9 +18,9 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster" / "faults"))
 
 WARM_STEPS = 5
-# Ports of a daemon that nobody asks here.
+# No metrics and health ports: they are not used here.
 QUIET = ("--metrics", "", "--health", "")
-# Threads of a trainer that serve its link: its own, by name, and gRPC's.
+# Names of the trainer's link threads: its own and those of gRPC.
 LINK_THREADS = ("link", "grpc", "default-executo", "resolver-execut", "event_engine", "nexting_thread", "timer")
 
 
@@ -50,7 +50,7 @@ def small_cluster(folder):
 
 
 def job_keys(folder, sequences, context=256, steps=100_000):
-    """lab-10m with this much in a step, and neither saves nor evaluations between."""
+    """lab-10m with this batch, without saves and evaluations."""
     return dict(name="bench", train__model__layers=6, train__model__heads=6, train__model__width=384,
                 train__model__context=context, train__data__text=[str(sides.text_file(folder))],
                 train__batch__global=sequences, train__batch__micro=max(1, sequences // 2), train__steps=steps,
@@ -67,31 +67,31 @@ def steps_on_file(folder):
 def wait_for_steps(folder, count, seconds=300.0):
     import harness
 
-    return harness.wait_until(lambda: len(steps_on_file(folder)) >= count, f"{count} steps are made", seconds)
+    return harness.wait_until(lambda: len(steps_on_file(folder)) >= count, f"{count} steps are done", seconds)
 
 
 # ---- CPU ----
 
 
 def threads_cpu_s(pid):
-    """[(name, seconds of CPU)] of the threads there are."""
+    """[(name, seconds of CPU)] of the process's threads."""
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
             seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
             found.append(((task / "comm").read_text().strip(), seconds))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the thread has ended meanwhile
     return found
 
 
 def cpu_s(pid):
-    """Seconds of CPU of the process, to the nanosecond: the clock that clock_getcpuclockid(3) names."""
+    """Seconds of CPU of the process, in nanosecond resolution: the clock of clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def take_cpu(control, trainers):
-    """(of the control plane, link threads included; of the trainers without them)"""
+    """(CPU of the control plane including link threads, CPU of the trainers without them)"""
     control_s, trainers_s = sum(cpu_s(pid) for pid in control), 0.0
     for pid in trainers:
         link = sum(seconds for name, seconds in threads_cpu_s(pid) if name.startswith(LINK_THREADS))
@@ -153,7 +153,7 @@ def measure_stopped(options, who):
         finally:
             cluster.close()
     if last - first < 2:
-        raise MeasurementFailed(f"{last - first} steps were made while the {who} was stopped")
+        raise MeasurementFailed(f"{last - first} steps were done while the {who} was stopped")
     usual = statistics.median(steps[WARM_STEPS:first] + steps[last:])
     return {"ratio": max(steps[first:last]) / usual, "median_step_s": usual, "steps": last - first,
             "longest_undisturbed_step_s": max(steps[WARM_STEPS:first] + steps[last:]),
@@ -162,7 +162,7 @@ def measure_stopped(options, who):
 
 # ---- hangs and cuts ----
 
-# Ranks that share memory tell a collective that one of them leaves out by themselves, as a broken one.
+# Ranks that share memory detect a skipped collective on their own and report it as broken.
 DECIDED = ("hang", "restart", "give_up")
 NAMED = r"^rank 1 on h1 (is|was|has)|; rank 1 is at fault"
 SHAPES = {0.1: dict(sequences=2, context=64), 2.0: dict(sequences=16, context=256)}
@@ -191,10 +191,10 @@ def measure_hang(how, step_s):
                 events = cluster.jobs.ListEvents(request, timeout=5).events
                 return next((event.notice for event in events if event.notice.rule in DECIDED), None)
 
-            notice = harness.wait_until(decided, "it is decided who holds the others up", 90)
+            notice = harness.wait_until(decided, "the rank at fault is named", 90)
             took = time.monotonic() - began
             if not re.search(NAMED, notice.text):
-                raise MeasurementFailed(f"another culprit was named: {notice.text}")
+                raise MeasurementFailed(f"another rank was named: {notice.text}")
             step = statistics.median(steps_on_file(folder)[WARM_STEPS:])
             cluster.trainctl("cancel", job)
             cluster.wait_for_end(job)
@@ -204,7 +204,7 @@ def measure_hang(how, step_s):
 
 
 def measure_host_cut(options):
-    """From a pulled wire to the decision about the host; a rank on each of two hosts in namespaces of their own."""
+    """From a disconnected host to the decision about it; two hosts with one rank each, in their own namespaces."""
     del options
     import net_cluster
     import processes

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""./dev bench data-parallel: every data-parallel strategy beside PyTorch's own, both measured in this run, as ratios.
+"""./dev bench data-parallel: every data-parallel strategy compared with PyTorch's own, both measured in this run, as ratios.
 
-Each comparison is made within a round: the sides of a row run one after another, and their order is swapped every round, so that
-a machine that slows down meets both alike. A figure is the median of the rounds' ratios. PyTorch is measured twice: as
-installed, and tuned, which is with the line that lets MKL use AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be
-measured here say why.
+Each round runs the sides of a row one after another, in the opposite order of the round before, so that a machine that slows
+down affects both equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as installed, and tuned,
+which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be measured here give the reason.
 """
 
 import argparse
@@ -22,9 +21,9 @@ LAB_10M = sides.LAB_10M
 ONE_RANK = dataclasses.replace(LAB_10M, ranks=1, threads=2)
 TINY = sides.TINY
 FOUR = dataclasses.replace(LAB_10M, ranks=4, batch=4)
-STATE_BYTES = 16  # a parameter's in fp32: itself, its gradient, two moments
+STATE_BYTES = 16  # per fp32 parameter: weight, gradient, two moments
 
-# What our side runs, by the name of a measurement; settings are keys of the job file.
+# Our runs by the name of the measurement; settings are keys of the job file.
 OURS = {
     "ours-fp32": (ONE_RANK, {}),
     "ours-bf16": (ONE_RANK, {"train.precision": "bf16"}),
@@ -46,7 +45,7 @@ PEERS = {
     "zero1": (LAB_10M, "zero1", False), "fsdp": (LAB_10M, "fsdp2", False), "tiny-ddp": (TINY, "ddp", False),
     "tiny-fsdp": (TINY, "fsdp2", False),
 }
-# name, what, bars (as installed, tuned), aims; without a bar the side is not run
+# name, what, bars (as installed, tuned), aims; a side without a bar is not run
 AGAINST = [
     ("fp32", "lab-10m fp32, 1 rank x 2 threads ÷ PyTorch eager", (1.9, 0.96), (2.3, 1.15)),
     ("bf16", "lab-10m bf16, 1 rank x 2 threads ÷ PyTorch eager autocast", (1.12, 0.92), (1.8, 1.4)),
@@ -61,13 +60,13 @@ TABLE = ["ours-ddp", "ours-zero1", "ours-zero2", "ours-zero3", "ours-fsdp", "our
 
 
 class Skip(Exception):
-    """A row, or a side of one, that cannot be measured here; the text says why."""
+    """A row or a side that cannot be measured here; the text is the reason."""
 
 
 def memory_of(measured, kind, field):
     uses = measured.memory.get(kind)
     if uses is None:
-        raise Skip(f"the run told no memory of kind {kind}")
+        raise Skip(f"the run reported no memory of kind {kind}")
     return uses[field]
 
 
@@ -88,8 +87,8 @@ def state_bytes(measured):
 
 
 def exchanges(measured):
-    told = measured["exchanges"]
-    legacy, ddp = (sum(told[side]["exchanges"].values()) for side in ("legacy", "ddp"))
+    counts = measured["exchanges"]
+    legacy, ddp = (sum(counts[side]["exchanges"].values()) for side in ("legacy", "ddp"))
     return ddp, legacy, legacy / ddp
 
 
@@ -108,11 +107,11 @@ def make_rows():
                 run.ratio_of("ours-fsdp", "ours-ddp", "tokens_per_s"), ("ours-fsdp", "ours-ddp")),
         run.Row("recompute-memory", "recompute every block: peak of activations ÷ without", "ratio", "lower", 0.5, 0.5,
                 recompute_bytes, ("ours-recompute", "ours-ddp")),
-        run.Row("recompute-time", "recompute every block: step time above that without", "%", "lower", 30, 25, recompute_time,
+        run.Row("recompute-time", "recompute every block: increase of the step time", "%", "lower", 30, 25, recompute_time,
                 ("ours-recompute", "ours-ddp")),
-        run.Row("state-bytes", "bytes a rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)", "ratio", "lower",
+        run.Row("state-bytes", "bytes per rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)", "ratio", "lower",
                 1.02, 1.01, state_bytes, ("ours-fsdp",)),
-        run.Row("exchanges", "exchanges a step, simulated: legacy DataParallel ÷ DDP", "ratio", "higher", 5, 5, exchanges,
+        run.Row("exchanges", "exchanges per step, simulated: legacy DataParallel ÷ DDP", "ratio", "higher", 5, 5, exchanges,
                 ("exchanges",)),
     ]
     return rows
@@ -129,14 +128,14 @@ def make_measures(folder):
     for name, (shape, settings) in OURS.items():
         measures[name] = ours(shape, settings)
         against = PEERS.get(name.removeprefix("ours-"))
-        for side in ("installed", "tuned") if against else ():  # beside ours, so that both meet the same moment
+        for side in ("installed", "tuned") if against else ():  # next to ours, so that both run at about the same time
             measures[name.replace("ours", side, 1)] = peer(*against, side == "tuned")
     measures["exchanges"] = lambda: sides.run_exchanges(LAB_10M, folder)
     return measures
 
 
-def measure(rows, table, rounds, folder, tell):
-    """All that the rows and the table need, in every round. Returns what was measured, a list a name, and why what was not."""
+def measure(rows, table, rounds, folder, log):
+    """Takes the measurements of the rows and the table in every round. Returns results and reasons of failures by name."""
     measures, found, skipped = {**make_measures(folder), **gpu.make_measures(folder)}, {}, {}
     needed = {name for row in rows for name in row.measures} | set(table)
     wanted = [name for name in measures if name in needed]
@@ -145,12 +144,12 @@ def measure(rows, table, rounds, folder, tell):
         for name in wanted if turn % 2 == 0 else reversed(wanted):
             if name in skipped:
                 continue
-            tell(f"round {turn + 1} of {rounds}: {name}")
+            log(f"round {turn + 1} of {rounds}: {name}")
             try:
                 measured[name] = measures[name]()
-            except sides.MeasurementFailed as failure:  # one that does not run says so in the table; the others go on
+            except sides.MeasurementFailed as failure:  # reported in the table; the others continue
                 skipped[name] = str(failure).splitlines()[0]
-                tell(f"{name}: {failure}")
+                log(f"{name}: {failure}")
                 continue
             found.setdefault(name, []).append(measured[name])
         for row in rows:
@@ -172,14 +171,14 @@ def strategy_lines(found, skipped):
         settings = ", ".join(f"{key.split('.')[-1]} {json.dumps(value).strip(chr(34))}" for key, value in OURS[name][1].items())
         what = f"{name.removeprefix('ours-')}: {OURS[name][0].ranks} ranks x {OURS[name][0].batch} sequences; {settings or 'ddp'}"
         if name not in found:
-            lines.append(f"| {what} | not measured: {skipped.get(name, 'not asked for')} |" + " |" * (2 + len(kinds)))
+            lines.append(f"| {what} | not measured: {skipped.get(name, 'not requested')} |" + " |" * (2 + len(kinds)))
             continue
         runs = found[name]
         speed, exposed = (statistics.median(getattr(one, key) for one in runs) for key in ("tokens_per_s", "exposed_s"))
         share = 100 * exposed / statistics.median(one.step_s for one in runs)
         peaks = [runs[-1].memory.get(kind, {}).get("peak_bytes") for kind in kinds]
         in_mb = "".join(f"{'-' if peak is None else f'{peak / 1e6:.1f}'} | " for peak in peaks)
-        lines.append(f"| {what} | {run.number(speed)} | {exposed * 1e3:.1f} ms a step, {share:.1f} % | "
+        lines.append(f"| {what} | {run.number(speed)} | {exposed * 1e3:.1f} ms per step, {share:.1f} % | "
                      f"{runs[-1].last_loss:.4f} | {in_mb}")
     return lines
 
@@ -191,25 +190,25 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench data-parallel", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row", nargs="*", help=f"rows to measure: {', '.join(names)}; none: all")
-    parser.add_argument("--rows", dest="more", default="", metavar="A,B", help="the same, in one word")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of alternating runs (default 5)")
+    parser.add_argument("--rows", dest="more", default="", metavar="A,B", help="the same as a comma-separated list")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of alternating runs (default 5)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
     args = parser.parse_args()
     asked = args.row + [name for name in args.more.split(",") if name]
     if (unknown := sorted(set(asked) - set(names))) or args.rounds < 1:
-        parser.error(f"no such row: {', '.join(unknown)}" if unknown else "--rounds must be 1 or more")
+        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--rounds must be 1 or more")
     rows = [row for row in rows if not asked or row.name in asked]
     table = TABLE if not asked or "table" in asked else []
 
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
-    def tell(line):
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
+    def log(line):
         print(f"bench: {line}", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        found, skipped = measure(rows, table, args.rounds, folder, tell)
+        found, skipped = measure(rows, table, args.rounds, folder, log)
     summaries = [row.summary() for row in rows if row.figures]
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
     not_measured += [{"row": row.name, "what": f"{row.what} (aim {row.aim})", "why": no_gpu}

@@ -1,8 +1,8 @@
-"""Rows for a machine with an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, ours beside PyTorch's eager and compiled.
+"""Rows for a machine with an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, compared with PyTorch eager and compiled.
 
-For data_parallel.py: `why_not()` says why nothing can be measured here, or None; `make_measures(folder)` maps the names of
-measurements to functions; `make_rows()` are the rows that compare them. Both sides train the same shape on the same bytes with
-fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, ours computes with bf16 copies of fp32 masters.
+For data_parallel.py: `why_not()` returns why nothing can be measured here, or None; `make_measures(folder)` maps names of
+measurements to functions; `make_rows()` returns the rows that compare them. Both sides train the same shape on the same bytes
+with fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, ours computes with bf16 copies of fp32 masters.
 """
 
 import json
@@ -44,8 +44,9 @@ def run_peer(mode, folder):
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise sides.MeasurementFailed(f"PyTorch's {mode} on the GPU ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    told = json.loads(lines[-1])
-    return sides.Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3, last_loss=told["last_loss"])
+    result = json.loads(lines[-1])
+    return sides.Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
+                          last_loss=result["last_loss"])
 
 
 def make_measures(folder):
@@ -71,7 +72,7 @@ def make_rows():
 
 
 def main():
-    """Measures these rows alone."""
+    """Measures only these rows."""
     import tempfile
 
     if reason := why_not():

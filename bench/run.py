@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""./dev bench: our speed beside PyTorch's, both measured in this run, as ratios.
+"""./dev bench: our speed compared with PyTorch's, both measured in this run, as ratios.
 
-Sides alternate, and their order is swapped every round, so that a machine that slows down meets both alike. A row's figure is
-the median of the rounds' ratios, with the smallest and largest beside it.
+Sides alternate, and their order is swapped every round, so that a machine that slows down affects both equally. A row's figure
+is the median of the rounds' ratios, with the smallest and the largest.
 """
 
 import argparse
@@ -22,12 +22,12 @@ ROOT = sides.ROOT
 
 
 class Row:
-    """One line of the table. `compare` maps what the sides measured to the row's figure."""
+    """One line of the table. `compare` computes the row's figure from the measurements."""
 
     def __init__(self, name, what, unit, better, bar, aim, compare, measures):
         self.name, self.what, self.unit, self.better = name, what, unit, better
         self.bar, self.aim, self.compare, self.measures = bar, aim, compare, measures
-        self.figures = []  # one (ours, peer or None, figure) a round
+        self.figures = []  # one (ours, peer or None, figure) per round
 
     def add(self, measured):
         self.figures.append(self.compare(measured))
@@ -58,11 +58,11 @@ def make_rows():
             ratio_of("ours-10m", "peer-10m", speed), ("ours-10m", "peer-10m")),
         Row("lab-10m-tuned", "the same ÷ torchrun DDP tuned", "ratio", "higher", 0.96, 1.05,
             ratio_of("ours-10m", "tuned-10m", speed), ("ours-10m", "tuned-10m")),
-        Row("tiny", "tiny, 2 ranks, batch 2 a rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3, 1.6,
+        Row("tiny", "tiny, 2 ranks, batch 2 per rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3, 1.6,
             ratio_of("ours-tiny", "peer-tiny", speed), ("ours-tiny", "peer-tiny")),
-        Row("start", "tiny: command typed to first step done, less a steady step ÷ torchrun", "ratio", "lower", 0.4, 0.2,
+        Row("start", "tiny: from the command to the end of the first step, minus a steady step ÷ torchrun", "ratio", "lower", 0.4, 0.2,
             ratio_of("ours-tiny", "peer-tiny", start), ("ours-tiny", "peer-tiny")),
-        Row("submit", "submit to the first rank's main running, daemons up", "s", "lower", 0.5, 0.2,
+        Row("submit", "from submit to the first rank's main, daemons running", "s", "lower", 0.5, 0.2,
             lambda measured: (measured["submit"], None, measured["submit"]), ("submit",)),
     ]
 
@@ -88,13 +88,13 @@ def make_measures(folder):
     }
 
 
-def measure(rows, measures, pairs, tell):
-    """Adds a figure to each row in every round. `measures`: the names of measurements, to functions."""
+def measure(rows, measures, pairs, log):
+    """Adds a figure to each row in every round. `measures`: functions by the name of the measurement."""
     wanted = [name for name in measures if any(name in row.measures for row in rows)]
     for turn in range(pairs):
         measured = {}
         for name in wanted if turn % 2 == 0 else reversed(wanted):
-            tell(f"round {turn + 1} of {pairs}: {name}")
+            log(f"round {turn + 1} of {pairs}: {name}")
             measured[name] = measures[name]()
         for row in rows:
             row.add(measured)
@@ -145,12 +145,12 @@ def main():
     args = parser.parse_args()
     unknown = sorted(set(args.row) - {row.name for row in rows})
     if unknown or args.pairs < 1:
-        parser.error(f"no such row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
+        parser.error(f"unknown row: {', '.join(unknown)}" if unknown else "--pairs must be 1 or more")
     rows = [row for row in rows if not args.row or row.name in args.row]
 
     facts = machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be worth less", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
             measure(rows, make_measures(folder), args.pairs,

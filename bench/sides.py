@@ -1,7 +1,7 @@
-"""The two sides of a comparison: one run of ours through trainctl, one of PyTorch's through torchrun, measured alike.
+"""The two sides of a comparison: a run of Trainyard through trainctl and one of PyTorch through torchrun, measured identically.
 
-Both train the same model on the same bytes with the same tokens a step, and both are judged over the same step numbers:
-those after `warmup`, as total tokens over total time. Both start from a command as a person would type it.
+Both train the same model on the same bytes with the same tokens per step, and are measured over the same steps: those after
+`warmup`, as total tokens divided by total time. Both start from a command as a user would type it.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Shape:
 
     @property
     def parameters(self):
-        """Of GPT-2 on bytes, the head tied to the embedding."""
+        """Parameters of GPT-2 on bytes, with the head tied to the embedding."""
         return (256 + self.context) * self.width + self.layers * (12 * self.width**2 + 13 * self.width) + 2 * self.width
 
 
@@ -51,16 +51,16 @@ TINY = Shape(layers=4, heads=4, width=128, context=64, batch=2, warmup=40, steps
 @dataclasses.dataclass(frozen=True)
 class Measured:
     tokens_per_s: float
-    first_step_s: float  # from typing the command to the end of the first step
+    first_step_s: float  # from the command to the end of the first step
     step_s: float        # one steady step
-    exposed_s: float = 0  # of it, waiting for communication; ours only
+    exposed_s: float = 0  # part of it spent waiting for communication; ours only
     last_loss: float = 0
-    # Rank 0, before the last update: kind to {bytes, peak_bytes}; ours only.
+    # Rank 0 before the last update: {kind: {bytes, peak_bytes}}; ours only.
     memory: dict = dataclasses.field(default_factory=dict)
 
     @property
     def start_s(self):
-        """What starting costs: up to the first step's end, without the step itself."""
+        """The start-up time: until the end of the first step, minus a steady step."""
         return self.first_step_s - self.step_s
 
 
@@ -69,7 +69,7 @@ class MeasurementFailed(Exception):
 
 
 class Refused(MeasurementFailed):
-    """trainctl would not run the job: this build does not obey one of its keys."""
+    """trainctl refused the job: this build does not support one of its keys."""
 
 
 def text_file(folder):
@@ -84,12 +84,12 @@ def text_file(folder):
 
 
 def memory_in(events):
-    """What they told last of it: a step has it only where it differs from the step before."""
+    """The memory reported last: a step contains it only if it differs from the step before."""
     return next((event["memory"] for event in reversed(events) if event.get("memory")), {})
 
 
 def run_ours(shape, folder, changes=None):
-    """One `trainctl run`; the first step counts as done when trainctl has told it. `changes`: further keys of the job."""
+    """One `trainctl run`; the first step is done when trainctl has printed it. `changes`: further keys of the job."""
     with tempfile.TemporaryDirectory(dir=folder) as run_folder:
         command = [BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json"]
         settings = {
@@ -114,11 +114,11 @@ def run_ours(shape, folder, changes=None):
         }
         for key, value in settings.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
-        first, events, told = None, [], []
+        first, events, output = None, [], []
         typed = time.time()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_folder) as process:
             for line in process.stdout:
-                told.append(line)
+                output.append(line)
                 event = json.loads(line)
                 if event["event"] == "step":
                     first = first or time.time()
@@ -128,7 +128,7 @@ def run_ours(shape, folder, changes=None):
             raise Refused(errors.strip().splitlines()[-1] if errors.strip() else "trainctl refused the job")
         if process.returncode != 0 or len(events) != shape.warmup + shape.steps:
             raise MeasurementFailed(f"trainctl run ended with {process.returncode} after {len(events)} steps:\n"
-                                    f"{''.join(told[-5:])}{errors[-2000:]}")
+                                    f"{''.join(output[-5:])}{errors[-2000:]}")
     window = [event for event in events if event["step"] > shape.warmup]
     seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
     exposed = statistics.median(event["exposed_communication_s"] for event in window)
@@ -137,7 +137,7 @@ def run_ours(shape, folder, changes=None):
 
 
 def build_lever(folder):
-    """Compiles the switch that the tuned peer is preloaded with."""
+    """Compiles the library that is preloaded into the tuned peer."""
     library = pathlib.Path(folder) / "mkl_lever.so"
     if not library.exists():
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", PEERS / "mkl_lever.c", "-o", library], check=True)
@@ -145,7 +145,7 @@ def build_lever(folder):
 
 
 def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
-    """One run of PyTorch's `mode` of gpt_torch.py, under torchrun where it has ranks; as installed or with the lever."""
+    """One run of PyTorch's `mode` of gpt_torch.py, under torchrun if it has ranks; as installed or tuned."""
     programs = pathlib.Path(sys.executable)
     launcher = [programs] if mode in ("eager", "compile") else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
     command = [*launcher, PEERS / "gpt_torch.py", "--mode", mode, "--threads", shape.threads, "--layers", shape.layers,
@@ -160,12 +160,12 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    told = json.loads(lines[-1])
-    return Measured(told["tok_s"], told["first_step_unix"] - typed, told["step_ms"] / 1e3, last_loss=told["last_loss"])
+    result = json.loads(lines[-1])
+    return Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3, last_loss=result["last_loss"])
 
 
 def run_exchanges(shape, folder):
-    """What the simulation of the legacy DataParallel counts (peers/exchanges.py)."""
+    """The counts of the simulated legacy DataParallel (peers/exchanges.py)."""
     torchrun = pathlib.Path(sys.executable).with_name("torchrun")
     done = subprocess.run([str(torchrun), "--nproc-per-node", str(shape.ranks), str(PEERS / "exchanges.py")], capture_output=True,
                           text=True, cwd=folder, timeout=LIMIT_S, env=dict(os.environ, OMP_NUM_THREADS="1"))
@@ -176,9 +176,9 @@ def run_exchanges(shape, folder):
 
 
 def submit_to_main_s(folder, stubs):
-    """Seconds from typing `trainctl submit` to the first rank having spoken to its daemon, coordinator and daemon being up.
+    """Seconds from `trainctl submit` to the first message of a rank to its daemon, with coordinator and daemon running.
 
-    The rank speaks first thing in its main; the coordinator is asked every few milliseconds, so this is an upper bound.
+    A rank sends that message first thing in main. The coordinator is polled every few milliseconds, so this is an upper bound.
     """
     sys.path.insert(0, str(ROOT / "tests" / "cluster"))
     import harness

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 dcp_torch.py --out FOLDER
 
 The model is gpt_torch.py's, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and the wait
-for its future, which is when the bytes are synced; a load is `load` and handing the state back to model and optimizer.
-Nothing else runs meanwhile. Prints one JSON line: seconds of each save and load, as the slowest rank saw them.
+for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer. Nothing else runs
+meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main():
     if dist.get_rank() == 0:
         print(json.dumps({"save_s": saves, "load_s": loads}), flush=True)
     dist.barrier()
-    os._exit(0)  # async_save's thread of gloo aborts the process at an orderly end
+    os._exit(0)  # the gloo thread of async_save aborts the process on a normal exit
 
 
 if __name__ == "__main__":

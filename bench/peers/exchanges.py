@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the legacy DataParallel exchanges in a step beside DistributedDataParallel, simulated by ranks; prints one JSON line.
+"""The exchanges per step of the legacy DataParallel and of DistributedDataParallel, simulated by ranks; prints one JSON line.
 
     torchrun --nproc-per-node 2 exchanges.py
 
-nn.DataParallel drives all devices from one process, which holds the only true parameters. Here that process is rank 0: each
+nn.DataParallel drives all devices from one process, which owns the parameters. Here that process is rank 0: each
 step it scatters the batch, replicates the parameters, gathers the outputs, scatters the outputs' gradients and reduces the
-parameters' gradients. DDP exchanges gradients, once. Every exchange goes through one function that counts it; bytes are those
-that rank 0 sends and receives. After the same steps both have the same parameters, which is checked.
+parameters' gradients. DDP exchanges only gradients. Every exchange goes through one function that counts it; bytes are those
+that rank 0 sends and receives. Checks that both have the same parameters after the same steps.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def run(step, args, steps):
     model = gpt_torch.Gpt2(args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     exchanges = Exchanges()
-    batches = gpt_torch.Batches(args, 0)  # the same on every rank; each takes its own part, or what it is sent
+    batches = gpt_torch.Batches(args, 0)  # the same on every rank; each uses its own part, or what it receives
     step(model, optimizer, batches.next(), exchanges)
     exchanges.counts.clear(), exchanges.bytes.clear()
     dist.barrier()

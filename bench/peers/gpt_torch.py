@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's side of the comparison: the same GPT-2 model as ours, trained by stock modules; prints one JSON line.
+"""PyTorch's side of the comparison: the same GPT-2 model, trained with PyTorch's own modules; prints one JSON line.
 
     gpt_torch.py --mode eager                                     one process
-    torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two, gradients averaged by DistributedDataParallel
-    torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         two, as ddp, each with half of the optimizer's state
+    torchrun --nproc-per-node 2 gpt_torch.py --mode ddp           two, with DistributedDataParallel
+    torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         two, like ddp, each with half of the optimizer state
     torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two, sharded by fully_shard
 
-Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks over the measured steps, those after the
-warm-up. `first_step_unix` is the time of day at which the first step was done, to be held against the moment the command was
-typed; `first_step_s` counts from the start of this file.
+Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks in the measured steps, those after the
+warm-up. `first_step_unix` is the time at which the first step was done, to be compared with the time of the command;
+`first_step_s` counts from the start of this file.
 """
 
 import time
@@ -119,7 +119,7 @@ def make_optimizer(model, mode):
 
 
 class Batches:
-    """Random windows of one text, other ones on every rank."""
+    """Random windows of one text, different ones on every rank."""
 
     def __init__(self, args, rank):
         if args.data:
