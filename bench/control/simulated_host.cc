@@ -196,7 +196,7 @@ void SimulatedHost::Do(agent::SignalProcess& effect) {
   EndTrainer(effect.id, at->second, std::move(exited));
 }
 
-void SimulatedHost::Do(agent::MarkTold& effect) {
+void SimulatedHost::Do(agent::MarkReported& effect) {
   options_.reached(Milestone::kExitTold, 1);
   trainers_.erase(effect.id);
 }

@@ -105,7 +105,7 @@ class SimulatedHost {
   void Do(agent::SendLink& effect);
   void Do(agent::CloseLink& effect);
   void Do(agent::SignalProcess& effect);
-  void Do(agent::MarkTold& effect);
+  void Do(agent::MarkReported& effect);
   void Do(agent::Leave& effect);
   // What has no part in the figures: log lines, the watch of output, files.
   template <typename T>

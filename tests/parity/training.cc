@@ -306,7 +306,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
   RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, copies, task));
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   thread.Begin(std::move(task));
-  thread.Fence();
+  thread.WaitForCopy();
   thread.AwaitEnd(absl::InfiniteDuration());
   RETURN_IF_ERROR(thread.ended()->status);
   RETURN_IF_ERROR(rank.groups.world->Barrier()->Wait());

@@ -217,7 +217,7 @@ void DaemonProcess::Do(agent::LookForPath& effect) {
   });
 }
 
-void DaemonProcess::Do(agent::MarkTold& effect) {
+void DaemonProcess::Do(agent::MarkReported& effect) {
   auto at = machine_.folders.find(effect.id);
   if (at != machine_.folders.end() && !machine_.disk_full) at->second.told = true;
 }
@@ -226,7 +226,7 @@ void DaemonProcess::Do(agent::RememberCluster& effect) {
   if (!machine_.disk_full) machine_.cluster = effect.cluster_id;
 }
 
-void DaemonProcess::Do(agent::Say& effect) { world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text)); }
+void DaemonProcess::Do(agent::Log& effect) { world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text)); }
 
 // A supervisor starts it again.
 void DaemonProcess::Do(agent::Leave&) {

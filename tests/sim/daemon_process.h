@@ -79,12 +79,12 @@ class DaemonProcess {
   void Do(agent::CloseLink& effect);
   void Do(agent::StartProcess& effect);
   void Do(agent::SignalProcess& effect);
-  void Do(agent::MarkTold& effect);
+  void Do(agent::MarkReported& effect);
   void Do(agent::AdmitTrainer& effect);
   void Do(agent::SealGroup& effect);
   void Do(agent::EndGroup& effect);
   void Do(agent::RememberCluster& effect);
-  void Do(agent::Say& effect);
+  void Do(agent::Log& effect);
   void Do(agent::Leave& effect);
   template <typename Other>
   void Do(Other&) {}  // output: nothing here

@@ -12,7 +12,7 @@ namespace trainyard::agent {
 namespace {
 
 // For the coordinator to hear of the last exits before a daemon that stops its trainers leaves.
-constexpr absl::Duration kLastWordsWait = absl::Seconds(1);
+constexpr absl::Duration kFinalReportsWait = absl::Seconds(1);
 // For killed trainers' records. A trainer in an uninterruptible call is left to its shim.
 constexpr absl::Duration kKillWait = absl::Seconds(3);
 
@@ -32,7 +32,7 @@ std::vector<Effect> Core::Handle(Event event, absl::Time now) {
   next_wake_ = absl::InfiniteFuture();
   std::visit([this](auto& e) { On(std::move(e)); }, event);
 
-  for (auto& [id, trainer] : trainers_) TellExitWhenDue(trainer);
+  for (auto& [id, trainer] : trainers_) ReportExitWhenDue(trainer);
   KillWhenDue();
   SampleWhenDue();
   SendReports(/*only_due=*/true);
@@ -102,16 +102,16 @@ void Core::LeaveWhenIdle() {
   idle_since_ = std::min(idle_since_, now_);
   if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
   left_ = true;
-  SayInfo("let go, and neither a trainer nor the coordinator is left: leaving");
+  LogInfo("let go, and neither a trainer nor the coordinator is left: leaving");
   Emit(Leave{.exit_code = 0, .with_trainers = true});
 }
 
 void Core::LeaveWhenDue() {
   if (!leaving_.has_value() || left_) return;
   // The last exits are worth a moment, but not to a coordinator that is not there.
-  bool last_words = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStoppingTrainers;
+  bool has_final_reports = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStoppingTrainers;
   if (!AnyAlive() && *leaving_ != Leaving::kStayingTrainers) {
-    leave_by_ = std::min(leave_by_, last_words ? now_ + kLastWordsWait : now_);
+    leave_by_ = std::min(leave_by_, has_final_reports ? now_ + kFinalReportsWait : now_);
   }
   if (leave_by_ > now_) {
     WakeBy(leave_by_);
@@ -139,7 +139,7 @@ CoreStats Core::stats() const {
 void Core::Forget() {
   for (auto at = trainers_.begin(); at != trainers_.end();) {
     const Trainer& trainer = at->second;
-    bool over = trainer.process == Process::kEnded && trainer.exit_told && !trainer.wanted;
+    bool over = trainer.process == Process::kEnded && trainer.exit_reported && !trainer.wanted;
     if (over && trainer.link != LinkId()) {
       links_.erase(trainer.link);
       Emit(CloseLink{trainer.link, absl::AbortedError(absl::StrCat(Describe(trainer.id), " is over"))});

@@ -98,7 +98,7 @@ class Core {
     bool wanted = true;
     bool killed = false;
     bool ready = false;
-    bool told_to_abort = false;
+    bool asked_to_abort = false;
     bool counted = false;  // among the starts or the adopted
     absl::Time kill_at = absl::InfiniteFuture();
 
@@ -115,7 +115,7 @@ class Core {
     std::optional<v1::TrainerExited> exited;
     absl::Time ended_at;
     bool exit_in_outbox = false;
-    bool exit_told = false;
+    bool exit_reported = false;
     ReportBuffer reports;
   };
 
@@ -127,7 +127,7 @@ class Core {
   void DialWhenDue();
   v1::Hello MakeHello() const;
   void Acknowledge(uint64_t sequence);
-  void TellEndsAgain(uint64_t acked);
+  void ResendEnds(uint64_t acked);
   void JoinCluster(const std::string& cluster_id);
   absl::Status CheckProtocol(const v1::Welcome& welcome) const;
   void StoreFactsWhenDue();
@@ -146,7 +146,7 @@ class Core {
   void EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void WantTrainer(const v1::DesiredTrainer& desired);
   void StartTrainer(Trainer& trainer);
-  void TellDecisions(const Trainer& trainer, uint32_t threads);
+  void ReportDecisions(const Trainer& trainer, uint32_t threads);
   void WantLogs(const v1::DesiredState& desired);
   void WantSnapshots(const v1::DesiredState& desired);
   absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
@@ -163,9 +163,9 @@ class Core {
   void On(LinkClosed event);
   void On(LogsEnded event);
   void Admit(Trainer& trainer);
-  void TellLink(Trainer& trainer);
-  void TellLinkOfSaves(Trainer& trainer);
-  void TellExitWhenDue(Trainer& trainer);
+  void SendToTrainer(Trainer& trainer);
+  void SendSavesToTrainer(Trainer& trainer);
+  void ReportExitWhenDue(Trainer& trainer);
   void Signal(Trainer& trainer, int signal);
   Trainer* FindByLink(LinkId link);
 
@@ -189,8 +189,8 @@ class Core {
   void WakeBy(absl::Time time);
   bool AnyAlive() const;
   void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
-  void SayInfo(std::string text) { Emit(Say{Say::Level::kInfo, std::move(text)}); }
-  void SayWarning(std::string text) { Emit(Say{Say::Level::kWarning, std::move(text)}); }
+  void LogInfo(std::string text) { Emit(Log{Log::Level::kInfo, std::move(text)}); }
+  void LogWarning(std::string text) { Emit(Log{Log::Level::kWarning, std::move(text)}); }
 
   const CoreOptions options_;
   std::map<TrainerId, Trainer> trainers_;

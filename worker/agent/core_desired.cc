@@ -50,10 +50,10 @@ void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::s
 }
 
 void Core::Drop(Trainer& trainer) {
-  if (trainer.told_to_abort) return;
-  SayInfo(absl::StrCat("ending ", Describe(trainer.id), ": no longer wanted"));
+  if (trainer.asked_to_abort) return;
+  LogInfo(absl::StrCat("ending ", Describe(trainer.id), ": no longer wanted"));
   if (trainer.link == LinkId()) return Signal(trainer, SIGKILL);
-  trainer.told_to_abort = true;
+  trainer.asked_to_abort = true;
   trainer.kill_at = std::min(trainer.kill_at, now_ + kAbortGrace);
   v1::LinkMessage message;
   message.mutable_abort()->set_reason(
@@ -75,7 +75,7 @@ void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::stri
 void Core::WantTrainer(const v1::DesiredTrainer& desired) {
   TrainerId id = FromProto(desired.key());
   if (absl::Status valid = CheckJobId(id.job.value()); !valid.ok()) {
-    SayWarning(absl::StrCat("a desired trainer is left out: ", valid.message()));
+    LogWarning(absl::StrCat("a desired trainer is left out: ", valid.message()));
     return;
   }
   auto [at, is_new] = trainers_.try_emplace(id);
@@ -86,7 +86,7 @@ void Core::WantTrainer(const v1::DesiredTrainer& desired) {
   trainer.wanted = true;
   absl::Status address = DecideDataAddress(&*trainer.desired);
   if (!is_new) {
-    TellLink(trainer);
+    SendToTrainer(trainer);
     return;
   }
   trainer.id = id;
@@ -109,31 +109,31 @@ void Core::StartTrainer(Trainer& trainer) {
   Admit(trainer);
   ++counts_.starts;
   trainer.counted = true;
-  SayInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
+  LogInfo(absl::StrCat("starting ", Describe(trainer.id), " of ", desired.world_size(), ", ", threads, " threads"));
   Emit(StartProcess{desired, threads, trainer.token});
-  TellDecisions(trainer, threads);
+  ReportDecisions(trainer, threads);
 }
 
 // What keys of the job that were left to the host came to here; one rank tells for all of this host.
-void Core::TellDecisions(const Trainer& trainer, uint32_t threads) {
+void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
   const v1::DesiredTrainer& desired = *trainer.desired;
   v1::JobSpec spec;
   if (desired.local_rank() != 0 || desired.spec().empty() || !spec.ParseFromString(desired.spec())) return;
   v1::Fact fact;
-  auto tell = [&fact](const char* key, std::string value, std::string reason) {
+  auto add = [&fact](const char* key, std::string value, std::string reason) {
     v1::ResolvedKey& decision = *fact.mutable_decided()->add_decisions();
     decision.set_key(key);
     decision.set_value(std::move(value));
     decision.set_reason(std::move(reason));
   };
   if (spec.resources().threads_per_rank() == 0) {
-    tell("resources.threads_per_rank", absl::StrCat(threads),
-         absl::StrCat(options_.inventory.cores(), " cores for ", std::max(1u, desired.local_world_size()),
-                      desired.local_world_size() > 1 ? " ranks" : " rank"));
+    add("resources.threads_per_rank", absl::StrCat(threads),
+        absl::StrCat(options_.inventory.cores(), " cores for ", std::max(1u, desired.local_world_size()),
+                     desired.local_world_size() > 1 ? " ranks" : " rank"));
   }
   if (spec.network().interface().empty() && desired.world_size() > 1) {
-    tell("network.interface", options_.data_interface.empty() ? "auto" : options_.data_interface,
-         absl::StrCat("reaches the coordinator; its address is ", desired.data_address()));
+    add("network.interface", options_.data_interface.empty() ? "auto" : options_.data_interface,
+        absl::StrCat("reaches the coordinator; its address is ", desired.data_address()));
   }
   if (fact.has_decided()) AddFact(trainer, std::move(fact), {.trainer = trainer.id});
 }

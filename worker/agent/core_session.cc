@@ -58,7 +58,7 @@ v1::Hello Core::MakeHello() const {
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
   // One that has ended is named until its exit is told: the fact follows, and to leave it out would say "lost".
   for (const auto& [id, trainer] : trainers_) {
-    if (trainer.exit_told) continue;
+    if (trainer.exit_reported) continue;
     v1::RunningTrainer* running = hello.add_trainers();
     *running->mutable_key() = ToProto(id);
     running->set_pid(trainer.pid);
@@ -71,7 +71,7 @@ void Core::On(Welcomed event) {
   const v1::Welcome& welcome = event.welcome;
   if (absl::Status agreed = CheckProtocol(welcome); !agreed.ok()) {
     left_ = true;
-    Emit(Say{Say::Level::kError, absl::StrCat(agreed.message(), ". Trainers stay.")});
+    Emit(Log{Log::Level::kError, absl::StrCat(agreed.message(), ". Trainers stay.")});
     return Emit(Leave{.exit_code = 1});
   }
   stream_ = Stream::kUp;
@@ -83,8 +83,8 @@ void Core::On(Welcomed event) {
   // What keeps this host from running anything is known before anything is placed here.
   heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
-  SayInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
-  TellEndsAgain(welcome.acked_fact());
+  LogInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
+  ResendEnds(welcome.acked_fact());
   Acknowledge(welcome.acked_fact());
   // Steps go before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
@@ -94,7 +94,7 @@ void Core::On(Welcomed event) {
 void Core::JoinCluster(const std::string& cluster_id) {
   if (cluster_id != cluster_id_) {
     if (!cluster_id_.empty()) {
-      SayWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (", cluster_id,
+      LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (", cluster_id,
                               ") than the one before (", cluster_id_, "): trainers it does not know will be ended"));
     }
     cluster_id_ = cluster_id;
@@ -104,7 +104,7 @@ void Core::JoinCluster(const std::string& cluster_id) {
   size_t dropped = outbox_.BelongTo(cluster_id);
   counts_.facts_dropped += dropped;
   if (dropped > 0) {
-    SayWarning(absl::StrCat(dropped, " facts of cluster ", before, " are dropped: this host belongs to ", cluster_id,
+    LogWarning(absl::StrCat(dropped, " facts of cluster ", before, " are dropped: this host belongs to ", cluster_id,
                             " now, which knows nothing of its jobs"));
   }
 }
@@ -141,44 +141,44 @@ void Core::JudgeDisk() {
   disk_hangs_ = true;
   ++counts_.outbox_errors;
   if (!outbox_.Abandon(options_.make_outbox_id())) return;
-  SayWarning(absl::StrCat("the outbox's disk has not answered for ", absl::FormatDuration(kDiskPatience),
+  LogWarning(absl::StrCat("the outbox's disk has not answered for ", absl::FormatDuration(kDiskPatience),
                           ": facts are kept in memory until it does, at most ", limits::kOutboxBytes >> 20,
-                          " MiB; trainers keep what they told until the coordinator has it"));
+                          " MiB; trainers keep what they reported until the coordinator has it"));
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
 }
 
 void Core::On(FactsStored event) {
   storing_since_ = absl::InfiniteFuture();
-  if (std::exchange(disk_hangs_, false)) SayInfo("the outbox's disk answers again");
+  if (std::exchange(disk_hangs_, false)) LogInfo("the outbox's disk answers again");
   const bool was_on_disk = outbox_.on_disk();
   if (event.status.ok()) {
     outbox_.Stored();
-    if (!was_on_disk && outbox_.on_disk()) SayInfo("the outbox is on disk again");
+    if (!was_on_disk && outbox_.on_disk()) LogInfo("the outbox is on disk again");
     return;
   }
   ++counts_.outbox_errors;
   try_disk_at_ = now_ + kDiskRetry;
   if (!outbox_.Failed(options_.make_outbox_id())) return;
-  SayWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
+  LogWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
                           "): facts are kept in memory and the disk is tried every ", absl::FormatDuration(kDiskRetry),
-                          "; trainers keep what they told until the coordinator has it"));
+                          "; trainers keep what they reported until the coordinator has it"));
   // A hello tells the id under which they are sent from here on.
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
 }
 
 void Core::On(HomeLooked event) {
-  if (event.socket_is_new) SayWarning("the trainers' socket was gone and has been made again");
+  if (event.socket_is_new) LogWarning("the trainers' socket was gone and has been made again");
   if (event.state_is_new) {
-    SayWarning("the state folder was gone and has been made again; what earlier trainers printed is lost");
+    LogWarning("the state folder was gone and has been made again; what earlier trainers printed is lost");
     // Whatever was written there is gone, and what waits is in memory: all of it is written again.
     try_disk_at_ = now_;
     if (!cluster_id_.empty()) Emit(RememberCluster{cluster_id_});
   }
   if (event.trouble == trouble_) return;
   if (event.trouble.empty()) {
-    SayInfo("trainers can be started on this host again");
+    LogInfo("trainers can be started on this host again");
   } else {
-    Emit(Say{Say::Level::kError, absl::StrCat("nothing can be started on this host: ", event.trouble,
+    Emit(Log{Log::Level::kError, absl::StrCat("nothing can be started on this host: ", event.trouble,
                                               ". Trainers that run go on, ", outbox_.size(),
                                               " facts wait for the coordinator in memory, and this daemon tries every "
                                               "second to mend it")});
@@ -189,10 +189,10 @@ void Core::On(HomeLooked event) {
 
 // An end that the coordinator had, though we were never told so, was still named in our hello as a trainer that runs:
 // told once more, or the coordinator would keep its slot for it.
-void Core::TellEndsAgain(uint64_t acked) {
+void Core::ResendEnds(uint64_t acked) {
   std::vector<const Trainer*> ended;
   for (const auto& [id, trainer] : trainers_) {
-    if (trainer.exited.has_value() && trainer.exit_in_outbox && !trainer.exit_told) ended.push_back(&trainer);
+    if (trainer.exited.has_value() && trainer.exit_in_outbox && !trainer.exit_reported) ended.push_back(&trainer);
   }
   for (const Trainer* trainer : ended) {
     if (!outbox_.HasExit(trainer->id, acked)) continue;
@@ -205,21 +205,21 @@ void Core::TellEndsAgain(uint64_t acked) {
 void Core::On(FactsAcknowledged event) { Acknowledge(event.sequence); }
 
 void Core::Acknowledge(uint64_t sequence) {
-  std::map<TrainerId, uint64_t> told;
+  std::map<TrainerId, uint64_t> reported;
   for (const Outbox::Origin& origin : outbox_.Acknowledge(sequence)) {
     auto at = trainers_.find(origin.trainer);
     if (at == trainers_.end()) continue;
     Trainer& trainer = at->second;
     if (origin.is_exit) {
-      trainer.exit_told = true;
-      Emit(MarkTold{trainer.id});
+      trainer.exit_reported = true;
+      Emit(MarkReported{trainer.id});
     }
     if (origin.trainer_sequence > trainer.last_fact_durable) {
       trainer.last_fact_durable = origin.trainer_sequence;
-      told[trainer.id] = origin.trainer_sequence;
+      reported[trainer.id] = origin.trainer_sequence;
     }
   }
-  for (const auto& [id, trainer_sequence] : told) {
+  for (const auto& [id, trainer_sequence] : reported) {
     const Trainer& trainer = trainers_.at(id);
     if (trainer.link == LinkId()) continue;
     v1::LinkMessage message;
@@ -251,7 +251,7 @@ void Core::On(SessionEnded event) {
   }
   if (final) {
     left_ = true;
-    Emit(Say{Say::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
+    Emit(Log{Log::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
                                               " refuses this daemon: ", text, ". Trainers stay.")});
     Emit(Leave{.exit_code = 1});
     return;
@@ -259,7 +259,7 @@ void Core::On(SessionEnded event) {
   // Said once a reason, not once an attempt.
   if (text == last_failure_) return;
   last_failure_ = text;
-  SayWarning(was_up ? absl::StrCat("lost the coordinator at ", options_.coordinator, " (", text,
+  LogWarning(was_up ? absl::StrCat("lost the coordinator at ", options_.coordinator, " (", text,
                                    "); trainers go on, trying again every 50 ms to 1 s")
                     : absl::StrCat("cannot attach to the coordinator at ", options_.coordinator, " (", text,
                                    "); trying again every 50 ms to 1 s"));

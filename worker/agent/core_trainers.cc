@@ -77,10 +77,10 @@ void Core::On(ProcessFound event) {
   trainer.id = event.id;
   trainer.token = std::move(event.token);
   trainer.pid = event.pid;
-  if (event.told) {
+  if (event.reported) {
     trainer.process = Process::kEnded;
     trainer.exit_in_outbox = true;
-    trainer.exit_told = true;
+    trainer.exit_reported = true;
     return;
   }
   trainer.process = event.pid != 0 ? Process::kRunning : Process::kStarting;
@@ -89,10 +89,10 @@ void Core::On(ProcessFound event) {
   trainer.last_fact_durable = mark.durable;
   trainer.counted = true;
   ++counts_.adopted;
-  trainer.exit_in_outbox = mark.exit_told;
+  trainer.exit_in_outbox = mark.exit_reported;
   Admit(trainer);
-  SayInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
-  if (event.pid == 0 || mark.exit_told) return;
+  LogInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
+  if (event.pid == 0 || mark.exit_reported) return;
   v1::Fact fact;
   fact.mutable_started()->set_pid(event.pid);
   AddFact(trainer, std::move(fact), {.trainer = trainer.id});
@@ -123,7 +123,7 @@ void Core::On(ProcessEnded event) {
   // One that was stopped before it was started has not run.
   if (trainer.counted) ++counts_.exits;
   // A trainer may have ended by itself before the signal reached it; its own cause is then the true one.
-  bool left = trainer.told_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
+  bool left = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
               event.exited.code() == kExitAborted;
   bool by_us = left || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
                         event.exited.signal() == SIGKILL);
@@ -131,7 +131,7 @@ void Core::On(ProcessEnded event) {
     event.exited.set_cause(v1::TrainerExited::CAUSE_STOPPED);
     event.exited.set_message("ended by the daemon: no longer wanted");
   }
-  SayInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
+  LogInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
   trainer.exited = std::move(event.exited);
   // What it made after the last look.
   if (snapshot_jobs_.has_value() && !snapshot_jobs_->contains(trainer.id.job.value())) {
@@ -140,7 +140,7 @@ void Core::On(ProcessEnded event) {
 }
 
 // Everything it said comes first: its link has ended, or was given time to.
-void Core::TellExitWhenDue(Trainer& trainer) {
+void Core::ReportExitWhenDue(Trainer& trainer) {
   if (!trainer.exited.has_value() || trainer.exit_in_outbox) return;
   absl::Time due = trainer.ended_at + kLinkEndWait;
   if (trainer.link != LinkId() && now_ < due) return WakeBy(due);
@@ -186,11 +186,11 @@ void Core::On(LinkOpened event) {
     message.mutable_ack()->set_sequence(trainer.last_fact_durable);
     Emit(SendLink{trainer.link, std::move(message)});
   }
-  TellLink(trainer);
+  SendToTrainer(trainer);
 }
 
 // What the trainer should know by its link and was not told on this one.
-void Core::TellLink(Trainer& trainer) {
+void Core::SendToTrainer(Trainer& trainer) {
   if (trainer.link == LinkId() || !trainer.desired.has_value()) return;
   v1::LinkMessage message;
   if (!trainer.has_spec) {
@@ -214,10 +214,10 @@ void Core::TellLink(Trainer& trainer) {
     message.mutable_stop()->set_needs_save(trainer.desired->stop_needs_save());
     Emit(SendLink{trainer.link, message});
   }
-  TellLinkOfSaves(trainer);
+  SendSavesToTrainer(trainer);
 }
 
-void Core::TellLinkOfSaves(Trainer& trainer) {
+void Core::SendSavesToTrainer(Trainer& trainer) {
   v1::LinkMessage message;
   if (trainer.desired->save_requests() > trainer.save_sent) {
     trainer.save_sent = trainer.desired->save_requests();

@@ -81,7 +81,7 @@ void Daemon::TakeSnapshotFolder() {
 void Daemon::ClearMemory() {
   memory_->Post([options = MemoryOptions(config_),
                  path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
-    RemoveForsakenFolders(options, path);
+    RemoveAbandonedFolders(options, path);
     return nullptr;
   });
 }
@@ -342,9 +342,9 @@ void Daemon::Do(Leave& effect) {
   leaves_with_trainers_ = effect.with_trainers;
 }
 
-void Daemon::Do(Say& effect) {
-  spdlog::level::level_enum level = effect.level == Say::Level::kError     ? spdlog::level::err
-                                    : effect.level == Say::Level::kWarning ? spdlog::level::warn
+void Daemon::Do(Log& effect) {
+  spdlog::level::level_enum level = effect.level == Log::Level::kError     ? spdlog::level::err
+                                    : effect.level == Log::Level::kWarning ? spdlog::level::warn
                                                                            : spdlog::level::info;
   spdlog::log(level, "{}", effect.text);
 }

@@ -84,7 +84,7 @@ class Daemon {
   void Do(SampleProcesses& effect);
   void Do(ExamineProcess& effect) { examiner_->Examine(effect); }
   void Do(LookForPath& effect);
-  void Do(MarkTold& effect) { processes_->MarkTold(effect.id); }
+  void Do(MarkReported& effect) { processes_->MarkReported(effect.id); }
   void Do(AdmitTrainer& effect);
   void Do(SealGroup& effect) { relay_->Seal(effect.group); }
   void Do(EndGroup& effect);
@@ -93,7 +93,7 @@ class Daemon {
   void Do(ForgetLogs& effect) { logs_->Remove(effect.request_id); }
   void Do(RememberCluster& effect);
   void Do(KeepSnapshots& effect);
-  void Do(Say& effect);
+  void Do(Log& effect);
   void Do(Leave& effect);
 
   const Config config_;

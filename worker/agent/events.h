@@ -62,8 +62,8 @@ struct LinkClosed {
 struct ProcessFound {
   TrainerId id;
   std::string token = {};
-  int64_t pid = 0;    // 0: not known yet
-  bool told = false;  // it has ended and the coordinator knows: only here so that it is not started again
+  int64_t pid = 0;        // 0: not known yet
+  bool reported = false;  // it has ended and the coordinator knows: only here so that it is not started again
 };
 // There are no more of these: a hello names them all from here on.
 struct AllFound {};
@@ -178,7 +178,7 @@ struct LookForPath {
   std::string path;
 };
 // The coordinator has the exit of this trainer: write that down.
-struct MarkTold {
+struct MarkReported {
   TrainerId id;
 };
 // Puts and gets with this token are served from here on.
@@ -213,7 +213,7 @@ struct RememberCluster {
 struct KeepSnapshots {
   std::set<std::string> jobs;
 };
-struct Say {
+struct Log {
   enum class Level { kInfo, kWarning, kError };
   Level level;
   std::string text;
@@ -224,7 +224,7 @@ struct Leave {
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
-                            SampleProcesses, ExamineProcess, LookForPath, MarkTold, AdmitTrainer, SealGroup, EndGroup,
-                            StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Say, Leave>;
+                            SampleProcesses, ExamineProcess, LookForPath, MarkReported, AdmitTrainer, SealGroup,
+                            EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
 
 }  // namespace trainyard::agent

@@ -75,15 +75,15 @@ HealthServer::~HealthServer() {
 void HealthServer::SetAttached(bool attached) {
   absl::MutexLock lock(&mu_);
   attached_ = attached;
-  Tell();
+  PublishStatus();
 }
 
 void HealthServer::SetTrouble(bool trouble) {
   absl::MutexLock lock(&mu_);
-  if (std::exchange(trouble_, trouble) != trouble) Tell();
+  if (std::exchange(trouble_, trouble) != trouble) PublishStatus();
 }
 
-void HealthServer::Tell() {
+void HealthServer::PublishStatus() {
   server_->GetHealthCheckService()->SetServingStatus("", !trouble_);
   server_->GetHealthCheckService()->SetServingStatus(kSession, attached_ && !trouble_);
 }

@@ -37,7 +37,7 @@ class HealthServer {
  private:
   HealthServer() = default;
 
-  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
   // Refuses all other calls: gRPC starts no server that has no service of its own. Of one server, so made with it.

@@ -92,7 +92,7 @@ bool Home::HasState() const {
   return IdOf(options_.state) == state_id_ && IdOf(ranks_) == ranks_id_ && IdOf(lock_path_) == lock_id_;
 }
 
-absl::Status Home::TakeStateAgain() {
+absl::Status Home::ReacquireState() {
   const bool same_disk = state_id_.has_value() && DeviceBelow(options_.state) == state_id_->device;
   if (!same_disk && !FileExists(lock_path_)) {
     return absl::FailedPreconditionError("the file system on which it lay is gone, too; mount it again");
@@ -101,14 +101,14 @@ absl::Status Home::TakeStateAgain() {
 }
 
 // Returns the trouble.
-std::string Home::MakeAgain() {
+std::string Home::Recreate() {
   if (!HasState()) {
-    if (absl::Status taken = TakeStateAgain(); !taken.ok()) {
+    if (absl::Status taken = ReacquireState(); !taken.ok()) {
       return absl::StrCat("its state folder ", options_.state, " is gone: ", taken.message());
     }
     state_is_new_ = true;
   }
-  absl::StatusOr<bool> made = listener_->MakeAgain();
+  absl::StatusOr<bool> made = listener_->Recreate();
   if (!made.ok()) return std::string(made.status().message());
   socket_is_new_ = socket_is_new_ || *made;
   return "";
@@ -116,7 +116,7 @@ std::string Home::MakeAgain() {
 
 HomeLooked Home::Look() {
   absl::MutexLock lock(&mu_);
-  std::string trouble = MakeAgain();
+  std::string trouble = Recreate();
   return {.trouble = std::move(trouble),
           .state_is_new = std::exchange(state_is_new_, false),
           .socket_is_new = std::exchange(socket_is_new_, false)};
@@ -124,7 +124,7 @@ HomeLooked Home::Look() {
 
 absl::Status Home::Check() {
   absl::MutexLock lock(&mu_);
-  std::string trouble = MakeAgain();
+  std::string trouble = Recreate();
   return trouble.empty() ? absl::OkStatus() : absl::UnavailableError(trouble);
 }
 

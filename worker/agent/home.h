@@ -51,8 +51,8 @@ class Home {
  private:
   explicit Home(const Options& options);
   absl::Status TakeState(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status TakeStateAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::string MakeAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ReacquireState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string Recreate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Listen();
 

@@ -49,7 +49,7 @@ std::string CgroupFolder(absl::string_view controller) {
 }
 
 // The words of a small file; none when it cannot be read.
-std::vector<std::string> Words(const std::string& path) {
+std::vector<std::string> ReadWords(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path, kSmallFileBytes);
   if (!text.ok()) return {};
   return absl::StrSplit(*text, absl::ByAnyChar(" \n\t"), absl::SkipEmpty());
@@ -63,12 +63,13 @@ double NumberOr(const std::vector<std::string>& words, size_t index, double othe
 // Cores' worth of time that cgroups allow; infinite when they do not limit it.
 double CgroupCores() {
   double cores = INFINITY;
-  std::vector<std::string> max = Words(absl::StrCat(CgroupFolder(""), "/cpu.max"));  // "max 100000" or "150000 100000"
+  std::vector<std::string> max =
+      ReadWords(absl::StrCat(CgroupFolder(""), "/cpu.max"));  // "max 100000" or "150000 100000"
   if (max.size() == 2 && max[0] != "max") cores = NumberOr(max, 0, INFINITY) / NumberOr(max, 1, 1);
   for (const char* controller : {"cpu", "cpuacct"}) {
     std::string folder = CgroupFolder(controller);
-    double quota = NumberOr(Words(absl::StrCat(folder, "/cpu.cfs_quota_us")), 0, -1);
-    double period = NumberOr(Words(absl::StrCat(folder, "/cpu.cfs_period_us")), 0, 0);
+    double quota = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_quota_us")), 0, -1);
+    double period = NumberOr(ReadWords(absl::StrCat(folder, "/cpu.cfs_period_us")), 0, 0);
     if (quota > 0 && period > 0) cores = std::min(cores, quota / period);
   }
   return cores;
@@ -103,8 +104,9 @@ uint32_t UsableCores() {
 
 uint64_t UsableMemoryBytes() {
   double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  bytes = std::min(bytes, NumberOr(Words(absl::StrCat(CgroupFolder(""), "/memory.max")), 0, INFINITY));
-  bytes = std::min(bytes, NumberOr(Words(absl::StrCat(CgroupFolder("memory"), "/memory.limit_in_bytes")), 0, INFINITY));
+  bytes = std::min(bytes, NumberOr(ReadWords(absl::StrCat(CgroupFolder(""), "/memory.max")), 0, INFINITY));
+  bytes =
+      std::min(bytes, NumberOr(ReadWords(absl::StrCat(CgroupFolder("memory"), "/memory.limit_in_bytes")), 0, INFINITY));
   return static_cast<uint64_t>(bytes);
 }
 

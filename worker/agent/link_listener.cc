@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<LinkListener>> LinkListener::Listen(const LinkLis
   for (const std::string& path : options.earlier) {
     if (path == listener->path_) continue;
     Socket socket{.path = path};
-    listener->Open(socket).IgnoreError();  // MakeAgain tries it again
+    listener->Open(socket).IgnoreError();  // Recreate tries it again
     listener->sockets_.push_back(std::move(socket));
   }
   return listener;
@@ -90,7 +90,7 @@ void LinkListener::Remove(Socket& socket) {
   socket.fd = -1;
 }
 
-absl::StatusOr<bool> LinkListener::MakeAgain() {
+absl::StatusOr<bool> LinkListener::Recreate() {
   absl::MutexLock lock(&mu_);
   if (stopping_) return false;
   bool any = false;

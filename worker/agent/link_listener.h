@@ -4,7 +4,7 @@
 //
 //   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may dial; they wait
 //   listener->Start([](int listener_fd, int fd) { ... });             // and are served
-//   listener->MakeAgain();                                            // now and then
+//   listener->Recreate();                                            // now and then
 //   listener->Stop();
 //
 // Thread-safe; one thread of its own accepts.
@@ -30,7 +30,7 @@ struct LinkListenerOptions {
   // In the order of preference: the first one that can be listened at is taken. Their folders are the owner's alone.
   std::vector<std::string> candidates;
   // Where trainers of an earlier life look for the daemon. One that cannot be listened at is tried again with
-  // MakeAgain.
+  // Recreate.
   std::set<std::string> earlier = {};
 };
 
@@ -55,7 +55,7 @@ class LinkListener {
 
   // Makes those sockets again whose paths lead to them no more, and their folders where only these are missing. True:
   // there was something to do. Possible errors: that of `path()`, when trainers cannot find the daemon now.
-  absl::StatusOr<bool> MakeAgain();
+  absl::StatusOr<bool> Recreate();
 
  private:
   struct Socket {

@@ -39,7 +39,7 @@ int TakeSignals() {
 }
 
 // One line of JSON, then the end: whoever started this daemon waits for either.
-void TellReady(int fd, const Daemon& daemon) {
+void ReportReady(int fd, const Daemon& daemon) {
   std::string line = nlohmann::json({{"socket", daemon.socket()},
                                      {"pid", getpid()},
                                      {"metrics", daemon.metrics_address()},
@@ -93,7 +93,7 @@ int Run(int argc, char** argv) {
     spdlog::error("cannot start: {}", std::string(started.message()));
     return absl::IsInvalidArgument(started) ? 2 : 1;
   }
-  if (config->ready_fd >= 0) TellReady(config->ready_fd, daemon);
+  if (config->ready_fd >= 0) ReportReady(config->ready_fd, daemon);
   PollThread watcher(
       {{.fd = signals, .on_ready = [&] { return TakeSignal(signals, *config, daemon), true; }},
        {.fd = config->lifeline_fd, .on_ready = [&] { return TakeLifeline(config->lifeline_fd, daemon), false; }}});

@@ -9,10 +9,10 @@ namespace trainyard::agent {
 MemoryKills CountMemoryKills(pid_t pid, const std::string& proc) {
   MemoryKills kills;
   kills.cgroup = MemoryCgroupOf(absl::StrCat(pid), proc);
-  return CountAgain(kills, proc);
+  return RecountMemoryKills(kills, proc);
 }
 
-MemoryKills CountAgain(const MemoryKills& before, const std::string& proc) {
+MemoryKills RecountMemoryKills(const MemoryKills& before, const std::string& proc) {
   MemoryKills kills;
   kills.cgroup = before.cgroup;
   kills.on_host = ReadCount(JoinPath(proc, "vmstat"), "oom_kill");
@@ -25,7 +25,7 @@ MemoryKills CountAgain(const MemoryKills& before, const std::string& proc) {
   return kills;
 }
 
-std::string TellMemoryKill(const MemoryKills& before, const MemoryKills& after) {
+std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after) {
   if (before.in_cgroup >= 0 && after.in_cgroup > before.in_cgroup) {
     std::string limit =
         after.limit_bytes > 0 ? absl::StrCat(", limit ", after.limit_bytes >> 20, " MiB") : std::string();

@@ -20,9 +20,9 @@ struct MemoryKills {
 // `proc` is a proc file system, for tests.
 MemoryKills CountMemoryKills(pid_t pid, const std::string& proc = "/proc");
 // The same counters now, also when the process is gone.
-MemoryKills CountAgain(const MemoryKills& before, const std::string& proc = "/proc");
+MemoryKills RecountMemoryKills(const MemoryKills& before, const std::string& proc = "/proc");
 
 // What the counters say of a process that was killed between the two; empty: nothing.
-std::string TellMemoryKill(const MemoryKills& before, const MemoryKills& after);
+std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after);
 
 }  // namespace trainyard::agent

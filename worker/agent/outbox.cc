@@ -208,7 +208,7 @@ Outbox::Mark Outbox::MarkOf(const TrainerId& id) const {
   for (const Entry& entry : entries_) {
     if (entry.origin.trainer != id) continue;
     mark.last = std::max(mark.last, entry.origin.trainer_sequence);
-    mark.exit_told = mark.exit_told || entry.origin.is_exit;
+    mark.exit_reported = mark.exit_reported || entry.origin.is_exit;
   }
   return mark;
 }

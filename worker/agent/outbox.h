@@ -41,9 +41,9 @@ class Outbox {
   };
   // What is known of a trainer's own numbers, from this life and those before.
   struct Mark {
-    uint64_t last = 0;       // the highest it has told
-    uint64_t durable = 0;    // the highest the coordinator has
-    bool exit_told = false;  // its end is among the facts that wait
+    uint64_t last = 0;           // the highest it has told
+    uint64_t durable = 0;        // the highest the coordinator has
+    bool exit_reported = false;  // its end is among the facts that wait
   };
 
   // `contents` as the life before left them; `new_id` is taken when there is none.

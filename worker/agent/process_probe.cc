@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kProcBytes = 16 << 10;
 constexpr size_t kFrames = 32;
-constexpr size_t kMostWaiting = 64;
+constexpr size_t kWaitingMax = 64;
 // Fields of /proc/<pid>/stat after the name: 3 is the state, 14 and 15 are the times.
 constexpr size_t kStateField = 0;
 constexpr size_t kUserField = 11;
@@ -145,7 +145,7 @@ std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit) 
   return frames;
 }
 
-v1::Examination LookAtProcess(pid_t pid) {
+v1::Examination InspectProcess(pid_t pid) {
   v1::Examination seen;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
   if (!stat.ok()) {
@@ -178,7 +178,7 @@ ProcessExaminer::~ProcessExaminer() {
 
 void ProcessExaminer::Examine(const ExamineProcess& request) {
   absl::MutexLock lock(&mu_);
-  if (requests_.size() < kMostWaiting) requests_.push_back(request);
+  if (requests_.size() < kWaitingMax) requests_.push_back(request);
   changed_.SignalAll();
 }
 
@@ -209,7 +209,7 @@ std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& reque
   absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
   absl::Time began = Clock::GetSteadyClock().TimeNow();
   if (before.ok() && !Wait(watch_)) return std::nullopt;
-  v1::Examination seen = LookAtProcess(pid);
+  v1::Examination seen = InspectProcess(pid);
   absl::StatusOr<ProcessStat> after = ReadProcessStat(pid);
   double seconds = absl::ToDoubleSeconds(Clock::GetSteadyClock().TimeNow() - began);
   if (before.ok() && after.ok() && seconds > 0) {
@@ -220,7 +220,7 @@ std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& reque
 
 // What the process tells of itself; else what the kernel does, and why that is all.
 v1::Examination ProcessExaminer::LookWithStack(const ExamineProcess& request) {
-  v1::Examination seen = LookAtProcess(static_cast<pid_t>(request.pid));
+  v1::Examination seen = InspectProcess(static_cast<pid_t>(request.pid));
   if (seen.state().empty()) return seen;
   StackAnswer answer = {.frames = {}, .note = "nothing here can ask the process"};
   if (ask_stack_) answer = ask_stack_(request, [this](absl::Duration duration) { return Wait(duration); });

@@ -42,7 +42,7 @@ std::string ParseSystemCall(absl::string_view text);
 std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit);
 
 // What can be seen at once; the CPU share is left to the caller.
-v1::Examination LookAtProcess(pid_t pid);
+v1::Examination InspectProcess(pid_t pid);
 
 // Looks closely at processes, one after another, on a thread of its own: the CPU share takes a while to be seen, and so
 // may a stack.

@@ -105,10 +105,10 @@ void ProcessTable::Signal(const TrainerId& id, int signal) {
   Enqueue([this, id, signal] { SignalNow(id, signal); });
 }
 
-void ProcessTable::MarkTold(const TrainerId& id) {
+void ProcessTable::MarkReported(const TrainerId& id) {
   Enqueue([this, id] {
     // Without the mark the exit is told once more by the next life of the daemon, which does no harm.
-    MarkFolderTold(FolderOf(id)).IgnoreError();
+    MarkFolderReported(FolderOf(id)).IgnoreError();
     options_.on_kept(PruneRankFolders(options_.ranks, {}));
   });
 }
@@ -159,7 +159,7 @@ void ProcessTable::RunCommands() {
 void ProcessTable::StartNow(const StartProcess& start) {
   const v1::DesiredTrainer& desired = start.desired;
   TrainerId id = FromProto(desired.key());
-  if (absl::Status ready = options_.check(); !ready.ok()) return TellStartFailed(id, ready, /*may_pass=*/true);
+  if (absl::Status ready = options_.check(); !ready.ok()) return ReportStartFailed(id, ready, /*may_pass=*/true);
   std::string folder = FolderOf(id);
   LaunchRecord launch = {
       .program = options_.trainer,
@@ -177,10 +177,10 @@ void ProcessTable::StartNow(const StartProcess& start) {
   if (status.ok()) status = Spawn(folder, &shim);
   if (status.ok()) return Follow({.id = id, .folder = folder, .shim_pid = shim, .since = absl::Now()});
   if (is_ours) WriteStartFailure(folder, status).IgnoreError();
-  TellStartFailed(id, status, absl::IsResourceExhausted(status));
+  ReportStartFailed(id, status, absl::IsResourceExhausted(status));
 }
 
-void ProcessTable::TellStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass) {
+void ProcessTable::ReportStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass) {
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   exited.set_message(ValidUtf8(why.message(), kMessageBytesMax));
@@ -234,17 +234,17 @@ void ProcessTable::Follow(Followed followed) {
 void ProcessTable::FindAll() {
   for (const TrainerId& id : ListRankFolders(options_.ranks)) {
     std::string folder = FolderOf(id);
-    ProcessFound found = {.id = id, .told = IsFolderTold(folder)};
+    ProcessFound found = {.id = id, .reported = IsFolderReported(folder)};
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
     for (absl::string_view variable : launch.ok() ? launch->variables : std::vector<std::string>()) {
       if (absl::ConsumePrefix(&variable, kTokenVariable)) found.token = std::string(variable);
     }
-    bool ended = found.told || ReadExit(folder).ok() || !HasLiveShim(folder);
+    bool ended = found.reported || ReadExit(folder).ok() || !HasLiveShim(folder);
     absl::StatusOr<PidRecord> pids = ReadPids(folder);
     if (pids.ok()) found.pid = pids->trainer.pid;
-    bool told = found.told;
+    bool reported = found.reported;
     post_(std::move(found));
-    if (told) continue;
+    if (reported) continue;
     Followed followed = {.id = id, .folder = folder, .since = absl::Now()};
     if (pids.ok()) {
       followed.pids = *pids;
@@ -303,7 +303,7 @@ void ProcessTable::Finish(Followed& followed) {
     exited = LostExit(followed.folder);
   }
   if (exited->cause() == v1::TrainerExited::CAUSE_SIGNAL && exited->signal() == SIGKILL && exited->message().empty()) {
-    exited->set_message(TellMemoryKill(followed.memory_kills, CountAgain(followed.memory_kills)));
+    exited->set_message(FormatMemoryKill(followed.memory_kills, RecountMemoryKills(followed.memory_kills)));
   }
   post_(ProcessEnded{followed.id, *std::move(exited)});
 }

@@ -62,7 +62,7 @@ class ProcessTable {
 
   void Start(StartProcess start);
   void Signal(const TrainerId& id, int signal);
-  void MarkTold(const TrainerId& id);
+  void MarkReported(const TrainerId& id);
 
  private:
   // One shim that lives.
@@ -82,7 +82,7 @@ class ProcessTable {
   void Enqueue(Command command);
   void RunCommands();
   void StartNow(const StartProcess& start);
-  void TellStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass);
+  void ReportStartFailed(const TrainerId& id, const absl::Status& why, bool may_pass);
   void SignalNow(const TrainerId& id, int signal);
   absl::Status Spawn(const std::string& folder, pid_t* pid) const;
   void Follow(Followed followed);

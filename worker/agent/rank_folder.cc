@@ -179,16 +179,16 @@ absl::Status WriteStartFailure(const std::string& folder, const absl::Status& wh
                                     {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
 }
 
-absl::Status MarkFolderTold(const std::string& folder) {
+absl::Status MarkFolderReported(const std::string& folder) {
   // Its being there says it all; a crash before it reaches the disk only means that the exit is told twice.
-  std::string path = JoinPath(folder, shim::kToldFile);
+  std::string path = JoinPath(folder, shim::kReportedFile);
   int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
   close(fd);
   return absl::OkStatus();
 }
 
-bool IsFolderTold(const std::string& folder) { return FileExists(JoinPath(folder, shim::kToldFile)); }
+bool IsFolderReported(const std::string& folder) { return FileExists(JoinPath(folder, shim::kReportedFile)); }
 
 bool HasLiveShim(const std::string& folder) {
   int fd = open(JoinPath(folder, shim::kLaunchFile).c_str(), O_RDONLY | O_CLOEXEC);
@@ -220,7 +220,7 @@ std::set<std::string> LinksOfTrainers(const std::string& ranks) {
   for (const TrainerId& id : ListRankFolders(ranks)) {
     const std::string folder = JoinPath(ranks, FolderName(id));
     absl::StatusOr<LaunchRecord> launch = ReadLaunch(folder);
-    if (!launch.ok() || IsFolderTold(folder)) continue;
+    if (!launch.ok() || IsFolderReported(folder)) continue;
     for (size_t i = 0; i + 1 < launch->arguments.size(); ++i) {
       if (launch->arguments[i] == kLinkFlag) links.insert(launch->arguments[i + 1]);
     }
@@ -246,7 +246,7 @@ RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limit
   size_t count = ids.size();
   for (size_t i = 0; i < ids.size() && (count > limits.folders || bytes > limits.bytes); ++i) {
     std::string folder = JoinPath(ranks, FolderName(ids[i]));
-    if (!IsFolderTold(folder)) continue;
+    if (!IsFolderReported(folder)) continue;
     std::error_code error;
     std::filesystem::remove_all(folder, error);
     --count;

@@ -55,8 +55,8 @@ v1::TrainerExited LostExit(const std::string& folder);
 absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why);
 
 // The coordinator has this rank's exit.
-absl::Status MarkFolderTold(const std::string& folder);
-bool IsFolderTold(const std::string& folder);
+absl::Status MarkFolderReported(const std::string& folder);
+bool IsFolderReported(const std::string& folder);
 
 // Whether a shim is at work here, which holds the launch record's lock from its first millisecond to its end. If none
 // is, an exit record is written, so that none ever will be: false is final.

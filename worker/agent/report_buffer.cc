@@ -39,10 +39,10 @@ uint64_t ReportBuffer::Kept<Report>::Add(const Report& report) {
 
 void ReportBuffer::Add(const v1::RankReport& report, absl::Time now) {
   if (report.dropped_steps() > trainer_dropped_) {
-    untold_dropped_ += report.dropped_steps() - trainer_dropped_;
+    unreported_dropped_ += report.dropped_steps() - trainer_dropped_;
     trainer_dropped_ = report.dropped_steps();
   }
-  for (const v1::StepReport& step : report.steps()) untold_dropped_ += steps_.Add(step);
+  for (const v1::StepReport& step : report.steps()) unreported_dropped_ += steps_.Add(step);
   for (const v1::EvalReport& eval : report.evals()) evals_.Add(eval);
   v1::RankReport before = std::exchange(newest_, report);
   for (const v1::PhaseTime& time : before.phase_times()) MergePhaseTime(time, newest_);
@@ -79,14 +79,14 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
     report.set_process_state(process_state_);
     report.set_cpu_total_s(process_cpu_s_);
     report.set_age_s(newest_.age_s() + absl::ToDoubleSeconds(now - newest_at_));
-    report.set_dropped_steps(std::exchange(untold_dropped_, 0));
+    report.set_dropped_steps(std::exchange(unreported_dropped_, 0));
     for (size_t room = limits::kReportsPerMessage; room > 0 && steps_.unsent < steps_.items.size(); --room) {
       *report.add_steps() = steps_.items[steps_.unsent++];
     }
     // An evaluation follows the step it was made after.
     bool all_steps = steps_.unsent == steps_.items.size();
-    uint64_t told = report.steps().empty() ? 0 : report.steps().rbegin()->step();
-    while (evals_.unsent < evals_.items.size() && (all_steps || evals_.items[evals_.unsent].step() <= told) &&
+    uint64_t reported = report.steps().empty() ? 0 : report.steps().rbegin()->step();
+    while (evals_.unsent < evals_.items.size() && (all_steps || evals_.items[evals_.unsent].step() <= reported) &&
            report.evals_size() < static_cast<int>(limits::kReportsPerMessage)) {
       *report.add_evals() = evals_.items[evals_.unsent++];
     }

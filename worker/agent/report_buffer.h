@@ -58,8 +58,8 @@ class ReportBuffer {
   absl::Time sent_at_ = absl::InfinitePast();
   Kept<v1::StepReport> steps_;
   Kept<v1::EvalReport> evals_;
-  uint64_t trainer_dropped_ = 0;  // the trainer's own count, of its whole life
-  uint64_t untold_dropped_ = 0;   // by the trainer or here, since a report last told of some
+  uint64_t trainer_dropped_ = 0;     // the trainer's own count, of its whole life
+  uint64_t unreported_dropped_ = 0;  // by the trainer or here, since a report last told of some
 };
 
 }  // namespace trainyard::agent

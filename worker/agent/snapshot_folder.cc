@@ -74,7 +74,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
 }
 
 // Whether its daemon will not come back, if it does not live. One that has no record yet was left while it was made.
-bool IsForsaken(const std::string& path) {
+bool IsAbandoned(const std::string& path) {
   absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
   if (!record.ok()) return absl::IsNotFound(record.status());
   const std::vector<std::string> lines = absl::StrSplit(*record, '\n');
@@ -161,7 +161,7 @@ void SnapshotFolder::Remove() {
   lock_ = nullptr;
 }
 
-void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::string& path) {
+void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path) {
   const std::string note = JoinPath(options.state, kNoteInState);
   const std::string before = ReadFile(note, kRecordBytes).value_or("");
   if (before != path && absl::StartsWith(std::filesystem::path(before).filename().string(), Prefix())) {
@@ -175,7 +175,7 @@ void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::stri
     if (absl::EndsWith(other, kGone)) {
       if (CheckPrivateFolder(other).ok()) RemoveFolder(other);
     } else {
-      RemoveUnlessHeld(other, [&] { return IsForsaken(other); });
+      RemoveUnlessHeld(other, [&] { return IsAbandoned(other); });
     }
   }
 }

@@ -62,6 +62,6 @@ class SnapshotFolder {
 // Removes the folders that nobody holds and nobody will come back for: below the root those of this user's private
 // daemons, and of daemons of this host whose state folder is no more; and the one that the daemon of this state folder
 // had before `path` (empty: it has none now), which it notes there. May hang where a state folder does.
-void RemoveForsakenFolders(const SnapshotFolderOptions& options, const std::string& path);
+void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path);
 
 }  // namespace trainyard::agent

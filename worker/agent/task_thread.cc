@@ -5,7 +5,7 @@
 namespace trainyard::agent {
 namespace {
 
-constexpr size_t kWaitingMost = 64;
+constexpr size_t kWaitingMax = 64;
 constexpr absl::Duration kEndWait = absl::Seconds(1);
 
 }  // namespace
@@ -23,7 +23,7 @@ TaskThread::~TaskThread() {
 
 bool TaskThread::Post(Task task) {
   absl::MutexLock lock(&state_->mu);
-  if (state_->tasks.size() >= kWaitingMost) return false;
+  if (state_->tasks.size() >= kWaitingMax) return false;
   state_->tasks.push_back(std::move(task));
   state_->changed.SignalAll();
   return true;

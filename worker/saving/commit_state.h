@@ -30,12 +30,12 @@ struct CommitThread::State {
     absl::Time complete = {};
   };
   // A fact of a checkpoint, until the coordinator has it.
-  struct Told {
+  struct Reported {
     uint64_t fact = 0;
     uint64_t step = 0;
   };
 
-  explicit State(Parts given) : parts(std::move(given)) {}
+  explicit State(Deps given) : deps(std::move(given)) {}
 
   // What is left to do goes through here; the thread does it.
   struct Removal {
@@ -46,7 +46,7 @@ struct CommitThread::State {
   };
   using Task = std::variant<CommitTask, Removal, Pruning>;
 
-  const Parts parts;
+  const Deps deps;
   absl::Mutex mu;
   SteadyCondVar changed;
   std::deque<Task> tasks ABSL_GUARDED_BY(mu);
@@ -59,12 +59,12 @@ struct CommitThread::State {
   uint64_t newest_complete ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_named ABSL_GUARDED_BY(mu) = 0;
   absl::Status quiet_failure ABSL_GUARDED_BY(mu);
-  std::deque<Told> told ABSL_GUARDED_BY(mu);
+  std::deque<Reported> reported ABSL_GUARDED_BY(mu);
   std::vector<std::string> lines ABSL_GUARDED_BY(mu);
   std::deque<Ready> waiting;  // the thread's own
 
-  std::string FolderOf(const SaveKey& save) const { return PartialPath(parts.run_folder, save.step, save.generation); }
-  void Say(std::string line) {
+  std::string FolderOf(const SaveKey& save) const { return PartialPath(deps.run_folder, save.step, save.generation); }
+  void AddLine(std::string line) {
     absl::MutexLock lock(&mu);
     lines.push_back(std::move(line));
   }

@@ -11,11 +11,11 @@ namespace trainyard {
 namespace {
 
 // Written by all ranks and not looked at yet, with the one that is.
-constexpr ptrdiff_t kMostBehind = 2;
+constexpr ptrdiff_t kBehindMax = 2;
 
 }  // namespace
 
-CommitThread::CommitThread(Parts parts) : state_(std::make_shared<State>(std::move(parts))) {
+CommitThread::CommitThread(Deps deps) : state_(std::make_shared<State>(std::move(deps))) {
   thread_ = std::make_unique<LeavableThread>([state = state_] { Serve(*state); });
 }
 
@@ -73,17 +73,17 @@ bool CommitThread::AwaitRoom(absl::Duration limit) {
   absl::MutexLock lock(&state_->mu);
   return state_->changed.AwaitFor(&state_->mu, limit, [this] {
     const auto is_commit = [](const State::Task& task) { return std::holds_alternative<CommitTask>(task); };
-    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kMostBehind;
+    return std::count_if(state_->tasks.begin(), state_->tasks.end(), is_commit) + state_->busy < kBehindMax;
   });
 }
 
 void CommitThread::PruneConfirmed() {
-  const uint64_t acknowledged = state_->parts.link.acknowledged();
+  const uint64_t acknowledged = state_->deps.link.acknowledged();
   absl::MutexLock lock(&state_->mu);
   std::optional<uint64_t> confirmed;
-  while (!state_->told.empty() && state_->told.front().fact <= acknowledged) {
-    confirmed = state_->told.front().step;
-    state_->told.pop_front();
+  while (!state_->reported.empty() && state_->reported.front().fact <= acknowledged) {
+    confirmed = state_->reported.front().step;
+    state_->reported.pop_front();
   }
   if (!confirmed.has_value()) return;
   if (!state_->tasks.empty() && std::holds_alternative<State::Pruning>(state_->tasks.back())) state_->tasks.pop_back();
@@ -114,7 +114,7 @@ void CommitThread::Pause(absl::Duration duration) {
 
 uint64_t CommitThread::unconfirmed_fact() const {
   absl::MutexLock lock(&state_->mu);
-  return state_->told.empty() ? 0 : state_->told.back().fact;
+  return state_->reported.empty() ? 0 : state_->reported.back().fact;
 }
 
 uint64_t CommitThread::num_failed() const {

@@ -36,7 +36,7 @@ struct CommitTask {
 
 class CommitThread {
  public:
-  struct Parts {
+  struct Deps {
     std::string run_folder;
     uint64_t generation = 0;  // ours: partials of others are swept
     Retention retention;
@@ -46,12 +46,12 @@ class CommitThread {
     // OK while the run folder is this generation's; see [Note: fence] in run_folder.h.
     std::function<absl::Status()> check_fence;
     // Makes the run folder again if somebody has removed it. Called after a save that failed.
-    std::function<absl::Status()> mend_folder = nullptr;
+    std::function<absl::Status()> recreate_folder = nullptr;
     // Adds what is known of the data; may take long. Returns a line for the log, or nothing.
     std::function<std::string(ManifestData&)> describe_data;
     absl::Duration part_patience = absl::Seconds(90);  // for a network file system to show what is there
   };
-  explicit CommitThread(Parts parts);
+  explicit CommitThread(Deps deps);
   // Leaves what is not named yet as it is. A thread that hangs in a system call for two seconds is left behind.
   ~CommitThread();
   CommitThread(const CommitThread&) = delete;

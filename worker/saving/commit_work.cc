@@ -17,7 +17,7 @@ namespace {
 constexpr absl::Duration kLook = absl::Milliseconds(50);        // for a part again
 constexpr absl::Duration kGrantWait = absl::Milliseconds(250);  // at once; other work may come
 // Complete checkpoints that wait for the coordinator's word; a further one takes the oldest's place.
-constexpr size_t kMostWaiting = 2;
+constexpr size_t kWaitingMax = 2;
 
 }  // namespace
 
@@ -29,32 +29,33 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
     return;
   }
   if (absl::IsAborted(why)) return;  // the loop finds out by looking itself
-  parts.link.ReportFact(SaveFailedFact{.step = task.save.step,
-                                       .message = std::string(why.message()),
-                                       .stop_request = task.stop_request,
-                                       .withdrawn = withdrawn});
+  deps.link.ReportFact(SaveFailedFact{.step = task.save.step,
+                                      .message = std::string(why.message()),
+                                      .stop_request = task.stop_request,
+                                      .withdrawn = withdrawn});
   absl::MutexLock lock(&mu);
   if (!withdrawn) ++failed;
   lines.push_back(absl::StrCat("save of step ", task.save.step, " failed, training goes on: ", why.message()));
 }
 
 void CommitThread::State::Remove(const SaveKey& save) {
-  if (absl::IsAborted(parts.check_fence())) return;
-  absl::Status removed = parts.file_system.RemoveAll(FolderOf(save));
-  if (!removed.ok()) Say(absl::StrCat("what a save has left could not be removed: ", removed.message()));
+  if (absl::IsAborted(deps.check_fence())) return;
+  absl::Status removed = deps.file_system.RemoveAll(FolderOf(save));
+  if (!removed.ok()) AddLine(absl::StrCat("what a save has left could not be removed: ", removed.message()));
 }
 
 void CommitThread::State::RemoveFailed(const SaveKey& save) {
-  if (const absl::Status mended = parts.mend_folder == nullptr ? absl::OkStatus() : parts.mend_folder(); !mended.ok()) {
-    Say(std::string(mended.message()));
+  if (const absl::Status recreated = deps.recreate_folder == nullptr ? absl::OkStatus() : deps.recreate_folder();
+      !recreated.ok()) {
+    AddLine(std::string(recreated.message()));
     absl::MutexLock lock(&mu);
-    if (quiet_failure.ok()) quiet_failure = mended;
+    if (quiet_failure.ok()) quiet_failure = recreated;
   }
   Remove(save);
 }
 
 absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(const SaveKey& save) {
-  const absl::Time until = parts.clock.TimeNow() + parts.part_patience;
+  const absl::Time until = deps.clock.TimeNow() + deps.part_patience;
   std::vector<CheckpointPart> all;
   while (all.size() < save.world_size) {
     absl::StatusOr<CheckpointPart> part = ReadCheckpointPart(FolderOf(save), all.size(), save);
@@ -62,7 +63,7 @@ absl::StatusOr<std::vector<CheckpointPart>> CommitThread::State::AwaitParts(cons
       all.push_back(*std::move(part));
       continue;
     }
-    if (!absl::IsUnavailable(part.status()) || parts.clock.TimeNow() >= until) return part.status();
+    if (!absl::IsUnavailable(part.status()) || deps.clock.TimeNow() >= until) return part.status();
     absl::MutexLock lock(&mu);
     if (changed.AwaitFor(&mu, kLook, [&] { return closing; })) return absl::AbortedError("the rank is leaving");
   }
@@ -74,12 +75,12 @@ absl::StatusOr<CommitThread::State::Ready> CommitThread::State::Complete(CommitT
   ASSIGN_OR_RETURN(std::vector<CheckpointPart> all, AwaitParts(task.save));
   RETURN_IF_ERROR(AssembleManifest(all, task.tensors, task.head))
       << "while putting step " << task.save.step << " together";
-  if (std::string line = parts.describe_data(task.head.data); !line.empty()) Say(std::move(line));
-  RETURN_IF_ERROR(parts.check_fence());
-  RETURN_IF_ERROR(RemoveCheckpointParts(folder, task.save.world_size, parts.file_system));
+  if (std::string line = deps.describe_data(task.head.data); !line.empty()) AddLine(std::move(line));
+  RETURN_IF_ERROR(deps.check_fence());
+  RETURN_IF_ERROR(RemoveCheckpointParts(folder, task.save.world_size, deps.file_system));
   const std::string text = ManifestText(task.head);
-  RETURN_IF_ERROR(WriteManifest(folder, text, parts.file_system));
-  Ready ready{.manifest_hash = ManifestHash(text), .size_bytes = text.size(), .complete = parts.clock.TimeNow()};
+  RETURN_IF_ERROR(WriteManifest(folder, text, deps.file_system));
+  Ready ready{.manifest_hash = ManifestHash(text), .size_bytes = text.size(), .complete = deps.clock.TimeNow()};
   for (const ManifestFile& file : task.head.files) ready.size_bytes += file.bytes;
   ready.task = std::move(task);
   return ready;
@@ -90,11 +91,11 @@ void CommitThread::State::CommitOne(CommitTask task) {
   absl::StatusOr<Ready> ready = Complete(std::move(task));
   if (absl::Status fault = FaultPoint("ready"); ready.ok() && !fault.ok()) ready = fault;
   if (!ready.ok()) {
-    const absl::Status why = WithFreeSpace(ready.status(), parts.run_folder);
+    const absl::Status why = WithFreeSpace(ready.status(), deps.run_folder);
     if (!absl::IsAborted(why)) RemoveFailed(copy.save);
     return Fail(copy, why);
   }
-  if (waiting.size() == kMostWaiting) {
+  if (waiting.size() == kWaitingMax) {
     Remove(waiting.front().task.save);
     Fail(
         waiting.front().task,
@@ -103,10 +104,10 @@ void CommitThread::State::CommitOne(CommitTask task) {
         /*withdrawn=*/true);
     waiting.pop_front();
   }
-  parts.link.ReportFact(SaveReadyFact{.step = copy.save.step,
-                                      .path = JoinPath(parts.run_folder, StepFolderName(copy.save.step)),
-                                      .manifest_hash = ready->manifest_hash,
-                                      .size_bytes = ready->size_bytes});
+  deps.link.ReportFact(SaveReadyFact{.step = copy.save.step,
+                                     .path = JoinPath(deps.run_folder, StepFolderName(copy.save.step)),
+                                     .manifest_hash = ready->manifest_hash,
+                                     .size_bytes = ready->size_bytes});
   waiting.push_back(*std::move(ready));
   absl::MutexLock lock(&mu);
   num_waiting = waiting.size();
@@ -117,25 +118,25 @@ void CommitThread::State::CommitOne(CommitTask task) {
 bool CommitThread::State::AskForGrant() {
   const Ready& oldest = waiting.front();
   const uint64_t step = oldest.task.save.step;
-  absl::Status word = parts.link.AwaitGrant(step, oldest.manifest_hash, kGrantWait);
+  absl::Status grant = deps.link.AwaitGrant(step, oldest.manifest_hash, kGrantWait);
   bool without = false, pause = false;
   {
     absl::MutexLock lock(&mu);
-    without = ungranted && absl::IsDeadlineExceeded(word);
+    without = ungranted && absl::IsDeadlineExceeded(grant);
     // A link that answers at once is not asked without end.
-    pause = absl::IsDeadlineExceeded(word) && !without && !closing && tasks.empty();
+    pause = absl::IsDeadlineExceeded(grant) && !without && !closing && tasks.empty();
     if (pause) changed.AwaitFor(&mu, kLook, [&] { return closing || ungranted || !tasks.empty(); });
-    if (absl::IsAborted(word)) over = true;
+    if (absl::IsAborted(grant)) over = true;
   }
-  if (absl::IsDeadlineExceeded(word) && !without) return false;
+  if (absl::IsDeadlineExceeded(grant) && !without) return false;
   Ready ready = std::move(waiting.front());
   waiting.pop_front();
-  if (word.ok() || without) {
-    if (without) Say(absl::StrCat("step ", step, " gets its name without the coordinator's word: it is away"));
+  if (grant.ok() || without) {
+    if (without) AddLine(absl::StrCat("step ", step, " gets its name without the coordinator's word: it is away"));
     Name(std::move(ready));
-  } else if (!absl::IsAborted(word)) {
+  } else if (!absl::IsAborted(grant)) {
     Remove(ready.task.save);
-    Fail(ready.task, word);
+    Fail(ready.task, grant);
     absl::MutexLock lock(&mu);
     newest_complete = std::min(newest_complete, step - 1);
   }
@@ -148,46 +149,47 @@ bool CommitThread::State::AskForGrant() {
 void CommitThread::State::Name(Ready ready) {
   const CommitTask& task = ready.task;
   const std::string folder = FolderOf(task.save);
-  const std::string path = JoinPath(parts.run_folder, StepFolderName(task.save.step));
+  const std::string path = JoinPath(deps.run_folder, StepFolderName(task.save.step));
   auto name = [&]() -> absl::Status {
     RETURN_IF_ERROR(FaultPoint("grant"));
-    RETURN_IF_ERROR(parts.check_fence());
-    RETURN_IF_ERROR(parts.file_system.RenameOrExchange(folder, path));
-    RETURN_IF_ERROR(parts.file_system.SyncFolder(parts.run_folder));
+    RETURN_IF_ERROR(deps.check_fence());
+    RETURN_IF_ERROR(deps.file_system.RenameOrExchange(folder, path));
+    RETURN_IF_ERROR(deps.file_system.SyncFolder(deps.run_folder));
     FaultPoint("commit").IgnoreError();  // it has its name
     return absl::OkStatus();
   };
   if (absl::Status named = name(); !named.ok()) {
-    named = WithFreeSpace(std::move(named), parts.run_folder);
+    named = WithFreeSpace(std::move(named), deps.run_folder);
     if (!absl::IsAborted(named)) RemoveFailed(task.save);
     return Fail(task, named);
   }
   Remove(task.save);  // the checkpoint that was replaced, if there was one
-  const absl::Time now = parts.clock.TimeNow();
+  const absl::Time now = deps.clock.TimeNow();
   const double seconds = absl::ToDoubleSeconds(ready.complete - task.began);
-  Say(absl::StrFormat("saved step %d in %.3f s (training waited %.3f s, the grant took %.3f s): %s (%.1f MB)",
-                      task.save.step, seconds, task.waited ? seconds : absl::ToDoubleSeconds(task.stalled),
-                      absl::ToDoubleSeconds(now - ready.complete), path, static_cast<double>(ready.size_bytes) / 1e6));
+  AddLine(absl::StrFormat("saved step %d in %.3f s (training waited %.3f s, the grant took %.3f s): %s (%.1f MB)",
+                          task.save.step, seconds, task.waited ? seconds : absl::ToDoubleSeconds(task.stalled),
+                          absl::ToDoubleSeconds(now - ready.complete), path,
+                          static_cast<double>(ready.size_bytes) / 1e6));
   std::optional<double> stall_s;
   if (!task.waited) stall_s = absl::ToDoubleSeconds(task.stalled);
-  const uint64_t fact = parts.link.ReportFact(SavedFact{.step = task.save.step,
-                                                        .path = path,
-                                                        .manifest_hash = ready.manifest_hash,
-                                                        .size_bytes = ready.size_bytes,
-                                                        .seconds = seconds,
-                                                        .stall_s = std::move(stall_s)});
+  const uint64_t fact = deps.link.ReportFact(SavedFact{.step = task.save.step,
+                                                       .path = path,
+                                                       .manifest_hash = ready.manifest_hash,
+                                                       .size_bytes = ready.size_bytes,
+                                                       .seconds = seconds,
+                                                       .stall_s = std::move(stall_s)});
   absl::MutexLock lock(&mu);
   newest_named = task.save.step;
-  told.push_back({.fact = fact, .step = task.save.step});
+  reported.push_back({.fact = fact, .step = task.save.step});
 }
 
 void CommitThread::State::Prune(uint64_t step) {
-  if (!parts.check_fence().ok()) return;
+  if (!deps.check_fence().ok()) return;
   absl::StatusOr<std::vector<uint64_t>> removed =
-      PruneCheckpoints(parts.run_folder, step, parts.retention, {step}, parts.file_system);
-  if (!removed.ok()) Say(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
+      PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system);
+  if (!removed.ok()) AddLine(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
   // What ranks of an earlier generation, which do not know yet that they are fenced off, have left meanwhile.
-  for (std::string& line : SweepPartials(parts.run_folder, parts.generation, parts.file_system)) Say(std::move(line));
+  for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system)) AddLine(std::move(line));
 }
 
 }  // namespace trainyard

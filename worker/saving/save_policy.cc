@@ -16,43 +16,43 @@ void SavePolicy::TryAgain(uint64_t step) {
   ++failures_;
 }
 
-SavePolicy::Outcome SavePolicy::Hear(uint64_t step, const Heard& heard) {
-  if (heard.requests > requests_) {
-    requests_ = heard.requests;
-    noted_ = true;
+SavePolicy::Outcome SavePolicy::Update(uint64_t step, const Sums& sums) {
+  if (sums.requests > requests_) {
+    requests_ = sums.requests;
+    queued_ = true;
   }
-  if (heard.commits_failed > commits_failed_) {
-    commits_failed_ = heard.commits_failed;
+  if (sums.commits_failed > commits_failed_) {
+    commits_failed_ = sums.commits_failed;
     commit_failed_ = true;
     TryAgain(step);
   }
-  if (!under_way_.has_value() || heard.of_step <= *under_way_ || (heard.ended < world_size_ && !heard.given_up))
+  if (!under_way_.has_value() || sums.of_step <= *under_way_ || (sums.ended < world_size_ && !sums.given_up))
     return Outcome::kNothing;
-  const bool failed = heard.failed > 0 || heard.given_up;
+  const bool failed = sums.failed > 0 || sums.given_up;
   under_way_.reset();
   if (failed) {
     if (!waited_) TryAgain(step);
     return Outcome::kFailed;
   }
-  if (!noted_) patient_ = true;
+  if (!queued_) patient_ = true;
   if (!commit_failed_) failures_ = 0;
   commit_failed_ = false;
   return Outcome::kWritten;
 }
 
 SavePolicy::Act SavePolicy::AtBoundary(uint64_t step, bool due) {
-  const bool wanted = due || noted_ || (retry_at_.has_value() && step >= *retry_at_);
+  const bool wanted = due || queued_ || (retry_at_.has_value() && step >= *retry_at_);
   if (!wanted) return Act::kNothing;
   if (!under_way_.has_value()) return Act::kBegin;
   if (due && patient_) return Act::kAwait;
-  noted_ = true;
+  queued_ = true;
   return Act::kNothing;
 }
 
 void SavePolicy::Began(uint64_t step, bool waited) {
   under_way_ = step;
   waited_ = waited;
-  noted_ = false;
+  queued_ = false;
   retry_at_.reset();
 }
 

@@ -21,7 +21,7 @@ class SavePolicy {
 
   // Of the save that was under way when ranks gave their terms: sums over the ranks; `given_up` and the counts are rank
   // 0's alone. Counts only grow, and each greater one acts once.
-  struct Heard {
+  struct Sums {
     // In which ranks gave their terms: a sum that was under way when the save began tells of the one before.
     uint64_t of_step = UINT64_MAX;
     int ended = 0;   // ranks that are done with their part, whatever came of it
@@ -32,7 +32,7 @@ class SavePolicy {
   };
   enum class Outcome { kNothing, kWritten, kFailed };
   // What became of the save under way; in the order of the steps.
-  Outcome Hear(uint64_t step, const Heard& heard);
+  Outcome Update(uint64_t step, const Sums& sums);
 
   enum class Act {
     kNothing,
@@ -55,7 +55,7 @@ class SavePolicy {
   const int world_size_;
   std::optional<uint64_t> under_way_;
   bool waited_ = false;
-  bool noted_ = false;
+  bool queued_ = false;
   bool patient_ = true;  // the disk has kept up so far
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row

@@ -17,7 +17,7 @@ namespace trainyard {
 namespace {
 
 // Best effort, the lowest level; a scheduler that knows no priorities ignores it.
-void BecomeModest() {
+void LowerPriority() {
   constexpr int kOfProcess = 1, kBestEffort = 2, kLowest = 7, kClassShift = 13;
   (void)syscall(SYS_ioprio_set, kOfProcess, 0, (kBestEffort << kClassShift) | kLowest);
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
@@ -127,7 +127,7 @@ void SaveThread::CopyForever(State& state) {
   }
 }
 
-void SaveThread::Fence() {
+void SaveThread::WaitForCopy() {
   if (last_ == nullptr) return;
   CopyChunks(*state_, *last_);
   absl::MutexLock lock(&state_->mu);
@@ -165,7 +165,7 @@ void SaveThread::RemoveOlderSnapshots(SnapshotPlace place) {
 }
 
 void SaveThread::WriteForever(State& state) {
-  BecomeModest();
+  LowerPriority();
   while (true) {
     std::shared_ptr<SaveWork> work;
     std::optional<SnapshotPlace> clears;

@@ -6,7 +6,7 @@
 //   thread.Reserve(bytes);           before the first step: memory is touched once
 //   thread.Begin(task);              after step N
 //   ...                              forward and backward of step N+1
-//   thread.Fence();                  the state may change now
+//   thread.WaitForCopy();                  the state may change now
 //   thread.ended()                   some time later
 //
 // Copies in shared memory are sealed before the disk is touched, and are there when this process is not; the newest
@@ -61,7 +61,7 @@ class SaveThread {
   // given up.
   void Begin(SaveTask task);
   // Returns once the state may change: when it was copied, or cannot be any more.
-  void Fence();
+  void WaitForCopy();
   // What became of the last that was begun; none: it is under way.
   std::optional<SaveEnd> ended() const;
   // Waits up to `limit` for that.

@@ -33,7 +33,7 @@ class Stall {
   const absl::Time began_;
 };
 
-SavePolicy::Heard HeardOf(uint64_t of_step, const AgreementTerms& sum) {
+SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
   return {.of_step = of_step,
           .ended = static_cast<int>(sum.saves_ended),
           .failed = static_cast<int>(sum.saves_failed),
@@ -49,46 +49,46 @@ struct Saver::UnderWay {
   CommitTask commit;
 };
 
-Saver::Saver(Parts parts)
-    : parts_(std::move(parts)),
-      config_(parts_.order.config),
-      policy_(config_.checkpoint_every, parts_.order.world_size),
-      thread_(parts_.file_system, parts_.clock, config_.checkpoint_write_bytes_per_s),
-      gathered_(parts_.ledger),
-      device_copies_(parts_.ledger),
+Saver::Saver(Deps deps)
+    : deps_(std::move(deps)),
+      config_(deps_.order.config),
+      policy_(config_.checkpoint_every, deps_.order.world_size),
+      thread_(deps_.file_system, deps_.clock, config_.checkpoint_write_bytes_per_s),
+      gathered_(deps_.ledger),
+      device_copies_(deps_.ledger),
       terms_(at::zeros({kNumWaitTerms}, at::kDouble)) {
-  if (parts_.order.rank != 0) return;
+  if (deps_.order.rank != 0) return;
   commits_ = std::make_unique<CommitThread>(
-      CommitThread::Parts{.run_folder = config_.checkpoint_dir,
-                          .generation = parts_.order.generation,
-                          .retention = {.keep = config_.checkpoint_keep, .keep_every = config_.checkpoint_keep_every},
-                          .file_system = parts_.file_system,
-                          .link = parts_.link,
-                          .clock = parts_.clock,
-                          .check_fence = parts_.check_fence,
-                          .mend_folder = parts_.mend_folder,
-                          .describe_data = [this, told = std::string()](ManifestData& data) mutable {
-                            std::string warning = DescribeData(parts_.corpus, parts_.restored_content_hash, data);
-                            if (warning.empty()) warning = NoteDataOf(data);
-                            return std::exchange(told, warning) == warning ? "" : warning;
-                          }});
+      CommitThread::Deps{.run_folder = config_.checkpoint_dir,
+                         .generation = deps_.order.generation,
+                         .retention = {.keep = config_.checkpoint_keep, .keep_every = config_.checkpoint_keep_every},
+                         .file_system = deps_.file_system,
+                         .link = deps_.link,
+                         .clock = deps_.clock,
+                         .check_fence = deps_.check_fence,
+                         .recreate_folder = deps_.recreate_folder,
+                         .describe_data = [this, reported = std::string()](ManifestData& data) mutable {
+                           std::string warning = DescribeData(deps_.corpus, deps_.restored_content_hash, data);
+                           if (warning.empty()) warning = NoteDataOf(data);
+                           return std::exchange(reported, warning) == warning ? "" : warning;
+                         }});
 }
 
 Saver::~Saver() = default;
 
 // Who starts again finds out by this whether the data have been touched since. Returns a warning, or nothing.
 std::string Saver::NoteDataOf(const ManifestData& data) const {
-  if (!parts_.corpus.IsUntouched()) {
+  if (!deps_.corpus.IsUntouched()) {
     return "warning: files of train.data.text were changed while the job trains; it goes on with what they hold";
   }
-  if (!parts_.check_fence().ok()) return "";
-  const absl::Status noted = NoteData(config_.checkpoint_dir, data.content_hash, parts_.corpus.identity());
+  if (!deps_.check_fence().ok()) return "";
+  const absl::Status noted = NoteData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
   return noted.ok() ? "" : absl::StrCat("warning: a restart will read all data again: ", noted.message());
 }
 
 void Saver::AddTerms(AgreementTerms& terms) const {
-  if (parts_.order.rank == 0) {
-    terms.save_request = static_cast<double>(parts_.link.save_requests());
+  if (deps_.order.rank == 0) {
+    terms.save_request = static_cast<double>(deps_.link.save_requests());
     terms.commits_failed = static_cast<double>(commits_->num_failed());
     terms.give_up = GivesUp() ? 1 : 0;
   }
@@ -103,73 +103,73 @@ std::optional<SaveEnd> Saver::Ended() const {
   return thread_.ended();
 }
 
-void Saver::Hear(uint64_t step, uint64_t of_step, const AgreementTerms& sum) { Settle(step, HeardOf(of_step, sum)); }
+void Saver::Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum) { Settle(step, SumsOf(of_step, sum)); }
 
 bool Saver::GivesUp() const {
   return under_way_ != nullptr &&
-         parts_.clock.TimeNow() - under_way_->commit.began > absl::Seconds(config_.checkpoint_timeout_s);
+         deps_.clock.TimeNow() - under_way_->commit.began > absl::Seconds(config_.checkpoint_timeout_s);
 }
 
-void Saver::Settle(uint64_t step, const SavePolicy::Heard& heard) {
-  const SavePolicy::Outcome outcome = policy_.Hear(step, heard);
+void Saver::Settle(uint64_t step, const SavePolicy::Sums& sums) {
+  const SavePolicy::Outcome outcome = policy_.Update(step, sums);
   if (outcome == SavePolicy::Outcome::kNothing) return;
   std::unique_ptr<UnderWay> done = std::move(under_way_);
   const SaveKey save = done->commit.save;
   written_ = outcome == SavePolicy::Outcome::kWritten;
   const std::optional<SaveEnd> own = thread_.ended();
-  if (own.has_value() && !own->snapshot.ok() && !std::exchange(told_unsealed_, true)) {
-    parts_.log << "warning: the copy of step " << save.step
-               << " does not outlive this trainer: " << own->snapshot.message() << std::endl;
+  if (own.has_value() && !own->snapshot.ok() && !std::exchange(reported_unsealed_, true)) {
+    deps_.log << "warning: the copy of step " << save.step
+              << " does not outlive this trainer: " << own->snapshot.message() << std::endl;
   }
-  if (own.has_value() && !own->beyond_range.empty() && !std::exchange(told_beyond_range_, true)) {
-    parts_.log << "warning: " << own->beyond_range << " of step " << save.step
-               << " has values that are infinite or not a number; fp16 ends at 65,504, bf16 has the range of fp32"
-               << std::endl;
+  if (own.has_value() && !own->beyond_range.empty() && !std::exchange(reported_beyond_range_, true)) {
+    deps_.log << "warning: " << own->beyond_range << " of step " << save.step
+              << " has values that are infinite or not a number; fp16 ends at 65,504, bf16 has the range of fp32"
+              << std::endl;
   }
   if (outcome == SavePolicy::Outcome::kWritten) {
     // Every rank has this one, and it is on disk.
-    if (parts_.order.generation > 1 && !parts_.order.snapshot_folder.empty()) thread_.RemoveOlderSnapshots(Place());
+    if (deps_.order.generation > 1 && !deps_.order.snapshot_folder.empty()) thread_.RemoveOlderSnapshots(Place());
     if (commits_ != nullptr) commits_->Commit(std::move(done->commit));
     return;
   }
-  thread_.Fence();  // nobody does so for it any more
+  thread_.WaitForCopy();  // nobody does so for it any more
   thread_.GiveUp(absl::DeadlineExceededError(
       absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
   const std::optional<SaveEnd> end = thread_.ended();
   if (done->commit.quiet) {
     if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
   } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
-    parts_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
-    parts_.link.ReportFact(SaveFailedFact{
+    deps_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
+    deps_.link.ReportFact(SaveFailedFact{
         .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
   }
   if (commits_ != nullptr) commits_->Discard(save);
 }
 
-void Saver::Fence() {
+void Saver::WaitForCopy() {
   if (under_way_ == nullptr) return;
-  const Stall stall(parts_.clock, stalled_);
-  const absl::Time began = parts_.clock.TimeNow();
-  thread_.Fence();
-  under_way_->commit.stalled += parts_.clock.TimeNow() - began;
+  const Stall stall(deps_.clock, stalled_);
+  const absl::Time began = deps_.clock.TimeNow();
+  thread_.WaitForCopy();
+  under_way_->commit.stalled += deps_.clock.TimeNow() - began;
 }
 
 absl::Status Saver::AtBoundary(uint64_t step, const Position& position, bool due) {
   SavePolicy::Act act = policy_.AtBoundary(step, due);
   if (act == SavePolicy::Act::kAwait) {
-    const Stall stall(parts_.clock, stalled_);
+    const Stall stall(deps_.clock, stalled_);
     RETURN_IF_ERROR(AwaitUnderWay(step, kPatience));
     if (policy_.under_way().has_value()) policy_.WaitedInVain();
     act = policy_.AtBoundary(step, due);
   }
   if (act != SavePolicy::Act::kBegin) return absl::OkStatus();
-  const Stall stall(parts_.clock, stalled_);
+  const Stall stall(deps_.clock, stalled_);
   RETURN_IF_ERROR(Begin(step, position, /*waited=*/!copies_, 0));
   return copies_ ? absl::OkStatus() : AwaitUnderWay(step, absl::InfiniteDuration());
 }
 
 absl::StatusOr<bool> Saver::SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request) {
-  const Stall stall(parts_.clock, stalled_);
+  const Stall stall(deps_.clock, stalled_);
   thread_.Hurry();
   RETURN_IF_ERROR(AwaitUnderWay(step, absl::InfiniteDuration()));
   RETURN_IF_ERROR(Begin(step, position, /*waited=*/true, stop_request));
@@ -179,34 +179,33 @@ absl::StatusOr<bool> Saver::SaveAndWait(uint64_t step, const Position& position,
 }
 
 absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request) {
-  const SaveKey save{.step = step,
-                     .generation = parts_.order.generation,
-                     .world_size = static_cast<uint64_t>(parts_.order.world_size)};
+  const SaveKey save{
+      .step = step, .generation = deps_.order.generation, .world_size = static_cast<uint64_t>(deps_.order.world_size)};
   auto begun = std::make_unique<UnderWay>();
   begun->commit = {.save = save,
-                   .began = parts_.clock.TimeNow(),
+                   .began = deps_.clock.TimeNow(),
                    .waited = waited,
                    .stop_request = stop_request,
                    .quiet = last_try_ > 0};
   SaveTask task{.save = save,
-                .rank = static_cast<uint64_t>(parts_.order.rank),
+                .rank = static_cast<uint64_t>(deps_.order.rank),
                 .folder = PartialPath(config_.checkpoint_dir, step, save.generation),
                 .again = last_try_ > 1,
                 .copies = !waited,
-                .may_write = parts_.check_fence};
+                .may_write = deps_.check_fence};
   const bool shares = shares_ && !waited;
-  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(parts_.order, parts_.strategy, step, position);
+  if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(deps_.order, deps_.strategy, step, position);
   if (shares) task.more = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
   if (const WholeFiles wanted = Wanted(); wanted.any()) {
-    RETURN_IF_ERROR(gathered_.AddTo(parts_.strategy, wanted, parts_.order.rank == 0, task))
+    RETURN_IF_ERROR(gathered_.AddTo(deps_.strategy, wanted, deps_.order.rank == 0, task))
         << "while saving step " << step;
   }
   const StateRoles roles = !config_.checkpoint_full            ? StateRoles::kAll
                            : config_.checkpoint_full_optimizer ? StateRoles::kNone
                                                                : StateRoles::kOptimizer;
-  RETURN_IF_ERROR(AddOwnState(parts_.strategy, roles, device_copies_, task));
-  begun->commit.stalled = parts_.clock.TimeNow() - begun->commit.began;
+  RETURN_IF_ERROR(AddOwnState(deps_.strategy, roles, device_copies_, task));
+  begun->commit.stalled = deps_.clock.TimeNow() - begun->commit.began;
   under_way_ = std::move(begun);
   policy_.Began(step, waited && copies_);
   thread_.Begin(std::move(task));
@@ -214,8 +213,8 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
 }
 
 std::vector<TensorHeader> Saver::TensorsOfSave() const {
-  std::vector<TensorHeader> tensors = StateHeaders(parts_.strategy);
-  std::vector<TensorHeader> copies = CopyHeaders(parts_.strategy, config_.checkpoint_copy);
+  std::vector<TensorHeader> tensors = StateHeaders(deps_.strategy);
+  std::vector<TensorHeader> copies = CopyHeaders(deps_.strategy, config_.checkpoint_copy);
   std::move(copies.begin(), copies.end(), std::back_inserter(tensors));
   return tensors;
 }
@@ -226,20 +225,20 @@ WholeFiles Saver::Wanted() const {
           .copy_dtype = config_.checkpoint_copy};
 }
 
-absl::Status Saver::AddUp() { return parts_.world.AllReduceSum(terms_)->Wait(); }
+absl::Status Saver::AddUp() { return deps_.world.AllReduceSum(terms_)->Wait(); }
 
 absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
-  const absl::Time since = parts_.clock.TimeNow();
+  const absl::Time since = deps_.clock.TimeNow();
   double* terms = terms_.mutable_data_ptr<double>();
   for (bool enough = false; policy_.under_way().has_value() && !enough;) {
     thread_.AwaitEnd(kSlice);
     if (commits_ != nullptr) commits_->AwaitRoom(kSlice);
     const std::optional<SaveEnd> end = Ended();
-    const bool leads = parts_.order.rank == 0;
+    const bool leads = deps_.order.rank == 0;
     terms[0] = end.has_value() ? 1 : 0;
     terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
     terms[2] = leads && GivesUp() ? 1 : 0;
-    terms[3] = leads && parts_.clock.TimeNow() - since >= patience ? 1 : 0;
+    terms[3] = leads && deps_.clock.TimeNow() - since >= patience ? 1 : 0;
     RETURN_IF_ERROR(AddUp()) << "while waiting for a save";
     enough = terms[3] > 0;
     Settle(step, {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
@@ -263,7 +262,7 @@ absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
 void Saver::Tend() {
   if (commits_ == nullptr) return;
   commits_->PruneConfirmed();
-  for (const std::string& line : commits_->TakeLines()) parts_.log << line << std::endl;
+  for (const std::string& line : commits_->TakeLines()) deps_.log << line << std::endl;
 }
 
 double Saver::TakeStallSeconds() { return absl::ToDoubleSeconds(std::exchange(stalled_, absl::ZeroDuration())); }

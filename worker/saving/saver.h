@@ -4,9 +4,9 @@
 //
 //   saver.Prepare();                    before the first step: memory, and whether there is any
 //   each step:
-//     saver.Hear(step, ..., sum);       what reduction A of the step before came to
+//     saver.Update(step, ..., sum);       what reduction A of the step before came to
 //     saver.AddTerms(terms);            to this step's
-//     saver.Fence();                    right before the optimizer
+//     saver.WaitForCopy();                    right before the optimizer
 //     saver.AtBoundary(step, ...);      behind it
 //   saver.SaveAndWait(step, ...);       before leaving
 //   saver.Finish(...);                  rank 0: until that has its name
@@ -49,7 +49,7 @@ namespace trainyard {
 
 class Saver {
  public:
-  struct Parts {
+  struct Deps {
     const StartOrder& order;
     const Corpus& corpus;
     DataParallel& strategy;
@@ -66,9 +66,9 @@ class Saver {
     // How rank 0 waits between two tries of the last save; null: it sleeps.
     std::function<void(absl::Duration)> wait = nullptr;
     // Makes the run folder again if somebody has removed it. Called by another thread.
-    std::function<absl::Status()> mend_folder = nullptr;
+    std::function<absl::Status()> recreate_folder = nullptr;
   };
-  explicit Saver(Parts parts);
+  explicit Saver(Deps deps);
   ~Saver();
 
   using Position = DataPosition;
@@ -82,8 +82,8 @@ class Saver {
 
   void AddTerms(AgreementTerms& terms) const;
   // `sum` is of the terms of `of_step`.
-  void Hear(uint64_t step, uint64_t of_step, const AgreementTerms& sum);
-  void Fence();
+  void Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum);
+  void WaitForCopy();
 
   // Begins a save, waits for the one under way, or does nothing. Collective where one is waited for, and where
   // parameters are gathered (checkpoint.format full). `due`: by checkpoint.every_steps. Possible errors: those of a
@@ -140,7 +140,7 @@ class Saver {
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
   WholeFiles Wanted() const;
-  void Settle(uint64_t step, const SavePolicy::Heard& heard);
+  void Settle(uint64_t step, const SavePolicy::Sums& sums);
   // Collective: waits until no save is under way, or rank 0 has waited for so long.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
   // Collective, of the last save. Whether the ranks are still all there; if so, the commit has ended.
@@ -148,7 +148,7 @@ class Saver {
   // What of the last try has failed on this rank, as a sentence; empty: nothing.
   std::string TakeLastFailure(uint64_t step, bool written);
   // Reports a try that failed, on rank 0.
-  void TellLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
+  void ReportLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
   // Whether all are to try again, once `delay` has passed and nothing is left of the try before.
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
   // Collective: what rank 0's commit of `step` has come to.
@@ -159,16 +159,16 @@ class Saver {
   absl::Status AddUp();
   bool GivesUp() const;
 
-  const Parts parts_;
+  const Deps deps_;
   const TrainConfig& config_;
   SavePolicy policy_;
   SaveThread thread_;
   std::unique_ptr<CommitThread> commits_;  // rank 0
   std::unique_ptr<UnderWay> under_way_;    // null: none
   bool copies_ = true;
-  bool shares_ = false;         // copies outlive this process
-  bool told_unsealed_ = false;  // that one does not
-  bool told_beyond_range_ = false;
+  bool shares_ = false;             // copies outlive this process
+  bool reported_unsealed_ = false;  // that one does not
+  bool reported_beyond_range_ = false;
   bool written_ = false;  // the last save that was settled
   int last_try_ = 0;      // of the job's last save, counted from 1; 0: it has not come to that
   std::string last_failure_;

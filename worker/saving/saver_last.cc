@@ -25,13 +25,13 @@ constexpr absl::Duration kClearingWait = absl::Minutes(1);
 
 void Saver::Finish(const std::function<bool()>& leaves) {
   if (commits_ == nullptr) return;
-  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
+  const absl::Time until = deps_.clock.TimeNow() + kGrantWait;
   while (!commits_->Drain(kSlice)) {
     if (leaves()) {
       commits_->Drain(kLeavingWait);
       break;
     }
-    if (parts_.clock.TimeNow() < until) continue;
+    if (deps_.clock.TimeNow() < until) continue;
     commits_->Drain(kNamingWait, /*ungranted=*/true);
     break;
   }
@@ -40,14 +40,14 @@ void Saver::Finish(const std::function<bool()>& leaves) {
 
 void Saver::TendAtEnd(absl::Duration limit) {
   if (commits_ == nullptr) return;
-  if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) parts_.link.AwaitAcknowledged(fact, limit);
+  if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) deps_.link.AwaitAcknowledged(fact, limit);
   commits_->PruneConfirmed();
   commits_->AwaitTasks(kNamingWait);
   Tend();
 }
 
 absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks) {
-  const bool leads = parts_.order.rank == 0;
+  const bool leads = deps_.order.rank == 0;
   absl::Duration delay = kFirstDelay;
   absl::Time until = absl::InfiniteFuture();  // known once a try has failed
   for (last_try_ = 1;; ++last_try_) {
@@ -62,33 +62,33 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     const std::string own = TakeLastFailure(step, written);
     // What is complete will get its name from the next generation.
     if (!all_there) return LastSave{.saved = own.empty()};
-    ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, parts_.world),
+    ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, deps_.world),
                      << "while hearing what became of the last save");
     if (written && failures.empty()) return LastSave{.saved = true};
     // A job that has taken the folder, or the end of the generation, ends this.
     if (leads) {
-      if (absl::Status fence = parts_.check_fence(); absl::IsAborted(fence)) return fence;
-      RETURN_IF_ERROR(parts_.link.abort_status());
+      if (absl::Status fence = deps_.check_fence(); absl::IsAborted(fence)) return fence;
+      RETURN_IF_ERROR(deps_.link.abort_status());
     }
     const std::string why = failures.empty() ? "no rank says why" : failures[0];
-    const absl::Time now = parts_.clock.TimeNow();
+    const absl::Time now = deps_.clock.TimeNow();
     if (last_try_ == 1) until = now + absl::Seconds(config_.checkpoint_last_save_retry_s);
     const absl::Duration left = until - now;
-    TellLastFailure(step, why, /*will_retry=*/left > absl::ZeroDuration(), hooks);
+    ReportLastFailure(step, why, /*will_retry=*/left > absl::ZeroDuration(), hooks);
     ASSIGN_OR_RETURN(const bool again, AwaitNextTry(std::min(delay, left), hooks));
     // Before that a rank must leave, or the job is cancelled: it is not the disk that ends it.
-    const bool over = parts_.clock.TimeNow() >= until;
+    const bool over = deps_.clock.TimeNow() >= until;
     if (!again) return LastSave{.unsaved = leads && over ? why : ""};
     delay = std::min(2 * delay, kLongestDelay);
   }
 }
 
 absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
-  const absl::Time until = parts_.clock.TimeNow() + kGrantWait;
+  const absl::Time until = deps_.clock.TimeNow() + kGrantWait;
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
     bool ended = commits_ != nullptr && commits_->Drain(kSlice);
-    if (commits_ != nullptr && !ended && parts_.clock.TimeNow() >= until) {
+    if (commits_ != nullptr && !ended && deps_.clock.TimeNow() >= until) {
       commits_->Drain(kNamingWait, /*ungranted=*/true);
       ended = true;
     }
@@ -115,38 +115,38 @@ std::string Saver::TakeLastFailure(uint64_t step, bool written) {
       why = absl::StrCat("the checkpoint of step ", step, " is complete, but did not get its name in time");
     }
   }
-  return why.empty() ? "" : RankSentence(parts_.order, why);
+  return why.empty() ? "" : RankSentence(deps_.order, why);
 }
 
-void Saver::TellLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks) {
-  if (parts_.order.rank != 0) return;
+void Saver::ReportLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks) {
+  if (deps_.order.rank != 0) return;
   const StopRequest stop = hooks.new_stop();
-  parts_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
-             << std::endl;
+  deps_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
+            << std::endl;
   // A stop that needs a save is off; the ranks stay until there is one.
-  parts_.link.ReportFact(SaveFailedFact{.step = step,
-                                        .message = why,
-                                        .stop_request = stop.needs_save ? stop.number : 0,
-                                        .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
+  deps_.link.ReportFact(SaveFailedFact{.step = step,
+                                       .message = why,
+                                       .stop_request = stop.needs_save ? stop.number : 0,
+                                       .will_retry = will_retry && (stop.number == 0 || stop.needs_save)});
 }
 
 absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks) {
-  const bool leads = parts_.order.rank == 0;
+  const bool leads = deps_.order.rank == 0;
   const bool over = delay <= absl::ZeroDuration();
-  const absl::Time at = parts_.clock.TimeNow() + delay;
+  const absl::Time at = deps_.clock.TimeNow() + delay;
   double* terms = terms_.mutable_data_ptr<double>();
   while (true) {
     bool go = false, ends = hooks.leaves();
     if (leads) {
       // The removal of what is left of the try before must not meet the next one.
       const bool cleared = commits_->AwaitTasks(kSlice);
-      const absl::Duration left = at - parts_.clock.TimeNow();
+      const absl::Duration left = at - deps_.clock.TimeNow();
       const StopRequest stop = hooks.new_stop();
       go = !over && cleared && left <= absl::ZeroDuration();
       ends = ends || (over && cleared) || (stop.number > 0 && !stop.needs_save) || left < -kClearingWait;
       if (!go && !ends && left > absl::ZeroDuration()) {
         const absl::Duration slice = std::min(kSlice, left);
-        parts_.wait == nullptr ? commits_->Pause(slice) : parts_.wait(slice);
+        deps_.wait == nullptr ? commits_->Pause(slice) : deps_.wait(slice);
       }
     }
     terms[0] = go ? 1 : 0;

@@ -19,28 +19,28 @@ struct Saver::StateBytes {
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
   StateBytes bytes;
-  RETURN_IF_ERROR(parts_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
+  RETURN_IF_ERROR(deps_.strategy.VisitLocalState([&](auto, auto, auto, const at::Tensor& values) {
     const uint64_t of_these = AlignedInSnapshot(static_cast<uint64_t>(values.nbytes()));
     bytes.own += of_these;
     if (values.is_cpu()) bytes.copied += of_these;
     return absl::OkStatus();
   }));
   bytes.all = bytes.own;
-  if (parts_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(parts_.strategy, Wanted()));
+  if (deps_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(deps_.strategy, Wanted()));
   return bytes;
 }
 
 SnapshotPlace Saver::Place() const {
-  return {.folder = parts_.order.snapshot_folder,
-          .job_id = parts_.order.job_id,
-          .generation = parts_.order.generation,
-          .rank = static_cast<uint64_t>(parts_.order.rank)};
+  return {.folder = deps_.order.snapshot_folder,
+          .job_id = deps_.order.job_id,
+          .generation = deps_.order.generation,
+          .rank = static_cast<uint64_t>(deps_.order.rank)};
 }
 
 absl::StatusOr<int> Saver::CountLacking(bool lacks) {
   at::Tensor count = at::zeros({1}, at::kDouble);
   *count.mutable_data_ptr<double>() = lacks ? 1 : 0;
-  RETURN_IF_ERROR(parts_.world.AllReduceSum(count)->Wait()) << "while preparing to save";
+  RETURN_IF_ERROR(deps_.world.AllReduceSum(count)->Wait()) << "while preparing to save";
   return static_cast<int>(*count.const_data_ptr<double>());
 }
 
@@ -49,14 +49,14 @@ absl::Status Saver::Prepare() {
   ASSIGN_OR_RETURN(const StateBytes state, MeasureState());
   auto look = [&] {
     return DecideSaveRoom({.bytes = state.all,
-                           .local_ranks = parts_.order.local_world_size,
+                           .local_ranks = deps_.order.local_world_size,
                            .available_bytes = AvailableHostBytes(),
-                           .folder_bytes = FreeBytesOf(parts_.order.snapshot_folder)});
+                           .folder_bytes = FreeBytesOf(deps_.order.snapshot_folder)});
   };
   SaveRoom room = look();
-  if (!room.shared && !parts_.order.snapshot_folder.empty()) {
+  if (!room.shared && !deps_.order.snapshot_folder.empty()) {
     // What older generations have left is worth less than room for this one's.
-    RemoveOlderSnapshots(parts_.order.snapshot_folder, parts_.order.job_id, parts_.order.generation);
+    RemoveOlderSnapshots(deps_.order.snapshot_folder, deps_.order.job_id, deps_.order.generation);
     room = look();
   }
   ASSIGN_OR_RETURN(shares_, ShareMemory(state, room));
@@ -65,19 +65,19 @@ absl::Status Saver::Prepare() {
     ASSIGN_OR_RETURN(const int lacking, CountLacking(!has_copy));
     copies_ = lacking == 0;
     if (!copies_) thread_.DropMemory();
-    if (!copies_ && parts_.order.rank == 0) {
-      parts_.log << "warning: on " << lacking << " ranks there is no memory for a copy of what they save (" << state.all
-                 << " bytes here), so training waits for every save" << std::endl;
+    if (!copies_ && deps_.order.rank == 0) {
+      deps_.log << "warning: on " << lacking << " ranks there is no memory for a copy of what they save (" << state.all
+                << " bytes here), so training waits for every save" << std::endl;
     }
   }
-  if (parts_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(parts_.strategy, Wanted()));
-  held_ = TrackMemory(parts_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
+  if (deps_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(deps_.strategy, Wanted()));
+  held_ = TrackMemory(deps_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
   return absl::OkStatus();
 }
 
 // All ranks or none: half a set is of no use to anybody.
 absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom& room) {
-  const bool wants = !parts_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
+  const bool wants = !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
   std::string why = room.why_not_shared;
   ASSIGN_OR_RETURN(int lacking, CountLacking(!wants || !room.shared));
   if (lacking == 0) {
@@ -87,10 +87,10 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom&
   }
   if (lacking == 0) return true;
   thread_.DropMemory();
-  if (!wants || (why.empty() && parts_.order.rank != 0)) return false;
-  parts_.log << "warning: what a rank has copied for a save does not outlive its trainer: "
-             << (why.empty() ? absl::StrCat("there is no room for that on ", lacking, " other ranks") : why)
-             << std::endl;
+  if (!wants || (why.empty() && deps_.order.rank != 0)) return false;
+  deps_.log << "warning: what a rank has copied for a save does not outlive its trainer: "
+            << (why.empty() ? absl::StrCat("there is no room for that on ", lacking, " other ranks") : why)
+            << std::endl;
   return false;
 }
 

@@ -47,7 +47,7 @@ struct Options {
   int lifeline = -1;
 };
 
-[[noreturn]] void Die(const char* what, const char* why) {
+[[noreturn]] void ExitWithError(const char* what, const char* why) {
   fprintf(stderr, "trainyard-shim: %s: %s\n", what, why);
   _exit(2);
 }
@@ -66,10 +66,10 @@ Options ParseOptions(int argc, char** argv) {
     } else if (i + 1 < argc && strcmp(argv[i], "--lifeline-fd") == 0) {
       options.lifeline = atoi(argv[i + 1]);
     } else {
-      Die(argv[i], kUsage);
+      ExitWithError(argv[i], kUsage);
     }
   }
-  if (options.folder == nullptr) Die("--dir", "is missing");
+  if (options.folder == nullptr) ExitWithError("--dir", "is missing");
   return options;
 }
 
@@ -77,16 +77,16 @@ Options ParseOptions(int argc, char** argv) {
 // whether it still has it. Then reads it.
 size_t ReadLaunchFile(char* buffer, size_t capacity) {
   int fd = open(kLaunchFile, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) Die(kLaunchFile, strerror(errno));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) Die(kLaunchFile, "locked: another shim is at work here");
-  if (access(kExitFile, F_OK) == 0) Die(kExitFile, "is there already: this rank has ended");
+  if (fd < 0) ExitWithError(kLaunchFile, strerror(errno));
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) ExitWithError(kLaunchFile, "locked: another shim is at work here");
+  if (access(kExitFile, F_OK) == 0) ExitWithError(kExitFile, "is there already: this rank has ended");
   size_t size = 0;
   ssize_t n;
   while (size < capacity && (n = read(fd, buffer + size, capacity - size)) != 0) {
-    if (n < 0 && errno != EINTR) Die(kLaunchFile, strerror(errno));
+    if (n < 0 && errno != EINTR) ExitWithError(kLaunchFile, strerror(errno));
     if (n > 0) size += static_cast<size_t>(n);
   }
-  if (size == 0 || size == capacity || buffer[size - 1] != '\0') Die(kLaunchFile, "is not a launch record");
+  if (size == 0 || size == capacity || buffer[size - 1] != '\0') ExitWithError(kLaunchFile, "is not a launch record");
   return size;
 }
 
@@ -96,7 +96,7 @@ Launch ParseLaunch(char* data, size_t size) {
   for (size_t i = 0; i < size; ++i) fields += data[i] == '\0';
   launch.arguments = static_cast<char**>(calloc(fields + 1, sizeof(char*)));
   launch.variables = static_cast<char**>(calloc(fields + 1, sizeof(char*)));
-  if (launch.arguments == nullptr || launch.variables == nullptr) Die(kLaunchFile, "no memory");
+  if (launch.arguments == nullptr || launch.variables == nullptr) ExitWithError(kLaunchFile, "no memory");
   size_t argument_count = 0;
   size_t variable_count = 0;
   FieldReader reader(data, size);
@@ -109,7 +109,7 @@ Launch ParseLaunch(char* data, size_t size) {
     if (strcmp(name, kLogBytes) == 0) launch.log_bytes = strtoull(value, nullptr, 10);
   }
   if (launch.program == nullptr || launch.arguments[0] == nullptr || launch.log_bytes == 0) {
-    Die(kLaunchFile, "names no program, no argument or no log_bytes");
+    ExitWithError(kLaunchFile, "names no program, no argument or no log_bytes");
   }
   return launch;
 }
@@ -201,7 +201,7 @@ void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
 // The file for the exit record, its space taken while there is some.
 int ReserveExitFile() {
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) Die(kExitTemporary, strerror(errno));
+  if (fd < 0) ExitWithError(kExitTemporary, strerror(errno));
   // Refused where the file system cannot; the record is then written when there is space at the end.
   (void)!fallocate(fd, 0, 0, kExitRecordBytes);
   return fd;
@@ -273,8 +273,9 @@ void Drain(Stream* out, Stream* err) {
 int Run(const Options& options) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  if (chdir(options.folder) != 0) Die(options.folder, strerror(errno));
-  if (options.lifeline >= 0 && fcntl(options.lifeline, F_SETFD, FD_CLOEXEC) != 0) Die("--lifeline-fd", strerror(errno));
+  if (chdir(options.folder) != 0) ExitWithError(options.folder, strerror(errno));
+  if (options.lifeline >= 0 && fcntl(options.lifeline, F_SETFD, FD_CLOEXEC) != 0)
+    ExitWithError("--lifeline-fd", strerror(errno));
 
   static char record[kLaunchBytesMax];
   Launch launch = ParseLaunch(record, ReadLaunchFile(record, sizeof record));
@@ -288,7 +289,7 @@ int Run(const Options& options) {
   End end;
   int out_pipe[2];
   int err_pipe[2];
-  if (pipe2(out_pipe, O_CLOEXEC) != 0 || pipe2(err_pipe, O_CLOEXEC) != 0) Die("pipe", strerror(errno));
+  if (pipe2(out_pipe, O_CLOEXEC) != 0 || pipe2(err_pipe, O_CLOEXEC) != 0) ExitWithError("pipe", strerror(errno));
   const char* failed;
   pid_t trainer = StartTrainer(launch, out_pipe[1], err_pipe[1], &failed);
   if (trainer < 0) {

@@ -49,7 +49,7 @@ absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
 }
 
 // Its first processor: its family, model and stepping, and what it can do.
-std::string WordsOfCpu() {
+std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
   std::string words;
   for (std::string line; std::getline(file, line) && !line.empty();) {
@@ -93,8 +93,8 @@ bool LeverIsFaster(const KernelSpeeds& speeds, bool expected) {
                   : speeds.with_lever >= kClearlyFaster * speeds.without;
 }
 
-absl::StatusOr<KernelSpeeds> KeptOrMeasured(const std::string& path,
-                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure) {
+absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
+                                           const std::function<absl::StatusOr<KernelSpeeds>()>& measure) {
   if (absl::StatusOr<KernelSpeeds> kept = ReadSpeeds(path); kept.ok()) return kept;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   RETURN_IF_ERROR(MakeFolders(folder.parent_path().parent_path()));
@@ -118,7 +118,7 @@ absl::StatusOr<std::string> KernelSpeedsPath() {
     base = JoinPath(entry->pw_dir, ".local/state");
   }
   if (base.empty()) return absl::NotFoundError("this user has no home folder");
-  const std::string key = HashHex(absl::StrCat(kVersion, " ", kTorchVersion, "\n", WordsOfCpu())).substr(0, 16);
+  const std::string key = HashHex(absl::StrCat(kVersion, " ", kTorchVersion, "\n", CpuDescription())).substr(0, 16);
   return absl::StrCat(base, "/trainyard/kernels/", key);
 }
 

@@ -30,8 +30,8 @@ bool LeverIsFaster(const KernelSpeeds& speeds, bool expected);
 
 // What is kept at `path`, else what `measure` finds, which is then kept there. Possible errors: those of the file, of
 // its lock and of `measure`.
-absl::StatusOr<KernelSpeeds> KeptOrMeasured(const std::string& path,
-                                            const std::function<absl::StatusOr<KernelSpeeds>()>& measure);
+absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
+                                           const std::function<absl::StatusOr<KernelSpeeds>()>& measure);
 
 // Where that is, by the environment, the password database and /proc/cpuinfo. Possible errors: NotFound: this user has
 // no home folder.

@@ -41,14 +41,14 @@ constexpr absl::Duration kStartLimit = absl::Minutes(1);
 // For what was told last to reach a daemon that is away.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 
-std::atomic<bool> told_to_leave = false;
+std::atomic<bool> must_leave = false;
 // Whether the loop asks. Before that, while data are opened and peers awaited, nothing would heed the wish.
 std::atomic<bool> heeds_signals = false;
 
 void WatchSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int number) {
-    told_to_leave = true;
+    must_leave = true;
     if (heeds_signals) return;
     signal(number, SIG_DFL);
     raise(number);
@@ -73,7 +73,7 @@ MklLever LeverOf(TrainConfig::Switch choice) {
 // What `measure` costs is paid once on a CPU.
 absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
   ASSIGN_OR_RETURN(const std::string path, KernelSpeedsPath());
-  return KeptOrMeasured(path, []() -> absl::StatusOr<KernelSpeeds> {
+  return LoadOrMeasure(path, []() -> absl::StatusOr<KernelSpeeds> {
     KernelSpeeds speeds;
     ASSIGN_OR_RETURN(speeds.with_lever, NumberFromChild("--time-products-with-lever"));
     ASSIGN_OR_RETURN(speeds.without, NumberFromChild("--time-products"));
@@ -107,7 +107,7 @@ void SetUpEngine(const StartOrder& order, Link& link) {
 int RunTraining(const TrainerOptions& options) {
   WatchSignals();
   const char* stack_file = getenv("TRAINYARD_STACK_FILE");
-  TellStackAtSignal(stack_file == nullptr ? "" : stack_file);
+  WriteStackAtSignal(stack_file == nullptr ? "" : stack_file);
   const char* token = getenv("TRAINYARD_TOKEN");
   std::unique_ptr<Link> link = NewGrpcLink({.socket = options.link,
                                             .job_id = options.job,
@@ -131,17 +131,17 @@ int RunTraining(const TrainerOptions& options) {
     code = RunRank(*order, {.link = *link,
                             .file_system = **file_system,
                             .log = std::cout,
-                            .told_to_leave =
+                            .must_leave =
                                 [] {
                                   heeds_signals = true;
-                                  return told_to_leave.load();
+                                  return must_leave.load();
                                 },
                             .ledger = &Ledger::ForProcess()});
   } else if (absl::IsDeadlineExceeded(order.status())) {
     std::cerr << order.status().message() << std::endl;
     code = kExitFailed;
   } else {
-    code = TellFailure(order.status(), 0, *link, std::cerr);
+    code = ReportFailure(order.status(), 0, *link, std::cerr);
   }
   link->Close(kCloseLimit);
   return code;

@@ -87,7 +87,7 @@ absl::Status Probe(const StartOrder& order, const RunOptions& options) {
     RETURN_IF_ERROR(WarmUp(*communicator)) << "while warming up";
     link.ReportFact(ReadyFact{.first_step = 0, .parameters = 0});
     link.ReportProgress(Phase::kReady, 0);
-    RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
+    RETURN_IF_ERROR(link.AwaitGo(options.must_leave));
     link.ReportProgress(Phase::kTrain, 0);
     ASSIGN_OR_RETURN(ProbeFact fact, MeasureHost(*order.config.probe, *communicator));
     link.ReportFact(fact);
@@ -138,7 +138,7 @@ absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communic
 
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options) {
   absl::Status status = Probe(order, options);
-  return status.ok() ? kExitDone : TellFailure(status, 0, options.link, options.log);
+  return status.ok() ? kExitDone : ReportFailure(status, 0, options.link, options.log);
 }
 
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config) {

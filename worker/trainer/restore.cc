@@ -46,7 +46,7 @@ absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>&
 }
 
 // A later generation finds what the one before has left, whether or not the user asked to resume.
-bool GoesOn(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
+bool Resumes(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
 
 // A person asked to resume, and where there is nothing to resume from, training from step 1 must be what they want.
 bool MustFindOne(const StartOrder& order) {
@@ -188,7 +188,7 @@ absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order,
   std::vector<std::string> notes;
   if (folder.claimed()) return notes;
   RETURN_IF_ERROR(folder.Claim());
-  if (GoesOn(order)) {
+  if (Resumes(order)) {
     ASSIGN_OR_RETURN(
         notes, SettlePartials(order.config.checkpoint_dir,
                               SettleOptionsOf(order, {.settled = folder.settled(), .claimed = true}), file_system));
@@ -200,7 +200,7 @@ absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order,
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
                                                 FileSystem& file_system) {
   RestorePoint point;
-  if (!GoesOn(order)) {
+  if (!Resumes(order)) {
     RETURN_IF_ERROR(CheckEmpty(order.config.checkpoint_dir));
     return point;
   }

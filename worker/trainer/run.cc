@@ -20,7 +20,7 @@ constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 
 void AwaitConfirmation(const RunOptions& options, uint64_t fact) {
   for (int64_t slices = kDoneWait / kDoneWaitSlice; slices > 0; --slices) {
-    if (options.told_to_leave() || options.link.AwaitAcknowledged(fact, kDoneWaitSlice)) return;
+    if (options.must_leave() || options.link.AwaitAcknowledged(fact, kDoneWaitSlice)) return;
     if (!options.link.abort_status().ok()) return;
   }
 }
@@ -31,9 +31,9 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   link.ReportFact(
       ReadyFact{.first_step = rank.restored_step + 1, .parameters = static_cast<uint64_t>(rank.model->num_elements())});
   link.ReportProgress(Phase::kReady, rank.restored_step);
-  RETURN_IF_ERROR(link.AwaitGo(options.told_to_leave));
+  RETURN_IF_ERROR(link.AwaitGo(options.must_leave));
 
-  Trainer trainer(order, rank, link, options.file_system, options.log, options.told_to_leave,
+  Trainer trainer(order, rank, link, options.file_system, options.log, options.must_leave,
                   {.clock = options.clock, .wait = options.wait});
   absl::StatusOr<TrainResult> result = trainer.Run();
   step = trainer.step();
@@ -62,7 +62,7 @@ void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
 
 }  // namespace
 
-TrainerExit TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
+TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log) {
   log << status.message() << std::endl;
   if (IsCheckpointMissing(status)) {
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
@@ -94,11 +94,11 @@ TrainerExit RunRank(const StartOrder& order, const RunOptions& options) {
   uint64_t step = 0;
   absl::StatusOr<std::unique_ptr<Rank>> rank =
       PrepareRank(order, options.link, options.file_system, options.log, options.ledger);
-  if (!rank.ok()) return TellFailure(rank.status(), step, options.link, options.log);
+  if (!rank.ok()) return ReportFailure(rank.status(), step, options.link, options.log);
   uint64_t finished_fact = 0;
   absl::Status status = Train(order, options, **rank, step, finished_fact);
   WriteEvents(order, **rank, options.log);
-  if (!status.ok()) return TellFailure(status, step, options.link, options.log);
+  if (!status.ok()) return ReportFailure(status, step, options.link, options.log);
   rank->reset();  // neither its memory nor its run folder is held meanwhile
   AwaitConfirmation(options, finished_fact);
   return kExitDone;

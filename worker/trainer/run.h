@@ -20,7 +20,7 @@ struct RunOptions {
   FileSystem& file_system;
   std::ostream& log;
   // SIGTERM came. Called from the loop's thread, at every step.
-  std::function<bool()> told_to_leave;
+  std::function<bool()> must_leave;
   Ledger* ledger = nullptr;                            // of this process, if its memory is to be reported
   Clock& clock = Clock::GetSteadyClock();              // of saves
   std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
@@ -30,6 +30,6 @@ struct RunOptions {
 TrainerExit RunRank(const StartOrder& order, const RunOptions& options);
 
 // What a status that ended a rank means; tells the fact that goes with it. Also for failures before there is an order.
-TrainerExit TellFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
+TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
 
 }  // namespace trainyard

@@ -211,7 +211,7 @@ absl::Status RunFolder::Claim() {
   return absl::OkStatus();
 }
 
-absl::Status RunFolder::Mend() {
+absl::Status RunFolder::RecreateIfRemoved() {
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckFenceLocked());
   if (lock_->IsAtPath() && FileExists(JoinPath(options_.folder, kFenceName))) return absl::OkStatus();

@@ -61,7 +61,7 @@ class RunFolder {
   // Makes the folder again, with lock and fence, where somebody has removed it or either of them. Possible errors:
   // Aborted, as CheckFence; Unavailable: another process has locked what lies there now, or the disk on which it lay is
   // not mounted; those of the file system.
-  absl::Status Mend();
+  absl::Status RecreateIfRemoved();
 
   // Possible errors: Aborted: somebody else's fence is there; leave everything as it is and exit. Cheap: one look at
   // the file's age while nothing has changed.

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int kFramesMost = 34;
+constexpr int kFramesMax = 34;
 // The handler itself and what the kernel returns through.
 constexpr int kOwnFrames = 2;
 constexpr size_t kNameBytes = 224;
@@ -43,10 +43,10 @@ void WriteFrame(int fd, void* address) {
   WriteText(fd, "\n");
 }
 
-void TellStack(int) {
+void WriteStack(int) {
   const int saved = errno;
-  void* frames[kFramesMost];
-  const int count = backtrace(frames, kFramesMost);
+  void* frames[kFramesMax];
+  const int count = backtrace(frames, kFramesMax);
   const int fd = open(stack_temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd >= 0) {
     for (int i = kOwnFrames; i < count; ++i) WriteFrame(fd, frames[i]);
@@ -58,7 +58,7 @@ void TellStack(int) {
 
 }  // namespace
 
-void TellStackAtSignal(const std::string& path) {
+void WriteStackAtSignal(const std::string& path) {
   if (path.empty() || path.size() >= sizeof stack_path) return;
   memcpy(stack_path, path.c_str(), path.size() + 1);
   snprintf(stack_temporary, sizeof stack_temporary, "%s.tmp", stack_path);
@@ -66,7 +66,7 @@ void TellStackAtSignal(const std::string& path) {
   void* frame;
   backtrace(&frame, 1);  // loads the unwinder, which a handler must not do
   struct sigaction action = {};
-  action.sa_handler = TellStack;
+  action.sa_handler = WriteStack;
   action.sa_flags = SA_RESTART;
   sigaction(SIGQUIT, &action, nullptr);
 }

@@ -8,6 +8,6 @@
 namespace trainyard {
 
 // Once, before other threads are started. An empty `path`: nobody will ask.
-void TellStackAtSignal(const std::string& path);
+void WriteStackAtSignal(const std::string& path);
 
 }  // namespace trainyard

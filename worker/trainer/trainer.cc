@@ -45,13 +45,13 @@ LrSchedule LrScheduleFrom(const TrainConfig& config) {
 }  // namespace
 
 Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
-                 std::function<bool()> told_to_leave, SaveTime time)
+                 std::function<bool()> must_leave, SaveTime time)
     : order_(order),
       config_(order.config),
       rank_(rank),
       link_(link),
       log_(log),
-      told_to_leave_(std::move(told_to_leave)),
+      told_to_leave_(std::move(must_leave)),
       saver_({.order = order,
               .corpus = *rank.corpus,
               .strategy = *rank.strategy,
@@ -64,7 +64,8 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
               .ledger = rank.ledger,
               .clock = time.clock,
               .wait = std::move(time.wait),
-              .mend_folder = [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->Mend(); }}),
+              .recreate_folder =
+                  [this] { return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->RecreateIfRemoved(); }}),
       step_log_(order.config.steps),
       step_(rank.restored_step),
       terms_(at::zeros({AgreementTerms::kNumTerms}, at::kDouble)) {}
@@ -129,9 +130,9 @@ absl::Status Trainer::MakeStep() {
   saver_.AddTerms(terms);
   RETURN_IF_ERROR(StartAgreement(terms));
 
-  saver_.Fence();
+  saver_.WaitForCopy();
   record.save_stall_s = saver_.TakeStallSeconds();
-  TellMemory(record);  // now, when gradients are held too
+  RecordMemory(record);  // now, when gradients are held too
   const Stopwatch update;
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
@@ -261,7 +262,7 @@ absl::Status Trainer::ReadAgreement() {
   reduction_ = nullptr;
   const AgreementTerms sum = AgreementTerms::FromArray(terms_.const_data_ptr<double>());
   AgreedStep agreed = agreement_.Read(sum);
-  saver_.Hear(step_, record_.step, sum);
+  saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
     log_ << (agreed.asked ? "asked to stop" : "a rank was told to leave (SIGTERM)") << ": all leave after step "
          << step_ << std::endl;
@@ -366,7 +367,7 @@ absl::Status Trainer::CheckSaveFence() const {
 }
 
 // A step's record has it where it differs from what the step before has told: it seldom does.
-void Trainer::TellMemory(StepRecord& record) {
+void Trainer::RecordMemory(StepRecord& record) {
   if (rank_.ledger == nullptr) return;
   std::vector<MemoryUse> memory;
   for (const KindUse& use : UseOf(*rank_.ledger, rank_.device)) {

@@ -40,7 +40,7 @@ class Trainer {
  public:
   // Owns none of its arguments. `told_to_leave` is asked at every step (SIGTERM).
   Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
-          std::function<bool()> told_to_leave, SaveTime time = {});
+          std::function<bool()> must_leave, SaveTime time = {});
 
   // Makes every step from the restore point to the last. Possible errors: those of a Collective; ResourceExhausted and
   // others when metrics.jsonl cannot be opened.
@@ -71,7 +71,7 @@ class Trainer {
   bool Due(uint64_t every) const { return every > 0 && step_ % every == 0; }
   uint64_t ConsumedSamples(uint64_t step) const;
   void Write(const std::string& metrics_line);
-  void TellMemory(StepRecord& record);
+  void RecordMemory(StepRecord& record);
 
   const StartOrder& order_;
   const TrainConfig& config_;

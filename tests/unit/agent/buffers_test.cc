@@ -106,15 +106,15 @@ TEST(ReportBuffer, StepsThatWereSentBeforeTheyFellOut_CountAsToldNotAsDropped) {
 
 TEST(ReportBuffer, StepsTheTrainerDropped_AreToldOnceEach) {
   ReportBuffer buffer;
-  std::vector<uint64_t> told;
+  std::vector<uint64_t> reported;
   v1::RankReport report;
   for (uint64_t dropped : {3, 3, 5}) {
     report.set_dropped_steps(dropped);
     buffer.Add(report, kStart);
-    told.push_back(buffer.Take(kStart).back().dropped_steps());
+    reported.push_back(buffer.Take(kStart).back().dropped_steps());
   }
 
-  EXPECT_THAT(told, ::testing::ElementsAre(3, 0, 2));
+  EXPECT_THAT(reported, ::testing::ElementsAre(3, 0, 2));
 }
 
 TEST(ReportBuffer, StepSaidTwice_IsKeptOnce) {
@@ -179,12 +179,12 @@ TEST(ReportBuffer, Nudge_TellsTheLastWordsWithTheirAge_AndTheProcessAsItIs) {
   buffer.SetProcess("T", 1.25);
   buffer.Nudge(v1::TrainerKey(), /*silent=*/true, kStart + absl::Seconds(4));
 
-  v1::RankReport told = buffer.Take(kStart + absl::Seconds(4)).at(0);
-  EXPECT_TRUE(told.silent());
-  EXPECT_EQ(told.process_state(), "T");
-  EXPECT_EQ(told.cpu_total_s(), 1.25);
-  EXPECT_EQ(told.last_step(), 7u);
-  EXPECT_DOUBLE_EQ(told.age_s(), 4);
+  v1::RankReport reported = buffer.Take(kStart + absl::Seconds(4)).at(0);
+  EXPECT_TRUE(reported.silent());
+  EXPECT_EQ(reported.process_state(), "T");
+  EXPECT_EQ(reported.cpu_total_s(), 1.25);
+  EXPECT_EQ(reported.last_step(), 7u);
+  EXPECT_DOUBLE_EQ(reported.age_s(), 4);
 
   buffer.Add(report, kStart + absl::Seconds(5));
   EXPECT_FALSE(buffer.Take(kStart + absl::Seconds(5)).at(0).silent());

@@ -64,14 +64,14 @@ class CoreDriver {
       if (store == nullptr) continue;
       held_ = *store;
       if (disk_is_held) continue;
-      std::vector<Effect> more = core_->Handle(AnswerOfTheDisk(), clock_.TimeNow());
+      std::vector<Effect> more = core_->Handle(DiskAnswer(), clock_.TimeNow());
       last_.insert(last_.end(), more.begin(), more.end());
     }
     all_.insert(all_.end(), last_.begin(), last_.end());
     return last_;
   }
   // Lets a held disk write what it was given.
-  void LetDiskWrite() { Handle(AnswerOfTheDisk()); }
+  void LetDiskWrite() { Handle(DiskAnswer()); }
   bool disk_is_held = false;
   absl::Status disk_error;
   const std::string& disk() const { return disk_; }
@@ -168,7 +168,7 @@ class CoreDriver {
   void Forget() { all_.clear(); }
 
  private:
-  FactsStored AnswerOfTheDisk() {
+  FactsStored DiskAnswer() {
     if (!disk_error.ok()) return {disk_error};
     disk_ = held_.replace ? held_.bytes : disk_ + held_.bytes;
     return {};

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 constexpr LinkId kLink1(1);
 
 // A life that was told of the save of step 100 by rank 0, which runs on. `acked`: by the coordinator.
-std::string DiskOfALifeBefore(bool acked) {
+std::string DiskOfEarlierIncarnation(bool acked) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -49,7 +49,7 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentNorIsTheRevisionBehindIt
 }
 
 TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
 
   driver.Attach();
 
@@ -60,7 +60,7 @@ TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
 }
 
 TEST(AgentOutbox, FactSaidAgainToTheNextLife_IsNotAddedAgain) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   TakeOver(driver);
   driver.Attach();
   driver.Forget();
@@ -73,7 +73,7 @@ TEST(AgentOutbox, FactSaidAgainToTheNextLife_IsNotAddedAgain) {
 }
 
 TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonDied_IsAcknowledgedByTheNextLife) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/true));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
   TakeOver(driver);
 
   // The acknowledgement was lost with the daemon; the trainer says it again.
@@ -85,7 +85,7 @@ TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonDied_IsAcknowledgedByTheNextL
 }
 
 TEST(AgentOutbox, MarksOfTrainersThatAreNoMore_AreForgotten) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/true));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
   driver.Attach();
   driver.Handle(FactsAcknowledged{3});
   driver.Handle(driver.State(1, {Desired(Rank(1))}));
@@ -98,7 +98,7 @@ TEST(AgentOutbox, MarksOfTrainersThatAreNoMore_AreForgotten) {
 }
 
 TEST(AgentOutbox, AcknowledgementOfTheNextLife_ReachesTheTrainerOfTheLifeBefore) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   TakeOver(driver);
   driver.Attach();
 
@@ -124,7 +124,7 @@ TEST(AgentOutbox, EndThatTheLifeBeforeHadInItsOutbox_IsToldOnce) {
   int ends = 0;
   for (const v1::Fact& fact : driver.AllFacts()) ends += fact.has_exited() ? 1 : 0;
   EXPECT_EQ(ends, 1);
-  EXPECT_THAT(driver.Last<MarkTold>(), SizeIs(1));
+  EXPECT_THAT(driver.Last<MarkReported>(), SizeIs(1));
 }
 
 TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
@@ -132,8 +132,8 @@ TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   EXPECT_EQ(driver_.core().stats().outbox_errors, 1);
   EXPECT_FALSE(driver_.core().stats().outbox_on_disk);
-  ASSERT_THAT(driver_.Last<Say>(), SizeIs(1));
-  EXPECT_THAT(driver_.Last<Say>()[0].text, HasSubstr("no space left"));
+  ASSERT_THAT(driver_.Last<Log>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<Log>()[0].text, HasSubstr("no space left"));
   ASSERT_THAT(driver_.Last<HangUp>(), SizeIs(1));
   driver_.Handle(SessionEnded{absl::UnavailableError("hung up")});
   driver_.Run(absl::Seconds(1));
@@ -163,8 +163,8 @@ TEST_F(RunningTrainerTest, DiskThatHangs_HoldsNoFactBackForLong_IsTold_AndIsWrit
   EXPECT_TRUE(driver_.core().stats().outbox_hangs);
   EXPECT_FALSE(driver_.core().stats().outbox_on_disk);
   ASSERT_THAT(driver_.All<HangUp>(), SizeIs(1));
-  ASSERT_THAT(driver_.All<Say>(), SizeIs(1));
-  EXPECT_THAT(driver_.All<Say>()[0].text, HasSubstr("has not answered for 10s: facts are kept in memory"));
+  ASSERT_THAT(driver_.All<Log>(), SizeIs(1));
+  EXPECT_THAT(driver_.All<Log>()[0].text, HasSubstr("has not answered for 10s: facts are kept in memory"));
   driver_.Handle(SessionEnded{absl::UnavailableError("hung up")});
   driver_.Run(absl::Seconds(1));
   driver_.Handle(driver_.Welcome());
@@ -182,17 +182,17 @@ TEST_F(RunningTrainerTest, DiskThatHangs_HoldsNoFactBackForLong_IsTold_AndIsWrit
 }
 
 TEST(AgentOutbox, CoordinatorOfAnotherCluster_GetsNoneOfTheFacts) {
-  CoreDriver driver("c1", DiskOfALifeBefore(/*acked=*/false));
+  CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
 
   driver.Attach(/*acked_fact=*/0, "c2");
 
   EXPECT_THAT(driver.AllFacts(), IsEmpty());
   EXPECT_EQ(driver.core().stats().facts_dropped, 2);
-  EXPECT_THAT(driver.All<Say>().at(1).text, HasSubstr("2 facts of cluster c1 are dropped"));
+  EXPECT_THAT(driver.All<Log>().at(1).text, HasSubstr("2 facts of cluster c1 are dropped"));
 }
 
 TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
-  CoreDriver waiting("c1", DiskOfALifeBefore(/*acked=*/false));
+  CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
   EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // by which the other refuses it
@@ -200,7 +200,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());
 
-  CoreDriver adopting("c1", DiskOfALifeBefore(/*acked=*/false), /*adopt_cluster=*/true);
+  CoreDriver adopting("c1", DiskOfEarlierIncarnation(/*acked=*/false), /*adopt_cluster=*/true);
   adopting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   adopting.Attach(/*acked_fact=*/0, "c2");
   EXPECT_EQ(adopting.All<Dial>()[0].hello.cluster_id(), "");

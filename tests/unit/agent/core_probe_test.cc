@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 class ProbeTest : public RunningTrainerTest {
  protected:
   // As the daemon's thread for `by`: each glance at the process finds this state.
-  void Live(absl::Duration by, const std::string& state, double cpu_s = 1) {
+  void Advance(absl::Duration by, const std::string& state, double cpu_s = 1) {
     for (absl::Time end = driver_.now() + by; driver_.now() < end;) {
       driver_.Advance(absl::Milliseconds(100));
       driver_.Handle(Tick{});
@@ -45,7 +45,7 @@ class ProbeTest : public RunningTrainerTest {
 TEST_F(ProbeTest, AProcessIsGlancedAtTwiceASecond_NamingItsPid) {
   driver_.Forget();
 
-  Live(absl::Seconds(2), "S");
+  Advance(absl::Seconds(2), "S");
 
   auto glances = driver_.All<SampleProcesses>();
   EXPECT_GE(glances.size(), 3u);
@@ -57,9 +57,9 @@ TEST_F(ProbeTest, AProcessIsGlancedAtTwiceASecond_NamingItsPid) {
 TEST_F(ProbeTest, ATrainerThatSaysNothingForASecondIsToldOfAsSilent_WithTheAgeOfItsLastWords) {
   driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
 
-  Live(absl::Milliseconds(900), "T");
+  Advance(absl::Milliseconds(900), "T");
   EXPECT_THAT(reports_, IsEmpty());
-  Live(absl::Milliseconds(2200), "T");
+  Advance(absl::Milliseconds(2200), "T");
 
   ASSERT_FALSE(reports_.empty());
   EXPECT_TRUE(reports_.back().silent());
@@ -70,12 +70,12 @@ TEST_F(ProbeTest, ATrainerThatSaysNothingForASecondIsToldOfAsSilent_WithTheAgeOf
 }
 
 TEST_F(ProbeTest, ATrainerThatSpeaksIsNotSilent_AndItsReportsTellItsProcess) {
-  Live(absl::Milliseconds(500), "S", 2.5);
+  Advance(absl::Milliseconds(500), "S", 2.5);
 
   for (uint64_t step = 1; step <= 6; ++step) {
     driver_.Handle(driver_.Steps(LinkId(1), step, step));
     Note();
-    Live(absl::Milliseconds(500), "R", 2.5);
+    Advance(absl::Milliseconds(500), "R", 2.5);
   }
 
   ASSERT_FALSE(reports_.empty());
@@ -87,7 +87,7 @@ TEST_F(ProbeTest, ATrainerThatSpeaksIsNotSilent_AndItsReportsTellItsProcess) {
 TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
   driver_.Handle(LinkClosed{LinkId(1)});
 
-  Live(absl::Seconds(3), "T");
+  Advance(absl::Seconds(3), "T");
 
   ASSERT_FALSE(reports_.empty());
   EXPECT_FALSE(reports_.back().silent());
@@ -96,20 +96,20 @@ TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
   // Silence counts from when the link is open again.
   driver_.Handle(driver_.Open(LinkId(2), Rank(0), /*reconnect=*/true));
   reports_.clear();
-  Live(absl::Milliseconds(900), "S");
+  Advance(absl::Milliseconds(900), "S");
   for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
-  Live(absl::Seconds(1), "S");
+  Advance(absl::Seconds(1), "S");
   EXPECT_TRUE(reports_.back().silent());
 }
 
 TEST_F(ProbeTest, ADaemonThatWasAwayItselfBlamesNobody) {
-  Live(absl::Seconds(1), "S");
+  Advance(absl::Seconds(1), "S");
   driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
-  Live(absl::Milliseconds(100), "S");
+  Advance(absl::Milliseconds(100), "S");
   reports_.clear();
 
   driver_.Advance(absl::Seconds(8));
-  Live(absl::Milliseconds(800), "S");
+  Advance(absl::Milliseconds(800), "S");
 
   for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
 }
@@ -153,7 +153,7 @@ TEST_F(ProbeTest, APathIsLookedForOnce_AndItsAnswerIsToldAsLongAsItIsAskedFor) {
     received.desired.mutable_look_for(0)->set_path("/runs/a/step-40");
     return received;
   };
-  auto told = [&] {
+  auto reported = [&] {
     int count = 0;
     for (const SendUp& up : driver_.All<SendUp>()) count += up.message.reports().paths_size();
     return count;
@@ -165,19 +165,19 @@ TEST_F(ProbeTest, APathIsLookedForOnce_AndItsAnswerIsToldAsLongAsItIsAskedFor) {
   EXPECT_THAT(driver_.Last<LookForPath>(), IsEmpty());
   driver_.Forget();
   driver_.Run(absl::Seconds(3));
-  EXPECT_EQ(told(), 0) << "nothing is known yet";
+  EXPECT_EQ(reported(), 0) << "nothing is known yet";
 
   PathLooked looked;
   looked.answer.set_request_id("p1");
   looked.answer.set_there(true);
   driver_.Handle(looked);
-  EXPECT_EQ(told(), 1);
+  EXPECT_EQ(reported(), 1);
   driver_.Run(absl::Seconds(3));
-  EXPECT_GT(told(), 1) << "the first may have been lost";
+  EXPECT_GT(reported(), 1) << "the first may have been lost";
   driver_.Handle(asking(4, false));
   driver_.Forget();
   driver_.Run(absl::Seconds(3));
-  EXPECT_EQ(told(), 0);
+  EXPECT_EQ(reported(), 0);
 }
 
 TEST_F(ProbeTest, WhatHasEndedOrIsUnknownIsNotExamined) {

@@ -67,7 +67,7 @@ TEST(AgentCore, RankThatEndedInAnEarlierLife_IsToldAndNotStartedAgain) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
   driver.Handle(driver.Ended(Rank(0), 4));
-  driver.Handle(ProcessFound{.id = Rank(1), .token = "old", .told = true});
+  driver.Handle(ProcessFound{.id = Rank(1), .token = "old", .reported = true});
   driver.Attach();
   EXPECT_EQ(driver.LastFacts().back().exited().code(), 4);
 
@@ -93,8 +93,8 @@ TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndSayTheReasonOnc
   }
 
   EXPECT_THAT(waits, ElementsAre(50, 100, 200, 400, 800, 1000, 1000, 1000));
-  ASSERT_THAT(driver.All<Say>(), SizeIs(1));
-  EXPECT_THAT(driver.All<Say>()[0].text, HasSubstr("127.0.0.1:7070"));
+  ASSERT_THAT(driver.All<Log>(), SizeIs(1));
+  EXPECT_THAT(driver.All<Log>()[0].text, HasSubstr("127.0.0.1:7070"));
 }
 
 TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsHungUpOn) {
@@ -119,7 +119,7 @@ TEST(AgentCore, Heartbeats_ComeAsOftenAsTheWelcomeSays) {
 TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
   CoreDriver driver;
   auto last_trouble = [&] {
-    std::string trouble = "none told";
+    std::string trouble = "none reported";
     for (const SendUp& up : driver.Last<SendUp>()) {
       if (up.message.has_heartbeat()) trouble = up.message.heartbeat().trouble();
     }
@@ -130,9 +130,9 @@ TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
   driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
   EXPECT_EQ(last_trouble(), "its state folder /state is gone");
   EXPECT_TRUE(driver.core().stats().trouble);
-  EXPECT_THAT(driver.Last<Say>(), SizeIs(1));
+  EXPECT_THAT(driver.Last<Log>(), SizeIs(1));
   driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
-  EXPECT_THAT(driver.Last<Say>(), IsEmpty()) << "once a reason";
+  EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "once a reason";
 
   driver.Handle(SessionEnded{absl::UnavailableError("cut")});
   driver.Run(absl::Seconds(1));

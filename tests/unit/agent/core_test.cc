@@ -423,9 +423,9 @@ TEST_F(RunningTrainerTest, FactWithBytesThatAreNotUtf8_IsSentWithoutThem) {
   driver_.Handle(ended);
   driver_.Run(absl::Seconds(1));
 
-  const v1::TrainerExited told = driver_.AllFacts().back().exited();
-  EXPECT_EQ(told.message(), "cannot open /data/\xef\xbf\xbd\xef\xbf\xbd");
-  EXPECT_EQ(told.last_lines(0), "caf\xef\xbf\xbd");
+  const v1::TrainerExited reported = driver_.AllFacts().back().exited();
+  EXPECT_EQ(reported.message(), "cannot open /data/\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(reported.last_lines(0), "caf\xef\xbf\xbd");
 }
 
 TEST_F(RunningTrainerTest, Exit_IsToldAlsoWhenTheLinkDoesNotEnd) {
@@ -485,7 +485,7 @@ TEST_F(RunningTrainerTest, AcknowledgedExit_IsMarkedInTheFolderAndForgottenWhenN
   driver_.Handle(LinkClosed{kLink1});
   driver_.Handle(driver_.Ended(Rank(0), 0));
   driver_.Handle(FactsAcknowledged{driver_.LastFacts().at(0).sequence()});
-  EXPECT_THAT(driver_.Last<MarkTold>(), SizeIs(1));
+  EXPECT_THAT(driver_.Last<MarkReported>(), SizeIs(1));
   driver_.Handle(driver_.State(2, {}));
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
 

@@ -286,7 +286,7 @@ TEST_F(DaemonTest, ExitWhileNoDaemonWasThere_IsToldByTheNextLifeAndOnce) {
 
   StartDaemon();
   ASSERT_TRUE(AwaitExits(2));
-  ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return IsFolderTold(JoinPath(ranks(), "job23456.g1.r1")); }));
+  ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return IsFolderReported(JoinPath(ranks(), "job23456.g1.r1")); }));
   EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.hellos.size() == 3 && seen.heartbeats > 3; }));
@@ -299,7 +299,7 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorKept_ReachItFromTheNextLifeUnderTheSame
   StartDaemon();
   coordinator_->Acknowledge(false);
   coordinator_->Desire({Desired("exit-5", 0, 1)});
-  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.exits_heard > 0; }));
+  ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.exits_received > 0; }));
   EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
   std::string outbox_id = coordinator_->seen().hellos[0].outbox_id();
 

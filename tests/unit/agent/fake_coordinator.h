@@ -65,7 +65,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     std::vector<uint64_t> steps;
     std::vector<std::string> lines;
     std::set<std::string> logs_ended;
-    int exits_heard = 0;  // acknowledged or not
+    int exits_received = 0;  // acknowledged or not
     uint64_t heartbeats = 0;
     v1::Heartbeat last_heartbeat;
     int puts = 0;
@@ -150,7 +150,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
         if (seen_.steps.empty() || step.step() > seen_.steps.back()) seen_.steps.push_back(step.step());
       }
     }
-    for (const v1::Fact& fact : message.facts().facts()) seen_.exits_heard += fact.has_exited() ? 1 : 0;
+    for (const v1::Fact& fact : message.facts().facts()) seen_.exits_received += fact.has_exited() ? 1 : 0;
     if (!message.has_facts() || !acknowledge_) return false;
     for (const v1::Fact& fact : message.facts().facts()) {
       if (fact.sequence() <= acked_) continue;
@@ -163,25 +163,25 @@ class FakeCoordinator final : public v1::AgentService::Service {
 
   void TakePut(const v1::PutValues& put) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++seen_.puts;
-    v1::StoreValues& told = values_.emplace_back();
-    told.set_job_id(put.job_id());
-    told.set_generation(put.generation());
+    v1::StoreValues& reported = values_.emplace_back();
+    reported.set_job_id(put.job_id());
+    reported.set_generation(put.generation());
     v1::StoreValueList list;
     for (const v1::StoreValue& value : put.values()) {
       auto [at, is_new] = seen_.values.try_emplace(value.name(), value.value());
       if (is_new) *list.add_values() = value;
       if (at->second == value.value()) continue;
-      told.add_refused()->set_name(value.name());
-      told.mutable_refused(0)->set_code(static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
+      reported.add_refused()->set_name(value.name());
+      reported.mutable_refused(0)->set_code(static_cast<uint32_t>(grpc::StatusCode::ALREADY_EXISTS));
     }
-    told.set_values(list.SerializeAsString());
-    told.set_count(static_cast<uint32_t>(list.values_size()));
+    reported.set_values(list.SerializeAsString());
+    reported.set_count(static_cast<uint32_t>(list.values_size()));
   }
 
   void PushDesired(grpc::ServerContext* context,
                    grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>* stream, absl::Mutex* write_mu) {
     uint64_t sent = 0;
-    size_t told = 0;
+    size_t reported = 0;
     while (!context->IsCancelled()) {
       v1::CoordinatorMessage message;
       {
@@ -190,8 +190,8 @@ class FakeCoordinator final : public v1::AgentService::Service {
         if (desired_.revision() != sent) {
           *message.mutable_desired() = desired_;
           sent = desired_.revision();
-        } else if (!hold_values_ && told < values_.size()) {
-          *message.mutable_values() = values_[told++];
+        } else if (!hold_values_ && reported < values_.size()) {
+          *message.mutable_values() = values_[reported++];
         }
       }
       if (message.has_desired() || message.has_values()) {

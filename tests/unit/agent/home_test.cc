@@ -59,7 +59,7 @@ TEST_F(HomeTest, SocketOfALongStateFolder_LiesWhereItsPathIsShort) {
   EXPECT_TRUE(looked.socket_is_new);
   EXPECT_EQ(looked.trouble, "");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
-  EXPECT_FALSE(home_->Look().socket_is_new) << "told once";
+  EXPECT_FALSE(home_->Look().socket_is_new) << "reported once";
 }
 
 TEST_F(HomeTest, TrainersOfAnEarlierLife_FindTheDaemonWhereTheyWereToldToLook) {

@@ -112,11 +112,11 @@ TEST(Outbox, Acknowledge_NamesWhereFactsCameFromAndKeepsTheRest) {
   disk.Sync();
   disk.Unsent();
 
-  std::vector<Outbox::Origin> told = disk.outbox.Acknowledge(2);
+  std::vector<Outbox::Origin> reported = disk.outbox.Acknowledge(2);
   disk.outbox.Rewind();
 
-  ASSERT_THAT(told, SizeIs(2));
-  EXPECT_EQ(told[1].trainer_sequence, 2);
+  ASSERT_THAT(reported, SizeIs(2));
+  EXPECT_EQ(reported[1].trainer_sequence, 2);
   EXPECT_THAT(disk.Unsent(), ElementsAre(3));
 }
 
@@ -243,11 +243,11 @@ TEST(Outbox, OlderCopyOfTheFile_NumbersWhatIsNewAboveWhatTheCoordinatorHas) {
   restored.Sync();
 
   // It had 9 of this outbox before the copy was put back.
-  std::vector<Outbox::Origin> told = restored.outbox.Acknowledge(9);
+  std::vector<Outbox::Origin> reported = restored.outbox.Acknowledge(9);
   restored.Sync();
 
-  ASSERT_THAT(told, SizeIs(1));
-  EXPECT_EQ(told[0].trainer, kRank0);
+  ASSERT_THAT(reported, SizeIs(1));
+  EXPECT_EQ(reported[0].trainer, kRank0);
   EXPECT_THAT(restored.Unsent(), ElementsAre(10));
 }
 
@@ -275,7 +275,7 @@ TEST(Outbox, MarksOfATrainer_GoWithItsEnd) {
   disk.Unsent();
   disk.outbox.Acknowledge(1);
   EXPECT_EQ(disk.outbox.MarkOf(kRank0).durable, 1);
-  EXPECT_TRUE(disk.outbox.MarkOf(kRank0).exit_told);
+  EXPECT_TRUE(disk.outbox.MarkOf(kRank0).exit_reported);
 
   disk.outbox.Acknowledge(2);
 

@@ -75,24 +75,24 @@ class RefusingStorage final : public OutboxStorage {
 
 TEST(OutboxWriter, TellsWhatCameOfEachWrite_AndWritesWhatItWasGivenBeforeItEnds) {
   RefusingStorage storage;
-  absl::Status told;
-  auto told_now = std::make_unique<absl::Notification>();
+  absl::Status reported;
+  auto reported_now = std::make_unique<absl::Notification>();
   auto post = [&](Event event) {
-    told = std::get<FactsStored>(event).status;
-    told_now->Notify();
+    reported = std::get<FactsStored>(event).status;
+    reported_now->Notify();
   };
   auto writer = std::make_unique<OutboxWriter>(storage, post);
   writer->Write({"head", /*replace=*/true});
-  told_now->WaitForNotification();
-  EXPECT_EQ(told, absl::OkStatus());
+  reported_now->WaitForNotification();
+  EXPECT_EQ(reported, absl::OkStatus());
   storage.refusal = absl::ResourceExhaustedError("full");
-  told_now = std::make_unique<absl::Notification>();
+  reported_now = std::make_unique<absl::Notification>();
   writer->Write({"-a", /*replace=*/false});
-  told_now->WaitForNotification();
-  EXPECT_TRUE(absl::IsResourceExhausted(told));
+  reported_now->WaitForNotification();
+  EXPECT_TRUE(absl::IsResourceExhausted(reported));
 
   storage.refusal = absl::OkStatus();
-  told_now = std::make_unique<absl::Notification>();
+  reported_now = std::make_unique<absl::Notification>();
   writer->Write({"-b", /*replace=*/false});
   writer = nullptr;
 

@@ -157,12 +157,12 @@ TEST(ProcessExaminer, WithAStack_TellsWhatTheProcessTells_ElseTheKernels_AndWhyT
     return seen;
   };
 
-  v1::Examination told = examine({.frames = {"Spin()", "main"}, .note = ""});
-  EXPECT_THAT(told.stack(), ElementsAre("Spin()", "main"));
-  EXPECT_EQ(told.stack_note(), "");
-  EXPECT_EQ(told.request_id(), "r1");
-  v1::Examination not_told = examine({.frames = {}, .note = "the process did not tell within 3s"});
-  EXPECT_THAT(not_told.stack_note(), StartsWith("the process did not tell within 3s; "));
+  v1::Examination reported = examine({.frames = {"Spin()", "main"}, .note = ""});
+  EXPECT_THAT(reported.stack(), ElementsAre("Spin()", "main"));
+  EXPECT_EQ(reported.stack_note(), "");
+  EXPECT_EQ(reported.request_id(), "r1");
+  v1::Examination unanswered = examine({.frames = {}, .note = "the process did not tell within 3s"});
+  EXPECT_THAT(unanswered.stack_note(), StartsWith("the process did not tell within 3s; "));
 }
 
 TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaitedForLonger) {
@@ -178,7 +178,7 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaite
   ASSERT_EQ(pipe(ready), 0);
   pid_t child = fork();
   if (child == 0) {
-    TellStackAtSignal(file);
+    WriteStackAtSignal(file);
     if (write(ready[1], "x", 1) != 1) _exit(1);
     while (true) pause();
   }
@@ -227,12 +227,12 @@ TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {
   Write("cg/jobs/a/memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n");
   Write("cg/jobs/a/memory.max", "536870912\n");
   MemoryKills before = CountMemoryKills(7, proc());
-  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())), "");
+  EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())), "");
 
   Write("cg/jobs/a/memory.events", "oom_kill 3\n");
   Write("proc/vmstat", "oom_kill 4\n");
 
-  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())),
+  EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())),
             absl::StrCat("out of memory: the kernel killed it (cgroup ", root_,
                          "/cg/jobs/a, limit 512 MiB: oom_kill 2 to 3)"));
 }
@@ -248,7 +248,7 @@ TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsTold) {
 
   Write("mem/sub/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n");
 
-  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())),
+  EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())),
             absl::StrCat("out of memory: the kernel killed it (cgroup ", root_, "/mem/sub: oom_kill 0 to 1)"));
 }
 
@@ -260,7 +260,7 @@ TEST_F(MemoryKillsTest, AKillElsewhereOnTheHostIsNotTakenForOnesOwn) {
 
   Write("proc/vmstat", "oom_kill 4\n");
 
-  EXPECT_EQ(TellMemoryKill(before, CountAgain(before, proc())), "");
+  EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())), "");
 }
 
 TEST_F(MemoryKillsTest, WithoutACgroupTheHostsCounterIsAllThereIs) {
@@ -268,8 +268,8 @@ TEST_F(MemoryKillsTest, WithoutACgroupTheHostsCounterIsAllThereIs) {
 
   Write("proc/vmstat", "oom_kill 4\n");
 
-  EXPECT_THAT(TellMemoryKill(before, CountAgain(before, proc())), HasSubstr("probably out of memory"));
-  EXPECT_THAT(TellMemoryKill({}, {}), IsEmpty());
+  EXPECT_THAT(FormatMemoryKill(before, RecountMemoryKills(before, proc())), HasSubstr("probably out of memory"));
+  EXPECT_THAT(FormatMemoryKill({}, {}), IsEmpty());
 }
 
 }  // namespace

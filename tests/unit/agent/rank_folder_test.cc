@@ -22,13 +22,13 @@ using ::testing::SizeIs;
 class RankFolderTest : public ::testing::Test {
  protected:
   // A rank that has ended; its age orders it.
-  std::string Make(const TrainerId& id, int age_s, bool told) {
+  std::string Make(const TrainerId& id, int age_s, bool reported) {
     std::string folder = JoinPath(ranks_, FolderName(id));
     EXPECT_EQ(MakeRankFolder(
                   folder, {.program = "/bin/true", .arguments = {"t", "--x"}, .variables = {"A=b=c"}, .log_bytes = 7}),
               absl::OkStatus());
-    if (told) {
-      EXPECT_EQ(MarkFolderTold(folder), absl::OkStatus());
+    if (reported) {
+      EXPECT_EQ(MarkFolderReported(folder), absl::OkStatus());
     }
     std::filesystem::last_write_time(folder,
                                      std::filesystem::file_time_type::clock::now() - std::chrono::seconds(age_s));
@@ -102,7 +102,7 @@ TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsWhatIsNoRankFolder) {
 }
 
 TEST_F(RankFolderTest, Prune_RemovesTheOldestThatAreTold) {
-  for (uint32_t rank = 0; rank < 6; ++rank) Make(Rank(rank), 100 - static_cast<int>(rank), /*told=*/rank != 1);
+  for (uint32_t rank = 0; rank < 6; ++rank) Make(Rank(rank), 100 - static_cast<int>(rank), /*reported=*/rank != 1);
 
   PruneRankFolders(ranks_, {.folders = 3});
 

@@ -25,7 +25,7 @@ class SnapshotFolderTest : public ::testing::Test {
   absl::StatusOr<std::shared_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
     auto found = SnapshotFolder::Find(Options(state, is_private));
     if (!found.ok()) return found;
-    RemoveForsakenFolders(Options(state, is_private), (*found)->path());
+    RemoveAbandonedFolders(Options(state, is_private), (*found)->path());
     absl::Status made = (*found)->Make();
     if (!made.ok()) return made;
     return found;
@@ -109,7 +109,7 @@ TEST_F(SnapshotFolderTest, DaemonThatHasAnotherFolderNow_RemovesTheOneBefore) {
 
   SnapshotFolderOptions none = Options(state);
   none.root = "";
-  RemoveForsakenFolders(none, "");
+  RemoveAbandonedFolders(none, "");
 
   EXPECT_FALSE(FileExists(before));
 }
@@ -118,7 +118,7 @@ TEST_F(SnapshotFolderTest, FolderThatIsHeld_StaysWhateverIsKnownOfIt) {
   auto folder = Take(MakeState("w1"), /*is_private=*/true);
   std::filesystem::remove(JoinPath(folder.value()->path(), "daemon"));
 
-  RemoveForsakenFolders(Options(MakeState("w2")), "");
+  RemoveAbandonedFolders(Options(MakeState("w2")), "");
 
   EXPECT_TRUE(FileExists((*folder)->path()));
 }

@@ -31,16 +31,16 @@ class ValueRelayTest : public ::testing::Test {
   void Put(const std::string& name, const std::string& value) { Put(name, value, &result_); }
   // The coordinator has these now.
   static v1::StoreValues Told(const std::map<std::string, std::string>& values, uint64_t generation = 1) {
-    v1::StoreValues told;
-    told.set_job_id("job23456");
-    told.set_generation(generation);
+    v1::StoreValues reported;
+    reported.set_job_id("job23456");
+    reported.set_generation(generation);
     v1::StoreValueList list;
     for (const auto& [name, value] : values) {
       list.add_values()->set_name(name);
       list.mutable_values()->rbegin()->set_value(value);
     }
-    told.set_values(list.SerializeAsString());
-    return told;
+    reported.set_values(list.SerializeAsString());
+    return reported;
   }
   bool IsCached(const std::string& name, const std::string& value) { return cache_.Holds(kGroup, name, value); }
 

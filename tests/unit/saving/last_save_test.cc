@@ -44,7 +44,7 @@ class LastSaveTest : public SmallJobTest {
     return RunRank(order, {.link = link,
                            .file_system = disk,
                            .log = log_,
-                           .told_to_leave = [this] { return leave_.load(); },
+                           .must_leave = [this] { return leave_.load(); },
                            .clock = clock_,
                            .wait =
                                [&](absl::Duration wait) {
@@ -183,7 +183,7 @@ TEST_F(LastSaveTest, OneRanksFailure_HasAllTryAgain_AndRankZeroTellsWhose) {
       codes[r] = RunRank(order, {.link = links[r],
                                  .file_system = disks[r],
                                  .log = logs[r],
-                                 .told_to_leave = [] { return false; },
+                                 .must_leave = [] { return false; },
                                  .clock = clock,
                                  .wait = wait});
     });

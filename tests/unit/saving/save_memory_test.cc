@@ -49,7 +49,7 @@ class SaveMemoryTest : public testing::Test {
   absl::Status Save(SaveThread& thread, uint64_t step) {
     const std::vector<float> values = ValuesOf(step);
     thread.Begin(TaskOf(step, values));
-    thread.Fence();
+    thread.WaitForCopy();
     thread.AwaitEnd(absl::InfiniteDuration());
     return thread.ended()->status;
   }
@@ -146,7 +146,7 @@ TEST_F(SaveMemoryTest, ACopyThatWasCancelled_IsNotWhole_AndTheNextTakesItsPlace)
 
   thread.Begin(TaskOf(6, values));
   thread.GiveUp(absl::DeadlineExceededError("it took too long"));
-  thread.Fence();
+  thread.WaitForCopy();
   const std::optional<uint64_t> given_up = WholeStep('b');
   EXPECT_TRUE(!given_up.has_value() || *given_up == 6) << "it was faster, or it is not there";
   EXPECT_EQ(WholeStep('a'), 5u);

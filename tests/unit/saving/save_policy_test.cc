@@ -19,12 +19,12 @@ TEST(SavePolicyTest, ADueSave_BeginsAndIsOverOnceEveryRankHasEnded) {
   ASSERT_EQ(policy.AtBoundary(10, true), Act::kBegin);
   policy.Began(10);
 
-  EXPECT_EQ(policy.Hear(11, {}), Outcome::kNothing);
-  EXPECT_EQ(policy.Hear(12, {.ended = 2}), Outcome::kNothing);
+  EXPECT_EQ(policy.Update(11, {}), Outcome::kNothing);
+  EXPECT_EQ(policy.Update(12, {.ended = 2}), Outcome::kNothing);
   EXPECT_EQ(policy.under_way(), 10u);
-  EXPECT_EQ(policy.Hear(13, {.ended = 3}), Outcome::kWritten);
+  EXPECT_EQ(policy.Update(13, {.ended = 3}), Outcome::kWritten);
   EXPECT_EQ(policy.under_way(), std::nullopt);
-  EXPECT_EQ(policy.Hear(14, {.ended = 3}), Outcome::kNothing);
+  EXPECT_EQ(policy.Update(14, {.ended = 3}), Outcome::kNothing);
   EXPECT_EQ(policy.AtBoundary(14, false), Act::kNothing);
 }
 
@@ -35,13 +35,13 @@ TEST(SavePolicyTest, ASaveThatComesDueMeanwhile_IsWaitedFor_ButADiskThatHangsCos
   policy.WaitedInVain();
   EXPECT_EQ(policy.AtBoundary(20, true), Act::kNothing) << "noted";
   EXPECT_EQ(policy.AtBoundary(30, true), Act::kNothing) << "nobody waits again";
-  EXPECT_EQ(policy.Hear(33, {.ended = 3}), Outcome::kWritten);
+  EXPECT_EQ(policy.Update(33, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(33, false), Act::kBegin);
   policy.Began(33);
   EXPECT_EQ(policy.AtBoundary(34, false), Act::kNothing) << "one note, one save";
 
   // The disk keeps up again.
-  EXPECT_EQ(policy.Hear(36, {.ended = 3}), Outcome::kWritten);
+  EXPECT_EQ(policy.Update(36, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(40, true), Act::kBegin);
   policy.Began(40);
   EXPECT_EQ(policy.AtBoundary(50, true), Act::kAwait);
@@ -49,18 +49,18 @@ TEST(SavePolicyTest, ASaveThatComesDueMeanwhile_IsWaitedFor_ButADiskThatHangsCos
 
 TEST(SavePolicyTest, RequestsDuringASave_AreOneSaveAfterIt) {
   SavePolicy policy(0, kWorld);
-  policy.Hear(1, {.requests = 1});
+  policy.Update(1, {.requests = 1});
   ASSERT_EQ(policy.AtBoundary(1, false), Act::kBegin);
   policy.Began(1);
   for (uint64_t step = 2; step < 6; ++step) {
-    policy.Hear(step, {.requests = step});
+    policy.Update(step, {.requests = step});
     EXPECT_EQ(policy.AtBoundary(step, false), Act::kNothing);
   }
 
-  policy.Hear(6, {.ended = 3, .requests = 5});
+  policy.Update(6, {.ended = 3, .requests = 5});
   ASSERT_EQ(policy.AtBoundary(6, false), Act::kBegin);
   policy.Began(6);
-  policy.Hear(7, {.ended = 3, .requests = 5});
+  policy.Update(7, {.ended = 3, .requests = 5});
   EXPECT_EQ(policy.AtBoundary(7, false), Act::kNothing) << "each request acts once";
 }
 
@@ -70,30 +70,30 @@ TEST(SavePolicyTest, AFailedSave_IsTriedAgainAfter1_2_4StepsAndAtMostEverySteps)
   for (uint64_t wait : {1, 2, 4, 5, 5}) {
     policy.Began(step);
     ++step;
-    ASSERT_EQ(policy.Hear(step, {.ended = 3, .failed = 1}), Outcome::kFailed);
+    ASSERT_EQ(policy.Update(step, {.ended = 3, .failed = 1}), Outcome::kFailed);
     for (uint64_t i = 0; i < wait; ++i) EXPECT_EQ(policy.AtBoundary(step + i, false), Act::kNothing) << wait << i;
     step += wait;
     ASSERT_EQ(policy.AtBoundary(step, false), Act::kBegin) << wait;
   }
   policy.Began(step);
-  ASSERT_EQ(policy.Hear(step + 1, {.ended = 3}), Outcome::kWritten);
+  ASSERT_EQ(policy.Update(step + 1, {.ended = 3}), Outcome::kWritten);
   EXPECT_EQ(policy.AtBoundary(step + 10, false), Act::kNothing);
   policy.Began(step + 10);
-  policy.Hear(step + 11, {.ended = 3, .failed = 3});
+  policy.Update(step + 11, {.ended = 3, .failed = 3});
   EXPECT_EQ(policy.AtBoundary(step + 12, false), Act::kBegin) << "counted anew after one that was written";
 }
 
 TEST(SavePolicyTest, OneThatNobodySteppedOnFrom_IsNotTriedAgain) {
   SavePolicy policy(0, kWorld);
   policy.Began(7, /*waited=*/true);
-  ASSERT_EQ(policy.Hear(7, {.ended = 3, .failed = 1}), Outcome::kFailed);
+  ASSERT_EQ(policy.Update(7, {.ended = 3, .failed = 1}), Outcome::kFailed);
   for (uint64_t step = 7; step < 300; ++step) EXPECT_EQ(policy.AtBoundary(step, false), Act::kNothing);
 }
 
 TEST(SavePolicyTest, RankZerosWordThatItTookTooLong_EndsItOnEveryRank) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);
-  EXPECT_EQ(policy.Hear(15, {.ended = 2, .given_up = true}), Outcome::kFailed);
+  EXPECT_EQ(policy.Update(15, {.ended = 2, .given_up = true}), Outcome::kFailed);
   EXPECT_EQ(policy.under_way(), std::nullopt);
   EXPECT_EQ(policy.AtBoundary(16, false), Act::kBegin);
 }
@@ -103,14 +103,14 @@ TEST(SavePolicyTest, ASumFromBeforeASaveBegan_SaysNothingAboutIt) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);
   ASSERT_EQ(policy.AtBoundary(20, true), Act::kAwait);
-  ASSERT_EQ(policy.Hear(20, {.ended = 3}), Outcome::kWritten);
+  ASSERT_EQ(policy.Update(20, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(20, true), Act::kBegin);
   policy.Began(20);
 
-  EXPECT_EQ(policy.Hear(21, {.of_step = 20, .ended = 3}), Outcome::kNothing);
-  EXPECT_EQ(policy.Hear(21, {.of_step = 20, .ended = 2, .given_up = true}), Outcome::kNothing);
+  EXPECT_EQ(policy.Update(21, {.of_step = 20, .ended = 3}), Outcome::kNothing);
+  EXPECT_EQ(policy.Update(21, {.of_step = 20, .ended = 2, .given_up = true}), Outcome::kNothing);
   EXPECT_EQ(policy.under_way(), 20u);
-  EXPECT_EQ(policy.Hear(22, {.of_step = 21, .ended = 3}), Outcome::kWritten);
+  EXPECT_EQ(policy.Update(22, {.of_step = 21, .ended = 3}), Outcome::kWritten);
 }
 
 TEST(SavePolicyTest, ACommitThatFailed_IsTriedAgainLaterAndLater) {
@@ -118,9 +118,9 @@ TEST(SavePolicyTest, ACommitThatFailed_IsTriedAgainLaterAndLater) {
   uint64_t step = 100, commits = 0;
   for (uint64_t wait : {1, 2, 4, 8}) {
     policy.Began(step);
-    ASSERT_EQ(policy.Hear(++step, {.ended = 3, .commits_failed = commits}), Outcome::kWritten);
+    ASSERT_EQ(policy.Update(++step, {.ended = 3, .commits_failed = commits}), Outcome::kWritten);
     EXPECT_EQ(policy.AtBoundary(step, false), Act::kNothing);
-    policy.Hear(++step, {.commits_failed = ++commits});
+    policy.Update(++step, {.commits_failed = ++commits});
     EXPECT_EQ(policy.AtBoundary(step + wait - 1, false), Act::kNothing) << wait;
     step += wait;
     ASSERT_EQ(policy.AtBoundary(step, false), Act::kBegin) << wait;

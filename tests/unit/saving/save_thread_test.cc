@@ -80,15 +80,15 @@ class SaveTest : public testing::Test {
   }
   std::unique_ptr<CommitThread> NewCommits(FileSystem& disk = FileSystem::Real(), uint64_t keep = 0) {
     return std::make_unique<CommitThread>(
-        CommitThread::Parts{.run_folder = folder_.path(),
-                            .generation = 2,
-                            .retention = {.keep = keep},
-                            .file_system = disk,
-                            .link = link_,
-                            .clock = Clock::GetSteadyClock(),
-                            .check_fence = [this] { return fence_; },
-                            .describe_data = [](ManifestData& data) { return data.content_hash = "abc", "a line"; },
-                            .part_patience = absl::ZeroDuration()});
+        CommitThread::Deps{.run_folder = folder_.path(),
+                           .generation = 2,
+                           .retention = {.keep = keep},
+                           .file_system = disk,
+                           .link = link_,
+                           .clock = Clock::GetSteadyClock(),
+                           .check_fence = [this] { return fence_; },
+                           .describe_data = [](ManifestData& data) { return data.content_hash = "abc", "a line"; },
+                           .part_patience = absl::ZeroDuration()});
   }
   std::vector<std::string> Names() {
     std::vector<std::string> names;
@@ -141,7 +141,7 @@ TEST_F(SaveTest, WhatIsWritten_IsTheStateAtTheFence_WhateverBecomesOfItLater) {
       std::vector<std::string> before = now;
 
       thread.Begin(std::move(task));
-      thread.Fence();
+      thread.WaitForCopy();
       if (!copies) thread.AwaitEnd(absl::InfiniteDuration());
       for (std::string& bytes : now) bytes.assign(bytes.size(), 'x');
 
@@ -203,13 +203,13 @@ TEST_F(SaveTest, ADiskThatHangs_IsGivenUp_AndTheNextSaveFailsAtOnceByName) {
   disk.reached.WaitForNotification();
   EXPECT_FALSE(thread.ended().has_value());
 
-  thread.Fence();  // the state was copied: the loop goes on
+  thread.WaitForCopy();  // the state was copied: the loop goes on
   thread.GiveUp(absl::DeadlineExceededError("it took too long"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(thread.ended()->status));
   thread.Begin(TaskOf(state, 6, 0));
   ASSERT_TRUE(thread.ended().has_value());
   EXPECT_THAT(thread.ended()->status.message(), HasSubstr("has not come back from the disk yet"));
-  thread.Fence();
+  thread.WaitForCopy();
 
   disk.go.Notify();
   // Once it has come back there is a way again; until then each try fails at once.

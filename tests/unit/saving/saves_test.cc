@@ -36,7 +36,7 @@ class SavesTest : public SmallJobTest {
     return RunRank(order, {.link = link,
                            .file_system = FileSystem::Real(),
                            .log = log_,
-                           .told_to_leave = [leave] { return leave; },
+                           .must_leave = [leave] { return leave; },
                            .ledger = &Ledger::ForProcess()});
   }
   static uint64_t SnapshotBytes(const FakeLink& link) {

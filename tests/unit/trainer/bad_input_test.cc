@@ -110,7 +110,7 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
     std::ostringstream log;
 
     const TrainerExit code = RunRank(
-        own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+        own, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
     EXPECT_EQ(code, kExitRefused) << log.str();
     ASSERT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));

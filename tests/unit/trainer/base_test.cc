@@ -298,13 +298,13 @@ TEST(RunFolderTest, WhatSomebodyRemoves_IsMadeAgain_UnlessAnotherJobIsThere) {
   auto taken = TakeFor(path, "a", 1);
   std::filesystem::remove_all(path);
 
-  EXPECT_EQ((*taken)->Mend(), absl::OkStatus());
+  EXPECT_EQ((*taken)->RecreateIfRemoved(), absl::OkStatus());
   EXPECT_TRUE((*taken)->CheckFence().ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(path, "b", 1).status())) << "it is locked again";
 
   std::filesystem::remove_all(path);
   auto other = TakeFor(path, "b", 1);
-  EXPECT_TRUE(absl::IsAborted((*taken)->Mend()));
+  EXPECT_TRUE(absl::IsAborted((*taken)->RecreateIfRemoved()));
 }
 
 TEST(RunFolderTest, WhatAnotherJobHasTakenSince_StaysItsOwn) {

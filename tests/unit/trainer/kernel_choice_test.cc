@@ -28,7 +28,7 @@ class KernelSpeedsFile : public testing::Test {
     return KernelSpeeds{.with_lever = 118.5, .without = 96.25};
   }
   absl::StatusOr<KernelSpeeds> Get() {
-    return KeptOrMeasured(path_, [this] { return Measure(); });
+    return LoadOrMeasure(path_, [this] { return Measure(); });
   }
 
   const TemporaryFolder temporary_;
@@ -67,7 +67,7 @@ TEST_F(KernelSpeedsFile, WhatCannotBeReadIsMeasuredAnew) {
 }
 
 TEST_F(KernelSpeedsFile, AFailedMeasurementIsToldAndNotKept) {
-  EXPECT_TRUE(absl::IsDeadlineExceeded(KeptOrMeasured(path_, []() -> absl::StatusOr<KernelSpeeds> {
+  EXPECT_TRUE(absl::IsDeadlineExceeded(LoadOrMeasure(path_, []() -> absl::StatusOr<KernelSpeeds> {
                                          return absl::DeadlineExceededError("late");
                                        }).status()));
   EXPECT_FALSE(FileExists(path_));

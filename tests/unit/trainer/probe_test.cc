@@ -39,7 +39,7 @@ TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
     ranks.emplace_back([&, r] {
       codes[r] = RunRank(
           Order(r, 2),
-          {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] { return false; }});
+          {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .must_leave = [] { return false; }});
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -68,7 +68,7 @@ TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
 
   TrainerExit code =
       RunRank(Order(0, 1),
-              {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+              {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitAborted);
   EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());

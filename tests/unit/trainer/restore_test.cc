@@ -50,7 +50,7 @@ class RestoreTest : public SmallJobTest {
         FakeLink link(&store);
         std::ostringstream log;
         const TrainerExit code = RunRank(
-            own, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+            own, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
         EXPECT_EQ(code, kExitDone) << log.str();
       });
     }

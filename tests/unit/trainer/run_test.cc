@@ -35,7 +35,7 @@ class RunTest : public SmallJobTest {
 
   TrainerExit Run(const StartOrder& order, FakeLink& link, FileSystem& disk = FileSystem::Real(), bool leave = false) {
     log_.str("");
-    return RunRank(order, {.link = link, .file_system = disk, .log = log_, .told_to_leave = [leave] { return leave; }});
+    return RunRank(order, {.link = link, .file_system = disk, .log = log_, .must_leave = [leave] { return leave; }});
   }
 
   // Both ranks of `order`, as threads. LibTorch's dropout draws from a generator of the whole process, so there is
@@ -49,10 +49,9 @@ class RunTest : public SmallJobTest {
     for (int r = 0; r < 2; ++r) {
       order.rank = r;
       ranks.emplace_back([&, r, order] {
-        codes[r] =
-            RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
-                              return false;
-                            }});
+        codes[r] = RunRank(
+            order,
+            {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .must_leave = [] { return false; }});
       });
     }
     for (std::thread& rank : ranks) rank.join();
@@ -412,8 +411,8 @@ TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsN
       order.world_size = 2;
       order.config.model.dropout = 0;
       FullDisk disk(1000);
-      codes[r] = RunRank(
-          order, {.link = links[r], .file_system = disk, .log = logs[r], .told_to_leave = [] { return false; }});
+      codes[r] =
+          RunRank(order, {.link = links[r], .file_system = disk, .log = logs[r], .must_leave = [] { return false; }});
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -462,7 +461,7 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
       order.config.checkpoint_every = 2;
       order.config.evaluate_every = 3;
       order.config.evaluate_batches = 2;
-      RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .told_to_leave = [] {
+      RunRank(order, {.link = links[r], .file_system = FileSystem::Real(), .log = logs[r], .must_leave = [] {
                         return false;
                       }});
     });

@@ -61,7 +61,7 @@ class StrategiesTest : public SmallJobTest {
         all->codes[r] = RunRank(own, {.link = *all->links[r],
                                       .file_system = r == 0 ? disk : FileSystem::Real(),
                                       .log = all->logs[r],
-                                      .told_to_leave = [] { return false; }});
+                                      .must_leave = [] { return false; }});
       });
     }
     for (std::thread& thread : threads) thread.join();

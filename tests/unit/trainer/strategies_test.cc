@@ -131,7 +131,7 @@ TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
       StartOrder own = order;
       own.rank = r;
       all->codes[r] = RunRank(
-          own, {.link = *all->links[r], .file_system = FileSystem::Real(), .log = all->logs[r], .told_to_leave = [] {
+          own, {.link = *all->links[r], .file_system = FileSystem::Real(), .log = all->logs[r], .must_leave = [] {
                   return false;
                 }});
     });
@@ -166,12 +166,12 @@ TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
       auto rank = PrepareRank(own, *links[r], FileSystem::Real(), log);
       ASSERT_TRUE(rank.ok()) << rank.status();
       int steps = 0;
-      auto told_to_leave = [&] {
+      auto must_leave = [&] {
         at::NoGradGuard no_grad;
         if (++steps == 3 && r == 1) (*rank)->model->parameters()[2].tensor.view(-1).narrow(0, 5, 1).add_(1e-3);
         return false;
       };
-      absl::Status status = Trainer(own, **rank, *links[r], FileSystem::Real(), log, told_to_leave).Run().status();
+      absl::Status status = Trainer(own, **rank, *links[r], FileSystem::Real(), log, must_leave).Run().status();
       EXPECT_TRUE(status.ok()) << status;
     });
   }
@@ -244,12 +244,12 @@ TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
       ASSERT_TRUE(rank.ok()) << rank.status();
       int steps = 0;
       // Asked once a step.
-      auto told_to_leave = [&] {
+      auto must_leave = [&] {
         at::NoGradGuard no_grad;
         if (++steps == 3 && r == 1) (*rank)->model->parameters()[2].tensor.view(-1).narrow(0, 5, 1).add_(1e-3);
         return false;
       };
-      results[r] = Trainer(own, **rank, link, FileSystem::Real(), log, told_to_leave).Run().status();
+      results[r] = Trainer(own, **rank, link, FileSystem::Real(), log, must_leave).Run().status();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -357,7 +357,7 @@ TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbers_OrJoined) {
         EXPECT_EQ(RunRank(own, {.link = *all->links[r],
                                 .file_system = FileSystem::Real(),
                                 .log = all->logs[r],
-                                .told_to_leave = [] { return false; }}),
+                                .must_leave = [] { return false; }}),
                   expected)
             << all->logs[r].str();
       });
@@ -387,7 +387,7 @@ TEST_F(StrategiesTest, SizesThatDoNotFitTheRanks_AreRefusedByEach) {
   std::ostringstream log;
 
   const TrainerExit code = RunRank(
-      order, {.link = link, .file_system = FileSystem::Real(), .log = log, .told_to_leave = [] { return false; }});
+      order, {.link = link, .file_system = FileSystem::Real(), .log = log, .must_leave = [] { return false; }});
 
   EXPECT_EQ(code, kExitRefused);
   EXPECT_THAT(link.FactsOf<RefusedFact>(), SizeIs(1));
