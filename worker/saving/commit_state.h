@@ -1,5 +1,5 @@
-// What the commit thread works on, shared by its two files: commit_thread.cc, which decides what is next, and
-// commit_work.cc, which does it.
+// The state of the commit thread, shared by its two files: commit_thread.cc decides what is done next, commit_work.cc
+// does it.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@
 namespace trainyard {
 
 struct CommitThread::State {
-  // Complete under its partial name.
+  // A checkpoint that is complete under its partial name and waits for the grant.
   struct Ready {
     CommitTask task = {};
     std::string manifest_hash = {};
     uint64_t size_bytes = 0;
     absl::Time complete = {};
   };
-  // A fact of a checkpoint, until the coordinator has it.
+  // A `saved` fact that the coordinator has not confirmed yet.
   struct Reported {
     uint64_t fact = 0;
     uint64_t step = 0;
@@ -37,7 +37,7 @@ struct CommitThread::State {
 
   explicit State(Deps given) : deps(std::move(given)) {}
 
-  // What is left to do goes through here; the thread does it.
+  // The tasks in the queue.
   struct Removal {
     SaveKey save;
   };
@@ -53,7 +53,7 @@ struct CommitThread::State {
   bool busy ABSL_GUARDED_BY(mu) = false;
   size_t num_waiting ABSL_GUARDED_BY(mu) = 0;
   bool ungranted ABSL_GUARDED_BY(mu) = false;
-  bool over ABSL_GUARDED_BY(mu) = false;  // the generation is: nothing gets a name any more
+  bool over ABSL_GUARDED_BY(mu) = false;  // the generation has ended: no checkpoint is named any more
   bool closing ABSL_GUARDED_BY(mu) = false;
   uint64_t failed ABSL_GUARDED_BY(mu) = 0;
   uint64_t newest_complete ABSL_GUARDED_BY(mu) = 0;
@@ -61,7 +61,7 @@ struct CommitThread::State {
   absl::Status quiet_failure ABSL_GUARDED_BY(mu);
   std::deque<Reported> reported ABSL_GUARDED_BY(mu);
   std::vector<std::string> lines ABSL_GUARDED_BY(mu);
-  std::deque<Ready> waiting;  // the thread's own
+  std::deque<Ready> waiting;  // used by the commit thread only
 
   std::string FolderOf(const SaveKey& save) const { return PartialPath(deps.run_folder, save.step, save.generation); }
   void AddLine(std::string line) {
@@ -69,15 +69,15 @@ struct CommitThread::State {
     lines.push_back(std::move(line));
   }
 
-  // `withdrawn`: nothing failed, it is not wanted any more.
+  // `withdrawn`: the save did not fail, but it is no longer wanted.
   void Fail(const CommitTask& task, const absl::Status& why, bool withdrawn = false);
   void Remove(const SaveKey& save);
-  // The same of a save that came to nothing, which may be because the run folder is gone.
+  // Removes a save that failed, after recreating the run folder where it is gone (that may be why the save failed).
   void RemoveFailed(const SaveKey& save);
   absl::StatusOr<std::vector<CheckpointPart>> AwaitParts(const SaveKey& save);
   absl::StatusOr<Ready> Complete(CommitTask task);
   void CommitOne(CommitTask task);
-  // Whether there was a word.
+  // Returns whether the coordinator answered.
   bool AskForGrant();
   void Name(Ready ready);
   void Prune(uint64_t step);

@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-// Written by all ranks and not looked at yet, with the one that is.
+// Commits that are queued or in progress.
 constexpr ptrdiff_t kBehindMax = 2;
 
 }  // namespace
@@ -26,7 +26,8 @@ CommitThread::~CommitThread() {
 }
 
 void CommitThread::Serve(State& state) {
-  // Those that wait come first, so that none is withdrawn for want of having asked; then, without a word, other work.
+  // Checkpoints that wait for a grant come first, so that none is withdrawn without having requested it; if there is no
+  // answer, another task is done next.
   bool asked = false;
   while (true) {
     std::optional<State::Task> task;

@@ -1,9 +1,10 @@
-// Turns what all ranks have written into a checkpoint, on rank 0, in the order in which saves ended: reads the parts,
-// writes the manifest, asks the coordinator for the grant, gives the folder its name; removes what failed, and old
-// checkpoints that need not stay. Whatever the disk, the network file system or the coordinator take, the loop does not
-// wait for it.
+// Turns the parts that all ranks have written into a checkpoint, on rank 0, in the order in which the saves ended:
+// reads the parts, writes the manifest, requests the grant from the coordinator and renames the folder to its final
+// name. Also removes failed saves and old checkpoints. The training loop never waits for the disk, the network file
+// system or the coordinator.
 //
-// One thread of its own, which calls the link, the file system and `check_fence`. All methods are the loop's.
+// Threads: one thread of its own calls the link, the file system and `check_fence`. All methods are called by the
+// loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -26,67 +27,69 @@ namespace trainyard {
 struct CommitTask {
   SaveKey save = {};
   std::vector<TensorHeader> tensors = {};  // of the state, in the manifest's order
-  Manifest head = {};                      // all but what parts and fingerprint tell
-  absl::Time began = {};                   // of the save, by the clock
-  absl::Duration stalled = {};             // that rank 0's loop waited for it
-  bool waited = false;                     // it did all the time
-  uint64_t stop_request = 0;               // that is off where it comes to nothing; 0: none
-  bool quiet = false;                      // where it fails, TakeFailure says so, and nothing is reported
+  Manifest head = {};                      // everything except what comes from the parts and the data's fingerprint
+  absl::Time began = {};                   // when the save began, by the clock
+  absl::Duration stalled = {};             // how long rank 0's loop waited for it
+  bool waited = false;                     // the loop waited until the save had ended
+  uint64_t stop_request = 0;               // the stop that is cancelled if this save fails; 0: none
+  bool quiet = false;                      // a failure is returned by TakeFailure and not reported
 };
 
 class CommitThread {
  public:
   struct Deps {
     std::string run_folder;
-    uint64_t generation = 0;  // ours: partials of others are swept
+    uint64_t generation = 0;  // this one; partial folders of older ones are removed
     Retention retention;
     FileSystem& file_system;
     Link& link;
     Clock& clock;  // steady
-    // OK while the run folder is this generation's; see [Note: fence] in run_folder.h.
+    // OK while this generation owns the run folder; see [Note: fence] in run_folder.h.
     std::function<absl::Status()> check_fence;
-    // Makes the run folder again if somebody has removed it. Called after a save that failed.
+    // Recreates the run folder if it was removed. Called after a save that failed.
     std::function<absl::Status()> recreate_folder = nullptr;
-    // Adds what is known of the data; may take long. Returns a line for the log, or nothing.
+    // Adds the description of the data, which may take long. Returns a line for the log, or an empty string.
     std::function<std::string(ManifestData&)> describe_data;
-    absl::Duration part_patience = absl::Seconds(90);  // for a network file system to show what is there
+    absl::Duration part_patience = absl::Seconds(90);  // how long a network file system may take to show a file
   };
   explicit CommitThread(Deps deps);
-  // Leaves what is not named yet as it is. A thread that hangs in a system call for two seconds is left behind.
+  // Checkpoints that have no final name yet stay as they are. A thread that hangs in a system call for two seconds is
+  // left behind.
   ~CommitThread();
   CommitThread(const CommitThread&) = delete;
   CommitThread& operator=(const CommitThread&) = delete;
 
   void Commit(CommitTask task);
-  // A save that some rank could not write.
+  // Removes what was written of a save that failed on some rank.
   void Discard(const SaveKey& save);
-  // Waits up to `limit` until another save would find at most one before it. A loop that saves faster than this thread
-  // can name must wait: what piles up here is disk.
+  // Waits up to `limit` until at most one save is queued or being committed. Without this wait, a loop that saves
+  // faster than this thread can commit would fill the disk.
   bool AwaitRoom(absl::Duration limit);
-  // Looks for facts that the coordinator has confirmed, and removes what need not stay then. Cheap.
+  // Checks which `saved` facts the coordinator has confirmed, and removes the checkpoints that retention no longer
+  // needs. Cheap.
   void PruneConfirmed();
 
-  // Waits up to `limit` until nothing is left to do. With `ungranted`, what is complete then and still waits for the
-  // coordinator's word gets its name without.
+  // Waits up to `limit` until nothing is left to do. With `ungranted`, checkpoints that are complete and still wait for
+  // a grant get their names without one.
   bool Drain(absl::Duration limit, bool ungranted = false);
 
-  // The same for all that does not wait for the coordinator.
+  // The same, without waiting for checkpoints that wait for a grant.
   bool AwaitTasks(absl::Duration limit);
 
-  // Lets so much time pass.
+  // Waits for `duration`.
   void Pause(absl::Duration duration);
 
-  // Of the newest checkpoint that was told and is not confirmed yet; 0: none.
+  // The number of the newest `saved` fact that is not confirmed yet; 0: none.
   uint64_t unconfirmed_fact() const;
-  // Commits that came to nothing by a failure, so far.
+  // The number of commits that failed, so far.
   uint64_t num_failed() const;
-  // Of the newest checkpoint that has its name, or is complete and waits for it. 0: none.
+  // The step of the newest checkpoint that is named, or complete and waiting for its grant. 0: none.
   uint64_t newest_complete() const;
-  // Of the newest checkpoint that has its name. 0: none.
+  // The step of the newest checkpoint that is named. 0: none.
   uint64_t newest_named() const;
-  // Why the last quiet task, or the making of the run folder after it, failed; OK: neither did. Since the last call.
+  // Why the last quiet commit, or recreating the run folder after it, failed since the last call; OK: neither failed.
   absl::Status TakeFailure();
-  // What the log should say, since the last call.
+  // Lines for the log, since the last call.
   std::vector<std::string> TakeLines();
 
  private:

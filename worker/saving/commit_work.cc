@@ -14,9 +14,9 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);        // for a part again
-constexpr absl::Duration kGrantWait = absl::Milliseconds(250);  // at once; other work may come
-// Complete checkpoints that wait for the coordinator's word; a further one takes the oldest's place.
+constexpr absl::Duration kLook = absl::Milliseconds(50);        // between two looks for a part
+constexpr absl::Duration kGrantWait = absl::Milliseconds(250);  // short, because another task may come
+// Complete checkpoints that wait for a grant; a further one replaces the oldest.
 constexpr size_t kWaitingMax = 2;
 
 }  // namespace
@@ -28,20 +28,20 @@ void CommitThread::State::Fail(const CommitTask& task, const absl::Status& why, 
         quiet_failure.ok() ? why : absl::Status(why.code(), absl::StrCat(why.message(), "; ", quiet_failure.message()));
     return;
   }
-  if (absl::IsAborted(why)) return;  // the loop finds out by looking itself
+  if (absl::IsAborted(why)) return;  // the loop detects this on its own
   deps.link.ReportFact(SaveFailedFact{.step = task.save.step,
                                       .message = std::string(why.message()),
                                       .stop_request = task.stop_request,
                                       .withdrawn = withdrawn});
   absl::MutexLock lock(&mu);
   if (!withdrawn) ++failed;
-  lines.push_back(absl::StrCat("save of step ", task.save.step, " failed, training goes on: ", why.message()));
+  lines.push_back(absl::StrCat("save of step ", task.save.step, " failed, training continues: ", why.message()));
 }
 
 void CommitThread::State::Remove(const SaveKey& save) {
   if (absl::IsAborted(deps.check_fence())) return;
   absl::Status removed = deps.file_system.RemoveAll(FolderOf(save));
-  if (!removed.ok()) AddLine(absl::StrCat("what a save has left could not be removed: ", removed.message()));
+  if (!removed.ok()) AddLine(absl::StrCat("the files of a failed save could not be removed: ", removed.message()));
 }
 
 void CommitThread::State::RemoveFailed(const SaveKey& save) {
@@ -74,7 +74,7 @@ absl::StatusOr<CommitThread::State::Ready> CommitThread::State::Complete(CommitT
   const std::string folder = FolderOf(task.save);
   ASSIGN_OR_RETURN(std::vector<CheckpointPart> all, AwaitParts(task.save));
   RETURN_IF_ERROR(AssembleManifest(all, task.tensors, task.head))
-      << "while putting step " << task.save.step << " together";
+      << "while assembling the checkpoint of step " << task.save.step;
   if (std::string line = deps.describe_data(task.head.data); !line.empty()) AddLine(std::move(line));
   RETURN_IF_ERROR(deps.check_fence());
   RETURN_IF_ERROR(RemoveCheckpointParts(folder, task.save.world_size, deps.file_system));
@@ -97,11 +97,11 @@ void CommitThread::State::CommitOne(CommitTask task) {
   }
   if (waiting.size() == kWaitingMax) {
     Remove(waiting.front().task.save);
-    Fail(
-        waiting.front().task,
-        absl::UnavailableError(absl::StrCat("it was complete, but the coordinator was not heard for so long that step ",
-                                            copy.save.step, " has taken its place")),
-        /*withdrawn=*/true);
+    Fail(waiting.front().task,
+         absl::UnavailableError(
+             absl::StrCat("it was complete, but the coordinator did not answer for so long that step ", copy.save.step,
+                          " replaced it")),
+         /*withdrawn=*/true);
     waiting.pop_front();
   }
   deps.link.ReportFact(SaveReadyFact{.step = copy.save.step,
@@ -123,7 +123,7 @@ bool CommitThread::State::AskForGrant() {
   {
     absl::MutexLock lock(&mu);
     without = ungranted && absl::IsDeadlineExceeded(grant);
-    // A link that answers at once is not asked without end.
+    // Avoids a busy loop if the link answers immediately.
     pause = absl::IsDeadlineExceeded(grant) && !without && !closing && tasks.empty();
     if (pause) changed.AwaitFor(&mu, kLook, [&] { return closing || ungranted || !tasks.empty(); });
     if (absl::IsAborted(grant)) over = true;
@@ -132,7 +132,7 @@ bool CommitThread::State::AskForGrant() {
   Ready ready = std::move(waiting.front());
   waiting.pop_front();
   if (grant.ok() || without) {
-    if (without) AddLine(absl::StrCat("step ", step, " gets its name without the coordinator's word: it is away"));
+    if (without) AddLine(absl::StrCat("step ", step, " is named without a grant: the coordinator does not answer"));
     Name(std::move(ready));
   } else if (!absl::IsAborted(grant)) {
     Remove(ready.task.save);
@@ -155,7 +155,7 @@ void CommitThread::State::Name(Ready ready) {
     RETURN_IF_ERROR(deps.check_fence());
     RETURN_IF_ERROR(deps.file_system.RenameOrExchange(folder, path));
     RETURN_IF_ERROR(deps.file_system.SyncFolder(deps.run_folder));
-    FaultPoint("commit").IgnoreError();  // it has its name
+    FaultPoint("commit").IgnoreError();  // the checkpoint is named
     return absl::OkStatus();
   };
   if (absl::Status named = name(); !named.ok()) {
@@ -188,7 +188,7 @@ void CommitThread::State::Prune(uint64_t step) {
   absl::StatusOr<std::vector<uint64_t>> removed =
       PruneCheckpoints(deps.run_folder, step, deps.retention, {step}, deps.file_system);
   if (!removed.ok()) AddLine(absl::StrCat("old checkpoints could not be removed: ", removed.status().message()));
-  // What ranks of an earlier generation, which do not know yet that they are fenced off, have left meanwhile.
+  // Removes what ranks of an earlier generation, which have not noticed the new fence yet, have written meanwhile.
   for (std::string& line : SweepPartials(deps.run_folder, deps.generation, deps.file_system)) AddLine(std::move(line));
 }
 

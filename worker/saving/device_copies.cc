@@ -14,7 +14,7 @@ at::Tensor MakeLike(const at::Tensor& values) {
   try {
     return at::empty(values.sizes(), pinned);
   } catch (const c10::Error&) {
-    // Of memory that cannot move there is less than of other: slower, but a save.
+    // Pinned memory is scarcer than ordinary memory; ordinary memory makes the save slower but possible.
     return at::empty(values.sizes(), pinned.pinned_memory(false));
   }
 }

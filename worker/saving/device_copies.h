@@ -1,5 +1,5 @@
-// Copies of state that lies on a device: in host memory that the device copies fastest to (pinned, where that can be
-// had), which is kept from one save to the next. The loop's.
+// Copies state from a device into host memory that is reused from one save to the next. The memory is pinned where
+// possible, because a device copies fastest to it. Used by the loop's thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@ class DeviceCopies {
   // `ledger` may be null; it is not owned.
   explicit DeviceCopies(Ledger* ledger) : ledger_(ledger) {}
 
-  // Of all of them, in their order, started one behind the other and all there when this returns. A copy that somebody
-  // still holds is not written again: a writer that hangs reads the one before.
+  // Copies all tensors, in their order, and returns when all copies are complete. A copy that is still referenced is
+  // not overwritten, because a writer that hangs may still read it; a new one is made.
   std::vector<at::Tensor> Copy(const std::vector<at::Tensor>& of);
 
  private:

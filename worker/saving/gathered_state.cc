@@ -25,18 +25,18 @@ bool IsWanted(const TensorHeader& header, const WholeFiles& wanted) {
   return header.role == kParameterRole ? wanted.parameters : wanted.optimizer;
 }
 
-// Appends tensors to files of a task, one behind the other in one piece of memory.
+// Appends tensors to files of a task, one after the other in one block of memory.
 struct Appender {
   char* bytes;
   int64_t size;
   int64_t at = 0;
 
-  // `values` as the header's type, rounded once, to the nearest, ties to even.
+  // Converts `values` to the header's type, rounding once, to nearest, ties to even.
   absl::Status Add(const TensorHeader& header, const at::Tensor& values, SaveTask::File& file) {
     const int64_t length = static_cast<int64_t>(BytesOf(header));
     if (at + length > size) return absl::InternalError("more state was gathered than there is");
     if (header.role == kCopyRole && values.scalar_type() == at::kDouble) {
-      // Through fp32, which torch goes by, it would be rounded twice.
+      // torch would convert through fp32 and so round twice.
       const at::Tensor host = values.cpu();
       const std::string narrow =
           ConvertValues({static_cast<const char*>(host.const_data_ptr()), host.nbytes()}, "F64", header.dtype);
@@ -77,7 +77,7 @@ int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted) {
 }
 
 void GatheredState::Reserve(int64_t bytes) {
-  // A writer that hangs still reads the one before.
+  // A writer that hangs may still read the previous memory.
   if (bytes_.defined() && bytes_.use_count() == 1 && bytes_.numel() >= bytes) return;
   bytes_ = TrackTensor(ledger_, MemoryKind::kSnapshots, held_, [&] { return at::zeros({bytes}, at::kByte); });
 }

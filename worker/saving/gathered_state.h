@@ -1,5 +1,5 @@
-// Whole tensors, for checkpoint.format full and checkpoint.weights_copy: gathered from all ranks unit by unit into
-// memory of rank 0, which is kept for the next save. The loop's.
+// Whole tensors, for checkpoint.format full and checkpoint.weights_copy: gathered from all ranks, unit by unit, into
+// memory of rank 0, which is reused by the next save. Used by the loop's thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,19 +15,19 @@
 
 namespace trainyard {
 
-// What is to lie whole, each in a file of its own.
+// Which tensors are written whole, each kind to a file of its own.
 struct WholeFiles {
   bool parameters = false;
   bool optimizer = false;
-  std::string copy_dtype = {};  // of a copy of the parameters, as in safetensors; empty: none
+  std::string copy_dtype = {};  // data type of a copy of the parameters, as in safetensors; empty: no copy
 
   bool any() const { return parameters || optimizer || !copy_dtype.empty(); }
 };
 
-// What the tensors of such a copy are; none where it is of no type.
+// Headers of the tensors of such a copy; empty if `copy_dtype` is empty.
 std::vector<TensorHeader> CopyHeaders(const DataParallel& strategy, const std::string& copy_dtype);
 
-// Bytes that all of it takes on the rank that writes.
+// Bytes needed on the rank that writes.
 int64_t GatheredBytes(const DataParallel& strategy, const WholeFiles& wanted);
 
 class GatheredState {
@@ -35,10 +35,10 @@ class GatheredState {
   // `ledger` may be null; it is not owned.
   explicit GatheredState(Ledger* ledger) : ledger_(ledger) {}
 
-  // Takes memory for so much and touches it, unless it is there.
+  // Allocates and touches this many bytes, unless they are allocated already.
   void Reserve(int64_t bytes);
 
-  // Adds files of whole tensors to the task of the rank that `writes`. Collective. Possible errors: those of a
+  // Adds files of whole tensors to the task, on the rank that `writes`. Collective. Possible errors: those of a
   // Collective.
   absl::Status AddTo(DataParallel& strategy, const WholeFiles& wanted, bool writes, SaveTask& task);
 

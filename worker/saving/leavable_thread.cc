@@ -23,7 +23,7 @@ struct LeavableThread::End {
 LeavableThread::LeavableThread(std::function<void()> body)
     : end_(std::make_shared<End>()), thread_([end = end_, body = std::move(body)]() mutable {
         body();
-        body = nullptr;  // what it owns goes before its owner does
+        body = nullptr;  // destroys what the body owns before the owner continues
         absl::MutexLock lock(&end->mu);
         end->came = true;
         end->changed.SignalAll();

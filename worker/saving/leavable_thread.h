@@ -1,8 +1,8 @@
-// A thread that may hang in a system call, on a disk that does not answer: its owner waits a moment for its end and
-// then leaves it behind. So it must own, by shared pointers, whatever it uses.
+// A thread that may hang in a system call, on a disk that does not answer. Its owner waits a moment for it to end and
+// then leaves it behind; so the thread must own, by shared pointers, everything it uses.
 //
 //   thread_ = std::make_unique<LeavableThread>([state = state_] { Serve(*state); });
-//   ...                 its owner tells it to end
+//   ...                 the owner asks it to end
 //   thread_.reset();
 #pragma once
 
@@ -15,7 +15,7 @@ namespace trainyard {
 class LeavableThread {
  public:
   explicit LeavableThread(std::function<void()> body);
-  // Returns when the body has, or after two seconds. REQUIRES: the body was told to end.
+  // Returns when the body has returned, or after two seconds. REQUIRES: the body was asked to end.
   ~LeavableThread();
   LeavableThread(const LeavableThread&) = delete;
   LeavableThread& operator=(const LeavableThread&) = delete;

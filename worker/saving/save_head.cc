@@ -41,9 +41,9 @@ std::string DescribeData(const Corpus& corpus, const std::string& restored_conte
                          .hash = fingerprint.file_hashes[i]});
   }
   if (restored_content_hash.empty() || restored_content_hash == fingerprint.content_hash) return "";
-  return absl::StrCat("warning: the data is not that of the checkpoint this run went on from (content hash ",
+  return absl::StrCat("warning: the data differs from that of the checkpoint this run resumed from (content hash ",
                       fingerprint.content_hash, ", was ", restored_content_hash,
-                      "); the losses are not those of an uninterrupted run");
+                      "); the losses differ from those of an uninterrupted run");
 }
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-// What a checkpoint says beside its tensors: the step, the run and the place in the data.
+// The part of a checkpoint's manifest that is not about tensors: the step, the run and the position in the data.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,21 @@
 
 namespace trainyard {
 
-// Where a run stands in its data.
+// The position of a run in its data.
 struct DataPosition {
   uint64_t consumed_samples = 0;
   uint64_t samples_per_epoch = 1;
 };
 
-// All but what the parts tell and what the data are, as it is at this very step: on the loop's thread.
+// Returns everything except what comes from the parts and the description of the data, for the current step. Called by
+// the loop's thread.
 Manifest MakeSaveHead(const StartOrder& order, const DataParallel& strategy, uint64_t step,
                       const DataPosition& position);
 
-// Adds what the data are. Called by the commit thread: reading all of them takes long where there is much. So a job
-// that was started again by itself hears only here that files have changed which kept their sizes: returns a warning
-// where the content is not what it was in the checkpoint that was restored (empty: none was), else nothing.
+// Adds the description of the data. Called by the commit thread, because it reads all of the data, which may take long.
+// A job that was restarted automatically therefore detects only here that files changed without changing their size:
+// returns a warning if the content differs from that of the restored checkpoint (`restored_content_hash`, empty if none
+// was restored), else an empty string.
 std::string DescribeData(const Corpus& corpus, const std::string& restored_content_hash, ManifestData& data);
 
 }  // namespace trainyard

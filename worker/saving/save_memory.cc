@@ -91,14 +91,14 @@ SaveRoom DecideSaveRoom(const SaveRoomFacts& facts) {
       absl::StrCat("two copies of ", facts.local_ranks, facts.local_ranks == 1 ? " rank" : " ranks", " here take ",
                    Megabytes(2 * one));
   if (facts.folder_bytes < 0) {
-    room.why_not_shared = "there is no folder in shared memory for them (snapshots of the daemon)";
+    room.why_not_shared = "there is no folder in shared memory for them (the daemon's snapshots setting)";
   } else if (2 * one > static_cast<uint64_t>(facts.folder_bytes) / 2) {
     room.why_not_shared =
         absl::StrCat(needed, ", and where the daemon keeps snapshots ",
-                     Megabytes(static_cast<uint64_t>(facts.folder_bytes)), " are free, of which half may be taken");
+                     Megabytes(static_cast<uint64_t>(facts.folder_bytes)), " are free, of which half may be used");
   } else if (known && 2 * one >= may_take) {
     room.why_not_shared = absl::StrCat(needed, ", and ", Megabytes(static_cast<uint64_t>(facts.available_bytes)),
-                                       " of memory can be had, of which half may be taken");
+                                       " of memory are available, of which half may be used");
   }
   room.shared = room.why_not_shared.empty();
   return room;

@@ -1,6 +1,6 @@
-// Memory that saves are copied into, taken and touched before it is needed, kept and reused: one buffer that dies with
-// the process, or two in shared memory, by turns, of which the newest whole one outlives it (checkpoint/snapshot.h).
-// And how much of it there is to be had.
+// Memory that saves are copied into. It is allocated and touched before it is needed, and reused: either one private
+// buffer, which ends with the process, or two buffers in shared memory, used in turns, of which the newest whole one
+// outlives the process (checkpoint/snapshot.h). Also decides how much memory may be used.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace trainyard {
 
-// Room for one copy. Kept by shared pointers until the last who writes from it is gone.
+// Memory for one copy. Held by shared pointers until the last thread that reads from it has finished.
 class SaveBuffer {
  public:
   static absl::StatusOr<std::shared_ptr<SaveBuffer>> MakePrivate(uint64_t bytes);
@@ -34,30 +34,30 @@ class SaveBuffer {
   std::unique_ptr<SnapshotBuffer> snapshot_;
 };
 
-// The loop's, but for Sealed.
+// Used by the loop's thread only.
 class SaveMemory {
  public:
-  // One private buffer, unless there is room already. Possible errors: ResourceExhausted.
+  // Allocates one private buffer, unless there is one that is large enough. Possible errors: ResourceExhausted.
   absl::Status ReservePrivate(uint64_t bytes);
-  // Two shared ones in place of what there is. Nothing stays of an attempt that fails. Possible errors: those of
-  // SnapshotBuffer::Make.
+  // Allocates two shared buffers in place of the present ones. An attempt that fails leaves nothing. Possible errors:
+  // those of SnapshotBuffer::Make.
   absl::Status ReserveShared(const SnapshotPlace& place, uint64_t bytes);
-  // Gives back what there is, and removes its files. Copies that are being written stay until they are.
+  // Releases the buffers and removes their files. A copy that is being written stays in memory until it is written.
   void Drop();
 
   bool shared() const { return buffers_[1] != nullptr; }
   const SnapshotPlace& place() const { return place_; }
   uint64_t reserved_bytes() const;
 
-  // Where the next copy goes: not where the newest whole snapshot lies. REQUIRES: there is room.
+  // Returns the buffer for the next copy: never the one with the newest whole snapshot. REQUIRES: a buffer is reserved.
   std::shared_ptr<SaveBuffer> Next(const SaveBuffer* newest_whole) const;
 
  private:
   SnapshotPlace place_;
-  std::array<std::shared_ptr<SaveBuffer>, 2> buffers_;  // the second one: only where they are shared
+  std::array<std::shared_ptr<SaveBuffer>, 2> buffers_;  // the second one is used only if they are shared
 };
 
-// What saves may be copied into.
+// Where saves may be copied to.
 struct SaveRoom {
   bool shared = false;
   bool one_copy = false;
@@ -65,14 +65,14 @@ struct SaveRoom {
 };
 struct SaveRoomFacts {
   uint64_t bytes = 0;           // of one copy of this rank
-  int local_ranks = 1;          // that will ask for as much
-  int64_t available_bytes = 0;  // memory to be had on this host; 0: not known
-  int64_t folder_bytes = 0;     // free where snapshots lie
+  int local_ranks = 1;          // ranks on this host that need the same amount
+  int64_t available_bytes = 0;  // memory available on this host; 0: not known
+  int64_t folder_bytes = 0;     // free in the folder for snapshots
 };
-// Never more than half of what is to be had. Pure.
+// Uses at most half of what is available. Pure.
 SaveRoom DecideSaveRoom(const SaveRoomFacts& facts);
 
-// Free bytes of the file system that a folder is on; below 0: it is not there, or not ours to write.
+// Free bytes of the file system that holds the folder; below 0: the folder does not exist, or is not writable.
 int64_t FreeBytesOf(const std::string& folder);
 
 }  // namespace trainyard

@@ -5,7 +5,7 @@
 namespace trainyard {
 namespace {
 
-// Between two tries, where nothing says how often saves are wanted.
+// Steps between two tries where every_steps does not limit them.
 constexpr uint64_t kStepsBetweenTries = 128;
 
 }  // namespace

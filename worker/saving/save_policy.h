@@ -1,12 +1,13 @@
-// When a save begins: a state machine that every rank runs alike, on nothing but what all of them have agreed on. So
-// they begin, wait and give up at the same steps, whatever each one's disk does.
+// Decides when a save begins: a state machine that every rank runs on the values that all ranks have agreed on. So all
+// ranks begin, wait and give up at the same steps, whatever their own disks do.
 //
-//              due, asked for, or to be tried again             every rank has ended its part
+//              due, requested, or to be retried                  every rank has ended its part
 //   [nothing] ------------------------------------> [under way] ------------------------------> [nothing]
-//                                                      | due meanwhile: all wait for it, a while; then, and
-//                                                      v whenever one was asked for: noted, and begun after it
+//                                                      | another save comes due: all ranks wait, for a limited time;
+//                                                      | after that, or if one is requested: it is queued, and begins
+//                                                      v when the present one has ended
 //
-// Pure; belongs to the loop's thread.
+// Pure; used by the loop's thread only.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +17,34 @@ namespace trainyard {
 
 class SavePolicy {
  public:
-  // `every_steps` 0: nothing is ever due. `world_size`: of how many ranks sums are.
+  // `every_steps` 0: no save is ever due. `world_size`: the number of ranks that the sums are over.
   SavePolicy(uint64_t every_steps, int world_size) : every_steps_(every_steps), world_size_(world_size) {}
 
-  // Of the save that was under way when ranks gave their terms: sums over the ranks; `given_up` and the counts are rank
-  // 0's alone. Counts only grow, and each greater one acts once.
+  // Sums over the ranks, about the save that was under way when the ranks gave their terms; `given_up` and the counters
+  // come from rank 0 alone. Counters only grow; each new value acts once.
   struct Sums {
-    // In which ranks gave their terms: a sum that was under way when the save began tells of the one before.
+    // The step in which the ranks gave their terms: a sum from before the present save began is about the save before.
     uint64_t of_step = UINT64_MAX;
-    int ended = 0;   // ranks that are done with their part, whatever came of it
-    int failed = 0;  // of them
+    int ended = 0;   // ranks that have ended their part, written or failed
+    int failed = 0;  // of those, the ranks whose part failed
     bool given_up = false;
     uint64_t requests = 0;
     uint64_t commits_failed = 0;
   };
   enum class Outcome { kNothing, kWritten, kFailed };
-  // What became of the save under way; in the order of the steps.
+  // Returns what became of the save under way. Called in the order of the steps.
   Outcome Update(uint64_t step, const Sums& sums);
 
   enum class Act {
     kNothing,
-    kBegin,  // call Began
-    kAwait,  // all wait for the one under way, and ask again; in vain: call WaitedInVain first
+    kBegin,  // begin a save, then call Began
+    kAwait,  // all ranks wait for the save under way, then call AtBoundary again; after a time-out: WaitTimedOut first
   };
   // At the end of a step. `due`: by every_steps.
   Act AtBoundary(uint64_t step, bool due);
-  // `waited`: nobody steps on before it has ended; where it fails it is not tried again.
+  // `waited`: no rank takes another step before the save has ended, and a failed save is not retried.
   void Began(uint64_t step, bool waited = false);
-  void WaitedInVain() { patient_ = false; }
+  void WaitTimedOut() { patient_ = false; }
 
   // The step of the save under way.
   std::optional<uint64_t> under_way() const { return under_way_; }
@@ -59,8 +60,8 @@ class SavePolicy {
   bool patient_ = true;  // the disk has kept up so far
   std::optional<uint64_t> retry_at_;
   uint64_t failures_ = 0;                       // in a row
-  bool commit_failed_ = false;                  // since the last that was written
-  uint64_t requests_ = 0, commits_failed_ = 0;  // that have acted
+  bool commit_failed_ = false;                  // since the last save that was written
+  uint64_t requests_ = 0, commits_failed_ = 0;  // the values that have acted
 };
 
 }  // namespace trainyard

@@ -1,4 +1,4 @@
-// What a rank is to write of one save, and what became of it: values between the saver and its thread.
+// What one rank must write of a save, and how that ended: values exchanged between the saver and its save thread.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,30 @@
 
 namespace trainyard {
 
-// What a rank is to write of one tensor.
+// What one rank writes of one tensor.
 struct SaveRange {
   ShardEntry entry = {};
   const char* bytes = nullptr;
-  bool stays = false;  // nobody changes `bytes` while `owner` lives: they need no copy
+  bool stays = false;  // `bytes` do not change while `owner` exists, so they need no copy
 };
 
 struct SaveTask {
   SaveKey save = {};
   uint64_t rank = 0;
-  std::string folder = {};  // the partial one; made if it is not there
+  std::string folder = {};  // the partial folder; created if it does not exist
   struct File {
     std::string name = {};
     std::vector<SaveRange> ranges = {};
-    bool derived = false;  // made of what is in the others: nothing goes on from it
+    bool derived = false;  // can be derived from the other files; no run resumes from it
   };
   std::vector<File> files = {};
-  std::vector<SaveRange> witnessed = {};   // hashed alone
-  std::shared_ptr<const void> owner = {};  // of all the bytes
+  std::vector<SaveRange> witnessed = {};   // hashed, but not written
+  std::shared_ptr<const void> owner = {};  // keeps all the bytes alive
   bool again = false;                      // the same save has failed before
-  bool copies = true;                      // false: the state stays as it is until this has ended or was given up
-  std::string more = {};                   // goes into the snapshot as it is
-  std::function<absl::Status()> may_write = nullptr;  // asked before the folder is made, and when all is written
+  bool copies = true;                      // false: the state does not change until this save has ended or was given up
+  std::string more = {};                   // stored in the snapshot unchanged
+  // called before the folder is created, and after everything is written
+  std::function<absl::Status()> may_write = nullptr;
 };
 
 struct SaveEnd {
@@ -44,8 +45,8 @@ struct SaveEnd {
   absl::Duration copying = {};
   absl::Duration writing = {};
   uint64_t bytes = 0;
-  absl::Status snapshot = {};     // why it has no whole one, where it should have
-  std::string beyond_range = {};  // a derived tensor with values that are not finite; empty: none
+  absl::Status snapshot = {};     // why this save has no whole snapshot, where it should have one
+  std::string beyond_range = {};  // the name of a derived tensor with values that are not finite; empty: none
 };
 
 }  // namespace trainyard

@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-// Best effort, the lowest level; a scheduler that knows no priorities ignores it.
+// Best-effort class, lowest level; a scheduler that knows no priorities ignores this.
 void LowerPriority() {
   constexpr int kOfProcess = 1, kBestEffort = 2, kLowest = 7, kClassShift = 13;
   (void)syscall(SYS_ioprio_set, kOfProcess, 0, (kBestEffort << kClassShift) | kLowest);
@@ -32,14 +32,14 @@ struct SaveThread::State {
   FileSystem& file_system;
   Clock& clock;
   const Wait wait;
-  Throttle throttle;  // the writing thread's
+  Throttle throttle;  // used by the writer only
 
   absl::Mutex mu;
   SteadyCondVar changed;
   std::shared_ptr<SaveWork> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
   std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);
   SnapshotPlace place ABSL_GUARDED_BY(mu);                  // of what is copied
-  std::optional<SnapshotPlace> clears ABSL_GUARDED_BY(mu);  // of what older generations have there
+  std::optional<SnapshotPlace> clears ABSL_GUARDED_BY(mu);  // where to remove snapshots of older generations
   bool writes ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
 };
@@ -56,7 +56,7 @@ SaveThread::~SaveThread() {
     state_->closing = true;
     state_->changed.SignalAll();
   }
-  copier_.join();  // it reads the state
+  copier_.join();  // it reads the training state, so it cannot be left behind
 }
 
 absl::Status SaveThread::TakeBuffer(SaveWork& work) {
@@ -66,7 +66,7 @@ absl::Status SaveThread::TakeBuffer(SaveWork& work) {
   }
   if (!work.task.copies) return absl::OkStatus();
   const uint64_t bytes = BytesToCopy(work.task);
-  RETURN_IF_ERROR(memory_.ReservePrivate(bytes));  // where it was not reserved, or the state has grown
+  RETURN_IF_ERROR(memory_.ReservePrivate(bytes));  // if it was not reserved, or the state has grown
   absl::MutexLock lock(&state_->mu);
   work.buffer = memory_.Next(state_->newest_whole.get());
   state_->place = memory_.place();

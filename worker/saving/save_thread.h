@@ -1,19 +1,19 @@
-// Writes one rank's part of a checkpoint while the rank trains on. Two threads: one of ordinary priority copies the
-// state into memory that is kept and reused (save_memory.h), one of low priority hashes and writes it. The loop calls
-// Fence before it changes the state; it takes part in what is left to be copied, so it never waits longer than a copy
-// of its own would take.
+// Writes one rank's part of a checkpoint while the rank continues to train. Two threads: the copier, of ordinary
+// priority, copies the state into memory that is reused (save_memory.h); the writer, of low priority, hashes and writes
+// the copy. Before the loop changes the state it calls WaitForCopy, which helps to copy what is left; so the loop never
+// waits longer than it would take to make the copy itself.
 //
-//   thread.Reserve(bytes);           before the first step: memory is touched once
+//   thread.Reserve(bytes);           before the first step: memory is allocated and touched once
 //   thread.Begin(task);              after step N
 //   ...                              forward and backward of step N+1
-//   thread.WaitForCopy();                  the state may change now
+//   thread.WaitForCopy();            now the state may change
 //   thread.ended()                   some time later
 //
-// Copies in shared memory are sealed before the disk is touched, and are there when this process is not; the newest
-// whole one is never written over.
+// Copies in shared memory are sealed before the disk is touched, and outlive this process; the newest whole one is
+// never overwritten.
 //
-// A writer that hangs in a system call is given up and left behind: it owns what it reads. Knows no tensors. All calls
-// are the loop's.
+// A writer that hangs in a system call is given up and left behind: it owns what it reads. Knows no tensors. All
+// methods are called by the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -36,39 +36,39 @@ struct SaveWork;
 
 class SaveThread {
  public:
-  // What the writer does where the limit of bytes a second has it wait. In tests, which have a clock of their own.
+  // How the writer waits for the limit of bytes per second. For tests, which have a clock of their own.
   using Wait = std::function<void(absl::Duration)>;
 
-  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: by the machine's steady clock; Hurry and
-  // GiveUp end it.
+  // `clock`: steady. `bytes_per_s` 0: no limit. Owns neither. `wait` null: waits by the machine's steady clock; Hurry
+  // and GiveUp end that wait.
   SaveThread(FileSystem& file_system, Clock& clock, uint64_t bytes_per_s, Wait wait = nullptr);
-  // Cancels what is under way. A writer that does not heed that within two seconds is left behind.
+  // Cancels the save under way. A writer that does not end within two seconds is left behind.
   ~SaveThread();
   SaveThread(const SaveThread&) = delete;
   SaveThread& operator=(const SaveThread&) = delete;
 
-  // Memory for copies of so many bytes, touched. Possible errors: ResourceExhausted.
+  // Allocates and touches memory for copies of this many bytes. Possible errors: ResourceExhausted.
   absl::Status Reserve(uint64_t bytes) { return memory_.ReservePrivate(bytes); }
   // The same in shared memory, twice. Possible errors: those of SnapshotBuffer::Make.
   absl::Status ReserveShared(const SnapshotPlace& place, uint64_t bytes) { return memory_.ReserveShared(place, bytes); }
-  // Gives it all back, snapshots included: nobody will want them.
+  // Releases all memory and removes the snapshots. Called when no process will need them.
   void DropMemory() { memory_.Drop(); }
   uint64_t reserved_bytes() const { return memory_.reserved_bytes(); }
-  // Has the snapshots that older generations of the job have there removed, in the background.
+  // Removes the snapshots of older generations of the job, in the background.
   void RemoveOlderSnapshots(SnapshotPlace place);
 
-  // Where the one before still hangs in its writing this one fails at once. REQUIRES: the one before has ended, or was
-  // given up.
+  // Fails at once, by ended(), if the writer still hangs in an earlier save. REQUIRES: the save before has ended, or
+  // was given up.
   void Begin(SaveTask task);
-  // Returns once the state may change: when it was copied, or cannot be any more.
+  // Returns when the state may change: the copy is complete, or was cancelled.
   void WaitForCopy();
-  // What became of the last that was begun; none: it is under way.
+  // How the last save ended; none: it is under way.
   std::optional<SaveEnd> ended() const;
-  // Waits up to `limit` for that.
+  // Waits up to `limit` for the save to end.
   bool AwaitEnd(absl::Duration limit);
-  // No limit of bytes a second for the one under way.
+  // Lifts the limit of bytes per second for the save under way.
   void Hurry();
-  // The one under way has failed, with `why`, unless it has ended.
+  // Fails the save under way with `why`, unless it has ended.
   void GiveUp(absl::Status why);
 
  private:

@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-// Copied by one thread at a time; also how soon a copy is cancelled.
+// One thread copies this much at a time; a copy is also cancelled between two chunks.
 constexpr uint64_t kCopyBytes = 1 << 20;
 
 uint64_t BytesOf(const SaveRange& range) { return range.entry.count * DtypeBytes(range.entry.tensor.dtype); }
@@ -23,7 +23,7 @@ ManifestTensor EntryOf(const TensorHeader& tensor) {
   return {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape};
 }
 
-// Wide types first: each lies at a multiple of its element's size then.
+// Wide types first, so that each tensor begins at a multiple of its element's size.
 std::vector<size_t> OrderInShard(const SaveTask::File& file) {
   std::vector<size_t> order(file.ranges.size());
   std::iota(order.begin(), order.end(), 0);
@@ -52,7 +52,7 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
   part.files.push_back(std::move(written.file));
   std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(part.tensors));
   if (file.derived) {
-    // What is beyond the range of a copy's type is whole all the same where it was copied from.
+    // Values beyond the range of the copy's type are intact in the tensor it was copied from.
     if (!written.nonfinite.empty()) work.beyond_range = written.nonfinite.front();
     return absl::OkStatus();
   }
@@ -115,7 +115,7 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
     index.files.push_back({.name = file.name, .bytes = work.buffer->bytes()});
     for (const SaveRange& range : file.ranges) {
       const TensorHeader& tensor = range.entry.tensor;
-      if (range.stays) return absl::UnimplementedError("a part of the state was not copied into it");
+      if (range.stays) return absl::UnimplementedError("a range of the state was not copied into the snapshot");
       EntryProof& proof = of_file.emplace_back(ProveEntry(range.entry, {range.bytes, BytesOf(range)}));
       if (proof.nonfinite && index.nonfinite.size() < kNonfiniteListed) {
         index.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
@@ -147,7 +147,7 @@ absl::Status WriteAll(FileSystem& file_system, SaveWork& work,
     RETURN_IF_ERROR(task.may_write());
   }
   if (task.again) {
-    // Rank 0 has removed the folder; what a disk that failed has kept of it would be in the way.
+    // Rank 0 has removed the folder, but a disk that failed may still show files of it.
     for (const SaveTask::File& file : task.files) {
       RETURN_IF_ERROR(file_system.RemoveAll(JoinPath(task.folder, file.name)));
     }
@@ -175,7 +175,7 @@ absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
   absl::Status status = WriteAll(file_system, work, before_write, bytes);
   if (status.ok()) return status;
   status = WithFreeSpace(std::move(status), work.task.folder);
-  // What is left of a save that failed is in nobody's way, and takes no room on a disk that is full.
+  // Removes the files so that they take no room on a disk that is full.
   for (const SaveTask::File& file : work.task.files) {
     file_system.RemoveAll(JoinPath(work.task.folder, file.name)).IgnoreError();
   }

@@ -1,9 +1,9 @@
-// One save of a rank on its way, step by step; save_thread.cc says which thread does what when.
+// One save of one rank, step by step; save_thread.cc defines which thread does what and when.
 //
-//   PlanCopies        which bytes go where; from here on the task's ranges lie where their copies will be
-//   CopyChunk         of each, by whoever is free
-//   SealSnapshot      once all are copied: hashes, and the snapshot is whole
-//   WriteSave         the rank's files and its part
+//   PlanCopies        plans which bytes are copied where; from here on the task's ranges point to the copies
+//   CopyChunk         copies one chunk; called by any thread that is free
+//   SealSnapshot      when all chunks are copied: hashes them and marks the snapshot as whole
+//   WriteSave         writes the rank's files and its part
 #pragma once
 
 #include <atomic>
@@ -36,30 +36,31 @@ struct SaveWork {
   std::vector<ManifestTensor> witnessed;
   std::atomic<size_t> next_chunk = 0;
 
-  // Under the thread's mutex.
+  // Guarded by the save thread's mutex.
   size_t chunks_done = 0;
   bool cancelled = false, hurries = false;
-  bool torn = false;  // a chunk was left out
+  bool torn = false;  // a chunk was not copied
   bool copied = false;
   absl::Time began;
   std::optional<SaveEnd> end;
 
-  // The writer's. By file and range; empty: not known yet.
+  // Used by the writer only. By file and range; empty: not known yet.
   std::vector<std::vector<EntryProof>> proofs;
   std::string beyond_range;
 };
 
-// Room that copies of all that does not stay take.
+// Bytes of all ranges that need a copy.
 uint64_t BytesToCopy(const SaveTask& task);
 
 void PlanCopies(SaveWork& work);
 void CopyChunk(const SaveWork::Chunk& chunk);
 
-// REQUIRES: all is copied, into shared memory. Possible errors: those of SnapshotBuffer::Seal.
+// REQUIRES: everything is copied, into shared memory. Possible errors: those of SnapshotBuffer::Seal.
 absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work);
 
-// `before_write` is asked before so many bytes go to the file system. `bytes`: how many were written. What is left of a
-// save that fails is removed. Possible errors: those of the file system, of `before_write` and of the task's may_write.
+// `before_write` is called before that number of bytes is written. `bytes` returns the number of bytes written. Removes
+// the files of a save that fails. Possible errors: those of the file system, of `before_write` and of the task's
+// may_write.
 absl::Status WriteSave(FileSystem& file_system, SaveWork& work,
                        const std::function<absl::Status(uint64_t)>& before_write, uint64_t& bytes);
 

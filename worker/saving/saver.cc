@@ -15,11 +15,11 @@
 namespace trainyard {
 namespace {
 
-// How long a save that comes due waits for the one before; see docs/decisions/0006-saves.md.
+// How long a save that comes due waits for the save before; see docs/decisions/0006-saves.md.
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr int kNumWaitTerms = 4;
 
-// Adds what passes while it lives.
+// Adds the time of its scope to a duration.
 class Stall {
  public:
   Stall(Clock& clock, absl::Duration& total) : clock_(clock), total_(total), began_(clock.TimeNow()) {}
@@ -44,7 +44,7 @@ SavePolicy::Sums SumsOf(uint64_t of_step, const AgreementTerms& sum) {
 
 }  // namespace
 
-// The save that all ranks have begun and not all have ended.
+// The save that all ranks have begun and at least one has not ended.
 struct Saver::UnderWay {
   CommitTask commit;
 };
@@ -76,10 +76,11 @@ Saver::Saver(Deps deps)
 
 Saver::~Saver() = default;
 
-// Who starts again finds out by this whether the data have been touched since. Returns a warning, or nothing.
+// Records the data's identity, so that a restart can check whether the data were changed. Returns a warning, or
+// nothing.
 std::string Saver::NoteDataOf(const ManifestData& data) const {
   if (!deps_.corpus.IsUntouched()) {
-    return "warning: files of train.data.text were changed while the job trains; it goes on with what they hold";
+    return "warning: files of train.data.text were changed during training; the job continues with the new content";
   }
   if (!deps_.check_fence().ok()) return "";
   const absl::Status noted = NoteData(config_.checkpoint_dir, data.content_hash, deps_.corpus.identity());
@@ -119,7 +120,7 @@ void Saver::Settle(uint64_t step, const SavePolicy::Sums& sums) {
   const std::optional<SaveEnd> own = thread_.ended();
   if (own.has_value() && !own->snapshot.ok() && !std::exchange(reported_unsealed_, true)) {
     deps_.log << "warning: the copy of step " << save.step
-              << " does not outlive this trainer: " << own->snapshot.message() << std::endl;
+              << " will not outlive this trainer: " << own->snapshot.message() << std::endl;
   }
   if (own.has_value() && !own->beyond_range.empty() && !std::exchange(reported_beyond_range_, true)) {
     deps_.log << "warning: " << own->beyond_range << " of step " << save.step
@@ -127,19 +128,19 @@ void Saver::Settle(uint64_t step, const SavePolicy::Sums& sums) {
               << std::endl;
   }
   if (outcome == SavePolicy::Outcome::kWritten) {
-    // Every rank has this one, and it is on disk.
+    // Every rank has written its part, so snapshots of older generations are no longer needed.
     if (deps_.order.generation > 1 && !deps_.order.snapshot_folder.empty()) thread_.RemoveOlderSnapshots(Place());
     if (commits_ != nullptr) commits_->Commit(std::move(done->commit));
     return;
   }
-  thread_.WaitForCopy();  // nobody does so for it any more
+  thread_.WaitForCopy();  // the loop no longer waits for this copy
   thread_.GiveUp(absl::DeadlineExceededError(
       absl::StrCat("it was still being written after checkpoint.timeout_s (", config_.checkpoint_timeout_s, " s)")));
   const std::optional<SaveEnd> end = thread_.ended();
   if (done->commit.quiet) {
     if (end.has_value() && !end->status.ok()) last_failure_ = std::string(end->status.message());
   } else if (end.has_value() && !end->status.ok() && !absl::IsAborted(end->status)) {
-    deps_.log << "save of step " << save.step << " failed, training goes on: " << end->status.message() << std::endl;
+    deps_.log << "save of step " << save.step << " failed, training continues: " << end->status.message() << std::endl;
     deps_.link.ReportFact(SaveFailedFact{
         .step = save.step, .message = std::string(end->status.message()), .stop_request = done->commit.stop_request});
   }
@@ -159,7 +160,7 @@ absl::Status Saver::AtBoundary(uint64_t step, const Position& position, bool due
   if (act == SavePolicy::Act::kAwait) {
     const Stall stall(deps_.clock, stalled_);
     RETURN_IF_ERROR(AwaitUnderWay(step, kPatience));
-    if (policy_.under_way().has_value()) policy_.WaitedInVain();
+    if (policy_.under_way().has_value()) policy_.WaitTimedOut();
     act = policy_.AtBoundary(step, due);
   }
   if (act != SavePolicy::Act::kBegin) return absl::OkStatus();

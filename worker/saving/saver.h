@@ -1,19 +1,20 @@
-// A rank's side of saving: begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
-// the background (save_thread.h), tells the others by reduction A how that went, and on rank 0 has checkpoints made of
-// what all have written (commit_thread.h). A save that fails is told, and tried again; training goes on.
+// A rank's side of saving. Begins saves at the steps that all ranks agree on (save_policy.h), has its part written in
+// the background (save_thread.h), shares the outcome with the other ranks by reduction A, and on rank 0 turns the parts
+// of all ranks into checkpoints (commit_thread.h). A save that fails is reported and retried while training continues.
+// README.md shows the states of a save and the threads.
 //
-//   saver.Prepare();                    before the first step: memory, and whether there is any
+//   saver.Prepare();                    before the first step: allocates memory, if there is enough
 //   each step:
-//     saver.Update(step, ..., sum);       what reduction A of the step before came to
-//     saver.AddTerms(terms);            to this step's
-//     saver.WaitForCopy();                    right before the optimizer
-//     saver.AtBoundary(step, ...);      behind it
+//     saver.Update(step, ..., sum);     the result of the previous step's reduction A
+//     saver.AddTerms(terms);            to this step's reduction A
+//     saver.WaitForCopy();              right before the optimizer's update
+//     saver.AtBoundary(step, ...);      after it
 //   saver.SaveAndWait(step, ...);       before leaving
-//   saver.Finish(...);                  rank 0: until that has its name
-//   saver.SaveLast(step, ...);          at the job's last step: until it has its name, and again where it fails
-//   saver.DropSnapshots();              once the rank ends as it should
+//   saver.Finish(...);                  rank 0: waits until the checkpoint is named
+//   saver.SaveLast(step, ...);          at the job's last step: waits until the checkpoint is named; retries failures
+//   saver.DropSnapshots();              when the rank ends as intended
 //
-// Belongs to the loop's thread; owns nothing it is given.
+// Used by the loop's thread only. Does not own what it is given.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,15 +58,15 @@ class Saver {
     Link& link;
     FileSystem& file_system;
     std::ostream& log;
-    // Of the checkpoint that was restored; empty when the run began anew.
+    // Content hash of the data of the restored checkpoint; empty if the run began from scratch.
     std::string restored_content_hash;
-    // OK while the run folder is this generation's; see [Note: fence] in run_folder.h. Called by several threads.
+    // OK while this generation owns the run folder; see [Note: fence] in run_folder.h. Called by several threads.
     std::function<absl::Status()> check_fence;
-    Ledger* ledger = nullptr;  // gets the memory for copies
+    Ledger* ledger = nullptr;  // accounts for the memory for copies
     Clock& clock = Clock::GetSteadyClock();
     // How rank 0 waits between two tries of the last save; null: it sleeps.
     std::function<void(absl::Duration)> wait = nullptr;
-    // Makes the run folder again if somebody has removed it. Called by another thread.
+    // Recreates the run folder if it was removed. Called by another thread.
     std::function<absl::Status()> recreate_folder = nullptr;
   };
   explicit Saver(Deps deps);
@@ -73,51 +74,51 @@ class Saver {
 
   using Position = DataPosition;
 
-  // Collective. Takes memory for copies: in shared memory, which outlives this trainer; where some rank has no room
-  // there, one private copy; where some rank has none for that, saves are waited for. Less than the best is told by the
-  // log. Possible errors: those of a Collective.
+  // Collective. Allocates memory for copies: in shared memory, which outlives this trainer; if some rank has no room
+  // there, one private copy; if some rank has no room for that either, training waits for every save. Logs a warning
+  // unless all ranks have shared memory. Possible errors: those of a Collective.
   absl::Status Prepare();
-  // Nobody will want them: the rank has done what it was to do.
+  // Removes the snapshots, when the rank has completed its work and no process will need them.
   void DropSnapshots();
 
   void AddTerms(AgreementTerms& terms) const;
-  // `sum` is of the terms of `of_step`.
+  // `sum` is over the terms of step `of_step`.
   void Update(uint64_t step, uint64_t of_step, const AgreementTerms& sum);
   void WaitForCopy();
 
-  // Begins a save, waits for the one under way, or does nothing. Collective where one is waited for, and where
-  // parameters are gathered (checkpoint.format full). `due`: by checkpoint.every_steps. Possible errors: those of a
-  // Collective.
+  // Begins a save, waits for the save under way, or does nothing. Collective if a save is waited for, and if parameters
+  // are gathered (checkpoint.format full). `due`: by checkpoint.every_steps. Possible errors: those of a Collective.
   absl::Status AtBoundary(uint64_t step, const Position& position, bool due);
 
-  // Collective: ends the save under way, then saves the state as it is after `step`; returns whether every rank's part
-  // is written, the same on all ranks. `stop_request` is of the stop that is off where that fails, 0: there is none;
-  // with it, whether the checkpoint is complete. Possible errors: those of a Collective.
+  // Collective. Ends the save under way, then saves the state after `step`. Returns whether every rank's part is
+  // written, which is the same on all ranks. `stop_request` (0: none) is the stop that is cancelled if this save fails;
+  // with it, returns whether the checkpoint is complete. Possible errors: those of a Collective.
   absl::StatusOr<bool> SaveAndWait(uint64_t step, const Position& position, uint64_t stop_request);
 
-  // What the last save asks its surroundings while it runs. Called by the loop's thread.
+  // Callbacks of the last save. Called by the loop's thread.
   struct LastSaveHooks {
     std::function<void(Phase)> enter = {};       // reports the phase that begins
-    std::function<bool()> leaves = {};           // this rank must leave
-    std::function<StopRequest()> new_stop = {};  // rank 0: one that nobody has acted on; number 0: none
+    std::function<bool()> leaves = {};           // whether this rank must leave
+    std::function<StopRequest()> new_stop = {};  // rank 0: a stop that was not acted on yet; number 0: none
   };
   struct LastSave {
-    bool saved = false;        // the same on all ranks
-    std::string unsaved = {};  // rank 0: why not, where tries are over. Empty: the ranks leave for another reason
+    bool saved = false;  // the same on all ranks
+    // rank 0: why not, when there are no more tries. Empty: the ranks leave for another reason
+    std::string unsaved = {};
   };
-  // Collective: saves the state after the job's last step, and returns once the checkpoint has its name. Where it fails
-  // all ranks keep the state and try again, after 1, 2, 4, ... at most 30 seconds, for
-  // checkpoint.last_save_retry_s: the weights are nowhere else. A stop, and a rank that must leave, end that. Possible
-  // errors: those of a Collective; Aborted: the run folder, or the generation, is no longer ours.
+  // Collective. Saves the state after the job's last step, and returns when the checkpoint is named. If that fails, all
+  // ranks keep the state (the weights exist nowhere else) and retry after 1, 2, 4, ... at most 30 seconds, for
+  // checkpoint.last_save_retry_s. A stop, or a rank that must leave, ends the retries. Possible errors: those of a
+  // Collective; Aborted if this generation no longer owns the run folder, or has ended.
   absl::StatusOr<LastSave> SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks);
 
-  // Rank 0, at the end: until all that was saved has its name, or `leaves` says that there is no time for that. After
-  // ten minutes without the coordinator's word it gets it without.
+  // Rank 0, at the end: waits until all saved checkpoints are named, or `leaves` returns true. After ten minutes
+  // without a grant they are named without one.
   void Finish(const std::function<bool()>& leaves);
-  // Removes what need not stay, as far as the coordinator has confirmed newer ones; tells the log what other threads
-  // have to say. Cheap when there is nothing new.
+  // Removes old checkpoints for which the coordinator has confirmed newer ones, and logs the lines of the commit
+  // thread. Cheap when there is nothing new.
   void Tend();
-  // The same, but waits up to `limit` for the last save to be confirmed and what need not stay to be gone.
+  // The same, but waits up to `limit` for the last save to be confirmed and old checkpoints to be removed.
   void TendAtEnd(absl::Duration limit);
 
   // Seconds that the loop has waited for saves since the last call.
@@ -127,35 +128,35 @@ class Saver {
   struct UnderWay;
   struct StateBytes;
 
-  // Between two sums of a wait: long enough to cost nothing, short enough that nobody takes the ranks for hung.
+  // Time between two sums of a wait: long enough to cost nothing, short enough that the ranks do not seem to hang.
   static constexpr absl::Duration kSlice = absl::Milliseconds(500);
 
   std::string NoteDataOf(const ManifestData& data) const;
   absl::StatusOr<StateBytes> MeasureState();
-  // Whether all ranks have two copies in shared memory. Collective.
+  // Collective. Returns whether all ranks have two copies in shared memory.
   absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveRoom& room);
-  // How many ranks lack what they should have. Collective.
+  // Collective. Returns the number of ranks for which `lacks` is true.
   absl::StatusOr<int> CountLacking(bool lacks);
   SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
   WholeFiles Wanted() const;
   void Settle(uint64_t step, const SavePolicy::Sums& sums);
-  // Collective: waits until no save is under way, or rank 0 has waited for so long.
+  // Collective. Waits until no save is under way, or rank 0 has waited for `patience`.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
-  // Collective, of the last save. Whether the ranks are still all there; if so, the commit has ended.
+  // Collective, for the last save. Returns false if a rank leaves; else the commit has ended.
   absl::StatusOr<bool> AwaitName(const LastSaveHooks& hooks);
-  // What of the last try has failed on this rank, as a sentence; empty: nothing.
+  // Why the last try failed on this rank, as a sentence; empty: it did not fail.
   std::string TakeLastFailure(uint64_t step, bool written);
-  // Reports a try that failed, on rank 0.
+  // Reports a failed try, on rank 0.
   void ReportLastFailure(uint64_t step, const std::string& why, bool will_retry, const LastSaveHooks& hooks);
-  // Whether all are to try again, once `delay` has passed and nothing is left of the try before.
+  // Returns whether all ranks try again, after `delay` has passed and the files of the failed try are removed.
   absl::StatusOr<bool> AwaitNextTry(absl::Duration delay, const LastSaveHooks& hooks);
-  // Collective: what rank 0's commit of `step` has come to.
+  // Collective. Returns whether rank 0 completed the checkpoint of `step`.
   absl::StatusOr<bool> AwaitComplete(uint64_t step);
-  // How this rank's part has ended, so that another save could begin; none: it has not, or what it leads to piles up.
+  // How this rank's part ended, once another save could begin; none: it has not ended, or too many commits are queued.
   std::optional<SaveEnd> Ended() const;
-  // Over all ranks, of terms_.
+  // Sums terms_ over all ranks.
   absl::Status AddUp();
   bool GivesUp() const;
 
@@ -167,16 +168,16 @@ class Saver {
   std::unique_ptr<UnderWay> under_way_;    // null: none
   bool copies_ = true;
   bool shares_ = false;             // copies outlive this process
-  bool reported_unsealed_ = false;  // that one does not
+  bool reported_unsealed_ = false;  // a warning about a copy that does not
   bool reported_beyond_range_ = false;
-  bool written_ = false;  // the last save that was settled
-  int last_try_ = 0;      // of the job's last save, counted from 1; 0: it has not come to that
+  bool written_ = false;  // the last save that has ended was written
+  int last_try_ = 0;      // the current try of the job's last save, counted from 1; 0: before the last save
   std::string last_failure_;
   GatheredState gathered_;
   DeviceCopies device_copies_;
-  TrackedMemory held_;      // for copies
+  TrackedMemory held_;         // memory for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
-  at::Tensor terms_;        // of a wait
+  at::Tensor terms_;        // the terms of a wait
 };
 
 }  // namespace trainyard

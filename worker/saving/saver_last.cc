@@ -1,4 +1,4 @@
-// The end of a run: the last save, which is tried again where it fails, and the wait for its name.
+// The end of a run: the last save, which is retried if it fails, and the wait for the checkpoint to be named.
 #include <algorithm>
 #include <utility>
 
@@ -15,10 +15,10 @@ namespace {
 constexpr absl::Duration kGrantWait = absl::Minutes(10);
 constexpr absl::Duration kLeavingWait = absl::Seconds(3);
 constexpr absl::Duration kNamingWait = absl::Seconds(30);
-// Between two tries; doubled after each.
+// Delay before the second try; doubled after each failure.
 constexpr absl::Duration kFirstDelay = absl::Seconds(1);
 constexpr absl::Duration kLongestDelay = absl::Seconds(30);
-// For what a failed try has left to be removed.
+// How long to wait for the files of a failed try to be removed.
 constexpr absl::Duration kClearingWait = absl::Minutes(1);
 
 }  // namespace
@@ -49,7 +49,7 @@ void Saver::TendAtEnd(absl::Duration limit) {
 absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks) {
   const bool leads = deps_.order.rank == 0;
   absl::Duration delay = kFirstDelay;
-  absl::Time until = absl::InfiniteFuture();  // known once a try has failed
+  absl::Time until = absl::InfiniteFuture();  // set when the first try has failed
   for (last_try_ = 1;; ++last_try_) {
     hooks.enter(Phase::kSave);
     ASSIGN_OR_RETURN(const bool written, SaveAndWait(step, position, /*stop_request=*/0));
@@ -60,23 +60,23 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     }
     Tend();
     const std::string own = TakeLastFailure(step, written);
-    // What is complete will get its name from the next generation.
+    // The next generation will name a checkpoint that is complete.
     if (!all_there) return LastSave{.saved = own.empty()};
     ASSIGN_OR_RETURN(const std::vector<std::string> failures, ShareSentences(own, deps_.world),
-                     << "while hearing what became of the last save");
+                     << "while exchanging the outcome of the last save");
     if (written && failures.empty()) return LastSave{.saved = true};
-    // A job that has taken the folder, or the end of the generation, ends this.
+    // Stops retrying if another job has claimed the folder, or the generation has ended.
     if (leads) {
       if (absl::Status fence = deps_.check_fence(); absl::IsAborted(fence)) return fence;
       RETURN_IF_ERROR(deps_.link.abort_status());
     }
-    const std::string why = failures.empty() ? "no rank says why" : failures[0];
+    const std::string why = failures.empty() ? "no rank reported why" : failures[0];
     const absl::Time now = deps_.clock.TimeNow();
     if (last_try_ == 1) until = now + absl::Seconds(config_.checkpoint_last_save_retry_s);
     const absl::Duration left = until - now;
     ReportLastFailure(step, why, /*will_retry=*/left > absl::ZeroDuration(), hooks);
     ASSIGN_OR_RETURN(const bool again, AwaitNextTry(std::min(delay, left), hooks));
-    // Before that a rank must leave, or the job is cancelled: it is not the disk that ends it.
+    // If the time is not over, a rank must leave or the job was cancelled: the reason is not the failed save.
     const bool over = deps_.clock.TimeNow() >= until;
     if (!again) return LastSave{.unsaved = leads && over ? why : ""};
     delay = std::min(2 * delay, kLongestDelay);
@@ -99,7 +99,7 @@ absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
     RETURN_IF_ERROR(AddUp()) << "while waiting for the name of the last checkpoint";
     if (terms[0] > 0) return true;
     if (terms[1] == 0) continue;
-    // The others are not needed for a name.
+    // Naming the checkpoint needs rank 0 only.
     Finish(hooks.leaves);
     return false;
   }
@@ -123,7 +123,7 @@ void Saver::ReportLastFailure(uint64_t step, const std::string& why, bool will_r
   const StopRequest stop = hooks.new_stop();
   deps_.log << "the last save, of step " << step << ", failed" << (will_retry ? " and is tried again: " : ": ") << why
             << std::endl;
-  // A stop that needs a save is off; the ranks stay until there is one.
+  // The failed save cancels a stop that needs it; the ranks stay until a save succeeds.
   deps_.link.ReportFact(SaveFailedFact{.step = step,
                                        .message = why,
                                        .stop_request = stop.needs_save ? stop.number : 0,
@@ -138,7 +138,7 @@ absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHoo
   while (true) {
     bool go = false, ends = hooks.leaves();
     if (leads) {
-      // The removal of what is left of the try before must not meet the next one.
+      // The files of the failed try must be removed before the next try begins.
       const bool cleared = commits_->AwaitTasks(kSlice);
       const absl::Duration left = at - deps_.clock.TimeNow();
       const StopRequest stop = hooks.new_stop();

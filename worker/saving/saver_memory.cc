@@ -1,4 +1,4 @@
-// The saver's memory for copies: what there is room for, the same on all ranks.
+// The saver's memory for copies: decides what there is room for, identically on all ranks.
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace trainyard {
 
-// What a copy of this rank's own state takes.
+// The size of this rank's own state.
 struct Saver::StateBytes {
-  uint64_t all = 0;  // with what is gathered
+  uint64_t all = 0;  // including gathered tensors
   uint64_t own = 0;
-  uint64_t copied = 0;  // what lies on a device comes to the host when a save begins
+  uint64_t copied = 0;  // state on a device is copied to the host when a save begins
 };
 
 absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
@@ -55,7 +55,7 @@ absl::Status Saver::Prepare() {
   };
   SaveRoom room = look();
   if (!room.shared && !deps_.order.snapshot_folder.empty()) {
-    // What older generations have left is worth less than room for this one's.
+    // Room for this generation's snapshots is worth more than the snapshots of older generations.
     RemoveOlderSnapshots(deps_.order.snapshot_folder, deps_.order.job_id, deps_.order.generation);
     room = look();
   }
@@ -66,8 +66,8 @@ absl::Status Saver::Prepare() {
     copies_ = lacking == 0;
     if (!copies_) thread_.DropMemory();
     if (!copies_ && deps_.order.rank == 0) {
-      deps_.log << "warning: on " << lacking << " ranks there is no memory for a copy of what they save (" << state.all
-                << " bytes here), so training waits for every save" << std::endl;
+      deps_.log << "warning: on " << lacking << " ranks there is not enough memory to copy what they save ("
+                << state.all << " bytes here), so training waits for every save" << std::endl;
     }
   }
   if (deps_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(deps_.strategy, Wanted()));
@@ -75,7 +75,7 @@ absl::Status Saver::Prepare() {
   return absl::OkStatus();
 }
 
-// All ranks or none: half a set is of no use to anybody.
+// Either all ranks share memory or none does: snapshots of only some ranks are useless.
 absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom& room) {
   const bool wants = !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
   std::string why = room.why_not_shared;
@@ -88,8 +88,9 @@ absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom&
   if (lacking == 0) return true;
   thread_.DropMemory();
   if (!wants || (why.empty() && deps_.order.rank != 0)) return false;
-  deps_.log << "warning: what a rank has copied for a save does not outlive its trainer: "
-            << (why.empty() ? absl::StrCat("there is no room for that on ", lacking, " other ranks") : why)
+  deps_.log << "warning: the copy of a save will not outlive its trainer: "
+            << (why.empty() ? absl::StrCat("there is no room for it in shared memory on ", lacking, " other ranks")
+                            : why)
             << std::endl;
   return false;
 }

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-constexpr int64_t kSentenceBytes = 1024;  // with a zero at its end
+constexpr int64_t kSentenceBytes = 1024;  // including a terminating zero
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What single ranks have to say, so that every rank can report it: a sentence each, as the bytes of a tensor.
+// Exchanges one sentence per rank, as the bytes of a tensor, so that every rank can report what single ranks found.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace trainyard {
 
-// "rank 1 on w2: <what>".
+// Returns "rank 1 on w2: <what>".
 std::string RankSentence(const StartOrder& order, absl::string_view what);
 
-// Collective: the sentences that are not empty, in the order of the ranks. One that is longer than a kilobyte is cut.
+// Collective. Returns the non-empty sentences, in the order of the ranks. A sentence longer than a kilobyte is cut.
 // Possible errors: those of a Collective.
 absl::StatusOr<std::vector<std::string>> ShareSentences(absl::string_view own, Communicator& communicator);
 

@@ -31,7 +31,7 @@ const char* DtypeOf(at::ScalarType type) {
   return "";
 }
 
-// Null: weights cannot be of that type.
+// Returns null if weights cannot be of that type.
 const TypeName* TypeCalled(absl::string_view name) {
   for (const TypeName& known : kTypes) {
     if (known.name == name) return &known;
@@ -68,14 +68,14 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies&
     std::string key = ShardTensorName(header.role, header.name);
     headers.emplace(std::move(key), std::move(header));
   }
-  // Until all is written the memory is there, whatever becomes of the strategy.
+  // Keeps the memory until everything is written, even if the strategy is destroyed.
   struct Owner {
     std::shared_ptr<const void> before;
     std::vector<at::Tensor> tensors;
   };
   auto owner = std::make_shared<Owner>();
   owner->before = std::move(task.owner);
-  // Ranges whose bytes come with the copies.
+  // Ranges whose bytes are set after the copies are made.
   std::vector<at::Tensor> on_device;
   std::vector<std::pair<std::vector<SaveRange>*, size_t>> awaited;
   SaveTask::File shard{.name = ShardName(task.rank)};
@@ -116,7 +116,7 @@ absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy) {
     if (role == kParameterRole || !absl::IsNotFound(read)) return read;
     return absl::FailedPreconditionError(
         absl::StrCat("train.freeze: ", name, " was frozen when ", checkpoint.path(),
-                     " was written, so it has no optimizer state to go on with; freeze it as before, or begin a "
+                     " was written, so there is no optimizer state to resume from; freeze it as before, or begin a "
                      "new job from its weights by train.model.init_from"));
   });
 }
@@ -141,7 +141,7 @@ absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model) {
 
 namespace {
 
-// From a checkpoint, whose parameters may lie in many files.
+// Initializes from a checkpoint, whose parameters may be in many files.
 absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(path), << "train.model.init_from");
   const std::shared_ptr<Checkpoint> checkpoint = std::move(opened);
@@ -163,7 +163,7 @@ absl::Status InitializeFromCheckpoint(const std::string& path, Model& model) {
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(TypeCalled(tensor.dtype)->type));
     absl::Span<char> bytes(static_cast<char*>(value.mutable_data_ptr()), value.nbytes());
     absl::Status read = checkpoint->ReadTensor(kParameterRole, tensor.name, tensor.dtype, tensor.shape, bytes);
-    // It has been verified: only a file that changes at this moment is another.
+    // The file was verified before; this fails only if the file changes at this moment.
     TORCH_CHECK(read.ok(), read.message());
     out.copy_(value);
   });
@@ -191,7 +191,7 @@ absl::Status InitializeFrom(const std::string& path, Model& model) {
   for (const NamedTensor& value : values) types.emplace(value.name, value.tensor.scalar_type());
   model.set_initial_values([file, types, &model](int parameter, const at::Tensor& out) {
     const std::string& name = model.parameters()[static_cast<size_t>(parameter)].name;
-    // A copy: a tensor may lie at any byte of the file.
+    // Makes a copy, because a tensor may begin at any byte of the file.
     at::Tensor value = at::empty(out.sizes(), at::TensorOptions().dtype(types.at(name)));
     std::memcpy(value.mutable_data_ptr(), file->Bytes(*file->Find(name)).data(), value.nbytes());
     out.copy_(value);

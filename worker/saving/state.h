@@ -1,6 +1,6 @@
-// Between the state of a strategy, of which a rank may hold only a part, and the bytes of a checkpoint, which holds
-// whole tensors: parameters and both AdamW moments, under the parameters' names. So every layout loads what any other
-// wrote. Belongs to the loop's thread.
+// Converts between the state of a strategy, of which a rank may hold only a part, and the bytes of a checkpoint, which
+// holds whole tensors: parameters and both AdamW moments, under the parameters' names. So every layout can load what
+// any other layout wrote. Used by the loop's thread only.
 #pragma once
 
 #include <string>
@@ -17,27 +17,27 @@
 
 namespace trainyard {
 
-// What the tensors of the state are, in the order of StateEntries.
+// Headers of the tensors of the state, in the order of StateEntries.
 std::vector<TensorHeader> StateHeaders(const DataParallel& strategy);
 
 enum class StateRoles { kAll, kOptimizer, kNone };
-// Local: adds a file with what this rank is to write of the state, if there is any, and what it is to witness. On a CPU
-// the ranges are the state's own memory; of a GPU's they are `copies`. Keeps what is in `task`.
+// Local. Adds a file with this rank's ranges of the state, if it has any, and the ranges it must witness. On a CPU the
+// ranges point to the state's own memory; on a GPU they point to `copies`. Keeps what `task` contains already.
 absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies& copies, SaveTask& task);
 
-// Local: overwrites all tensors of the state, reading only what this rank holds. Possible errors: NotFound,
-// FailedPrecondition when the checkpoint is of another model; DataLoss.
+// Local. Overwrites all tensors of the state; reads only what this rank holds. Possible errors: NotFound;
+// FailedPrecondition if the checkpoint is of another model; DataLoss.
 absl::Status LoadTensors(const Checkpoint& checkpoint, DataParallel& strategy);
-// What is no tensor: once all ranks have loaded theirs.
+// Restores what is not a tensor. Called once all ranks have loaded their tensors.
 void TakeCounters(const Manifest& manifest, DataParallel& strategy);
-// Both.
+// Calls LoadTensors, then TakeCounters.
 absl::Status LoadState(const Checkpoint& checkpoint, DataParallel& strategy);
 
-// Parameters alone, for sampling.
+// Loads the parameters only, for sampling.
 absl::Status LoadParametersFrom(const Checkpoint& checkpoint, Model& model);
 
-// Initial weights of `train.model.init_from`, from a safetensors file; optimizer state in it is passed over. Possible
-// errors: those of opening it, and of LoadParameters.
+// Loads initial weights from `train.model.init_from`, a safetensors file; ignores optimizer state in it. Possible
+// errors: those of opening the file, and of LoadParameters.
 absl::Status InitializeFrom(const std::string& path, Model& model);
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// A token bucket: so many bytes a second, and no burst beyond a quarter of a second's worth. Pure; whoever uses it has
-// the clock, and waits.
+// A token bucket: a number of bytes per second, with bursts of at most a quarter of a second's worth. Pure; the caller
+// reads the clock and waits.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class Throttle {
   // 0: no limit.
   explicit Throttle(uint64_t bytes_per_s) : bytes_per_s_(static_cast<double>(bytes_per_s)) {}
 
-  // Takes so many bytes, and returns how long to wait before they go out. `now`: of a steady clock, never falling.
+  // Takes this many bytes from the bucket and returns how long to wait before sending them. `now`: of a steady clock.
   absl::Duration Take(absl::Time now, uint64_t bytes) {
     if (bytes_per_s_ <= 0) return absl::ZeroDuration();
     const double burst = bytes_per_s_ / 4;
@@ -29,8 +29,8 @@ class Throttle {
   }
 
  private:
-  const double bytes_per_s_;
-  double tokens_ = 0;  // below 0: owed
+  const double bytes_per_s_;  // below 0: debt
+  double tokens_ = 0;         // below 0: owed
   absl::Time last_ = absl::InfinitePast();
 };
 

@@ -9,15 +9,15 @@ namespace {
 
 using ::testing::IsEmpty;
 
-// On a CPU: memory and order are the same, only pinning and the stream are a GPU's.
-TEST(DeviceCopiesTest, MemoryIsKept_AndWhatIsStillReadIsLeftAlone) {
+// On a CPU: memory and order are as on a GPU; only pinning and the stream differ.
+TEST(DeviceCopiesTest, MemoryIsReused_UnlessItIsStillRead) {
   DeviceCopies copies(nullptr);
   EXPECT_THAT(copies.Copy({}), IsEmpty());
   std::vector<at::Tensor> first = copies.Copy({at::full({3}, 1.0), at::full({2, 2}, 2.0)});
   EXPECT_EQ(first[1][1][1].item<float>(), 2);
 
   std::vector<at::Tensor> second = copies.Copy({at::full({3}, 5.0), at::full({2, 2}, 6.0)});
-  EXPECT_EQ(first[0][0].item<float>(), 1) << "a writer that hangs still reads it";
+  EXPECT_EQ(first[0][0].item<float>(), 1) << "a writer that hangs may still read it";
   EXPECT_EQ(second[0][0].item<float>(), 5);
   const void* memory = second[0].const_data_ptr();
   second.clear();
@@ -25,7 +25,7 @@ TEST(DeviceCopiesTest, MemoryIsKept_AndWhatIsStillReadIsLeftAlone) {
   std::vector<at::Tensor> third = copies.Copy({at::full({3}, 7.0), at::full({5}, 8.0)});
   EXPECT_EQ(third[0].const_data_ptr(), memory);
   EXPECT_EQ(third[0][2].item<float>(), 7);
-  EXPECT_EQ(third[1].numel(), 5) << "of another shape it is made anew";
+  EXPECT_EQ(third[1].numel(), 5) << "a tensor of another shape gets new memory";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The save after a job's last step: success means that its checkpoint is there.
+// The save after a job's last step: the job succeeds only if its checkpoint exists.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class LastSaveTest : public SmallJobTest {
     return order;
   }
 
-  // `on_wait`: what happens while rank 0 waits for the next try, the how-manieth wait it is.
+  // `on_wait`: called with the number of the wait while rank 0 waits for the next try.
   TrainerExit Run(const StartOrder& order, FakeLink& link, FileSystem& disk, std::function<void(int)> on_wait) {
     int waits = 0;
     return RunRank(order, {.link = link,
@@ -64,7 +64,7 @@ class LastSaveTest : public SmallJobTest {
   std::ostringstream log_;
 };
 
-// Refuses the first so many renames, or removes the run folder at the first save, as somebody else would.
+// Fails the first `refused_renames` renames, or removes the run folder at the first save, as another process might.
 class MeddledDisk final : public ForwardingDisk {
  public:
   absl::Status MakeFolder(const std::string& path) override {
@@ -80,7 +80,7 @@ class MeddledDisk final : public ForwardingDisk {
   int refused_renames = 0;
 };
 
-TEST_F(LastSaveTest, OnAFullDisk_IsTriedAgainUntilThereIsRoom_AndEachFailureIsTold) {
+TEST_F(LastSaveTest, FullDisk_RetriesUntilThereIsRoomAndReportsEachFailure) {
   FakeLink link;
   FullDisk disk(1000);
 
@@ -97,7 +97,7 @@ TEST_F(LastSaveTest, OnAFullDisk_IsTriedAgainUntilThereIsRoom_AndEachFailureIsTo
   EXPECT_TRUE(Checkpoint::Open(folder_ / "run/step-00000003").ok());
 }
 
-TEST_F(LastSaveTest, OnADiskThatStaysFull_EndsUnsavedOnceTheTimeIsOver_AndLeavesNoPartial) {
+TEST_F(LastSaveTest, DiskThatStaysFull_EndsUnsavedWhenTheTimeIsOverAndLeavesNoPartialFolder) {
   FakeLink link;
   FullDisk disk(1000);
   const absl::Time began = clock_.TimeNow();
@@ -114,17 +114,17 @@ TEST_F(LastSaveTest, OnADiskThatStaysFull_EndsUnsavedOnceTheTimeIsOver_AndLeaves
   EXPECT_THAT(StepNames(), SizeIs(0));
 }
 
-TEST_F(LastSaveTest, ARankThatIsToldToLeave_EndsTheTries) {
+TEST_F(LastSaveTest, RankThatMustLeave_EndsTheRetries) {
   FakeLink link;
   FullDisk disk(1000);
 
   ASSERT_EQ(Run(Order(1e9), link, disk, [&](int waits) { leave_ = waits == 3; }), kExitDone);
 
   EXPECT_THAT(link.FactsOf<SavedFact>(), SizeIs(0));
-  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "") << "the next generation makes it";
+  EXPECT_EQ(link.FactsOf<FinishedFact>().at(0).unsaved, "") << "the next generation saves it";
 }
 
-TEST_F(LastSaveTest, ACheckpointThatCannotBeNamed_IsMadeAgain) {
+TEST_F(LastSaveTest, CheckpointThatCannotBeNamed_IsSavedAgain) {
   FakeLink link;
   MeddledDisk disk;
   disk.refused_renames = 2;
@@ -138,7 +138,7 @@ TEST_F(LastSaveTest, ACheckpointThatCannotBeNamed_IsMadeAgain) {
   EXPECT_THAT(StepNames(), ElementsAre("step-00000003"));
 }
 
-TEST_F(LastSaveTest, ARunFolderThatSomebodyRemoved_IsMadeAgain_AndTakenAgain) {
+TEST_F(LastSaveTest, RemovedRunFolder_IsRecreatedAndClaimedAgain) {
   FakeLink link;
   MeddledDisk disk;
   disk.remove_at_save = folder_ / "run";
@@ -152,7 +152,7 @@ TEST_F(LastSaveTest, ARunFolderThatSomebodyRemoved_IsMadeAgain_AndTakenAgain) {
   EXPECT_THAT(*ReadFile(folder_ / "run/.fence"), HasSubstr("abcdefgh"));
 }
 
-TEST_F(LastSaveTest, WithoutTimeForTries_FailsAtOnce) {
+TEST_F(LastSaveTest, WithoutTimeForRetries_FailsImmediately) {
   FakeLink link;
   FullDisk disk(1000);
 
@@ -163,7 +163,7 @@ TEST_F(LastSaveTest, WithoutTimeForTries_FailsAtOnce) {
   EXPECT_NE(link.FactsOf<FinishedFact>().at(0).unsaved, "");
 }
 
-TEST_F(LastSaveTest, OneRanksFailure_HasAllTryAgain_AndRankZeroTellsWhose) {
+TEST_F(LastSaveTest, FailureOfOneRank_MakesAllRetryAndRankZeroReportsWhichRank) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   FullDisk disks[2] = {FullDisk(kPlenty), FullDisk(1000)};

@@ -1,4 +1,4 @@
-// Copies that outlive the process that made them, and writing at the pace that was asked for.
+// Copies that outlive the process that made them, and the limit of bytes per second.
 #include "worker/saving/save_memory.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class SaveMemoryTest : public testing::Test {
   SnapshotPlace Place() { return {.folder = memory_.path(), .job_id = "k3vq7a2p", .generation = 2, .rank = 1}; }
   std::string Path(char buffer) { return SnapshotPath(Place(), buffer); }
 
-  // Two tensors whose every value tells the step.
+  // Two tensors whose values all equal the step.
   static std::vector<float> ValuesOf(uint64_t step) { return std::vector<float>(kElements, static_cast<float>(step)); }
   SaveTask TaskOf(uint64_t step, const std::vector<float>& values) {
     SaveTask task{.save = {.step = step, .generation = 2, .world_size = 2},
@@ -56,7 +56,7 @@ class SaveMemoryTest : public testing::Test {
   uint64_t Room() { return BytesFor(ValuesOf(0)); }
   uint64_t BytesFor(const std::vector<float>& values) { return 2 * AlignedInSnapshot(values.size() * sizeof(float)); }
 
-  // The step of a whole snapshot, every byte of which was looked at; none: it does not say that it is whole.
+  // The step of a whole snapshot, after checking every byte; none: the snapshot is not marked as whole.
   std::optional<uint64_t> WholeStep(char buffer) {
     auto snapshot = Snapshot::Open(Path(buffer));
     if (absl::IsUnavailable(snapshot.status()) || absl::IsNotFound(snapshot.status())) return std::nullopt;
@@ -79,7 +79,7 @@ class SaveMemoryTest : public testing::Test {
   TemporaryFolder disk_folder_, memory_;
 };
 
-TEST_F(SaveMemoryTest, CopiesGoByTurns_AndOutliveTheThread) {
+TEST_F(SaveMemoryTest, CopiesAlternateBetweenBuffersAndOutliveTheThread) {
   {
     SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
     ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
@@ -94,8 +94,8 @@ TEST_F(SaveMemoryTest, CopiesGoByTurns_AndOutliveTheThread) {
   EXPECT_EQ(WholeStep('b'), 6u);
 }
 
-// As of parts: whoever has those of all ranks knows where every element of the state is.
-TEST_F(SaveMemoryTest, TheirIndexes_MakeAManifest) {
+// As with parts, the indexes of all ranks together say where every element of the state is.
+TEST_F(SaveMemoryTest, SnapshotIndexes_FormAManifest) {
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
@@ -110,7 +110,7 @@ TEST_F(SaveMemoryTest, TheirIndexes_MakeAManifest) {
   EXPECT_THAT(manifest.tensors, SizeIs(2));
 }
 
-TEST_F(SaveMemoryTest, WhatIsWrittenToTheDisk_IsTheSameAsWithoutThem) {
+TEST_F(SaveMemoryTest, FilesOnDisk_AreTheSameAsWithoutSnapshots) {
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
   const std::string shard = *ReadFile(disk_folder_ / "step-5/shard-00001.safetensors");
@@ -124,7 +124,7 @@ TEST_F(SaveMemoryTest, WhatIsWrittenToTheDisk_IsTheSameAsWithoutThem) {
   EXPECT_EQ(*ReadFile(disk_folder_ / "step-5/part-00001.json"), part);
 }
 
-TEST_F(SaveMemoryTest, ADiskThatIsFull_CostsNoSnapshot_AndOneThatFailedIsWrittenOver) {
+TEST_F(SaveMemoryTest, FullDisk_KeepsTheSnapshotAndAFailedSaveIsOverwritten) {
   FullDisk disk(1000);
   SaveThread thread(disk, Clock::GetSteadyClock(), 0);
   ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
@@ -137,8 +137,8 @@ TEST_F(SaveMemoryTest, ADiskThatIsFull_CostsNoSnapshot_AndOneThatFailedIsWritten
   EXPECT_EQ(WholeStep('b'), 6u);
 }
 
-// Given up before it was copied: nothing says that half a copy is one.
-TEST_F(SaveMemoryTest, ACopyThatWasCancelled_IsNotWhole_AndTheNextTakesItsPlace) {
+// A save that is given up before it was copied must not be marked as whole.
+TEST_F(SaveMemoryTest, CancelledCopy_IsNotWholeAndTheNextReplacesIt) {
   const std::vector<float> values = ValuesOf(6);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
@@ -148,15 +148,15 @@ TEST_F(SaveMemoryTest, ACopyThatWasCancelled_IsNotWhole_AndTheNextTakesItsPlace)
   thread.GiveUp(absl::DeadlineExceededError("it took too long"));
   thread.WaitForCopy();
   const std::optional<uint64_t> given_up = WholeStep('b');
-  EXPECT_TRUE(!given_up.has_value() || *given_up == 6) << "it was faster, or it is not there";
+  EXPECT_TRUE(!given_up.has_value() || *given_up == 6) << "the copy either finished first or does not exist";
   EXPECT_EQ(WholeStep('a'), 5u);
 
   uint64_t step = 7;
-  while (!Save(thread, step).ok()) ++step;  // the writer may still be busy with the one before
+  while (!Save(thread, step).ok()) ++step;  // the writer may still be busy with the save before
   EXPECT_EQ(std::max(WholeStep('a').value_or(0), WholeStep('b').value_or(0)), step);
 }
 
-TEST_F(SaveMemoryTest, DroppedOnes_AreGone_AndSavesGoOnWithoutThem) {
+TEST_F(SaveMemoryTest, DroppedSnapshots_AreRemovedAndSavesContinueWithoutThem) {
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
   ASSERT_EQ(Save(thread, 5), absl::OkStatus());
@@ -169,7 +169,7 @@ TEST_F(SaveMemoryTest, DroppedOnes_AreGone_AndSavesGoOnWithoutThem) {
   EXPECT_THAT(ListSnapshots(memory_.path(), "k3vq7a2p"), IsEmpty());
 }
 
-TEST_F(SaveMemoryTest, OneThatCannotBeTaken_LeavesNothing) {
+TEST_F(SaveMemoryTest, FailedReservation_LeavesNothing) {
   auto in_the_way = *SnapshotBuffer::Make(Path('b'), 100);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
 
@@ -188,14 +188,15 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
     SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
     ASSERT_EQ(thread.ReserveShared(Place(), Room()), absl::OkStatus());
     thread.RemoveOlderSnapshots(Place());
-    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // comes after it
+    ASSERT_EQ(Save(thread, 5), absl::OkStatus());  // runs after it
   }
 
   EXPECT_THAT(ListSnapshots(memory_.path(), "k3vq7a2p"), SizeIs(2));
 }
 
-// Whenever it is killed, the newest step that it told of is in one of both buffers, and what says that it is whole is.
-TEST_F(SaveMemoryTest, KilledAnywhere_TheNewestWholeOneStays) {
+// Whenever the process is killed, one of the two buffers holds the newest step that it reported, and a buffer that is
+// marked as whole is whole.
+TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
   for (int kill_after = 1; kill_after <= 40; ++kill_after) {
     int told[2];
     ASSERT_EQ(pipe(told), 0);
@@ -210,7 +211,7 @@ TEST_F(SaveMemoryTest, KilledAnywhere_TheNewestWholeOneStays) {
     }
     close(told[1]);
     uint8_t step = 0;
-    // Now and then a moment later, in the next one's copy, seal or writing.
+    // Sometimes a moment later, during the next copy, seal or write.
     while (step < 1 + kill_after % 5 && read(told[0], &step, 1) == 1) {
     }
     for (std::atomic<int> i = 0; i < kill_after * 20'000; ++i) {
@@ -218,7 +219,7 @@ TEST_F(SaveMemoryTest, KilledAnywhere_TheNewestWholeOneStays) {
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "it has ended by itself";
+    ASSERT_TRUE(WIFSIGNALED(status)) << "it ended on its own";
     while (read(told[0], &step, 1) == 1) {
     }
     close(told[0]);
@@ -232,7 +233,7 @@ TEST_F(SaveMemoryTest, KilledAnywhere_TheNewestWholeOneStays) {
   }
 }
 
-TEST(SaveRoomTest, HalfOfWhatThereIs_IsForTwoCopiesOfAllRanks_OrForOne) {
+TEST(SaveRoomTest, UsesHalfOfTheMemoryForTwoCopiesOfAllRanksOrForOne) {
   struct Row {
     const char* name;
     SaveRoomFacts facts;
@@ -250,12 +251,12 @@ TEST(SaveRoomTest, HalfOfWhatThereIs_IsForTwoCopiesOfAllRanks_OrForOne) {
        {.bytes = kGiB, .local_ranks = 2, .available_bytes = 6 * kGiB, .folder_bytes = 16 * kGiB},
        false,
        true,
-       "of memory can be had"},
+       "of memory are available"},
       {"memory for none",
        {.bytes = kGiB, .local_ranks = 2, .available_bytes = 4 * kGiB, .folder_bytes = 16 * kGiB},
        false,
        false,
-       "of memory can be had"},
+       "of memory are available"},
       {"a container's /dev/shm",
        {.bytes = kGiB, .local_ranks = 1, .available_bytes = 64 * kGiB, .folder_bytes = 64 << 20},
        false,
@@ -266,7 +267,7 @@ TEST(SaveRoomTest, HalfOfWhatThereIs_IsForTwoCopiesOfAllRanks_OrForOne) {
        false,
        true,
        "no folder"},
-      {"nobody knows how much",
+      {"the available memory is unknown",
        {.bytes = kGiB, .local_ranks = 1, .available_bytes = 0, .folder_bytes = 4 * kGiB},
        true,
        true,
@@ -280,15 +281,15 @@ TEST(SaveRoomTest, HalfOfWhatThereIs_IsForTwoCopiesOfAllRanks_OrForOne) {
   }
 }
 
-TEST(SaveRoomTest, AFolderThatIsNotThere_HasNoRoom) {
+TEST(SaveRoomTest, MissingFolder_HasNoRoom) {
   TemporaryFolder folder;
   EXPECT_GT(FreeBytesOf(folder.path()), 0);
   EXPECT_LT(FreeBytesOf(folder / "missing"), 0);
   EXPECT_LT(FreeBytesOf(""), 0);
 }
 
-// On a clock that only the writer's own waits move: what has been handed to the disk is never ahead of the limit.
-TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesASecond) {
+// With a clock that only the writer's own waits advance: the bytes handed to the disk never exceed the limit.
+TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesPerSecond) {
   constexpr uint64_t kBytesPerS = 100'000;
   SimulatedClock clock;
   const absl::Time began = clock.TimeNow();
@@ -313,8 +314,8 @@ TEST_F(SaveMemoryTest, WritesKeepTheLimitOfBytesASecond) {
   EXPECT_LT(clock.TimeNow() - began, absl::Seconds(shard / kBytesPerS) + absl::Milliseconds(1));
 }
 
-// It would take weeks otherwise.
-TEST_F(SaveMemoryTest, OneThatHurries_KeepsNoLimit) {
+// The save would otherwise take weeks.
+TEST_F(SaveMemoryTest, HurriedSave_HasNoLimit) {
   const std::vector<float> values = ValuesOf(5);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), /*bytes_per_s=*/1);
 

@@ -1,4 +1,4 @@
-// When saves begin: decided alike by all ranks, on what they have agreed on.
+// When saves begin: all ranks decide identically, from values that all have agreed on.
 #include "worker/saving/save_policy.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using Outcome = SavePolicy::Outcome;
 
 constexpr int kWorld = 3;
 
-TEST(SavePolicyTest, ADueSave_BeginsAndIsOverOnceEveryRankHasEnded) {
+TEST(SavePolicyTest, DueSave_BeginsAndEndsWhenEveryRankHasEnded) {
   SavePolicy policy(10, kWorld);
   EXPECT_EQ(policy.AtBoundary(9, false), Act::kNothing);
   ASSERT_EQ(policy.AtBoundary(10, true), Act::kBegin);
@@ -28,17 +28,17 @@ TEST(SavePolicyTest, ADueSave_BeginsAndIsOverOnceEveryRankHasEnded) {
   EXPECT_EQ(policy.AtBoundary(14, false), Act::kNothing);
 }
 
-TEST(SavePolicyTest, ASaveThatComesDueMeanwhile_IsWaitedFor_ButADiskThatHangsCostsOneWait) {
+TEST(SavePolicyTest, SaveDueDuringAnother_WaitsForIt_ButAHangingDiskCostsOneWaitOnly) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);
   ASSERT_EQ(policy.AtBoundary(20, true), Act::kAwait);
-  policy.WaitedInVain();
+  policy.WaitTimedOut();
   EXPECT_EQ(policy.AtBoundary(20, true), Act::kNothing) << "noted";
-  EXPECT_EQ(policy.AtBoundary(30, true), Act::kNothing) << "nobody waits again";
+  EXPECT_EQ(policy.AtBoundary(30, true), Act::kNothing) << "the ranks wait only once";
   EXPECT_EQ(policy.Update(33, {.ended = 3}), Outcome::kWritten);
   ASSERT_EQ(policy.AtBoundary(33, false), Act::kBegin);
   policy.Began(33);
-  EXPECT_EQ(policy.AtBoundary(34, false), Act::kNothing) << "one note, one save";
+  EXPECT_EQ(policy.AtBoundary(34, false), Act::kNothing) << "a queued save begins once";
 
   // The disk keeps up again.
   EXPECT_EQ(policy.Update(36, {.ended = 3}), Outcome::kWritten);
@@ -47,7 +47,7 @@ TEST(SavePolicyTest, ASaveThatComesDueMeanwhile_IsWaitedFor_ButADiskThatHangsCos
   EXPECT_EQ(policy.AtBoundary(50, true), Act::kAwait);
 }
 
-TEST(SavePolicyTest, RequestsDuringASave_AreOneSaveAfterIt) {
+TEST(SavePolicyTest, RequestsDuringASave_BecomeOneSaveAfterIt) {
   SavePolicy policy(0, kWorld);
   policy.Update(1, {.requests = 1});
   ASSERT_EQ(policy.AtBoundary(1, false), Act::kBegin);
@@ -64,7 +64,7 @@ TEST(SavePolicyTest, RequestsDuringASave_AreOneSaveAfterIt) {
   EXPECT_EQ(policy.AtBoundary(7, false), Act::kNothing) << "each request acts once";
 }
 
-TEST(SavePolicyTest, AFailedSave_IsTriedAgainAfter1_2_4StepsAndAtMostEverySteps) {
+TEST(SavePolicyTest, FailedSave_IsRetriedAfter1_2_4StepsAndAtMostEverySteps) {
   SavePolicy policy(5, kWorld);
   uint64_t step = 100;
   for (uint64_t wait : {1, 2, 4, 5, 5}) {
@@ -80,17 +80,17 @@ TEST(SavePolicyTest, AFailedSave_IsTriedAgainAfter1_2_4StepsAndAtMostEverySteps)
   EXPECT_EQ(policy.AtBoundary(step + 10, false), Act::kNothing);
   policy.Began(step + 10);
   policy.Update(step + 11, {.ended = 3, .failed = 3});
-  EXPECT_EQ(policy.AtBoundary(step + 12, false), Act::kBegin) << "counted anew after one that was written";
+  EXPECT_EQ(policy.AtBoundary(step + 12, false), Act::kBegin) << "failures are counted from zero after a written save";
 }
 
-TEST(SavePolicyTest, OneThatNobodySteppedOnFrom_IsNotTriedAgain) {
+TEST(SavePolicyTest, FailedSaveThatTheRanksWaitedFor_IsNotRetried) {
   SavePolicy policy(0, kWorld);
   policy.Began(7, /*waited=*/true);
   ASSERT_EQ(policy.Update(7, {.ended = 3, .failed = 1}), Outcome::kFailed);
   for (uint64_t step = 7; step < 300; ++step) EXPECT_EQ(policy.AtBoundary(step, false), Act::kNothing);
 }
 
-TEST(SavePolicyTest, RankZerosWordThatItTookTooLong_EndsItOnEveryRank) {
+TEST(SavePolicyTest, GivenUpByRankZero_EndsOnEveryRank) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);
   EXPECT_EQ(policy.Update(15, {.ended = 2, .given_up = true}), Outcome::kFailed);
@@ -98,8 +98,8 @@ TEST(SavePolicyTest, RankZerosWordThatItTookTooLong_EndsItOnEveryRank) {
   EXPECT_EQ(policy.AtBoundary(16, false), Act::kBegin);
 }
 
-// Ranks put their terms in before they waited for the save that these are about, and began the next.
-TEST(SavePolicyTest, ASumFromBeforeASaveBegan_SaysNothingAboutIt) {
+// The ranks gave these terms before they waited for the save that the sums are about, and then began the next.
+TEST(SavePolicyTest, SumFromBeforeASaveBegan_IsIgnored) {
   SavePolicy policy(10, kWorld);
   policy.Began(10);
   ASSERT_EQ(policy.AtBoundary(20, true), Act::kAwait);
@@ -113,7 +113,7 @@ TEST(SavePolicyTest, ASumFromBeforeASaveBegan_SaysNothingAboutIt) {
   EXPECT_EQ(policy.Update(22, {.of_step = 21, .ended = 3}), Outcome::kWritten);
 }
 
-TEST(SavePolicyTest, ACommitThatFailed_IsTriedAgainLaterAndLater) {
+TEST(SavePolicyTest, FailedCommit_IsRetriedWithGrowingDelays) {
   SavePolicy policy(100, kWorld);
   uint64_t step = 100, commits = 0;
   for (uint64_t wait : {1, 2, 4, 8}) {
@@ -127,7 +127,7 @@ TEST(SavePolicyTest, ACommitThatFailed_IsTriedAgainLaterAndLater) {
   }
 }
 
-TEST(ThrottleTest, KeepsToItsRate_WhateverTheChunks) {
+TEST(ThrottleTest, KeepsItsRateForAnyChunkSize) {
   const absl::Time start = absl::FromUnixSeconds(1000);
   for (uint64_t chunk : {10, 100, 1000, 5000}) {
     Throttle throttle(1000);
@@ -143,7 +143,7 @@ TEST(ThrottleTest, KeepsToItsRate_WhateverTheChunks) {
   EXPECT_EQ(Throttle(0).Take(start, uint64_t{1} << 60), absl::ZeroDuration());
 }
 
-TEST(ThrottleTest, WhatWasNotUsed_IsNoBurstLater) {
+TEST(ThrottleTest, UnusedBytes_AllowNoLargerBurstLater) {
   Throttle throttle(1000);
   const absl::Time start = absl::FromUnixSeconds(1000);
   throttle.Take(start, 1);

@@ -1,5 +1,5 @@
-// One rank's part, written while its state changes; and what rank 0 makes of all parts, with a coordinator that grants,
-// refuses or is away.
+// One rank's part, written while its state changes; and how rank 0 commits all parts, with a coordinator that grants,
+// refuses or does not answer.
 #include "worker/saving/save_thread.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A disk whose files wait to be made until it is let go.
+// A disk that creates no file until it is released.
 class StuckDisk final : public ForwardingDisk {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
@@ -44,7 +44,7 @@ class SaveTest : public testing::Test {
   SaveKey Key(uint64_t step) { return {.step = step, .generation = 2, .world_size = kWorld}; }
   std::string Partial(uint64_t step) { return PartialPath(folder_.path(), step, 2); }
 
-  // Rank `rank` has the first or second half of each tensor, and witnesses nothing.
+  // Rank `rank` has the first or second half of each tensor, and witnesses none.
   SaveTask TaskOf(SmallState& state, uint64_t step, uint64_t rank, bool copies = true) {
     SaveTask task{.save = Key(step), .rank = rank, .folder = Partial(step), .copies = copies};
     SaveTask::File file{.name = ShardName(rank)};
@@ -104,8 +104,8 @@ class SaveTest : public testing::Test {
   absl::Status fence_;
 };
 
-// A copy of weights in a narrow type; the state that it was made of is whole.
-TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsToldOf_AndTheStateIsNotMarked) {
+// A copy of weights in a narrow type may overflow; the state it was made from is intact.
+TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsReportedAndTheStateIsNotMarked) {
   SmallState state(1);
   SaveTask task = TaskOf(state, 5, 0);
   const std::string infinite = std::string("\x00\x7c", 2) + std::string("\x00\x00", 2);
@@ -127,10 +127,10 @@ TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsToldOf_AndTheStateIsNotMarked) 
   EXPECT_THAT(part->files, SizeIs(2));
 }
 
-TEST_F(SaveTest, WhatIsWritten_IsTheStateAtTheFence_WhateverBecomesOfItLater) {
+TEST_F(SaveTest, WrittenState_IsTheStateBeforeWaitForCopyReturned) {
   for (bool copies : {true, false}) {
     SmallState state(1), same(1);
-    std::vector<std::string> now;  // that the loop changes
+    std::vector<std::string> now;  // changed by the loop
     for (const TensorBytes& tensor : state.tensors()) now.emplace_back(tensor.bytes);
     const uint64_t step = copies ? 5 : 6;
     for (uint64_t rank = 0; rank < kWorld; ++rank) {
@@ -166,7 +166,7 @@ TEST_F(SaveTest, WhatIsWritten_IsTheStateAtTheFence_WhateverBecomesOfItLater) {
   }
 }
 
-TEST_F(SaveTest, AFullDisk_IsToldAndNothingOfItStays) {
+TEST_F(SaveTest, FullDisk_FailsTheSaveAndLeavesNothing) {
   SmallState state(1);
   FullDisk disk(600);
   SaveThread thread(disk, Clock::GetSteadyClock(), 0);
@@ -182,7 +182,7 @@ TEST_F(SaveTest, AFullDisk_IsToldAndNothingOfItStays) {
   EXPECT_TRUE(thread.ended()->status.ok()) << thread.ended()->status;
 }
 
-TEST_F(SaveTest, AFallenFence_LeavesNoFolder) {
+TEST_F(SaveTest, NewerFence_LeavesNoFolder) {
   SmallState state(1);
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
   SaveTask task = TaskOf(state, 5, 1);
@@ -195,7 +195,7 @@ TEST_F(SaveTest, AFallenFence_LeavesNoFolder) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SaveTest, ADiskThatHangs_IsGivenUp_AndTheNextSaveFailsAtOnceByName) {
+TEST_F(SaveTest, HangingDisk_IsGivenUpAndTheNextSaveFailsImmediately) {
   SmallState state(1);
   StuckDisk disk;
   SaveThread thread(disk, Clock::GetSteadyClock(), 0);
@@ -203,7 +203,7 @@ TEST_F(SaveTest, ADiskThatHangs_IsGivenUp_AndTheNextSaveFailsAtOnceByName) {
   disk.reached.WaitForNotification();
   EXPECT_FALSE(thread.ended().has_value());
 
-  thread.WaitForCopy();  // the state was copied: the loop goes on
+  thread.WaitForCopy();  // the state was copied: the loop continues
   thread.GiveUp(absl::DeadlineExceededError("it took too long"));
   EXPECT_TRUE(absl::IsDeadlineExceeded(thread.ended()->status));
   thread.Begin(TaskOf(state, 6, 0));
@@ -212,7 +212,7 @@ TEST_F(SaveTest, ADiskThatHangs_IsGivenUp_AndTheNextSaveFailsAtOnceByName) {
   thread.WaitForCopy();
 
   disk.go.Notify();
-  // Once it has come back there is a way again; until then each try fails at once.
+  // Saves work again once the disk has answered; until then each try fails immediately.
   for (uint64_t step = 7;; ++step) {
     thread.Begin(TaskOf(state, step, 0));
     thread.AwaitEnd(absl::InfiniteDuration());
@@ -243,9 +243,9 @@ TEST_F(SaveTest, ACommit_IsReadyThenGrantedThenSaved) {
   EXPECT_EQ(commits->newest_complete(), 5u);
 }
 
-TEST_F(SaveTest, CoordinatorAway_TwoStayComplete_AThirdTakesTheOldestsPlace) {
+TEST_F(SaveTest, CoordinatorAway_TwoCheckpointsStayComplete_AThirdReplacesTheOldest) {
   SmallState state(1);
-  link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no word"); });
+  link_.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
   auto commits = NewCommits();
   for (uint64_t step : {5, 6, 7}) {
     WriteAll(state, step);
@@ -258,17 +258,17 @@ TEST_F(SaveTest, CoordinatorAway_TwoStayComplete_AThirdTakesTheOldestsPlace) {
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].step, 5u);
   EXPECT_TRUE(failed[0].withdrawn);
-  EXPECT_EQ(commits->num_failed(), 0u) << "nothing is to be tried again";
+  EXPECT_EQ(commits->num_failed(), 0u) << "no commit failed, so none is retried";
   EXPECT_THAT(Names(), ElementsAre("step-00000006.g2.partial", "step-00000007.g2.partial"));
-  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint but for its name";
+  EXPECT_TRUE(Checkpoint::Open(Partial(7)).ok()) << "a checkpoint that only lacks its name";
 
-  // At the end of a job nobody waits for ever.
+  // At the end of a job the wait is limited.
   EXPECT_TRUE(commits->Drain(absl::InfiniteDuration(), /*ungranted=*/true));
   EXPECT_THAT(Names(), ElementsAre("step-00000006", "step-00000007"));
   EXPECT_THAT(link_.FactsOf<SavedFact>(), SizeIs(2));
 }
 
-TEST_F(SaveTest, ADiskThatIsBehind_LeavesNoRoomForAThird) {
+TEST_F(SaveTest, SlowDisk_LeavesNoRoomForAThirdSave) {
   SmallState state(1);
   for (uint64_t step : {5, 6}) WriteAll(state, step);
   StuckDisk disk;
@@ -276,7 +276,7 @@ TEST_F(SaveTest, ADiskThatIsBehind_LeavesNoRoomForAThird) {
   EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
 
   commits->Commit(CommitOf(state, 5));
-  disk.reached.WaitForNotification();  // its manifest is to be written
+  disk.reached.WaitForNotification();  // its manifest is about to be written
   EXPECT_TRUE(commits->AwaitRoom(absl::ZeroDuration()));
   commits->Commit(CommitOf(state, 6));
   EXPECT_FALSE(commits->AwaitRoom(absl::ZeroDuration()));
@@ -285,7 +285,7 @@ TEST_F(SaveTest, ADiskThatIsBehind_LeavesNoRoomForAThird) {
   EXPECT_TRUE(commits->AwaitRoom(absl::InfiniteDuration()));
 }
 
-TEST_F(SaveTest, ARefusedOne_IsRemovedAndTold) {
+TEST_F(SaveTest, RefusedCheckpoint_IsRemovedAndReported) {
   SmallState state(1);
   WriteAll(state, 5);
   link_.set_answer_grant([](auto, auto, auto) { return absl::FailedPreconditionError("step 9 is granted already"); });
@@ -299,7 +299,7 @@ TEST_F(SaveTest, ARefusedOne_IsRemovedAndTold) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SaveTest, FencedOff_NothingIsNamedRemovedOrTold) {
+TEST_F(SaveTest, FencedOff_NothingIsNamedRemovedOrReported) {
   SmallState state(1);
   WriteAll(state, 5);
   absl::Notification asked, answer;
@@ -321,7 +321,7 @@ TEST_F(SaveTest, FencedOff_NothingIsNamedRemovedOrTold) {
   EXPECT_THAT(link_.FactsOf<SaveFailedFact>(), IsEmpty());
 }
 
-TEST_F(SaveTest, APartThatIsMissing_FailsTheSaveByName_AndItsFolderGoes) {
+TEST_F(SaveTest, MissingPart_FailsTheSaveByNameAndRemovesItsFolder) {
   SmallState state(1);
   WriteAll(state, 5);
   std::filesystem::remove(JoinPath(Partial(5), PartName(1)));
@@ -336,11 +336,11 @@ TEST_F(SaveTest, APartThatIsMissing_FailsTheSaveByName_AndItsFolderGoes) {
   EXPECT_THAT(Names(), IsEmpty());
 }
 
-TEST_F(SaveTest, OldOnes_GoOnceANewerOneIsConfirmed) {
+TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
   auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
   link_.set_acknowledges(false);
-  // At once: none is in another's way.
+  // All at once: the saves do not disturb each other.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
   for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));

@@ -1,4 +1,5 @@
-// When a rank alone saves, what it leaves behind where nobody answers, and whose work it goes on from.
+// When a single rank saves, what it leaves behind if the coordinator does not answer, and which job's checkpoints it
+// resumes from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ class SavesTest : public SmallJobTest {
   std::ostringstream log_;
 };
 
-TEST_F(SavesTest, EveryStep_IsSavedWhereThatIsAskedFor) {
+TEST_F(SavesTest, EveryStep_IsSavedIfConfigured) {
   for (uint64_t steps : {1, 3}) {
     FakeLink link;
     StartOrder order = Order(absl::StrCat("run", steps), steps);
@@ -64,10 +65,10 @@ TEST_F(SavesTest, EveryStep_IsSavedWhereThatIsAskedFor) {
   }
 }
 
-// A pause that the coordinator asked for, and then went away: the checkpoint is complete, and found by whoever is next.
-TEST_F(SavesTest, LeavingWithoutTheCoordinatorsWord_LeavesACompletePartial) {
+// The coordinator requested a pause and then went away: the checkpoint is complete, and the next generation finds it.
+TEST_F(SavesTest, LeavingWithoutAGrant_LeavesACompletePartialFolder) {
   FakeLink away;
-  away.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no word"); });
+  away.set_answer_grant([](auto, auto, auto) { return absl::DeadlineExceededError("no answer"); });
 
   ASSERT_EQ(Run(Order("run", 20), away, /*leave=*/true), kExitDone) << log_.str();
 
@@ -77,8 +78,8 @@ TEST_F(SavesTest, LeavingWithoutTheCoordinatorsWord_LeavesACompletePartial) {
   EXPECT_TRUE(Checkpoint::Open(folder_ / absl::StrCat("run/", StepFolderName(step), ".g1.partial")).ok());
 }
 
-// A later generation goes on by itself, and nobody has said that it may from another job's work.
-TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
+// A later generation resumes automatically; the user has not allowed it to resume from another job's checkpoints.
+TEST_F(SavesTest, CheckpointsOfAnotherJob_AreNotResumedFromWithoutPermission) {
   FakeLink other, own, asked;
   ASSERT_EQ(Run(Order("run", 2), other), kExitDone);
   StartOrder order = Order("run", 4);
@@ -93,8 +94,8 @@ TEST_F(SavesTest, WhatAnotherJobLeftMeanwhile_IsNotGoneOnFromUnasked) {
   EXPECT_EQ(asked.FactsOf<RestoredFact>().at(0).step, 2u);
 }
 
-// A job is paused; another one goes on from its folder, and is refused for its width.
-TEST_F(SavesTest, ARefusedJob_LeavesTheFolderOfAnotherAsItWas) {
+// A job is paused; another one resumes from its folder, and is refused because of its width.
+TEST_F(SavesTest, RefusedJob_LeavesTheFolderOfAnotherUnchanged) {
   FakeLink paused, refused, resumed;
   StartOrder order = Order("run", 6);
   paused.StopAfterReportOf(2);
@@ -122,7 +123,7 @@ TEST_F(SavesTest, ARefusedJob_LeavesTheFolderOfAnotherAsItWas) {
   EXPECT_EQ(resumed.FactsOf<FinishedFact>().at(0).step, 6u);
 }
 
-TEST_F(SavesTest, ARefusedJob_MakesNoFolder) {
+TEST_F(SavesTest, RefusedJob_CreatesNoFolder) {
   FakeLink link;
   StartOrder order = Order("new/run", 6);
   order.config.model.init_from = folder_ / "missing";
@@ -132,7 +133,7 @@ TEST_F(SavesTest, ARefusedJob_MakesNoFolder) {
   EXPECT_FALSE(FileExists(folder_ / "new"));
 }
 
-TEST_F(SavesTest, GoingOnWhereNoCheckpointIs_IsRefusedUnlessAFreshStartIsAllowed) {
+TEST_F(SavesTest, ResumingWithoutACheckpoint_IsRefusedUnlessAFreshStartIsAllowed) {
   FakeLink mistyped, empty, allowed;
   StartOrder order = Order("missing", 2);
   order.resume = true;
@@ -151,8 +152,8 @@ TEST_F(SavesTest, GoingOnWhereNoCheckpointIs_IsRefusedUnlessAFreshStartIsAllowed
   EXPECT_EQ(Run(order, allowed), kExitDone) << log_.str();
 }
 
-// Of the same size, so that only its bytes tell; the job starts again by itself.
-TEST_F(SavesTest, DataReplacedUnderARunningJob_IsFoundAtARestart) {
+// The sizes stay the same, so that only the content differs; the job is restarted automatically.
+TEST_F(SavesTest, DataReplacedDuringARun_IsDetectedAtARestart) {
   FakeLink trained, untouched, replaced;
   StartOrder order = Order("run", 4);
   trained.StopAfterReportOf(1);
@@ -194,7 +195,7 @@ TEST_F(SavesTest, AnotherJobsCheckpoint_IsComparedByItsSpec) {
   EXPECT_THAT(changed.FactsOf<RestoredFact>().at(0).changes, ElementsAre(KeyChange{"train.steps", "2", "3"}));
 }
 
-TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
+TEST_F(SavesTest, LossScaleThatIsFarTooHigh_IsLoweredUntilItFits) {
   FakeLink link;
   StartOrder order = Order("run", 60);
   order.config.model.dropout = 0;
@@ -208,7 +209,7 @@ TEST_F(SavesTest, ALossScaleThatIsFarTooHigh_FindsItsPlace) {
   EXPECT_FALSE(link.steps()[59].skipped);
 }
 
-TEST_F(SavesTest, WhatARunWrites_IsForItsOwnerAlone_AndAFolderThatWasThereStaysAsItIs) {
+TEST_F(SavesTest, FilesOfARun_AreReadableByTheirOwnerOnlyAndAnExistingFolderIsUnchanged) {
   FakeLink made, there;
   ASSERT_TRUE(MakeFolders(folder_ / "there", 0755).ok());
   std::filesystem::permissions(folder_ / "there", std::filesystem::perms(0755));
@@ -228,8 +229,8 @@ TEST_F(SavesTest, WhatARunWrites_IsForItsOwnerAlone_AndAFolderThatWasThereStaysA
   EXPECT_EQ(for_others(folder_ / "new"), std::filesystem::perms::none);
 }
 
-// For whoever would go on from one had the rank been killed.
-TEST_F(SavesTest, CopiesAreWholeBeforeTheyAreNamed_AndGoWithARankThatIsDone) {
+// For a generation that would resume from a snapshot had the rank been killed.
+TEST_F(SavesTest, SnapshotsAreWholeBeforeTheCheckpointIsNamed_AndRemovedWhenTheRankIsDone) {
   TemporaryFolder memory;
   StartOrder order = Order("run", 6);
   order.snapshot_folder = memory.path();
@@ -256,7 +257,7 @@ TEST_F(SavesTest, CopiesAreWholeBeforeTheyAreNamed_AndGoWithARankThatIsDone) {
   EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
-TEST_F(SavesTest, WhatAnOlderGenerationLeft_GoesOnceANewerSaveIsWritten) {
+TEST_F(SavesTest, SnapshotsOfAnOlderGeneration_AreRemovedWhenANewerSaveIsWritten) {
   TemporaryFolder memory;
   const SnapshotPlace older{.folder = memory.path(), .job_id = "abcdefgh", .generation = 1, .rank = 5};
   *SnapshotBuffer::Make(SnapshotPath(older, 'a'), 100);
@@ -276,7 +277,7 @@ TEST_F(SavesTest, WhatAnOlderGenerationLeft_GoesOnceANewerSaveIsWritten) {
   EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
-TEST_F(SavesTest, WithoutRoomForThem_OneCopyIsKept_WhichIsToldOnce) {
+TEST_F(SavesTest, WithoutRoomInSharedMemory_UsesOnePrivateCopyAndWarnsOnce) {
   StartOrder order = Order("run", 6);
   order.snapshot_folder = folder_ / "missing";
   order.config.checkpoint_every = 2;
@@ -284,7 +285,7 @@ TEST_F(SavesTest, WithoutRoomForThem_OneCopyIsKept_WhichIsToldOnce) {
 
   ASSERT_EQ(Run(order, missing), kExitDone) << log_.str();
 
-  EXPECT_THAT(log_.str(), HasSubstr("does not outlive its trainer: there is no folder in shared memory"));
+  EXPECT_THAT(log_.str(), HasSubstr("will not outlive its trainer: there is no folder in shared memory"));
   EXPECT_EQ(log_.str().find("outlive"), log_.str().rfind("outlive"));
   EXPECT_THAT(missing.FactsOf<SavedFact>(), SizeIs(3));
   order = Order("other", 6);

@@ -1,4 +1,4 @@
-// checkpoint.weights_copy, by whole runs of several ranks.
+// checkpoint.weights_copy, in whole runs of several ranks.
 #include <gmock/gmock.h>
 
 #include "checkpoint/catalog.h"
@@ -23,7 +23,7 @@ std::string ReadWhole(const Checkpoint& checkpoint, const char* role, const Mani
   return bytes;
 }
 
-// Every parameter, under its name, each value rounded once.
+// Expects every parameter under its name, each value rounded once.
 void ExpectCopies(const Checkpoint& checkpoint, const SafetensorsFile& copy, const std::string& dtype) {
   size_t parameters = 0;
   for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
@@ -39,8 +39,8 @@ void ExpectCopies(const Checkpoint& checkpoint, const SafetensorsFile& copy, con
   EXPECT_THAT(copy.tensors(), SizeIs(parameters));
 }
 
-// Beside whatever the format is; nothing goes on from it.
-TEST_F(StrategiesTest, WeightsCopy_IsEveryParameterWhole_RoundedToItsType) {
+// Works with every checkpoint.format; no run resumes from the copy.
+TEST_F(StrategiesTest, WeightsCopy_HoldsEveryWholeParameterRoundedToItsType) {
   const auto alone = Run(Order("alone", {"ddp", 1}, 4));
   const TemporaryFolder memory;
   for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"ddp", 2}, Layout{"zero1", 3}}) {
@@ -52,7 +52,7 @@ TEST_F(StrategiesTest, WeightsCopy_IsEveryParameterWhole_RoundedToItsType) {
       order.config.checkpoint_copy = full ? "F16" : "BF16";
       Run(order);
 
-      // That of step 1 was made while training went on.
+      // The copy of step 1 was written while training continued.
       const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(1));
       auto checkpoint = Checkpoint::Open(path);
       ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -64,10 +64,10 @@ TEST_F(StrategiesTest, WeightsCopy_IsEveryParameterWhole_RoundedToItsType) {
           ReshardCheckpoint(**checkpoint, {}, JoinPath(order.config.checkpoint_dir, "resharded"), FileSystem::Real());
       ASSERT_TRUE(resharded.ok()) << resharded.status();
       for (const ManifestTensor& tensor : Checkpoint::Open(resharded->path).value()->manifest().tensors) {
-        EXPECT_NE(tensor.role, kCopyRole) << "a copy is no state";
+        EXPECT_NE(tensor.role, kCopyRole) << "a copy is not part of the state";
       }
 
-      // Nothing goes on from it, so its damage costs nobody the checkpoint.
+      // No run resumes from the copy, so damage to it does not make the checkpoint unusable.
       FlipByte(JoinPath(JoinPath(order.config.checkpoint_dir, StepFolderName(2)), name), 6000);
       order.resume = true;
       order.config.steps = 4;

@@ -239,7 +239,7 @@ TEST_F(RunTest, DiskFullWhileSaving_IsToldAndTrainingGoesOn) {
   EXPECT_EQ(failed[0].step, 2u);
   EXPECT_THAT(failed[0].message, HasSubstr("No space left"));
   EXPECT_THAT(link.steps(), SizeIs(6));
-  EXPECT_THAT(log_.str(), HasSubstr("training goes on"));
+  EXPECT_THAT(log_.str(), HasSubstr("training continues"));
   EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
 }
 
