@@ -15,13 +15,13 @@ namespace trainyard {
 namespace grpc_link {
 namespace {
 
-// A daemon that is alive ends the stream at once when we do; another is not waited for longer.
+// A running daemon answers the end of the stream immediately; do not wait longer for one that does not.
 constexpr absl::Duration kPoliteEnd = absl::Seconds(1);
 
 grpc::ChannelArguments ChannelArguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMin));
-  // This one is really how long a connection may take to be made.
+  // Despite its name, this limits how long connecting may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMax));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(GrpcLink::kReconnectMax));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -47,7 +47,7 @@ GrpcLink::GrpcLink(const GrpcLinkOptions& options)
                                                                MakeChannelCredentials(), ChannelArguments()))),
       values_(*stub_, key_, options.token),
       reader_([this] {
-        pthread_setname_np(pthread_self(), "link-reader");  // so that an operator can tell who uses the CPU
+        pthread_setname_np(pthread_self(), "link-reader");  // lets an operator see which thread uses the CPU
         ConnectForever();
       }),
       writer_([this] {
@@ -83,7 +83,7 @@ bool GrpcLink::AwaitAcknowledged(uint64_t sequence, absl::Duration limit) {
 
 void GrpcLink::ReportStep(const StepRecord& record) {
   absl::MutexLock lock(&mu_);
-  // The writer is woken for the first of a batch only.
+  // The writer is woken for the first report of a batch only.
   if (!outbox_.has_reports()) changed_.SignalAll();
   outbox_.AddStep(record);
 }
@@ -123,7 +123,7 @@ void GrpcLink::PollCommunicators(std::function<std::vector<CommunicatorProgress>
 absl::Status GrpcLink::AwaitGo(const std::function<bool()>& interrupted) {
   absl::MutexLock lock(&mu_);
   while (!go_ && aborted_.ok()) {
-    if (interrupted()) return absl::CancelledError("told to leave before the first step");
+    if (interrupted()) return absl::CancelledError("asked to leave before the first step");
     changed_.WaitFor(&mu_, absl::Milliseconds(50));
   }
   return aborted_;
@@ -140,8 +140,8 @@ absl::Status GrpcLink::AwaitGrant(uint64_t step, absl::string_view manifest_hash
   changed_.AwaitFor(&mu_, limit, [&] { return grants_.contains(save) || !aborted_.ok(); });
   if (auto word = grants_.find(save); word != grants_.end()) return word->second;
   RETURN_IF_ERROR(aborted_);
-  return absl::DeadlineExceededError(absl::StrCat("the coordinator has said nothing of the checkpoint of step ", step,
-                                                  " for ", absl::FormatDuration(limit)));
+  return absl::DeadlineExceededError(absl::StrCat("the coordinator has not answered about the checkpoint of step ",
+                                                  step, " for ", absl::FormatDuration(limit)));
 }
 
 uint64_t GrpcLink::save_requests() const {

@@ -1,6 +1,6 @@
 // The link over gRPC and a Unix socket of the daemon. Two threads: one connects and reads, one writes. A broken stream
-// is opened again after 50 ms, doubling up to 1 s; then facts that are not acknowledged, the reports kept, and (before
-// `go`) the values this rank has put are sent again.
+// is opened again after 50 ms, doubling up to kReconnectMax. Then facts without acknowledgement, the stored reports,
+// and (before `go`) the values that this rank has put are sent again.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ struct GrpcLinkOptions {
   std::string job_id;
   uint64_t generation = 0;
   uint32_t rank = 0;
-  std::string token;  // shows the daemon that this is the process it started
+  std::string token;  // proves to the daemon that this is the process it started
 };
 
-// Starts connecting at once.
+// Starts connecting immediately.
 std::unique_ptr<Link> NewGrpcLink(const GrpcLinkOptions& options);
 
 }  // namespace trainyard

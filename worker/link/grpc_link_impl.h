@@ -1,5 +1,5 @@
-// GrpcLink itself: two threads, which read and write the stream (grpc_link_stream.cc), and what the loop calls
-// (grpc_link.cc). Private to these two files.
+// The class GrpcLink: two threads, which read and write the stream (grpc_link_stream.cc), and the methods that the loop
+// calls (grpc_link.cc). Private to these two files.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -27,8 +27,9 @@ namespace trainyard::grpc_link {
 
 class GrpcLink final : public Link {
  public:
-  // Between two attempts to reach a daemon that is being replaced: the socket is on this host, and while nobody hears
-  // this rank nobody can tell that it is well.
+  // The longest delay between two attempts to reach a daemon that is being replaced. Short, because the socket is on
+  // this host, and as long as no daemon receives this rank's reports the rank cannot be distinguished from one that
+  // hangs.
   static constexpr absl::Duration kReconnectMax = absl::Milliseconds(250);
 
   explicit GrpcLink(const GrpcLinkOptions& options);
@@ -60,7 +61,7 @@ class GrpcLink final : public Link {
   using Stream = grpc::ClientReaderWriter<v1::TrainerMessage, v1::LinkMessage>;
   using ReadySave = std::pair<uint64_t, std::string>;  // step, manifest hash
 
-  // Deadlines are kept by the steady clock.
+  // Deadlines use the steady clock.
   static absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
   // The reading thread.
@@ -77,7 +78,7 @@ class GrpcLink final : public Link {
   void NoteGrants(const v1::GrantSaves& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !outbox_.has_facts() && !outbox_.has_reports(); }
 
-  // Returns false when the link was closed or aborted meanwhile.
+  // Returns false if the link was closed or aborted during the pause.
   bool Pause(absl::Duration duration);
 
   const GrpcLinkOptions options_;
@@ -90,7 +91,7 @@ class GrpcLink final : public Link {
   std::unique_ptr<absl::StatusOr<StartOrder>> order_ ABSL_GUARDED_BY(mu_);
   bool go_ ABSL_GUARDED_BY(mu_) = false;
   StopRequest stop_request_ ABSL_GUARDED_BY(mu_);
-  std::map<ReadySave, absl::Status> grants_ ABSL_GUARDED_BY(mu_);  // of this generation: the newest few words
+  std::map<ReadySave, absl::Status> grants_ ABSL_GUARDED_BY(mu_);  // of this generation: the newest few answers
   uint64_t save_requests_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   std::function<void(std::string)> on_abort_ ABSL_GUARDED_BY(mu_);
@@ -101,13 +102,13 @@ class GrpcLink final : public Link {
   uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   bool phase_changed_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time last_report_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mu_);  // null: none is up
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mu_);  // null: not connected
   grpc::ClientContext* stream_context_ ABSL_GUARDED_BY(mu_) = nullptr;
-  bool closing_ ABSL_GUARDED_BY(mu_) = false;   // no reconnecting; the writer ends the stream once all is sent
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // the reading thread is done
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;   // no reconnecting; the writer ends the stream when everything is sent
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // the reading thread has ended
   SteadyCondVar changed_;
 
-  // One writer at a time on a stream, and none while it is being finished.
+  // Held by the thread that writes to the stream, and while the stream is being finished.
   absl::Mutex write_mu_ ABSL_ACQUIRED_BEFORE(mu_);
 
   std::thread reader_;

@@ -1,5 +1,5 @@
-// The two threads of a GrpcLink: one opens the stream to the daemon, again and again, and reads it; one writes what the
-// loop has told.
+// The two threads of a GrpcLink: one opens the stream to the daemon, reopens it when it breaks, and reads it; one
+// writes what the loop has reported.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 namespace trainyard::grpc_link {
 namespace {
 
-// Reports are gathered for so long: a watcher does not see the difference, the step loop does.
+// How long reports are gathered: a user does not notice the delay, while the step loop would notice more messages.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(100);
-// A rank is heard of this often even when it has nothing new.
+// A rank sends a report this often even if nothing has changed.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(500);
-// Words on saves of the past that nobody waits for any more; more than a coordinator tells at once.
+// Answers about past saves that nothing waits for; more than a coordinator sends at once.
 constexpr size_t kGrantsKept = 64;
 
-// The daemon has said that this process is not to go on.
+// Returns whether the daemon has decided that this process must not continue.
 bool IsFinal(const absl::Status& status) {
   return absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsAborted(status);
 }
@@ -41,7 +41,7 @@ void GrpcLink::ConnectForever() {
     absl::Time began = Now();
     absl::Status status = RunStream(reconnect);
     if (IsFinal(status)) AbortWith(std::string(status.message()));
-    // A stream that lasted was a good one: the next attempt comes soon.
+    // After a stream that lasted, the next attempt follows soon.
     if (Now() - began > kReconnectMax) back_off = limits::kReconnectMin;
     if (!Pause(back_off)) break;
     back_off = std::min(back_off * 2, kReconnectMax);
@@ -82,8 +82,8 @@ absl::Status GrpcLink::RunStream(bool reconnect) {
     stream_context_ = nullptr;
     changed_.SignalAll();
   }
-  // The stream is over, so a write that was under way returns; then nobody else touches it. It is not cancelled: that
-  // would hide the status with which the daemon ended it.
+  // The stream has ended, so a write that is under way returns; after that no other thread uses the stream. It is not
+  // cancelled, because that would hide the status with which the daemon ended it.
   absl::MutexLock no_writer(&write_mu_);
   return FromGrpcStatus(stream->Finish(), absl::StrCat("the daemon at ", options_.socket));
 }
@@ -93,7 +93,7 @@ void GrpcLink::Handle(const v1::LinkMessage& message) {
   absl::MutexLock lock(&mu_);
   switch (message.kind_case()) {
     case v1::LinkMessage::kStart:
-      // Sent again after every reconnect; the first one counts.
+      // Sent again after every reconnect; only the first one counts.
       if (order_ == nullptr) order_ = std::make_unique<absl::StatusOr<StartOrder>>(OrderFromMessage(message.start()));
       break;
     case v1::LinkMessage::kGo:
@@ -195,7 +195,7 @@ void GrpcLink::WriteForever() {
       if (finished_) return;
       stream = stream_;
     }
-    // Sends all there is, reports first, then sleeps again.
+    // Sends everything there is, reports first, then sleeps again.
     absl::MutexLock writing(&write_mu_);
     while (true) {
       v1::TrainerMessage message;
@@ -212,7 +212,7 @@ void GrpcLink::WriteForever() {
       if (last) stream->WritesDone();
       if (last || !stream->Write(message)) {
         absl::MutexLock lock(&mu_);
-        if (stream_ == stream) stream_ = nullptr;  // the reader opens another
+        if (stream_ == stream) stream_ = nullptr;  // the reading thread opens another
         break;
       }
     }

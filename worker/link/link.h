@@ -1,15 +1,15 @@
-// The trainer's side of its daemon: all that the loop knows of the control plane. The loop never waits for it while it
-// steps; a daemon that is away (being replaced, restarted) is reconnected to in the background, and what the trainer
-// told meanwhile is kept and sent then.
+// The trainer's connection to its daemon: the only part of the control plane that the loop knows. The loop never waits
+// for the link while it trains; if the daemon is away (being replaced or restarted), the link reconnects in the
+// background, and stores what the trainer reports until it can be sent.
 //
-//   link->AwaitStart      the spec, and this rank's place
-//   link->Put, Get        rendezvous values, while communicators are built
-//   link->ReportFact(Ready)     everything stands
-//   link->AwaitGo         every rank is ready
-//   link->ReportStep ...  as it goes
+//   link->AwaitStart            receives the spec and this rank's position
+//   link->Put, Get              exchange of addresses, while communicators are built
+//   link->ReportFact(Ready)     this rank is ready to train
+//   link->AwaitGo               waits until every rank is ready
+//   link->ReportStep ...        while training
 //   link->ReportFact(Finished), link->Close
 //
-// Thread-safe. Neither torch nor protobuf here; grpc_link.h has the real one, fake_link.h one for tests.
+// Thread-safe. Uses neither torch nor protobuf. grpc_link.h is the implementation; tests use fake_link.h.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 namespace trainyard {
 
-// Facts: each is told once, numbered, and kept until the coordinator has it. Meanings in
+// Facts: each is numbered, reported once, and stored until the coordinator has it. Meanings in
 // proto/trainyard/v1/agent.proto.
 struct RegisteredFact {
   std::string spec_digest;
@@ -42,20 +42,21 @@ struct SavedFact {
   std::string path;
   std::string manifest_hash;
   uint64_t size_bytes = 0;
-  double seconds = 0;                  // from its beginning to its name
-  std::optional<double> stall_s = {};  // of them training stood still for it; none: all
+  double seconds = 0;                  // from the beginning of the save until the checkpoint is named
+  std::optional<double> stall_s = {};  // of these, the time that training waited for the save; none: all of it
 };
 struct SaveFailedFact {
   uint64_t step = 0;
   std::string message;
-  uint64_t stop_request = 0;  // the stop it was made for, which is off now; 0: none
-  bool withdrawn = false;     // nothing failed: a newer complete one took its place before it had a name
-  bool will_retry = false;    // it was the last save, and the ranks try it again
+  uint64_t stop_request = 0;  // the stop that this save was made for, which is cancelled; 0: none
+  bool withdrawn = false;     // the save did not fail: a newer complete checkpoint replaced it before it was named
+  bool will_retry = false;    // it was the last save, and the ranks retry it
 };
-// A complete partial checkpoint that asks for its name; the answer comes by AwaitGrant. It may be told again.
+// A complete checkpoint under its partial name that waits for its grant; AwaitGrant returns the answer. May be reported
+// again.
 struct SaveReadyFact {
   uint64_t step = 0;
-  std::string path;  // that it will have
+  std::string path;  // the final path
   std::string manifest_hash;
   uint64_t size_bytes = 0;
 };
@@ -71,21 +72,21 @@ struct FinishedFact {
 };
 struct RefusedFact {
   std::string message;
-  bool checkpoint_missing = false;  // nothing else is wrong with the job
+  bool checkpoint_missing = false;  // this is the only reason for the refusal
 };
 struct RestoredFact {
   uint64_t step = 0;
   std::string path;
   std::string manifest_hash;
-  std::vector<std::string> passed_over = {};  // why newer ones are not gone on from, a sentence each
-  std::vector<KeyChange> changes = {};        // of the job that made it
+  std::vector<std::string> passed_over = {};  // why newer checkpoints were not used, a sentence each
+  std::vector<KeyChange> changes = {};        // compared with the job that wrote the checkpoint
 };
 struct ProbeFact {
   double matmul_gflops = 0;
   double all_reduce_latency_s = 0;    // of 8 bytes
-  double all_reduce_bytes_per_s = 0;  // of the larger one
+  double all_reduce_bytes_per_s = 0;  // of the larger message
 };
-// What keys of the job that were left to the host came to here.
+// The decisions for keys of the job that were left to the host.
 struct DecidedFact {
   struct Decision {
     std::string key;
@@ -97,7 +98,7 @@ struct DecidedFact {
 using TrainerFact = std::variant<RegisteredFact, ReadyFact, SavedFact, SaveFailedFact, BrokenFact, FinishedFact,
                                  RefusedFact, RestoredFact, ProbeFact, DecidedFact, SaveReadyFact>;
 
-// Bytes that this rank holds of one kind; see MemoryUse in proto/trainyard/v1/service.proto.
+// Bytes of one kind that this rank holds; see MemoryUse in proto/trainyard/v1/service.proto.
 struct MemoryUse {
   std::string kind;
   uint64_t bytes = 0;
@@ -115,13 +116,12 @@ struct StepRecord {
   double grad_norm = 0;
   double compute_s = 0;
   double exposed_communication_s = 0;
-  uint64_t gradient_reductions =
-      0;  // operations that this rank's gradients took: buckets, or units, and rounds of them
+  uint64_t gradient_reductions = 0;  // operations for this rank's gradients: buckets or units, times rounds
   double optimizer_s = 0;
   bool skipped = false;
   double loss_scale = 0;               // 0: losses are not scaled
-  double save_stall_s = 0;             // that the loop waited for a save since the step before
-  std::vector<MemoryUse> memory = {};  // of this rank before its update; empty: as in the step before
+  double save_stall_s = 0;             // time that the loop waited for saves since the previous step
+  std::vector<MemoryUse> memory = {};  // of this rank before its update; empty: as in the previous step
 };
 
 struct EvalRecord {
@@ -131,12 +131,12 @@ struct EvalRecord {
   double seconds = 0;
 };
 
-// Words of RankStatus.phase. Leaving: all is made, and the coordinator's word on the last save is waited for, which
-// takes as long as the network does; so it is no phase whose time is learned.
+// Names of RankStatus.phase. Leaving: the work is done, and the rank waits for the coordinator's answer about the last
+// save. How long that takes depends on the network, so hang detection does not learn the duration of this phase.
 enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
 const char* PhaseName(Phase phase);
 
-// Since the trainer began.
+// Totals since the trainer started.
 struct WorkTotals {
   double compute_s = 0;  // forward and backward
   double wait_s = 0;     // for the other ranks
@@ -147,10 +147,10 @@ struct WorkTotals {
 // The newest request to stop.
 struct StopRequest {
   uint64_t number = 0;      // 0: there was none
-  bool needs_save = false;  // where the save that comes before it fails, nobody stops
+  bool needs_save = false;  // if the save before the stop fails, the stop is cancelled
 };
 
-// Where this rank stands in one communicator's operations; see CommunicatorReport in proto/trainyard/v1/agent.proto.
+// This rank's position in one communicator's operations; see CommunicatorReport in proto/trainyard/v1/agent.proto.
 struct CommunicatorProgress {
   std::string name;
   uint64_t started = 0;
@@ -161,49 +161,49 @@ struct CommunicatorProgress {
 
 class Link : public KeyValueStore {
  public:
-  // Registers and waits for the order. Possible errors: DeadlineExceeded when no daemon answered within `limit`;
-  // Aborted when this trainer is not wanted (its generation is over, it is unknown, its token is wrong): exit;
-  // InvalidArgument when the spec cannot be read.
+  // Registers and waits for the order. Possible errors: DeadlineExceeded if no daemon answered within `limit`; Aborted
+  // if this trainer must exit (its generation is over, it is unknown, its token is wrong); InvalidArgument if the spec
+  // cannot be read.
   virtual absl::StatusOr<StartOrder> AwaitStart(absl::Duration limit) = 0;
 
   // Returns the fact's number. Never blocks.
   virtual uint64_t ReportFact(const TrainerFact& fact) = 0;
-  // Facts up to this number are durable with the coordinator.
+  // Facts up to this number are durable at the coordinator.
   virtual uint64_t acknowledged() const = 0;
-  // Waits until `sequence` is acknowledged; false when it was not within `limit`.
+  // Waits until `sequence` is acknowledged; returns false if that took longer than `limit`.
   virtual bool AwaitAcknowledged(uint64_t sequence, absl::Duration limit) = 0;
 
-  // Never block; the oldest of more than limits::kTrainerReports are dropped, and counted.
+  // Never block. When there are more than limits::kTrainerReports, the oldest are dropped and counted.
   virtual void ReportStep(const StepRecord& record) = 0;
   virtual void ReportEval(const EvalRecord& record) = 0;
-  // This rank enters a phase; in kTrain, a step. How long the one before took is measured here, on a steady clock.
+  // This rank enters a phase; in kTrain, a step. The duration of the previous one is measured here, on a steady clock.
   virtual void ReportProgress(Phase phase, uint64_t last_step) = 0;
   virtual void ReportWork(const WorkTotals& totals) = 0;
   virtual void ReportMemory(const std::vector<MemoryUse>& memory) = 0;
-  // `poll` is asked by a thread of the link for every report, also while the loop is inside a collective; it must not
+  // A thread of the link calls `poll` for every report, also while the loop is inside a collective. `poll` must not
   // call the link.
   virtual void PollCommunicators(std::function<std::vector<CommunicatorProgress>()> poll) = 0;
 
-  // Waits until every rank is ready. Possible errors: Aborted when the generation ended first; Cancelled when
-  // `interrupted` became true (asked about every 50 ms).
+  // Waits until every rank is ready. Possible errors: Aborted if the generation ended first; Cancelled if `interrupted`
+  // returned true (it is called about every 50 ms).
   virtual absl::Status AwaitGo(const std::function<bool()>& interrupted) = 0;
   virtual StopRequest stop_request() const = 0;
 
-  // Waits up to `limit` for the coordinator's word on this generation's ready checkpoint of `step` with that manifest
-  // hash. A word that came stays: it is given again, also after the generation's end. Possible errors:
-  // FailedPrecondition it is refused, with the reason; DeadlineExceeded there is no word yet (the coordinator may be
-  // away); Aborted the generation ended without one.
+  // Waits up to `limit` for the coordinator's answer about this generation's complete checkpoint of `step` with that
+  // manifest hash. An answer stays valid: later calls return it again, also after the end of the generation. Possible
+  // errors: FailedPrecondition if the grant is refused, with the reason; DeadlineExceeded if there is no answer yet
+  // (the coordinator may be away); Aborted if the generation ended without an answer.
   virtual absl::Status AwaitGrant(uint64_t step, absl::string_view manifest_hash, absl::Duration limit) = 0;
-  // Saves that were asked for so far in this generation; each greater number acts once. Rank 0's alone counts.
+  // The number of saves requested so far in this generation; each new value acts once. Only rank 0 uses it.
   virtual uint64_t save_requests() const = 0;
 
-  // Called once, from a thread of the link, when the generation is over, with the reason; at once if it is over
-  // already.
+  // Calls `callback` once, from a thread of the link, with the reason, when the generation ends; immediately if it has
+  // ended already.
   virtual void OnAbort(std::function<void(std::string reason)> callback) = 0;
   // OK, or Aborted with the reason.
   virtual absl::Status abort_status() const = 0;
 
-  // Waits up to `limit` until everything told is acknowledged and every report sent, then ends the link.
+  // Waits up to `limit` until every fact is acknowledged and every report is sent, then ends the link.
   virtual void Close(absl::Duration limit) = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// Longest error message in a fact; the whole text stands in the trainer's log.
+// The longest error message in a fact; the complete text is in the trainer's log.
 constexpr size_t kMessageBytes = 4 << 10;
 
 // The beginning of `text`, as protobuf accepts it: bytes that are not UTF-8 become '?'.

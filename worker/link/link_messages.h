@@ -1,5 +1,5 @@
-// Between the wire's messages and the trainer's plain values. Pure. For files that see protobuf, that is the link's
-// own.
+// Converts between the wire's messages and the trainer's plain values. Pure. Only for files that include protobuf,
+// which are the link's own.
 #pragma once
 
 #include <map>
@@ -11,11 +11,10 @@
 
 namespace trainyard {
 
-// Digests the spec's bytes itself; what the sender says of them is not looked at. Possible errors: those of
-// ConfigFromSpec.
+// Computes the digest of the spec's bytes itself and ignores the sender's. Possible errors: those of ConfigFromSpec.
 absl::StatusOr<StartOrder> OrderFromMessage(const v1::StartTrainer& message);
 
-// Without the trainer's key, which the link adds. Text is made valid UTF-8 and cut.
+// Without the trainer's key, which the link adds. Text is converted to valid UTF-8 and cut.
 v1::Fact ToMessage(const TrainerFact& fact);
 v1::MemoryUse ToMessage(const MemoryUse& use);
 v1::StepReport ToMessage(const StepRecord& record);

@@ -1,8 +1,8 @@
-// What a trainer has told and the daemon may not have yet: facts, numbered and kept until they are acknowledged, and
-// rank 0's reports, of which the newest limits::kTrainerReports are kept so that a new daemon can be told them again.
-// Pure: no thread, clock or network; the link asks it what to send next.
+// Stores what a trainer has reported and the daemon may not have yet: facts, which are numbered and stored until they
+// are acknowledged, and rank 0's reports, of which the newest limits::kTrainerReports are stored so that they can be
+// sent again to a new daemon. Pure: no thread, clock or network; the link asks it what to send next.
 //
-// Facts wait for the reports told before them: `saved` of step S never overtakes the report of step S.
+// Facts are sent after the reports that were added before them: `saved` of step S never overtakes the report of step S.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct NumberedFact {
 
 struct ReportBatch {
   std::vector<StepRecord> steps;
-  std::vector<EvalRecord> evals;  // of the last of `steps`, or of one sent before
-  uint64_t dropped_steps = 0;     // since the first report, over all batches
+  std::vector<EvalRecord> evals;  // evaluations after the last of `steps`, or after a step sent before
+  uint64_t dropped_steps = 0;     // in total, since the first report
 };
 
 class Outbox {
@@ -33,18 +33,18 @@ class Outbox {
   void AddStep(const StepRecord& record);
   void AddEval(const EvalRecord& record);
 
-  // Facts up to `sequence` are durable and are forgotten.
+  // Facts up to `sequence` are durable, so they are removed.
   void Acknowledge(uint64_t sequence);
   uint64_t acknowledged() const { return acknowledged_; }
 
-  // After a stream was opened anew: everything kept counts as unsent.
+  // After a stream was reopened: everything stored counts as unsent.
   void Rewind();
 
   bool has_reports() const { return next_report_ < reports_.size(); }
   bool has_facts() const { return next_fact_ < facts_.size(); }
 
-  // The next reports in order, at most limits::kReportsPerMessage; a batch ends after an evaluation, so that within one
-  // all steps come before all evaluations. Empty when there is none.
+  // Returns the next reports in order, at most limits::kReportsPerMessage. A batch ends after an evaluation, so that
+  // within a batch all steps come before all evaluations. Empty if there are none.
   ReportBatch TakeReports();
   std::optional<NumberedFact> TakeFact();
 
@@ -52,13 +52,13 @@ class Outbox {
   using Report = std::variant<StepRecord, EvalRecord>;
   void AddReport(Report report);
 
-  std::deque<NumberedFact> facts_;  // not acknowledged
-  size_t next_fact_ = 0;            // index of the first unsent
+  std::deque<NumberedFact> facts_;  // without acknowledgement
+  size_t next_fact_ = 0;            // index of the first unsent fact
   uint64_t last_sequence_ = 0;
   uint64_t acknowledged_ = 0;
   std::deque<Report> reports_;
   size_t next_report_ = 0;
-  uint64_t dropped_steps_ = 0;  // that fell out unsent
+  uint64_t dropped_steps_ = 0;  // removed before they were sent
 };
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// How long each phase of a rank takes: the step under way, and what ended since the last report. Pure; times are those
-// of a steady clock, which the caller reads. A change of the wall clock thus makes no phase long.
+// Measures how long each phase of a rank takes: the step under way, and the phases that ended since the last report.
+// Pure; the caller reads a steady clock, so a change of the wall clock does not lengthen a phase.
 #pragma once
 
 #include <chrono>
@@ -15,14 +15,14 @@ class PhaseClock {
 
   explicit PhaseClock(Time now) : began_(now) {}
 
-  // Ends what was under way: another phase, or a step of the same one.
+  // Ends the present phase, or the present step of the same phase, and begins the next.
   void Enter(Phase phase, Time now);
 
   Phase phase() const { return phase_; }
   double Seconds(Time now) const { return std::chrono::duration<double>(now - began_).count(); }
 
-  // The longest of each phase that ended since the last call. Of kFirstStep, kTrain, kEvaluate and kSave only: the
-  // others are no work.
+  // Returns the longest duration of each phase that ended since the last call. Covers kFirstStep, kTrain, kEvaluate and
+  // kSave only: the other phases do no work.
   std::map<Phase, double> TakeLongest();
 
  private:

@@ -44,7 +44,7 @@ bool IsSet(const Message& message, const FieldDescriptor& field) {
   return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
 }
 
-// Adds what differs below `parent`; with `only_set`, of what `before` has.
+// Adds the differences below `parent`; with `only_set`, only for the keys that `before` has.
 void Compare(const std::string& parent, const Message& before, const Message& now, bool only_set,
              std::vector<KeyChange>& changes) {
   const auto& descriptor = *before.GetDescriptor();
@@ -69,12 +69,12 @@ absl::Status Refuse(const std::vector<KeyChange>& refused, bool data_alone) {
     keys.push_back(absl::StrCat(change.key, " was ", change.before, ", is ", change.now));
   }
   const absl::string_view way_out =
-      data_alone ? "or go on all the same by --allow-data-change (checkpoint.allow_data_change: true)"
+      data_alone ? "or resume with different data by --allow-data-change (checkpoint.allow_data_change: true)"
                  : "or begin a new job from these weights: another checkpoint.dir, and this checkpoint as "
                    "train.model.init_from";
-  return absl::InvalidArgumentError(absl::StrCat("the job is not the computation that the checkpoint was made with: ",
+  return absl::InvalidArgumentError(absl::StrCat("the job does not compute what the job of the checkpoint computed: ",
                                                  JoinFirst(keys, kKeysNamed, "; ", "; ", "key"),
-                                                 ". Give it the values that it was made with, ", way_out));
+                                                 ". Give these keys their earlier values, ", way_out));
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   if (!readable || !before.has_train()) return changes;
   const bool resolved = before.train().has_steps();
   if (resolved) {
-    // An earlier version does not know the newest keys: it did what they say by default.
+    // An earlier version does not know the newest keys; it behaved as their defaults say.
     ApplyDefaults(&before);
     ApplyDefaults(&now);
   }
@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs)
   }
   bool data_alone = true;
   for (const KeyChange& change : changes) {
-    // Of an imported model nobody has trained with its dropout here.
+    // The dropout with which an imported model was trained is unknown.
     const bool of_import = !resolved && change.key == "train.model.dropout";
     const Rule rule = of_import ? Rule::kMayChange : RuleOf(change.key);
     if (rule == Rule::kMayChange || (rule == Rule::kIsData && specs.allow_data_change)) continue;

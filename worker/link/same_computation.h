@@ -1,5 +1,6 @@
-// Whether a job computes the function that a checkpoint was made with, by their specs. What a job may change when it
-// goes on is a matter of what the weights mean: docs/decisions/0007-trust-at-the-edges.md. Pure; protobuf stays inside.
+// Decides, by comparing specs, whether a job computes the same function as the job that wrote a checkpoint. A job that
+// resumes may change only what does not change the meaning of the weights: docs/decisions/0007-trust-at-the-edges.md.
+// Pure; protobuf stays inside.
 #pragma once
 
 #include <vector>
@@ -11,14 +12,14 @@
 namespace trainyard {
 
 struct SpecPair {
-  absl::string_view before;  // bytes of the JobSpec that the checkpoint was made with
+  absl::string_view before;  // bytes of the JobSpec of the job that wrote the checkpoint
   absl::string_view now;
   bool allow_data_change = false;
 };
 
-// The keys of `train`, `parallel` and `resources.ranks` that are not as they were, all of which may differ. A spec that
-// no job has resolved, as that of an imported model, is compared by the keys that it has. Possible errors:
-// InvalidArgument, naming each key that must not differ, both its values, and what to do.
+// Returns the keys of `train`, `parallel` and `resources.ranks` that changed and may change. A spec that was never
+// resolved, like that of an imported model, is compared by the keys that it has. Possible errors: InvalidArgument,
+// naming each key that must not change, both its values, and what to do.
 absl::StatusOr<std::vector<KeyChange>> CompareComputation(const SpecPair& specs);
 
 }  // namespace trainyard

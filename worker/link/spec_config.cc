@@ -39,11 +39,11 @@ absl::Status CheckTexts(const google::protobuf::Message& message, const std::str
   return absl::OkStatus();
 }
 
-// A text with a zero byte in it ends there for the system: a path would lead to another file than the one that was
+// The operating system would end a text at a zero byte, so a path could lead to a file other than the one that was
 // checked.
 absl::Status Parse(absl::string_view bytes, v1::JobSpec& spec) {
   if (spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return CheckTexts(spec, "");
-  return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are no JobSpec"));
+  return absl::InvalidArgumentError(absl::StrCat("the ", bytes.size(), " bytes of the spec are not a JobSpec"));
 }
 
 absl::Status ReadModel(const v1::Model& model, TrainConfig::Model& out) {
@@ -149,7 +149,7 @@ absl::Status ReadTrain(const v1::Train& train, TrainConfig& out) {
   return ReadOptimizer(train, out);
 }
 
-// Words are those of the job file.
+// Names as in the job file.
 std::string StrategyNameOf(v1::DataParallel strategy) {
   switch (strategy) {
     case v1::DATA_PARALLEL_ZERO1:
@@ -181,7 +181,7 @@ TrainConfig::Parallel ParallelOf(const v1::Parallel& parallel) {
   if (parallel.has_overlap()) out.overlap = parallel.overlap();
   if (parallel.has_reduce_scatter()) out.reduce_scatter = parallel.reduce_scatter();
   out.reduce_every_micro_batch = parallel.reduce_every_micro_batch();
-  // 0 is `true`, 1 `false`; see job.proto.
+  // 0 means `true`, 1 `false`; see job.proto.
   out.reshard_after_forward = parallel.reshard_after_forward() != 1;
   const bool shards_parameters = parallel.data() == v1::DATA_PARALLEL_ZERO3 ||
                                  parallel.data() == v1::DATA_PARALLEL_FSDP || parallel.data() == v1::DATA_PARALLEL_HSDP;

@@ -1,5 +1,5 @@
-// From the resolved JobSpec's bytes to plain values; no protobuf in this header, so that files with torch may include
-// it. Pure.
+// Converts the bytes of a resolved JobSpec to plain values. No protobuf in this header, so that files with torch may
+// include it. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,11 +8,11 @@
 
 namespace trainyard {
 
-// Possible errors: InvalidArgument when the bytes are no JobSpec or lack what resolving must have decided; the message
-// names the key.
+// Possible errors: InvalidArgument if the bytes are not a JobSpec or lack a value that resolving must have decided; the
+// message names the key.
 absl::StatusOr<TrainConfig> ConfigFromSpec(absl::string_view spec_bytes);
 
-// Model and precision alone, all else as in an empty job: what a checkpoint tells that was not made by a job of ours.
+// Reads model and precision only; the rest is as in an empty job. For checkpoints that no job of Trainyard wrote.
 absl::StatusOr<TrainConfig> ModelConfigFromSpec(absl::string_view spec_bytes);
 
 }  // namespace trainyard

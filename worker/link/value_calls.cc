@@ -13,9 +13,9 @@
 namespace trainyard {
 namespace {
 
-// A put is never long: somebody must be there to take it.
+// Limit for a put, which needs an answer of the coordinator but waits for no other rank.
 constexpr absl::Duration kPutLimit = absl::Minutes(1);
-// A wait is asked for in slices, so that a daemon that was replaced meanwhile is noticed.
+// A long wait is requested in slices, so that the link notices when the daemon was replaced.
 constexpr absl::Duration kGetSlice = absl::Seconds(10);
 
 }  // namespace
@@ -102,7 +102,7 @@ absl::StatusOr<std::string> ValueCalls::Get(absl::string_view name, absl::Durati
     absl::Duration slice = std::clamp(until - absl::Now(), absl::ZeroDuration(), kGetSlice);
     request.set_wait_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(slice)));
     v1::TrainerGetResponse response;
-    // The daemon ends the wait; a second more for its answer.
+    // The daemon ends the wait; one more second for its answer.
     absl::Status status =
         CallOnce(absl::StrCat("waiting for '", name, "'"), slice + absl::Seconds(1),
                  [&](grpc::ClientContext& context) { return stub_.GetValue(&context, request, &response); });

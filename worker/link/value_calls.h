@@ -1,5 +1,5 @@
-// Rendezvous values over the daemon's RPCs, with patience: a daemon or coordinator that is away is asked again after 50
-// ms, doubling up to 1 s. Thread-safe; calls under way are cut short by Abort.
+// Puts and gets rendezvous values by RPCs to the daemon, with retries: if the daemon or the coordinator is away, the
+// call is repeated after 50 ms, doubling up to 1 s. Thread-safe; Abort ends calls that are under way.
 #pragma once
 
 #include <map>
@@ -23,22 +23,22 @@ class ValueCalls {
   ValueCalls(v1::TrainerLink::Stub& stub, const v1::TrainerKey& key, std::string token)
       : stub_(stub), key_(key), token_(std::move(token)) {}
 
-  // As KeyValueStore.
+  // As in KeyValueStore.
   absl::Status Put(absl::string_view name, absl::string_view value);
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout);
 
-  // A new daemon does not know what this rank has put: puts all of it again, until Forget was called.
+  // A new daemon does not know the values that this rank has put. Puts all of them again, unless Forget was called.
   void PutAgain();
   void Forget();
 
-  // Ends all calls, under way or to come, with `reason`.
+  // Ends all calls, present and future, with `reason`.
   void Abort(const absl::Status& reason);
 
  private:
   template <typename Call>
   absl::Status CallOnce(absl::string_view what, absl::Duration timeout, const Call& call);
   absl::Status PutOnce(absl::string_view name, absl::string_view value);
-  // Ends early when aborted; the next call then says so.
+  // Ends early if aborted; the next call then returns the reason.
   void Pause(absl::Duration duration);
 
   v1::TrainerLink::Stub& stub_;

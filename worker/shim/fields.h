@@ -1,4 +1,4 @@
-// Reading and writing of the zero-ended fields of a record (records.h) in memory that the caller owns. Single-threaded.
+// Reads and writes the zero-terminated fields of a record (records.h) in memory that the caller owns. Single-threaded.
 #pragma once
 
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 namespace trainyard::shim {
 
-// Collects fields in a fixed buffer; what does not fit is left out whole.
+// Collects fields in a fixed buffer; a field that does not fit is left out entirely.
 class FieldWriter {
  public:
   FieldWriter(char* buffer, size_t capacity) : buffer_(buffer), capacity_(capacity) {}
@@ -24,12 +24,13 @@ class FieldWriter {
   size_t size_ = 0;
 };
 
-// Walks over the fields of `data`, which must end with a zero byte.
+// Iterates over the fields of `data`, which must end with a zero byte.
 class FieldReader {
  public:
   FieldReader(char* data, size_t size) : next_(data), end_(data + size) {}
 
-  // False at the end. `name` and `value` point into the data, in which the first `=` of the field becomes a zero byte.
+  // Returns false at the end. `name` and `value` point into the data, in which the first `=` of the field becomes a
+  // zero byte.
   bool Next(const char** name, char** value);
 
  private:

@@ -1,15 +1,15 @@
-// trainyard-shim: the parent of one trainer.
+// trainyard-shim: the parent process of one trainer.
 //
 //   trainyard-shim --dir RANK_FOLDER [--lifeline-fd N]
 //
-// Started by the worker daemon, but with a life of its own: it goes on when the daemon is replaced, and everything they
-// tell each other lies in the rank folder (records.h). It owns the trainer's output, waits for its end, ends whatever
-// the trainer leaves behind and writes how it ended. The trainer never outlives it: the kernel kills the trainer when
-// the shim dies.
+// The worker daemon starts it, but does not have to stay: the shim continues when the daemon is replaced, and the two
+// communicate through files in the rank folder (records.h). The shim reads the trainer's output, waits for its end,
+// kills any process that the trainer leaves behind, and writes how the trainer ended. The trainer never outlives the
+// shim: the kernel kills the trainer when the shim exits.
 //
-// SIGTERM and SIGINT are handed on to the trainer. The end of the lifeline (a pipe whose other end the starter of
-// everything holds; common/lifeline.h) kills the trainer at once. Links nothing but libc, so that it starts in a
-// millisecond and stays small.
+// SIGTERM and SIGINT are forwarded to the trainer. The end of the lifeline (a pipe held open by the process that
+// started everything; common/lifeline.h) kills the trainer immediately. The shim links only libc, so that it starts in
+// a millisecond and stays small.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +37,7 @@ namespace {
 
 constexpr size_t kLaunchBytesMax = 1 << 20;
 constexpr size_t kReadBytesATurn = 1 << 20;
-// After the trainer's end: for killed descendants to go, and for output that somebody else still holds open.
+// After the trainer's end: how long to wait for killed descendants, and for output that another process holds open.
 constexpr int kEndWaitMs = 2000;
 constexpr int kDrainWaitMs = 100;
 constexpr char kExitTemporary[] = "exit.tmp";
@@ -73,13 +73,13 @@ Options ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// Locks the launch record for as long as this process lives, so that a rank folder has one shim and a daemon can tell
-// whether it still has it. Then reads it.
+// Reads the launch record and locks it as long as this process runs, so that a rank folder has at most one shim and a
+// daemon can check whether it has one.
 size_t ReadLaunchFile(char* buffer, size_t capacity) {
   int fd = open(kLaunchFile, O_RDONLY | O_CLOEXEC);
   if (fd < 0) ExitWithError(kLaunchFile, strerror(errno));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) ExitWithError(kLaunchFile, "locked: another shim is at work here");
-  if (access(kExitFile, F_OK) == 0) ExitWithError(kExitFile, "is there already: this rank has ended");
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) ExitWithError(kLaunchFile, "locked: another shim runs in this folder");
+  if (access(kExitFile, F_OK) == 0) ExitWithError(kExitFile, "exists already: this rank has ended");
   size_t size = 0;
   ssize_t n;
   while (size < capacity && (n = read(fd, buffer + size, capacity - size)) != 0) {
@@ -151,7 +151,7 @@ struct End {
   uint64_t dropped_bytes = 0;
 };
 
-// Puts the record in place; false: it is not where the daemon will look for it.
+// Renames the record into place. Returns false if the daemon would not find it there.
 bool PlaceExit(int fd, const FieldWriter& record) {
   bool written = lseek(fd, 0, SEEK_SET) == 0 && WriteAll(fd, record.data(), record.size()) &&
                  ftruncate(fd, static_cast<off_t>(record.size())) == 0;
@@ -159,7 +159,8 @@ bool PlaceExit(int fd, const FieldWriter& record) {
   return written && rename(kExitTemporary, kExitFile) == 0;
 }
 
-// The rank folder was removed while the trainer ran: the record gets a new one, below what the daemon has made again.
+// The rank folder was removed while the trainer ran: writes the record to a new one, below the folder that the daemon
+// has recreated.
 void PlaceExitAnew(const char* folder, const FieldWriter& record) {
   if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -198,11 +199,11 @@ void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
   if (!PlaceExit(fd, writer)) PlaceExitAnew(folder, writer);
 }
 
-// The file for the exit record, its space taken while there is some.
+// Creates the file for the exit record and reserves its space while there is some.
 int ReserveExitFile() {
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) ExitWithError(kExitTemporary, strerror(errno));
-  // Refused where the file system cannot; the record is then written when there is space at the end.
+  // Some file systems refuse this; the record is then written if there is space at the end.
   (void)!fallocate(fd, 0, 0, kExitRecordBytes);
   return fd;
 }
@@ -214,20 +215,20 @@ int BlockSignals() {
   sigaddset(&handled, SIGINT);
   sigaddset(&handled, SIGCHLD);
   sigprocmask(SIG_SETMASK, &handled, nullptr);
-  // A log file at the process' size limit must give an error, not a death.
+  // A log file that reaches the process' size limit must cause an error, not kill the shim.
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
   return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// Looks at the trainer without reaping it: its number stays its own until EndDescendants has killed its group.
+// Checks the trainer without reaping it: its pid stays reserved until EndDescendants has killed its group.
 bool HasEnded(pid_t trainer) {
   siginfo_t info = {};
   return waitid(P_PID, static_cast<id_t>(trainer), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
-// Orphans that became ours are reaped as they end; the trainer is left for the end.
+// Reaps orphans that became children of the shim; the trainer is reaped at the end.
 void ReapOrphans(pid_t trainer) {
   while (true) {
     siginfo_t info = {};
@@ -257,7 +258,8 @@ void Follow(pid_t trainer, int signals, int lifeline, Stream* out, Stream* err) 
   }
 }
 
-// What is still in the pipes. All descendants are dead, so they end at once, unless a stranger was handed one.
+// Reads what is left in the pipes. All descendants have exited, so the pipes end now, unless an unrelated process holds
+// one.
 void Drain(Stream* out, Stream* err) {
   int64_t deadline = NowMs(CLOCK_MONOTONIC) + kDrainWaitMs;
   while (out->fd() >= 0 || err->fd() >= 0) {

@@ -51,7 +51,7 @@ void LogFile::Write(const char* data, size_t size) {
       WriteAll(data, size);
       return;
     }
-    // Cut behind a line's end where there is one, so that no line is torn over two files.
+    // Cuts after the end of a line if there is one, so that no line is split over two files.
     const void* last = room > 0 ? memrchr(data, '\n', room) : nullptr;
     size_t fits = last != nullptr ? static_cast<size_t>(static_cast<const char*>(last) - data) + 1 : 0;
     if (fits == 0 && size_ == 0) fits = room;
@@ -75,7 +75,7 @@ void LogFile::Rotate() {
 
 void LogFile::WriteAll(const char* data, size_t size) {
   if (fd_ < 0) fd_ = open(name_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  // Counted even when the disk refuses it: rotation then frees the older half.
+  // Counted even if the disk refuses the bytes: rotation then frees the older half.
   size_ += size;
   while (size > 0) {
     ssize_t n = fd_ >= 0 ? write(fd_, data, size) : -1;

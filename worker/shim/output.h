@@ -1,6 +1,6 @@
-// The trainer's output: bytes from a pipe into a log file that is rotated once, and the last lines of both streams for
-// the exit record. Nothing here may hold up the trainer: a disk that is full or broken costs output, which is counted,
-// never time. Single-threaded.
+// The trainer's output: copies bytes from a pipe into a log file that is rotated once, and keeps the last lines of both
+// streams for the exit record. Nothing here may block the trainer: if the disk is full or broken, output is dropped and
+// counted. Single-threaded.
 #pragma once
 
 #include <stddef.h>
@@ -10,10 +10,10 @@
 
 namespace trainyard::shim {
 
-// The newest lines of stdout and stderr, in the order in which they came.
+// The newest lines of stdout and stderr, in order of arrival.
 class LastLines {
  public:
-  // `stream` 0 or 1; a line may come in pieces, each stream has one open line.
+  // `stream` is 0 or 1. A line may arrive in pieces; each stream has one open line.
   void Add(int stream, const char* data, size_t size);
   // Closes open lines. Call once, at the end.
   void Finish();
@@ -62,7 +62,8 @@ class Stream {
 
   // Takes over the reading end and makes it non-blocking.
   void Open(int fd);
-  // Reads what is there, at most `bytes_max` so that the other stream gets its turn. False once the pipe has ended.
+  // Reads what is available, at most `bytes_max`, so that the other stream gets its turn. Returns false once the pipe
+  // has ended.
   bool Read(size_t bytes_max);
 
   int fd() const { return fd_; }  // -1: ended

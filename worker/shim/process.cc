@@ -15,7 +15,7 @@
 namespace trainyard::shim {
 namespace {
 
-// The `index`-th field of /proc/<pid>/stat, counted as in proc(5); for fields behind the name. 0 when there is none.
+// Returns field `index` of /proc/<pid>/stat, counted as in proc(5), for fields after the name; 0 if there is none.
 uint64_t StatField(pid_t pid, int index) {
   char path[32];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -26,7 +26,7 @@ uint64_t StatField(pid_t pid, int index) {
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
-  // The name is in parentheses and may hold any byte; field 3 follows the last of them.
+  // The name is in parentheses and may hold any byte; field 3 follows the last closing parenthesis.
   char* at = strrchr(text, ')');
   if (at == nullptr) return 0;
   for (int field = 2; field < index; ++field) {
@@ -47,7 +47,7 @@ void KillChildren() {
   closedir(proc);
 }
 
-// The child's side. Never returns; tells errno and a name of the call through `report`.
+// Runs in the child. Never returns; writes errno and the name of the failed call to `report`.
 [[noreturn]] void BecomeTrainer(const Launch& launch, int stdout_fd, int stderr_fd, int report, pid_t shim) {
   char what = 's';
   setsid();
@@ -55,7 +55,7 @@ void KillChildren() {
   if (null >= 0 && dup2(null, 0) == 0 && dup2(stdout_fd, 1) == 1 && dup2(stderr_fd, 2) == 2) {
     if (null > 2) close(null);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // The shim may have died before the line above: then no signal would come.
+    // The shim may have exited before the line above; then no signal would come.
     if (getppid() != shim) _exit(127);
     for (int number = 1; number < NSIG; ++number) signal(number, SIG_DFL);
     sigset_t none;
@@ -68,7 +68,7 @@ void KillChildren() {
   char told[1 + sizeof error];
   told[0] = what;
   memcpy(told + 1, &error, sizeof error);
-  // If this fails, exit code 127 still tells.
+  // If this write fails, the exit code 127 still reports the failure.
   if (write(report, told, sizeof told) < 0) _exit(127);
   _exit(127);
 }
@@ -109,7 +109,7 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
   char told[1 + sizeof(int)] = {};
   ssize_t n = 0;
   if (pid > 0) {
-    // Ends without a byte when exec closes the other end.
+    // Returns no bytes if exec closes the other end.
     do {
       n = read(report[0], told, sizeof told);
     } while (n < 0 && errno == EINTR);
@@ -129,7 +129,7 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
 }
 
 bool EndDescendants(pid_t trainer, int* status, struct rusage* usage, bool* trainer_reaped, int wait_ms) {
-  // Not yet reaped, the trainer's number cannot be another group's.
+  // As long as the trainer is not reaped, its number cannot belong to another group.
   if (!*trainer_reaped) kill(-trainer, SIGKILL);
   int64_t deadline = NowMs(CLOCK_MONOTONIC) + wait_ms;
   while (true) {

@@ -1,5 +1,5 @@
-// Processes: starting the trainer, telling one life of a pid from the next, ending all that descends from the shim.
-// Single-threaded; the parent-death signal that a child asks for is tied to the thread that made it.
+// Processes: starts the trainer, distinguishes processes that reuse a pid, and ends all descendants of the shim.
+// Single-threaded: the parent-death signal of a child is tied to the thread that started it.
 #pragma once
 
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 namespace trainyard::shim {
 
-// What `launch` says (records.h). Points into the bytes it was read from.
+// The contents of `launch` (records.h). Points into the bytes it was read from.
 struct Launch {
   const char* program = nullptr;
   char** arguments = nullptr;  // ended by a null pointer
@@ -20,15 +20,16 @@ struct Launch {
 // Field 22 of /proc/<pid>/stat; 0: no such process.
 uint64_t StartTime(pid_t pid);
 
-// Kills the processes whose group or session is that of `leader`, which may be dead, and that are no older than it.
+// Kills the processes whose group or session is that of `leader`, which may have exited, and that are not older than
+// it.
 void KillSession(pid_t leader, uint64_t leader_start);
 
-// Starts the program as the leader of a session of its own, its output into the two descriptors, killed by the kernel
-// when the shim dies. Returns its pid, or -1 with errno set; `failed` then names the call.
+// Starts the program as the leader of its own session, with its output going to the two descriptors; the kernel kills
+// it when the shim exits. Returns its pid, or -1 with errno set and the name of the failed call in `failed`.
 pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const char** failed);
 
-// Kills and reaps every child of this process, and what becomes its child thereby (it is a subreaper), for at most
-// `wait_ms`. The trainer's status goes to `status` and `usage`. Returns whether nothing is left.
+// Kills and reaps every child of this process and every orphan that becomes its child (the shim is a subreaper), for at
+// most `wait_ms`. Stores the trainer's exit status in `status` and `usage`. Returns whether no child is left.
 bool EndDescendants(pid_t trainer, int* status, struct rusage* usage, bool* trainer_reaped, int wait_ms);
 
 int64_t NowMs(clockid_t clock);

@@ -1,5 +1,5 @@
-// A link without a daemon: it remembers what it is told, acknowledges facts when told to, and goes at once. Ranks in
-// threads of one test share a FakeStore.
+// A link without a daemon: it records what is reported to it, acknowledges facts when a test calls for it, and lets the
+// rank go immediately. Ranks in threads of one test share a FakeStore.
 #pragma once
 
 #include <map>
@@ -100,7 +100,7 @@ class FakeLink final : public Link {
     return store_->Get(std::string(name), timeout);
   }
 
-  // Before the run.
+  // Call before the run.
   void set_acknowledges(bool acknowledges) { acknowledges_ = acknowledges; }
   void AcknowledgeAfterWaits(int waits) {
     acknowledges_ = false;
@@ -111,17 +111,17 @@ class FakeLink final : public Link {
     stop_after_report_of_ = step;
     stop_needs_save_ = needs_save;
   }
-  // A second request, whatever came of the first.
+  // Requests a second stop, whether or not the first one succeeded.
   void StopAgainAfterReportOf(uint64_t step) { stop_again_after_report_of_ = step; }
 
-  // An operator wants a save once this step was reported.
+  // Requests a save after this step was reported.
   void SaveAfterReportOf(uint64_t step) { save_after_report_of_ = step; }
-  // What the coordinator says of ready checkpoints; without it each is granted at once. Called from the thread that
-  // waits, which it may hold for up to the limit.
+  // Answers for complete checkpoints; without it each is granted immediately. Called from the thread that waits, which
+  // it may block for up to the limit.
   using AnswerGrant = std::function<absl::Status(uint64_t step, absl::string_view manifest_hash, absl::Duration limit)>;
   void set_answer_grant(AnswerGrant answer) { answer_grant_ = std::move(answer); }
 
-  // After it.
+  // Call after the run.
   std::vector<uint64_t> asked_grants() const {
     absl::MutexLock lock(&mu_);
     return asked_grants_;

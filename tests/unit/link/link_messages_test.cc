@@ -1,4 +1,4 @@
-// Between the wire's messages and the trainer's plain values.
+// Conversion between the wire's messages and the trainer's plain values.
 #include "worker/link/link_messages.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-TEST(SpecConfigTest, EveryKey_IsCarriedOver) {
+TEST(SpecConfigTest, EveryKey_IsConverted) {
   v1::JobSpec spec = SmallSpec();
   v1::Train& train = *spec.mutable_train();
   train.mutable_model()->set_dropout(0.25);
@@ -88,7 +88,7 @@ std::string RefusalOf(const std::string& before, const std::string& now, bool al
       CompareComputation({.before = before, .now = now, .allow_data_change = allow_data_change}).status().message());
 }
 
-TEST(SameComputationTest, WhatChangesTheFunction_IsRefusedByKey) {
+TEST(SameComputationTest, ChangeOfTheFunction_IsRefusedByKey) {
   const std::string before = Resolved();
   const std::string heads = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->mutable_model()->set_heads(8);
@@ -102,7 +102,7 @@ TEST(SameComputationTest, WhatChangesTheFunction_IsRefusedByKey) {
   }
 }
 
-TEST(SameComputationTest, WhatChangesTheData_IsRefusedUnlessThatIsAllowed) {
+TEST(SameComputationTest, ChangeOfTheData_IsRefusedUnlessAllowed) {
   const std::string before = Resolved();
   const std::string data = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->mutable_data()->set_validation(0.25);
@@ -117,7 +117,7 @@ TEST(SameComputationTest, WhatChangesTheData_IsRefusedUnlessThatIsAllowed) {
               ElementsAre(KeyChange{"train.data.validation", "0.05", "0.25"}, KeyChange{"train.seed", "1337", "7"}));
 }
 
-TEST(SameComputationTest, EveryOtherChange_IsTold) {
+TEST(SameComputationTest, EveryOtherChange_IsReported) {
   const std::string before = Resolved();
   const std::string now = Resolved([](v1::JobSpec& spec) {
     spec.mutable_train()->set_steps(200);
@@ -137,7 +137,7 @@ TEST(SameComputationTest, EveryOtherChange_IsTold) {
                                    KeyChange{"parallel.data", "ddp", "fsdp"}, KeyChange{"resources.ranks", "1", "2"}));
 }
 
-TEST(SameComputationTest, AnOlderOrImportedSpec_IsComparedByWhatItSays) {
+TEST(SameComputationTest, OlderOrImportedSpec_IsComparedByTheKeysItHas) {
   v1::JobSpec older = SmallSpec();  // without keys that have a default
   v1::JobSpec imported;
   *imported.mutable_train()->mutable_model() = SmallSpec().train().model();
@@ -151,7 +151,7 @@ TEST(SameComputationTest, AnOlderOrImportedSpec_IsComparedByWhatItSays) {
   EXPECT_THAT(RefusalOf(imported.SerializeAsString(), Resolved()), HasSubstr("train.model.heads was 2, is 4"));
 }
 
-TEST(LinkMessagesTest, WhatBecameOfTheLastSave_IsCarriedOver) {
+TEST(LinkMessagesTest, OutcomeOfTheLastSave_IsConverted) {
   EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 7, .message = "full", .will_retry = true}).save_failed().will_retry());
   EXPECT_EQ(ToMessage(FinishedFact{.step = 7, .unsaved = "full"}).finished().unsaved(), "full");
   const v1::Fact restored = ToMessage(RestoredFact{.step = 7, .changes = {{"train.steps", "1", "2"}}});
@@ -160,7 +160,7 @@ TEST(LinkMessagesTest, WhatBecameOfTheLastSave_IsCarriedOver) {
   EXPECT_EQ(restored.restored().changes(0).value(), "1 -> 2");
 }
 
-TEST(LinkMessagesTest, WhatAProbeMeasuredIsCarriedOver) {
+TEST(LinkMessagesTest, ProbeMeasurements_AreConverted) {
   v1::Fact fact =
       ToMessage(ProbeFact{.matmul_gflops = 50, .all_reduce_latency_s = 2e-5, .all_reduce_bytes_per_s = 3e9});
 
@@ -177,7 +177,7 @@ TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
   EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("no JobSpec"));
 }
 
-TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey_BeforeAFileOfAnotherNameIsOpened) {
+TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey) {
   v1::JobSpec spec = SmallSpec();
   spec.mutable_checkpoint()->set_dir(std::string("/run\0/x", 7));
   EXPECT_TRUE(absl::IsInvalidArgument(ConfigFromSpec(spec.SerializeAsString()).status()));
@@ -189,7 +189,7 @@ TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey_BeforeAFileOfAnotherNameIs
   EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.data.text"));
 }
 
-TEST(LinkMessagesTest, ReadySave_IsCarriedOver) {
+TEST(LinkMessagesTest, ReadySave_IsConverted) {
   v1::Fact fact = ToMessage(SaveReadyFact{.step = 5, .path = "/run/step-5", .manifest_hash = "h", .size_bytes = 70});
 
   EXPECT_EQ(fact.save_ready().step(), 5u);
@@ -198,13 +198,13 @@ TEST(LinkMessagesTest, ReadySave_IsCarriedOver) {
   EXPECT_EQ(fact.save_ready().size_bytes(), 70u);
 }
 
-TEST(LinkMessagesTest, SavesTellWhatTrainingWaitedForThem) {
+TEST(LinkMessagesTest, SavedFact_SaysHowLongTrainingWaited) {
   EXPECT_FALSE(ToMessage(SavedFact{.step = 5, .seconds = 2}).saved().has_stall_s());
   EXPECT_EQ(ToMessage(SavedFact{.step = 5, .seconds = 2, .stall_s = 0.5}).saved().stall_s(), 0.5);
   EXPECT_TRUE(ToMessage(SaveFailedFact{.step = 5, .withdrawn = true}).save_failed().withdrawn());
 }
 
-TEST(LinkMessagesTest, TextThatIsNotUtf8_IsMadeSo) {
+TEST(LinkMessagesTest, InvalidUtf8_IsReplaced) {
   v1::Fact fact =
       ToMessage(RefusedFact{.message = "gr\xc3\xbc\xc3\x9f \xff\xc3 \xed\xa0\x80" + std::string(10000, 'x')});
 

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(20);
 
-// Refused where there is a reason.
+// A refusal if there is a reason, else a grant.
 v1::CheckpointGrant Grant(uint64_t step, uint64_t generation, const std::string& hash, const std::string& reason = "") {
   v1::CheckpointGrant grant;
   grant.set_step(step);
@@ -35,7 +35,7 @@ v1::CheckpointGrant Grant(uint64_t step, uint64_t generation, const std::string&
 
 using Stream = grpc::ServerReaderWriter<v1::LinkMessage, v1::TrainerMessage>;
 
-// Answers a registration with a spec, acknowledges nothing by itself, and remembers what it reads.
+// Answers a registration with a spec, acknowledges only when a test calls for it, and records what it reads.
 class FakeDaemon final : public v1::TrainerLink::Service {
  public:
   explicit FakeDaemon(const std::string& socket) {
@@ -72,7 +72,7 @@ class FakeDaemon final : public v1::TrainerLink::Service {
     start.mutable_start()->set_host("w1");
     stream->Write(start);
     {
-      // Only now may the test write: a stream takes one message at a time.
+      // Only now may the test write, because a stream takes one message at a time.
       absl::MutexLock lock(&mu_);
       stream_ = stream;
       context_ = context;
@@ -156,7 +156,7 @@ class LinkTest : public ::testing::Test {
   const std::string socket_ = folder_ / "daemon.sock";
 };
 
-TEST(OrderFromMessage, TakesTheDeviceOfTheGenerationWhereTheSpecLeavesItOpen) {
+TEST(OrderFromMessage, UsesTheDeviceOfTheGenerationIfTheSpecHasNone) {
   for (v1::Device device : {v1::DEVICE_CPU, v1::DEVICE_CUDA, v1::DEVICE_UNSPECIFIED}) {
     v1::StartTrainer start;
     start.mutable_trainer()->set_world_size(1);
@@ -170,7 +170,7 @@ TEST(OrderFromMessage, TakesTheDeviceOfTheGenerationWhereTheSpecLeavesItOpen) {
   }
 }
 
-TEST_F(LinkTest, Start_GivesTheOrderAndItsOwnDigest) {
+TEST_F(LinkTest, Start_ReturnsTheOrderWithAComputedDigest) {
   auto daemon = NewDaemon();
   auto link = Connect();
 
@@ -188,7 +188,7 @@ TEST_F(LinkTest, Start_GivesTheOrderAndItsOwnDigest) {
   EXPECT_FALSE(daemon->registrations_.at(0).reconnect());
 }
 
-TEST_F(LinkTest, Reports_ReachTheDaemonBeforeTheFactToldAfterThem) {
+TEST_F(LinkTest, Reports_ReachTheDaemonBeforeAFactThatWasReportedLater) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
@@ -245,7 +245,7 @@ TEST_F(LinkTest, GoAndStop_ReachTheLoop) {
   EXPECT_EQ(link->stop_request().number, 7u);
 }
 
-TEST_F(LinkTest, WishesForSaves_AreCounted) {
+TEST_F(LinkTest, SaveRequests_AreCounted) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
@@ -263,7 +263,7 @@ TEST_F(LinkTest, WishesForSaves_AreCounted) {
   EXPECT_EQ(link->save_requests(), 3u);
 }
 
-TEST_F(LinkTest, Grant_EndsTheWaitForItsStepAndHashAlone) {
+TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   auto daemon = NewDaemon();
   auto link = Connect();
   auto order = link->AwaitStart(kLimit);
@@ -285,10 +285,10 @@ TEST_F(LinkTest, Grant_EndsTheWaitForItsStepAndHashAlone) {
   EXPECT_THAT(std::string(word.message()), HasSubstr("granted before"));
   EXPECT_EQ(link->AwaitGrant(80, "other", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded)
-      << "of an earlier generation";
+      << "granted in an earlier generation";
 }
 
-TEST_F(LinkTest, Grant_OutlivesItsGeneration_AndAWaitDoesNot) {
+TEST_F(LinkTest, Grant_OutlivesItsGenerationButAWaitDoesNot) {
   auto daemon = NewDaemon();
   auto link = Connect();
   auto order = link->AwaitStart(kLimit);
@@ -307,7 +307,7 @@ TEST_F(LinkTest, Grant_OutlivesItsGeneration_AndAWaitDoesNot) {
   EXPECT_TRUE(link->AwaitGrant(60, "h60", absl::ZeroDuration()).ok());
 }
 
-TEST_F(LinkTest, Abort_EndsAWaitAndCallsBackOnce) {
+TEST_F(LinkTest, Abort_EndsAWaitAndCallsTheCallbackOnce) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());
@@ -368,7 +368,7 @@ TEST_F(LinkTest, NoDaemon_EndsWithinTheLimit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(socket_));
 }
 
-TEST_F(LinkTest, Reports_TellWhereTheRankStands_WhileItsLoopSaysNothing) {
+TEST_F(LinkTest, Reports_ContainTheRanksPositionWhileItsLoopIsBlocked) {
   auto daemon = NewDaemon();
   auto link = Connect();
   ASSERT_TRUE(link->AwaitStart(kLimit).ok());

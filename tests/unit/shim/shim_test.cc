@@ -1,5 +1,5 @@
-// The shim with real, small programs in place of the trainer. Launch and exit records are written and read by the
-// daemon's code, so both sides of the files are tested against each other.
+// The shim with small programs in place of the trainer. Launch and exit records are written and read by the daemon's
+// code, so both sides of the files are tested against each other.
 #include <errno.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ bool IsGone(pid_t pid) { return shim::StartTime(pid) == 0; }
 class ShimTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // What a killed shim leaves behind becomes ours and is reaped here.
+    // Becomes the parent of processes that a killed shim leaves behind, and reaps them here.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   void TearDown() override {
@@ -124,7 +124,7 @@ TEST_F(ShimTest, Signal_IsRecorded) {
   EXPECT_EQ(exited.signal(), SIGSEGV);
 }
 
-TEST_F(ShimTest, ProgramThatIsNotThere_IsAFailedStartThatNamesIt) {
+TEST_F(ShimTest, MissingProgram_IsAFailedStartThatNamesIt) {
   pid_t shim = StartProgram({.program = "/no/such/trainer", .arguments = {"t"}, .variables = {}, .log_bytes = 65536});
 
   v1::TrainerExited exited = ExitOf(shim);
@@ -135,7 +135,7 @@ TEST_F(ShimTest, ProgramThatIsNotThere_IsAFailedStartThatNamesIt) {
   EXPECT_FALSE(exited.may_pass());
 }
 
-TEST_F(ShimTest, Environment_IsTheLaunchRecordsAlone) {
+TEST_F(ShimTest, Environment_ComesFromTheLaunchRecordOnly) {
   setenv("TRAINYARD_TEST_SECRET", "1", 1);
 
   Wait(Start("/usr/bin/env"));
@@ -144,7 +144,7 @@ TEST_F(ShimTest, Environment_IsTheLaunchRecordsAlone) {
   EXPECT_THAT(Output("stdout.log"), ::testing::Not(HasSubstr("TRAINYARD_TEST_SECRET")));
 }
 
-TEST_F(ShimTest, Pids_NameShimAndTrainerEachLeadingASessionOfItsOwn) {
+TEST_F(ShimTest, Pids_NameShimAndTrainerEachInItsOwnSession) {
   pid_t shim = Start("exec sleep 100");
 
   agent::PidRecord pids = Pids();
@@ -160,7 +160,7 @@ TEST_F(ShimTest, Pids_NameShimAndTrainerEachLeadingASessionOfItsOwn) {
   EXPECT_FALSE(agent::HasLiveShim(folder_));
 }
 
-TEST_F(ShimTest, LaunchRecord_IsForItsOwnerAlone) {
+TEST_F(ShimTest, LaunchRecord_IsReadableByItsOwnerOnly) {
   Wait(Start("true"));
 
   struct stat st;
@@ -168,7 +168,7 @@ TEST_F(ShimTest, LaunchRecord_IsForItsOwnerAlone) {
   EXPECT_EQ(st.st_mode & 0777, 0600u);
 }
 
-TEST_F(ShimTest, FloodOfOutput_BlocksNothingAndKeepsTheNewestWithinTheLimit) {
+TEST_F(ShimTest, FloodOfOutput_DoesNotBlockAndKeepsTheNewestWithinTheLimit) {
   absl::Time start = absl::Now();
   uint64_t log_bytes = 1 << 20;
 
@@ -183,7 +183,7 @@ TEST_F(ShimTest, FloodOfOutput_BlocksNothingAndKeepsTheNewestWithinTheLimit) {
   EXPECT_GT(kept, log_bytes / 4);
 }
 
-TEST_F(ShimTest, Rotation_TearsNoLine) {
+TEST_F(ShimTest, Rotation_SplitsNoLine) {
   Wait(Start("i=0; while [ $i -lt 12000 ]; do echo line $i of many; i=$((i+1)); done", 1 << 18));
 
   std::string rotated = Output("stdout.log.1");
@@ -212,7 +212,7 @@ TEST_F(ShimTest, OutputThatIsNotText_ArrivesAsValidUtf8) {
                                                "b c"));
 }
 
-TEST_F(ShimTest, GrandchildThatHoldsThePipes_IsEndedAndDelaysNothing) {
+TEST_F(ShimTest, GrandchildThatHoldsThePipes_IsKilledWithoutDelay) {
   absl::Time start = absl::Now();
 
   v1::TrainerExited exited = ExitOf(Start("sleep 1000 & (setsid sleep 1001 &); echo $!; exit 3"));
@@ -222,10 +222,10 @@ TEST_F(ShimTest, GrandchildThatHoldsThePipes_IsEndedAndDelaysNothing) {
   EXPECT_TRUE(IsGone(atoi(exited.last_lines(0).c_str())));
 }
 
-TEST_F(ShimTest, StrangerThatHoldsThePipes_DelaysTheRecordForAMomentOnly) {
+TEST_F(ShimTest, UnrelatedProcessThatHoldsThePipes_DelaysTheRecordBriefly) {
   pid_t shim = Start("exec sleep 100");
   agent::PidRecord pids = Pids();
-  // A process outside of the trainer's descent opens its standard output.
+  // A process that is not a descendant of the trainer opens its standard output.
   int pipe = open(absl::StrCat("/proc/", pids.trainer.pid, "/fd/1").c_str(), O_WRONLY);
   ASSERT_GE(pipe, 0) << strerror(errno);
   absl::Time start = absl::Now();
@@ -238,7 +238,7 @@ TEST_F(ShimTest, StrangerThatHoldsThePipes_DelaysTheRecordForAMomentOnly) {
   EXPECT_LT(absl::Now() - start, kPatience);
 }
 
-TEST_F(ShimTest, KilledShim_TakesItsTrainerWithIt) {
+TEST_F(ShimTest, KilledShim_KillsItsTrainerToo) {
   pid_t shim = Start("exec sleep 100");
   agent::PidRecord pids = Pids();
 
@@ -264,7 +264,7 @@ TEST_F(ShimTest, Sigterm_ReachesTheTrainer) {
   EXPECT_THAT(exited.last_lines(), ElementsAre("up", "stopping"));
 }
 
-TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerAtOnce) {
+TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerImmediately) {
   int lifeline[2];
   ASSERT_EQ(pipe2(lifeline, 0), 0);
   fcntl(lifeline[1], F_SETFD, FD_CLOEXEC);
@@ -278,7 +278,7 @@ TEST_F(ShimTest, EndOfTheLifeline_KillsTheTrainerAtOnce) {
   EXPECT_EQ(exited.signal(), SIGKILL);
 }
 
-TEST_F(ShimTest, LifelineThatWasLetGo_MayEnd) {
+TEST_F(ShimTest, ReleasedLifeline_MayEnd) {
   int lifeline[2];
   ASSERT_EQ(pipe2(lifeline, 0), 0);
   fcntl(lifeline[1], F_SETFD, FD_CLOEXEC);
@@ -287,17 +287,17 @@ TEST_F(ShimTest, LifelineThatWasLetGo_MayEnd) {
 
   EXPECT_TRUE(LetGo(lifeline[1]));
   close(lifeline[1]);
-  // Looked at after the lifeline, so an end that counted would have come first.
+  // Checked after the lifeline, so an end that counted would have come first.
   kill(shim, SIGTERM);
   v1::TrainerExited exited = ExitOf(shim);
 
   EXPECT_EQ(exited.code(), 5);
-  // Nobody has taken the byte: it is there for whoever holds the lifeline too.
+  // The byte was not consumed: other holders of the lifeline can read it too.
   EXPECT_EQ(LookAtLifeline(lifeline[0]), Lifeline::kLetGo);
   close(lifeline[0]);
 }
 
-TEST_F(ShimTest, SecondShimInAFolder_StartsNothing) {
+TEST_F(ShimTest, SecondShimInAFolder_StartsNoTrainer) {
   pid_t first = Start("echo started; exec sleep 100");
   agent::PidRecord pids = Pids();
 
@@ -309,7 +309,7 @@ TEST_F(ShimTest, SecondShimInAFolder_StartsNothing) {
   EXPECT_EQ(Output("stdout.log"), "started\n");
 }
 
-TEST_F(ShimTest, FolderThatWasGivenUp_IsNotStartedInLater) {
+TEST_F(ShimTest, AbandonedFolder_StartsNoTrainerLater) {
   ASSERT_EQ(
       agent::MakeRankFolder(folder_, {.program = "/bin/true", .arguments = {"t"}, .variables = {}, .log_bytes = 65536}),
       absl::OkStatus());
@@ -320,15 +320,15 @@ TEST_F(ShimTest, FolderThatWasGivenUp_IsNotStartedInLater) {
   EXPECT_EQ(agent::ReadExit(folder_)->cause(), v1::TrainerExited::CAUSE_LOST);
 }
 
-TEST_F(ShimTest, RankFolder_IsMadeOnce) {
+TEST_F(ShimTest, RankFolder_IsCreatedOnce) {
   agent::LaunchRecord launch = {.program = "/bin/true", .arguments = {"t"}, .variables = {}, .log_bytes = 65536};
   ASSERT_EQ(agent::MakeRankFolder(folder_, launch), absl::OkStatus());
 
   EXPECT_TRUE(absl::IsAlreadyExists(agent::MakeRankFolder(folder_, launch)));
 }
 
-TEST_F(ShimTest, OutputThatTheDiskRefuses_IsDroppedAndCountedAndTheTrainerGoesOn) {
-  // A limit on file size refuses writes as a full disk does, and needs no rights to set.
+TEST_F(ShimTest, OutputThatTheDiskRefuses_IsDroppedAndCountedWhileTheTrainerContinues) {
+  // A limit on file size refuses writes like a full disk, and needs no privileges.
   v1::TrainerExited exited =
       ExitOf(StartProgram({.program = "/bin/sh",
                            .arguments = {"sh", "-c", "head -c 3000000 /dev/zero; echo; echo done"},
