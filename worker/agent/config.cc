@@ -24,11 +24,11 @@
 namespace trainyard::agent {
 namespace {
 
-// Room below it for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1".
+// Leaves room for "/ranks/<job>.g<generation>.r<rank>/stdout.log.1" below the state folder.
 constexpr size_t kStateBytesMax = limits::kPathBytes - 200;
 constexpr size_t kLabelBytesMax = 63;
 
-// Flags as they were given, before they are put over the file.
+// The flags as given, before they override the file.
 struct Flags {
   std::string file;
   std::string coordinator;
@@ -40,7 +40,7 @@ struct Flags {
   std::string log_level;
   std::string metrics;
   std::string health;
-  bool metrics_given = false;  // perhaps as nothing, which means something
+  bool metrics_given = false;  // perhaps as an empty value, which means none
   bool health_given = false;
   std::string snapshots;
   bool snapshots_given = false;
@@ -52,8 +52,8 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
   app.add_option("--coordinator", flags.coordinator,
                  "host:port of the coordinator, or unix:PATH (required, here or in the file)");
   app.add_option("--token-file", flags.token_file,
-                 "file with the token that the coordinator asks for; its owner is trusted to be the coordinator's user "
-                 "(default: what a coordinator of this user has written)");
+                 "file with the token for the coordinator; its owner is trusted to be the coordinator's user "
+                 "(default: the file that a coordinator of this user wrote)");
   app.add_option("--slots", flags.slots, "trainers this host runs at once (default auto: its GPUs, else 1)");
   app.add_option("--name", flags.name, "name of this host in the cluster (default auto: the host name)");
   app.add_option("--state", flags.state,
@@ -63,31 +63,31 @@ void Declare(CLI::App& app, Flags& flags, Config& config) {
                  "host:port of the gRPC health service (default 127.0.0.1:7073); empty: none");
   app.add_option(
       "--snapshots", flags.snapshots,
-      "folder of a file system in memory, where what trainers copy for saves outlives them (default /dev/shm); "
+      "folder of a file system in memory for copies of saves, which outlive their trainers (default /dev/shm); "
       "empty: none");
-  app.add_option("--label", flags.labels, "rack=r1, switch=s1 or words of your own; once each")->take_all();
-  app.add_option("--config", flags.file, "file of these settings in YAML; flags win");
+  app.add_option("--label", flags.labels, "rack=r1, switch=s1 or a key of your own; each key once")->take_all();
+  app.add_option("--config", flags.file, "YAML file with these settings; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "dial an address other than loopback in plain text");
   app.add_flag("--adopt-cluster", config.adopt_cluster,
-               "let the coordinator of another cluster have this host; trainers of the cluster before are ended");
-  app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM stop the trainers too");
+               "let the coordinator of another cluster use this host; trainers of the previous cluster are ended");
+  app.add_flag("--stop-trainers", config.stop_trainers, "on SIGTERM, stop the trainers too");
   app.add_option("--lifeline-fd", config.lifeline_fd,
                  "descriptor of a pipe; at its end trainers are killed and the daemon leaves")
       ->check(CLI::Range(3, 1 << 20));
-  app.add_option("--ready-fd", config.ready_fd, "descriptor to write one line of JSON to once trainers can be started")
+  app.add_option("--ready-fd", config.ready_fd, "descriptor for one line of JSON, written when trainers can be started")
       ->check(CLI::Range(3, 1 << 20));
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning, error (default info)");
   app.set_version_flag("--version", absl::StrCat("trainyard-worker ", kVersion, " (torch ", kTorchVersion, ")"));
 }
 
-// Puts the flags over the file, value by value, with the same strictness.
+// Overrides the file with the flags, value by value, with the same checks.
 void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems) {
   auto set = [&](const char* key, const char* flag, const std::string& value) {
     if (value.empty()) return;
     SetYamlKey(key, {.text = value, .file_name = flag, .working_directory = WorkingDirectory()}, config, problems);
   };
-  // Text is taken as it is, whatever YAML would make of it.
+  // Text is used unchanged; YAML's rules do not apply to flags.
   if (!flags.coordinator.empty()) config->set_coordinator(flags.coordinator);
   if (!flags.token_file.empty() && flags.token_file != "auto") {
     config->set_token_file(AbsolutePath(flags.token_file, WorkingDirectory()));
@@ -123,9 +123,9 @@ void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* 
     return;
   }
   if (!IsLoopbackHost(split->host) && !config.allow_plaintext()) {
-    problems->push_back(
-        absl::StrCat("coordinator: ", address, " is not on loopback and this version speaks plain text only; give ",
-                     "--allow-plaintext if everybody on that network may read and change what is sent"));
+    problems->push_back(absl::StrCat("coordinator: ", address,
+                                     " is not on loopback and this version speaks plain text only; give ",
+                                     "--allow-plaintext if everyone on that network may read and change what is sent"));
   }
 }
 
@@ -158,7 +158,7 @@ void TakeLabels(const v1::WorkerConfig& config, Config* taken, std::vector<std::
   }
 }
 
-// Whether a port is taken is seen when it is listened on.
+// Whether the port is taken shows only when listening.
 void CheckListen(const char* key, const std::string& address, bool allow_plaintext,
                  std::vector<std::string>* problems) {
   if (address.empty()) return;
@@ -168,7 +168,7 @@ void CheckListen(const char* key, const std::string& address, bool allow_plainte
         absl::StrCat(key, ": expected host:port with a port from 0 to 65535, or nothing, found '", address, "'"));
   } else if (!IsLoopbackHost(split->host) && !allow_plaintext) {
     problems->push_back(absl::StrCat(key, ": ", address, " is not on loopback and is served in plain text; give ",
-                                     "--allow-plaintext if everybody on that network may read it"));
+                                     "--allow-plaintext if everyone on that network may read it"));
   }
 }
 

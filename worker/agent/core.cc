@@ -11,12 +11,12 @@
 namespace trainyard::agent {
 namespace {
 
-// For the coordinator to hear of the last exits before a daemon that stops its trainers leaves.
+// How long a daemon that stops its trainers waits for the coordinator to receive the last exits.
 constexpr absl::Duration kFinalReportsWait = absl::Seconds(1);
-// For killed trainers' records. A trainer in an uninterruptible call is left to its shim.
+// How long to wait for the exit records of killed trainers. A trainer in an uninterruptible call is left to its shim.
 constexpr absl::Duration kKillWait = absl::Seconds(3);
 
-// For a coordinator that is only being started again.
+// How long to wait for a coordinator that may just be restarting.
 constexpr absl::Duration kIdleWait = absl::Seconds(10);
 
 }  // namespace
@@ -60,7 +60,7 @@ void Core::On(LeaveRequested event) {
     return;
   }
   if (leaving_.has_value() && event.how <= *leaving_) {
-    // A second SIGTERM while trainers are asked to end: no more patience.
+    // A second SIGTERM while trainers are asked to end: kill them now.
     if (*leaving_ != Leaving::kStoppingTrainers) return;
     event.how = Leaving::kKillingTrainers;
   }
@@ -69,7 +69,7 @@ void Core::On(LeaveRequested event) {
     leave_by_ = now_;
     return;
   }
-  // It is given nothing new from here on.
+  // From now on the coordinator must not send new work.
   draining_ = true;
   heartbeat_at_ = std::min(heartbeat_at_, now_);
   bool kill = event.how == Leaving::kKillingTrainers;
@@ -92,7 +92,7 @@ void Core::KillWhenDue() {
   }
 }
 
-// The private coordinator beside it goes once its jobs have ended; from then on there is nobody to serve.
+// The private coordinator next to this daemon exits when its jobs have ended; after that the daemon has no work.
 void Core::LeaveWhenIdle() {
   if (!leaves_when_idle_ || leaving_.has_value() || left_) return;
   if (stream_ == Stream::kUp || AnyAlive()) {
@@ -102,13 +102,13 @@ void Core::LeaveWhenIdle() {
   idle_since_ = std::min(idle_since_, now_);
   if (now_ < idle_since_ + kIdleWait) return WakeBy(idle_since_ + kIdleWait);
   left_ = true;
-  LogInfo("let go, and neither a trainer nor the coordinator is left: leaving");
+  LogInfo("released, and neither a trainer nor the coordinator is left: leaving");
   Emit(Leave{.exit_code = 0, .with_trainers = true});
 }
 
 void Core::LeaveWhenDue() {
   if (!leaving_.has_value() || left_) return;
-  // The last exits are worth a moment, but not to a coordinator that is not there.
+  // Wait a moment to report the last exits, but not if there is no coordinator.
   bool has_final_reports = !outbox_.empty() && stream_ == Stream::kUp && *leaving_ == Leaving::kStoppingTrainers;
   if (!AnyAlive() && *leaving_ != Leaving::kStayingTrainers) {
     leave_by_ = std::min(leave_by_, has_final_reports ? now_ + kFinalReportsWait : now_);
@@ -135,7 +135,7 @@ CoreStats Core::stats() const {
   return stats;
 }
 
-// What has ended, is told and is not wanted any more has no part in anything.
+// Forgets trainers that have ended, are reported and are not wanted any more.
 void Core::Forget() {
   for (auto at = trainers_.begin(); at != trainers_.end();) {
     const Trainer& trainer = at->second;

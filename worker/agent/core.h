@@ -1,20 +1,21 @@
-// The daemon's core decides all that the worker daemon does: which trainers to start and to end, what to tell the
-// coordinator, what to tell the trainers. Events in, effects out; no thread, lock, clock or I/O, so a test or a
-// simulation drives it as the daemon's one event thread does:
+// The daemon's core makes all decisions of the worker daemon: which trainers to start and to end, what to report to the
+// coordinator, what to send to the trainers. Events in, effects out; no thread, lock, clock or I/O, so that a test or a
+// simulation can drive it exactly as the daemon's one event thread does:
 //
 //   for (Effect& effect : core.Handle(event, now)) CarryOut(effect);
 //   // call Handle(Tick{}, now) no later than core.NextWake()
 //
-// It makes the host match the newest desired state. A trainer's life, as the core sees it:
+// It makes the host match the newest desired state. The states of a trainer:
 //
-//   desired ──StartProcess──▶ STARTING ──ProcessStarted──▶ RUNNING ──ProcessEnded──▶ ENDED ──fact acknowledged──▶ told
-//                                 │                         ▲   (its link may come and go meanwhile)
-//                                 └─────────────────────────┼── ProcessEnded: could not be started
-//   rank folder of an earlier life ──ProcessFound───────────┘
+//   desired ─StartProcess─▶ STARTING ─ProcessStarted─▶ RUNNING ─ProcessEnded─▶ ENDED ─fact acknowledged─▶ reported
+//                               │                        ▲   (its link may break and reconnect meanwhile)
+//                               └────────────────────────┼── ProcessEnded: could not be started
+//   rank folder of an earlier incarnation ──ProcessFound─┘
 //
-// What it holds to (docs/decisions/0001-spine.md): a trainer is started once; one that runs is ended only on a desired
-// state received in this life of the daemon; its exit is told after all that it said; what it said is acknowledged to
-// it once the coordinator has acknowledged it; contact lost, in any direction, ends nothing.
+// Guarantees (docs/decisions/0001-spine.md): a trainer is started once. A running trainer is ended only by a desired
+// state that this incarnation of the daemon has received. The exit of a trainer is reported after everything that the
+// trainer reported. A trainer's fact is acknowledged to it only after the coordinator has acknowledged the fact. Loss
+// of contact, in any direction, ends no trainer.
 #pragma once
 
 #include <cstdint>
@@ -36,43 +37,45 @@
 
 namespace trainyard::agent {
 
-// Constant for a daemon's life, but for the functions, which reach outside.
+// Constant for an incarnation of the daemon, except for the functions, which access the outside.
 struct CoreOptions {
-  std::string coordinator;  // as it was given, for messages
+  std::string coordinator;  // as given on the command line, for messages
   std::string host;
   Incarnation incarnation;
   uint32_t slots = 1;
   v1::Inventory inventory;
-  std::string data_interface = {};  // that the inventory's data address is of; empty: not known
-  std::string cluster_id;           // of the coordinator this daemon last knew; empty: none
-  bool adopt_cluster = false;  // let another cluster's coordinator have this host, and end the trainers that run here
-  OutboxContents outbox = {};  // as the life before left it
-  // Names an outbox; random.
+  std::string data_interface = {};  // the interface of the inventory's data address; empty: not known
+  std::string cluster_id;           // of the coordinator that this daemon knew last; empty: none
+  // let the coordinator of another cluster use this host, and end the trainers that run here
+  bool adopt_cluster = false;
+  OutboxContents outbox = {};  // as the earlier incarnation left it
+  // Returns a random id for an outbox.
   std::function<std::string()> make_outbox_id = [] { return std::string("outbox"); };
-  // A secret for one trainer.
+  // Returns a secret for one trainer.
   std::function<std::string()> make_token;
-  // In [0, 1): spreads the attempts of many daemons.
+  // Returns a number in [0, 1): spreads the dials of many daemons over time.
   std::function<double()> random;
-  // The address of a network interface of this host. Possible errors: NotFound; the message lists those there are.
+  // Returns the address of a network interface of this host. Possible errors: NotFound; the message lists the
+  // interfaces.
   std::function<absl::StatusOr<std::string>(const std::string& name)> interface_address;
 };
 
-// For metrics: what the core counts, and how things stand.
+// Counters and state of the core, for metrics.
 struct CoreStats {
   uint64_t dials = 0;
   uint64_t facts = 0;          // that were added
   uint64_t facts_dropped = 0;  // of another cluster
-  uint64_t outbox_errors = 0;  // times the disk refused
+  uint64_t outbox_errors = 0;  // writes that the disk refused
   uint64_t starts = 0;
-  uint64_t adopted = 0;      // of an earlier life
-  uint64_t exits = 0;        // of those started or adopted
-  size_t facts_waiting = 0;  // not acknowledged
+  uint64_t adopted = 0;      // trainers of an earlier incarnation
+  uint64_t exits = 0;        // of started or adopted trainers
+  size_t facts_waiting = 0;  // without acknowledgement
   size_t outbox_bytes = 0;
   bool outbox_on_disk = true;
-  bool outbox_hangs = false;  // the disk has not answered for long
+  bool outbox_hangs = false;  // the disk has not answered for a long time
   bool attached = false;
-  bool trouble = false;  // nothing can be started here
-  size_t trainers = 0;   // that run
+  bool trouble = false;  // no trainer can be started here
+  size_t trainers = 0;   // that are running
 };
 
 class Core {
@@ -81,7 +84,7 @@ class Core {
 
   std::vector<Effect> Handle(Event event, absl::Time now);
 
-  // When the next Tick is due, at the latest.
+  // The latest time for the next Tick.
   absl::Time NextWake() const { return next_wake_; }
 
   CoreStats stats() const;
@@ -94,23 +97,24 @@ class Core {
     std::string token;
     Process process = Process::kStarting;
     int64_t pid = 0;
-    std::optional<v1::DesiredTrainer> desired;  // none: found, and the coordinator has not yet spoken
+    // none: found at the start, and the coordinator has not decided about it yet
+    std::optional<v1::DesiredTrainer> desired;
     bool wanted = true;
     bool killed = false;
     bool ready = false;
     bool asked_to_abort = false;
-    bool counted = false;  // among the starts or the adopted
+    bool counted = false;  // counted in starts or adopted
     absl::Time kill_at = absl::InfiniteFuture();
 
     LinkId link;          // 0: none
-    absl::Time spoke_at;  // by this link, or when it was opened
+    absl::Time spoke_at;  // last message on this link, or when it was opened
     bool has_spec = false;
     bool go_sent = false;            // on this link
-    uint64_t stop_sent = 0;          // the newest stop that was told on this link
-    uint64_t save_sent = 0;          // the newest wish for a save that was
-    std::string grants_sent;         // and the words on ready checkpoints, as bytes
-    uint64_t last_fact = 0;          // highest number of its own that it has told
-    uint64_t last_fact_durable = 0;  // highest that the coordinator has acknowledged
+    uint64_t stop_sent = 0;          // the newest stop sent on this link
+    uint64_t save_sent = 0;          // the newest request for a save sent on this link
+    std::string grants_sent;         // the answers about ready checkpoints sent on this link, as bytes
+    uint64_t last_fact = 0;          // highest number of a fact that the trainer has reported
+    uint64_t last_fact_durable = 0;  // highest number of its facts that the coordinator has acknowledged
 
     std::optional<v1::TrainerExited> exited;
     absl::Time ended_at;
@@ -139,7 +143,7 @@ class Core {
   void BeatWhenDue();
   void AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin);
 
-  // core_desired.cc: what this host should be doing.
+  // core_desired.cc: the desired state.
   void On(DesiredStateReceived event);
   void DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void Drop(Trainer& trainer);
@@ -169,7 +173,7 @@ class Core {
   void Signal(Trainer& trainer, int signal);
   Trainer* FindByLink(LinkId link);
 
-  // core_probe.cc: what the daemon sees of processes.
+  // core_probe.cc: what the daemon observes of processes and paths.
   void SampleWhenDue();
   void On(ProcessesSampled event);
   void WantExaminations(const v1::DesiredState& desired);
@@ -196,23 +200,24 @@ class Core {
   std::map<TrainerId, Trainer> trainers_;
   std::map<LinkId, TrainerId> links_;
   std::set<GroupId> groups_;                            // whose values are served
-  std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: nobody has said yet
+  std::optional<std::set<std::string>> snapshot_jobs_;  // whose snapshots are kept; none: not known yet
   absl::Time sample_at_ = absl::InfinitePast();
-  std::set<std::string> examined_;                              // requests that were taken up
-  std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // that are asked for, by request id
-  std::map<std::string, bool> log_requests_;                    // whether it is followed, by its id
+  std::set<std::string> examined_;                              // requests that were started
+  std::map<std::string, std::optional<v1::PathAnswer>> paths_;  // requested paths, by request id
+  std::map<std::string, bool> log_requests_;                    // whether it is followed, by request id
   Outbox outbox_;
-  absl::Time facts_due_ = absl::InfiniteFuture();  // those that nobody waits for go by then, with or without others
+  absl::Time facts_due_ = absl::InfiniteFuture();  // when facts that are not urgent are sent at the latest
   absl::Time try_disk_at_ = absl::InfiniteFuture();
-  absl::Time storing_since_ = absl::InfiniteFuture();  // a write of the outbox is under way
-  bool disk_hangs_ = false;                            // it takes too long, and that was told
-  std::string trouble_;                                // why nothing can be started on this host
+  absl::Time storing_since_ = absl::InfiniteFuture();  // since when a write of the outbox is under way
+  bool disk_hangs_ = false;                            // it takes too long, which was reported
+  std::string trouble_;                                // why no trainer can be started on this host
   CoreStats counts_;                                   // the totals
 
   // The session.
   enum class Stream { kDown, kDialing, kUp };
   Stream stream_ = Stream::kDown;
-  absl::Time dial_at_ = absl::InfiniteFuture();  // until AllFound: a hello that leaves a trainer out says it is lost
+  // not before AllFound: a trainer that is missing in a hello counts as lost
+  absl::Time dial_at_ = absl::InfiniteFuture();
   absl::Time dialed_at_;
   int failed_dials_ = 0;
   std::string last_failure_;
@@ -222,9 +227,9 @@ class Core {
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
   bool desired_since_welcome_ = false;
   bool desired_in_this_life_ = false;
-  uint64_t newest_revision_ = 0;   // the last one taken up
-  uint64_t applied_revision_ = 0;  // the last one that nothing still starting contradicts
-  bool hurry_applied_ = false;     // it is told at once, not with the next heartbeat
+  uint64_t newest_revision_ = 0;   // the last one received
+  uint64_t applied_revision_ = 0;  // the last one that is applied completely: nothing is still starting
+  bool hurry_applied_ = false;     // report it immediately, not with the next heartbeat
 
   bool leaves_when_idle_ = false;
   absl::Time idle_since_ = absl::InfiniteFuture();
@@ -233,7 +238,7 @@ class Core {
   bool left_ = false;
   bool draining_ = false;
 
-  // While an event is handled.
+  // Valid while an event is handled.
   absl::Time now_;
   absl::Time next_wake_ = absl::InfinitePast();
   std::vector<Effect> effects_;

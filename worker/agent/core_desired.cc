@@ -10,14 +10,15 @@
 namespace trainyard::agent {
 namespace {
 
-// For a trainer whose group is over to leave its collective, flush and exit by itself; more would delay the next group.
+// How long a trainer whose group is over may take to leave its collective, flush and exit on its own; more would delay
+// the next group.
 constexpr absl::Duration kAbortGrace = absl::Milliseconds(500);
 
 }  // namespace
 
 void Core::On(DesiredStateReceived event) {
   const v1::DesiredState& desired = event.desired;
-  // After a welcome the first one counts whatever its revision: a coordinator that was restarted may count anew.
+  // After a welcome the first desired state counts whatever its revision: a restarted coordinator may number anew.
   if (desired_since_welcome_ && desired.revision() <= newest_revision_) return;
   desired_since_welcome_ = true;
   desired_in_this_life_ = true;
@@ -26,7 +27,8 @@ void Core::On(DesiredStateReceived event) {
 
   std::set<TrainerId> wanted;
   for (const v1::DesiredTrainer& trainer : desired.trainers()) wanted.insert(FromProto(trainer.key()));
-  hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());  // what was wanted never came here
+  // the trainers of the previous state were never started here
+  hurry_applied_ = hurry_applied_ || (wanted.empty() && trainers_.empty());
   const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   DropTrainers(wanted, unknown_jobs);
   EndGroups(wanted, unknown_jobs);
@@ -37,12 +39,12 @@ void Core::On(DesiredStateReceived event) {
   WantPaths(desired);
 }
 
-// Trainers of a job that the coordinator does not know continue until they end by themselves.
+// Trainers of a job that the coordinator does not know continue until they end on their own.
 void Core::DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs) {
   for (auto& [id, trainer] : trainers_) {
     const bool left_alone = trainer.process != Process::kEnded && unknown_jobs.contains(id.job.value());
     const bool is_wanted = wanted.contains(id) || left_alone;
-    // Whether one that is dropped was ever started is what the coordinator may wait to hear; all else can wait.
+    // The coordinator may be waiting to know whether a dropped trainer was ever started, so report that immediately.
     if (trainer.wanted && !is_wanted && trainer.process == Process::kStarting) hurry_applied_ = true;
     trainer.wanted = is_wanted;
     if (!trainer.wanted && trainer.process != Process::kEnded && !trainer.killed) Drop(trainer);
@@ -75,7 +77,7 @@ void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::stri
 void Core::WantTrainer(const v1::DesiredTrainer& desired) {
   TrainerId id = FromProto(desired.key());
   if (absl::Status valid = CheckJobId(id.job.value()); !valid.ok()) {
-    LogWarning(absl::StrCat("a desired trainer is left out: ", valid.message()));
+    LogWarning(absl::StrCat("a desired trainer is ignored: ", valid.message()));
     return;
   }
   auto [at, is_new] = trainers_.try_emplace(id);
@@ -103,7 +105,7 @@ void Core::WantTrainer(const v1::DesiredTrainer& desired) {
 
 void Core::StartTrainer(Trainer& trainer) {
   const v1::DesiredTrainer& desired = *trainer.desired;
-  // The coordinator leaves to the host what only the host knows: ranks share its cores.
+  // The coordinator leaves this to the host, because only the host knows that its ranks share its cores.
   uint32_t threads = desired.threads();
   if (threads == 0) threads = std::max(1u, options_.inventory.cores() / std::max(1u, desired.local_world_size()));
   Admit(trainer);
@@ -114,7 +116,7 @@ void Core::StartTrainer(Trainer& trainer) {
   ReportDecisions(trainer, threads);
 }
 
-// What keys of the job that were left to the host came to here; one rank tells for all of this host.
+// Reports the decisions for keys of the job that were left to the host; one rank reports for all ranks of this host.
 void Core::ReportDecisions(const Trainer& trainer, uint32_t threads) {
   const v1::DesiredTrainer& desired = *trainer.desired;
   v1::JobSpec spec;
@@ -169,7 +171,7 @@ void Core::WantLogs(const v1::DesiredState& desired) {
     wanted.insert(request.request_id());
     auto [at, is_new] = log_requests_.try_emplace(request.request_id(), request.follow());
     if (is_new) Emit(StartLogs{request});
-    // The job has ended: nothing follows what is there.
+    // The job has ended: no output follows what is there.
     if (at->second && !request.follow()) Emit(StopLogs{request.request_id()});
     at->second = request.follow();
   }
@@ -180,12 +182,12 @@ void Core::WantLogs(const v1::DesiredState& desired) {
   }
 }
 
-// The coordinator takes an applied revision to mean: a trainer it dropped that never said "started" never will. So a
-// revision counts as applied once each dropped trainer that was being started has either started, and so said, or
-// ended.
+// The coordinator concludes from an applied revision: a trainer that it dropped and that never reported "started" will
+// never start. So a revision counts as applied only when each dropped trainer that was starting has either started and
+// reported that, or ended.
 void Core::SettleRevision() {
   if (!desired_in_this_life_ || applied_revision_ == newest_revision_) return;
-  // What is told of it goes before it.
+  // Facts about the revision must be sent before it.
   if (outbox_.has_unstored()) return;
   for (const auto& [id, trainer] : trainers_) {
     if (!trainer.wanted && trainer.process == Process::kStarting) return;

@@ -1,5 +1,5 @@
-// What the daemon itself sees of its trainers' processes: it lends a voice to those that have lost theirs (stopped, or
-// stuck as a whole), and looks closely at one when the coordinator asks.
+// What the daemon observes of its trainers' processes: it reports for trainers that cannot (stopped, or hanging as a
+// whole), and examines a process when the coordinator requests it.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace {
 
 // As often as trainers report.
 constexpr absl::Duration kSampleInterval = absl::Milliseconds(500);
-// Twice that, from a trainer whose link is open: it is silent.
+// Twice that: a trainer whose link is open and that has not reported for this long counts as silent.
 constexpr absl::Duration kSilentAfter = absl::Seconds(1);
 
 }  // namespace
@@ -19,7 +19,7 @@ void Core::SampleWhenDue() {
   if (stream_ != Stream::kUp) return;
   if (sample_at_ > now_) return WakeBy(sample_at_);
   if (now_ - sample_at_ > kSilentAfter) {
-    // This daemon was away itself (stopped, suspended): what trainers said meanwhile is on its way.
+    // This daemon itself was away (stopped, suspended): the reports of trainers are still on their way.
     for (auto& [id, trainer] : trainers_) trainer.spoke_at = now_;
   }
   SampleProcesses sample;
@@ -38,7 +38,7 @@ void Core::On(ProcessesSampled event) {
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
     Trainer& trainer = at->second;
     trainer.reports.SetProcess(sample.state, sample.cpu_s);
-    // Without a link it cannot speak, which says nothing about it.
+    // A trainer without a link cannot report, so its silence means nothing.
     bool silent = trainer.link != LinkId() && now_ - trainer.spoke_at >= kSilentAfter;
     bool mute = silent || trainer.link == LinkId();
     if (mute) trainer.reports.Nudge(ToProto(trainer.id), silent, now_);
@@ -51,7 +51,7 @@ void Core::WantExaminations(const v1::DesiredState& desired) {
     wanted.insert(request.request_id());
     if (!examined_.insert(request.request_id()).second) continue;
     auto at = trainers_.find(FromProto(request.key()));
-    // Its end, which is on its way, says more.
+    // Its exit is on its way and is more informative.
     if (at == trainers_.end() || at->second.process != Process::kRunning) continue;
     Emit(ExamineProcess{at->first, at->second.pid, request.request_id(), request.with_stack()});
   }
@@ -82,7 +82,7 @@ void Core::On(PathLooked event) {
   SendPaths();
 }
 
-// Soft: said again with each heartbeat as long as somebody asks.
+// Not stored: sent again with each heartbeat as long as the path is requested.
 void Core::SendPaths() {
   if (stream_ != Stream::kUp) return;
   v1::AgentMessage message;

@@ -1,4 +1,4 @@
-// The core's dealings with the coordinator: dialing, hello, facts, reports, heartbeats.
+// The core's communication with the coordinator: dialing, hello, facts, reports, heartbeats.
 #include <algorithm>
 #include <utility>
 
@@ -11,18 +11,19 @@
 namespace trainyard::agent {
 namespace {
 
-// From the dial to the welcome. Longer means a coordinator that accepts connections and does nothing.
+// From the dial to the welcome. If it takes longer, the coordinator accepts connections but does nothing else.
 constexpr absl::Duration kWelcomeWait = absl::Seconds(5);
-// A predecessor of this name that was just killed needs no longer to be missed.
+// After this time the coordinator has noticed that an earlier daemon of this name was killed.
 constexpr absl::Duration kNameTakenWait = absl::Seconds(10);
 constexpr absl::Duration kHeartbeatDefault = absl::Seconds(1);
-// A disk that has refused is tried again so often.
+// How often to retry a disk that has refused a write.
 constexpr absl::Duration kDiskRetry = absl::Seconds(10);
-// Facts that nobody waits for go with the next one that somebody does, or after this time: while a group forms each
-// rank is started, registers and is ready in turn, and a message costs the coordinator more than what is in it.
+// Facts that are not urgent are sent with the next urgent one, or after this time: while a group forms, each rank
+// reports in turn that it was started, has registered and is ready, and a message costs the coordinator more than its
+// contents.
 constexpr absl::Duration kUnhurriedWait = absl::Milliseconds(200);
 constexpr size_t kTroubleBytesMax = 4096;
-// A write that takes longer hangs.
+// A write that takes longer counts as hanging.
 constexpr absl::Duration kDiskPatience = absl::Seconds(10);
 
 }  // namespace
@@ -32,7 +33,7 @@ void Core::DialWhenDue() {
   if (stream_ == Stream::kDialing) {
     absl::Time give_up = dialed_at_ + kWelcomeWait;
     if (now_ < give_up) return WakeBy(give_up);
-    dialed_at_ = absl::InfiniteFuture();  // once
+    dialed_at_ = absl::InfiniteFuture();  // only once
     Emit(HangUp{absl::StrCat("no welcome within ", absl::FormatDuration(kWelcomeWait))});
   }
   if (stream_ != Stream::kDown) return;
@@ -54,9 +55,10 @@ v1::Hello Core::MakeHello() const {
   hello.set_slots(options_.slots);
   *hello.mutable_inventory() = options_.inventory;
   hello.set_applied_revision(applied_revision_);
-  // Whom it belonged to is what a coordinator of another cluster would refuse it for.
+  // The cluster id is what a coordinator of another cluster would refuse this host for.
   if (!options_.adopt_cluster) hello.set_cluster_id(cluster_id_);
-  // One that has ended is named until its exit is told: the fact follows, and to leave it out would say "lost".
+  // A trainer that has ended is named until its exit is reported: the fact follows, and leaving the trainer out would
+  // mean that it is lost.
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.exit_reported) continue;
     v1::RunningTrainer* running = hello.add_trainers();
@@ -71,7 +73,7 @@ void Core::On(Welcomed event) {
   const v1::Welcome& welcome = event.welcome;
   if (absl::Status agreed = CheckProtocol(welcome); !agreed.ok()) {
     left_ = true;
-    Emit(Log{Log::Level::kError, absl::StrCat(agreed.message(), ". Trainers stay.")});
+    Emit(Log{Log::Level::kError, absl::StrCat(agreed.message(), ". Trainers continue to run.")});
     return Emit(Leave{.exit_code = 1});
   }
   stream_ = Stream::kUp;
@@ -80,13 +82,13 @@ void Core::On(Welcomed event) {
   name_taken_since_ = absl::InfiniteFuture();
   desired_since_welcome_ = false;
   heartbeat_interval_ = welcome.heartbeat_ms() > 0 ? absl::Milliseconds(welcome.heartbeat_ms()) : kHeartbeatDefault;
-  // What keeps this host from running anything is known before anything is placed here.
+  // The coordinator must know that this host cannot start trainers before it places any here.
   heartbeat_at_ = trouble_.empty() ? now_ + heartbeat_interval_ : now_;
   JoinCluster(welcome.cluster_id());
   LogInfo(absl::StrCat("attached to the coordinator at ", options_.coordinator, " as ", options_.host));
   ResendEnds(welcome.acked_fact());
   Acknowledge(welcome.acked_fact());
-  // Steps go before facts, so that a job's last steps are known before its end.
+  // Steps are sent before facts, so that a job's last steps are known before its end.
   SendReports(/*only_due=*/false);
   facts_due_ = now_;
 }
@@ -94,8 +96,8 @@ void Core::On(Welcomed event) {
 void Core::JoinCluster(const std::string& cluster_id) {
   if (cluster_id != cluster_id_) {
     if (!cluster_id_.empty()) {
-      LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " is of another cluster (", cluster_id,
-                              ") than the one before (", cluster_id_, "): trainers it does not know will be ended"));
+      LogWarning(absl::StrCat("the coordinator at ", options_.coordinator, " belongs to another cluster (", cluster_id,
+                              ") than the previous one (", cluster_id_, "): trainers it does not know will be ended"));
     }
     cluster_id_ = cluster_id;
     Emit(RememberCluster{cluster_id_});
@@ -105,11 +107,11 @@ void Core::JoinCluster(const std::string& cluster_id) {
   counts_.facts_dropped += dropped;
   if (dropped > 0) {
     LogWarning(absl::StrCat(dropped, " facts of cluster ", before, " are dropped: this host belongs to ", cluster_id,
-                            " now, which knows nothing of its jobs"));
+                            " now, which does not know its jobs"));
   }
 }
 
-// Both sides name the range they speak; the coordinator answers with the newest of both.
+// Both sides send the range of versions they support; the coordinator answers with the newest common one.
 absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
   uint32_t protocol = std::max(1u, welcome.protocol());
   if (protocol >= limits::kOldestProtocol && protocol <= limits::kProtocol) return absl::OkStatus();
@@ -132,8 +134,8 @@ void Core::StoreFactsWhenDue() {
   JudgeDisk();
 }
 
-// A write that hangs would hold back all that there is to tell: what happens goes on in memory, as where the disk
-// refuses, and is written again as a whole when it answers after all.
+// A write that hangs would delay all facts. So facts continue in memory, as after a failed write, and are written again
+// as a whole when the disk answers.
 void Core::JudgeDisk() {
   if (storing_since_ == absl::InfiniteFuture() || disk_hangs_) return;
   const absl::Time patience_ends = storing_since_ + kDiskPatience;
@@ -144,7 +146,7 @@ void Core::JudgeDisk() {
   LogWarning(absl::StrCat("the outbox's disk has not answered for ", absl::FormatDuration(kDiskPatience),
                           ": facts are kept in memory until it does, at most ", limits::kOutboxBytes >> 20,
                           " MiB; trainers keep what they reported until the coordinator has it"));
-  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
+  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox continues in memory, under a new id"});
 }
 
 void Core::On(FactsStored event) {
@@ -162,15 +164,15 @@ void Core::On(FactsStored event) {
   LogWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
                           "): facts are kept in memory and the disk is tried every ", absl::FormatDuration(kDiskRetry),
                           "; trainers keep what they reported until the coordinator has it"));
-  // A hello tells the id under which they are sent from here on.
-  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox goes on in memory, under a new id"});
+  // The hello contains the id under which the facts are sent from now on.
+  if (stream_ != Stream::kDown) Emit(HangUp{"the outbox continues in memory, under a new id"});
 }
 
 void Core::On(HomeLooked event) {
-  if (event.socket_is_new) LogWarning("the trainers' socket was gone and has been made again");
+  if (event.socket_is_new) LogWarning("the trainers' socket had disappeared and was recreated");
   if (event.state_is_new) {
-    LogWarning("the state folder was gone and has been made again; what earlier trainers printed is lost");
-    // Whatever was written there is gone, and what waits is in memory: all of it is written again.
+    LogWarning("the state folder had disappeared and was recreated; the output of earlier trainers is lost");
+    // The files there are lost and the waiting facts are in memory: write all of them again.
     try_disk_at_ = now_;
     if (!cluster_id_.empty()) Emit(RememberCluster{cluster_id_});
   }
@@ -178,17 +180,17 @@ void Core::On(HomeLooked event) {
   if (event.trouble.empty()) {
     LogInfo("trainers can be started on this host again");
   } else {
-    Emit(Log{Log::Level::kError, absl::StrCat("nothing can be started on this host: ", event.trouble,
-                                              ". Trainers that run go on, ", outbox_.size(),
-                                              " facts wait for the coordinator in memory, and this daemon tries every "
-                                              "second to mend it")});
+    Emit(Log{Log::Level::kError,
+             absl::StrCat("no trainer can be started on this host: ", event.trouble, ". Running trainers continue, ",
+                          outbox_.size(),
+                          " facts wait for the coordinator in memory, and this daemon retries every second")});
   }
   trouble_ = std::move(event.trouble);
   if (stream_ == Stream::kUp) heartbeat_at_ = now_;
 }
 
-// An end that the coordinator had, though we were never told so, was still named in our hello as a trainer that runs:
-// told once more, or the coordinator would keep its slot for it.
+// The coordinator may have an exit without this daemon knowing it; then the hello has named that trainer as running.
+// Its exit is sent once more, or the coordinator would reserve a slot for it.
 void Core::ResendEnds(uint64_t acked) {
   std::vector<const Trainer*> ended;
   for (const auto& [id, trainer] : trainers_) {
@@ -235,7 +237,8 @@ void Core::On(SessionEnded event) {
   outbox_.Rewind();
   for (auto& [id, trainer] : trainers_) trainer.reports.Rewind();
 
-  // 50 ms, doubling up to a second, each between half and all of it. A stream that was up is tried again at once.
+  // 50 ms, doubling up to a second, each multiplied by a random factor from a half to one. After a working stream the
+  // first dial follows immediately.
   absl::Duration wait = limits::kReconnectMin;
   for (int i = 0; i < failed_dials_ && wait < limits::kReconnectMax; ++i) wait *= 2;
   wait = std::min(wait, limits::kReconnectMax) * (0.5 + 0.5 * options_.random());
@@ -252,17 +255,17 @@ void Core::On(SessionEnded event) {
   if (final) {
     left_ = true;
     Emit(Log{Log::Level::kError, absl::StrCat("the coordinator at ", options_.coordinator,
-                                              " refuses this daemon: ", text, ". Trainers stay.")});
+                                              " refuses this daemon: ", text, ". Trainers continue to run.")});
     Emit(Leave{.exit_code = 1});
     return;
   }
-  // Said once a reason, not once an attempt.
+  // Logged once for each reason, not for each attempt.
   if (text == last_failure_) return;
   last_failure_ = text;
   LogWarning(was_up ? absl::StrCat("lost the coordinator at ", options_.coordinator, " (", text,
-                                   "); trainers go on, trying again every 50 ms to 1 s")
+                                   "); trainers continue, retrying every 50 ms to 1 s")
                     : absl::StrCat("cannot attach to the coordinator at ", options_.coordinator, " (", text,
-                                   "); trying again every 50 ms to 1 s"));
+                                   "); retrying every 50 ms to 1 s"));
 }
 
 void Core::AddFact(const Trainer& trainer, v1::Fact fact, const Outbox::Origin& origin) {
@@ -309,7 +312,7 @@ void Core::SendReports(bool only_due) {
 void Core::BeatWhenDue() {
   if (stream_ != Stream::kUp) return;
   if (heartbeat_at_ <= now_) {
-    SendFacts();  // what is told of a revision goes before the word that it was applied
+    SendFacts();  // facts about a revision are sent before the report that it was applied
     v1::AgentMessage message;
     message.mutable_heartbeat()->set_applied_revision(applied_revision_);
     message.mutable_heartbeat()->set_draining(draining_);

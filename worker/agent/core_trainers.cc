@@ -1,4 +1,4 @@
-// The core's dealings with trainers: their processes, and what they say by their links.
+// The core's communication with trainers: their processes, and the messages on their links.
 #include <signal.h>
 
 #include <algorithm>
@@ -11,9 +11,8 @@
 namespace trainyard::agent {
 namespace {
 
-// From a trainer's end to the end of its link, whose last messages may still be on their way through the socket.
+// From a trainer's exit to the end of its link, whose last messages may still be in the socket.
 constexpr absl::Duration kLinkEndWait = absl::Milliseconds(250);
-// Of a trainer whose group is over; see docs/decisions/0001-spine.md.
 
 std::string DescribeExit(const v1::TrainerExited& exited) {
   std::string detail = exited.message().empty() ? "" : absl::StrCat(": ", exited.message());
@@ -31,7 +30,7 @@ std::string DescribeExit(const v1::TrainerExited& exited) {
   }
 }
 
-// The kinds that a trainer tells; the others are the daemon's own to say.
+// The kinds of facts that a trainer may report; the others are the daemon's own.
 bool IsTrainersFact(const v1::Fact& fact) {
   switch (fact.kind_case()) {
     case v1::Fact::kRegistered:
@@ -91,7 +90,7 @@ void Core::On(ProcessFound event) {
   ++counts_.adopted;
   trainer.exit_in_outbox = mark.exit_reported;
   Admit(trainer);
-  LogInfo(absl::StrCat("found ", Describe(event.id), " of an earlier life of this daemon"));
+  LogInfo(absl::StrCat("found ", Describe(event.id), " of an earlier incarnation of this daemon"));
   if (event.pid == 0 || mark.exit_reported) return;
   v1::Fact fact;
   fact.mutable_started()->set_pid(event.pid);
@@ -120,9 +119,9 @@ void Core::On(ProcessEnded event) {
   Trainer& trainer = at->second;
   trainer.process = Process::kEnded;
   trainer.ended_at = now_;
-  // One that was stopped before it was started has not run.
+  // A trainer that was stopped before it was started has not run.
   if (trainer.counted) ++counts_.exits;
-  // A trainer may have ended by itself before the signal reached it; its own cause is then the true one.
+  // A trainer may have ended on its own before the signal reached it; then its own cause is the true one.
   bool left = trainer.asked_to_abort && event.exited.cause() == v1::TrainerExited::CAUSE_EXIT &&
               event.exited.code() == kExitAborted;
   bool by_us = left || (trainer.killed && event.exited.cause() == v1::TrainerExited::CAUSE_SIGNAL &&
@@ -133,13 +132,13 @@ void Core::On(ProcessEnded event) {
   }
   LogInfo(absl::StrCat(Describe(trainer.id), " ", DescribeExit(event.exited)));
   trainer.exited = std::move(event.exited);
-  // What it made after the last look.
+  // Snapshots that the trainer wrote after the last removal.
   if (snapshot_jobs_.has_value() && !snapshot_jobs_->contains(trainer.id.job.value())) {
     Emit(KeepSnapshots{*snapshot_jobs_});
   }
 }
 
-// Everything it said comes first: its link has ended, or was given time to.
+// Everything that the trainer reported comes first: its link has ended, or has had time to end.
 void Core::ReportExitWhenDue(Trainer& trainer) {
   if (!trainer.exited.has_value() || trainer.exit_in_outbox) return;
   absl::Time due = trainer.ended_at + kLinkEndWait;
@@ -171,7 +170,7 @@ void Core::On(LinkOpened event) {
   }
   if (trainer.link != LinkId()) {
     links_.erase(trainer.link);
-    Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has taken over")});
+    Emit(CloseLink{trainer.link, absl::CancelledError("a newer connection of this trainer has replaced this one")});
   }
   trainer.link = event.link;
   trainer.spoke_at = now_;
@@ -189,7 +188,7 @@ void Core::On(LinkOpened event) {
   SendToTrainer(trainer);
 }
 
-// What the trainer should know by its link and was not told on this one.
+// Sends what the trainer should know and was not sent on this link yet.
 void Core::SendToTrainer(Trainer& trainer) {
   if (trainer.link == LinkId() || !trainer.desired.has_value()) return;
   v1::LinkMessage message;
@@ -206,7 +205,7 @@ void Core::SendToTrainer(Trainer& trainer) {
     message.mutable_go();
     Emit(SendLink{trainer.link, message});
   }
-  // A coordinator that does not number its wishes has one a generation.
+  // A coordinator that does not number its stop requests makes one per generation.
   const uint64_t stop = trainer.desired->stop() ? std::max<uint64_t>(trainer.desired->stop_request(), 1) : 0;
   if (stop > trainer.stop_sent) {
     trainer.stop_sent = stop;
@@ -236,14 +235,14 @@ void Core::On(LinkFact event) {
   if (trainer == nullptr || !IsTrainersFact(event.fact)) return;
   uint64_t sequence = event.fact.sequence();
   if (sequence <= trainer->last_fact) {
-    // Said before the link broke. If it is durable already, the acknowledgement was lost with that link.
+    // Reported before the link broke. If it is durable already, its acknowledgement was lost with that link.
     if (sequence > trainer->last_fact_durable) return;
     v1::LinkMessage message;
     message.mutable_ack()->set_sequence(trainer->last_fact_durable);
     return Emit(SendLink{event.link, std::move(message)});
   }
   if (outbox_.full()) {
-    // The trainer keeps what is not acknowledged and says it again by its next link.
+    // The trainer keeps facts without acknowledgement and sends them again on its next link.
     links_.erase(event.link);
     trainer->link = LinkId();
     return Emit(CloseLink{event.link, absl::UnavailableError("too much is waiting for the coordinator")});
@@ -259,7 +258,7 @@ void Core::On(LinkReport event) {
   if (trainer == nullptr) return;
   trainer->spoke_at = now_;
   *event.report.mutable_key() = ToProto(trainer->id);
-  // A trainer taken over from an earlier life has told its readiness to that one.
+  // An adopted trainer has reported that it is ready to an earlier incarnation of the daemon.
   if (event.report.last_step() > 0 || !event.report.steps().empty()) trainer->ready = true;
   trainer->reports.Add(event.report, now_);
 }
@@ -271,7 +270,7 @@ void Core::On(LinkClosed event) {
 }
 
 void Core::On(LogsEnded event) {
-  // Stays in `log_requests_` until the coordinator takes the request back, so that it is served once.
+  // Stays in `log_requests_` until the coordinator withdraws the request, so that it is served once.
   Emit(ForgetLogs{event.request_id});
 }
 

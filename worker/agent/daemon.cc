@@ -25,7 +25,7 @@ constexpr char kClusterFile[] = "cluster";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
-// A look at the state folder takes microseconds.
+// Checking the state folder takes microseconds.
 constexpr absl::Duration kLookPatience = absl::Seconds(10);
 
 SnapshotFolderOptions MemoryOptions(const Config& config) {
@@ -33,10 +33,10 @@ SnapshotFolderOptions MemoryOptions(const Config& config) {
 }
 
 void WarnOfSnapshots(const absl::Status& why) {
-  spdlog::warn("snapshots: what trainers copy for saves does not outlive them: {}", std::string(why.message()));
+  spdlog::warn("snapshots: the trainers' copies for saves do not outlive them: {}", std::string(why.message()));
 }
 
-// The path of the folder, which is made when the first trainer is to be started; empty: there is none.
+// The path of the folder, which is created before the first trainer is started; empty: there is none.
 std::string MadeFolder(const std::shared_ptr<SnapshotFolder>& folder) {
   if (folder == nullptr) return "";
   absl::Status made = folder->Make();
@@ -50,7 +50,7 @@ Daemon::Daemon(Config config, Clock& clock)
     : config_(std::move(config)), clock_(clock), metrics_(config_.log_bytes_per_rank) {}
 
 Daemon::~Daemon() {
-  // Whoever may still post or call is stopped first; waits for the coordinator end before the links they came by.
+  // Stops the parts that may still post or call first; waits for the coordinator end before the links that need them.
   looks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
@@ -77,7 +77,7 @@ void Daemon::TakeSnapshotFolder() {
   ClearMemory();
 }
 
-// What other daemons have left in memory for good.
+// Removes abandoned folders of other daemons in memory.
 void Daemon::ClearMemory() {
   memory_->Post([options = MemoryOptions(config_),
                  path = snapshots_ == nullptr ? "" : snapshots_->path()]() -> std::function<void()> {
@@ -91,13 +91,13 @@ std::string Daemon::ReadCluster() const {
   return cluster.ok() ? std::string(absl::StripSuffix(*cluster, "\n")) : "";
 }
 
-// Facts of a life before are read here; that the file was torn by its death is no trouble, that it is damaged is told.
+// Reads the facts of an earlier incarnation. A torn end is normal after a crash; other damage is logged.
 absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
   storage_ = NewOutboxFile(JoinPath(config_.state, kOutboxFile));
   ASSIGN_OR_RETURN(std::string file, storage_->Read());
   ASSIGN_OR_RETURN(OutboxContents outbox, ReadOutboxFile(file));
   if (outbox.cut_bytes > 0) {
-    spdlog::warn("the outbox ends with {} of {} bytes that are torn or damaged; they are cut off", outbox.cut_bytes,
+    spdlog::warn("the last {} of the outbox's {} bytes are torn or damaged; they are cut off", outbox.cut_bytes,
                  file.size());
   }
   CoreOptions options = {
@@ -169,7 +169,7 @@ absl::Status Daemon::Start() {
       post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) { return AskTrainer(request, pause); });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
-  // Before anybody can ask: a trainer that dials now must be known, a hello must name it.
+  // Before the daemon can be reached: a trainer that dials must be known, and a hello must name it.
   processes_->FindAll();
   ASSIGN_OR_RETURN(links_, LinkServer::Start({.listener = home_->listener(),
                                               .clock = clock_,
@@ -197,7 +197,7 @@ void Daemon::Run() {
     LookAtHome();
     absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), look_at_});
     Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
-    // Whoever sent this may send on once it is handled: at most one event of each waits here.
+    // The sender of this event may send again once it is handled: at most one event of each sender waits here.
     LinkId link;
     if (auto* opened = std::get_if<LinkOpened>(&event)) link = opened->link;
     if (auto* fact = std::get_if<LinkFact>(&event)) link = fact->link;
@@ -228,7 +228,7 @@ void Daemon::Do(Dial& effect) {
   session_->Dial(effect.hello);
 }
 
-// What is true of this moment alone is filled in here: the core reads neither the wall clock nor the disk.
+// Values of the present moment are filled in here, because the core reads neither the wall clock nor the disk.
 void Daemon::Do(SendUp& effect) {
   if (effect.message.has_heartbeat()) {
     v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
@@ -240,7 +240,7 @@ void Daemon::Do(SendUp& effect) {
   session_->Send(std::move(effect.message));
 }
 
-// For the next heartbeat. One that hangs is not asked again before it has answered.
+// For the next heartbeat. A check that hangs is not repeated before it has returned.
 void Daemon::LookAtDisk() {
   if (disk_look_->under_way.exchange(true)) return;
   const bool taken = disk_->Post([path = config_.state, look = disk_look_]() -> std::function<void()> {
@@ -251,7 +251,7 @@ void Daemon::LookAtDisk() {
   if (!taken) disk_look_->under_way = false;
 }
 
-// Once a second, on a thread that may hang where the disk does: a look that does not come back is trouble, too.
+// Once a second, on a thread that may hang if the disk does: a check that does not return is trouble, too.
 void Daemon::LookAtHome() {
   const absl::Time now = clock_.TimeNow();
   if (now < look_at_) return;
@@ -282,11 +282,11 @@ void Daemon::Do(LookForPath& effect) {
     return answer;
   };
   if (paths_->Post(std::move(look), [this](const v1::PathAnswer& found) { Post(PathLooked{found}); })) return;
-  answer.set_note("too many paths are being looked for on this host");
+  answer.set_note("too many requested paths are being checked on this host");
   Post(PathLooked{answer});
 }
 
-// The trainer of that number, and no other process that has it by now.
+// Asks the process of that pid, unless another process has reused the pid.
 StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
   constexpr absl::Duration kLimit = absl::Seconds(3);
   const std::string folder = JoinPath(home_->ranks(), FolderName(request.id));
@@ -294,12 +294,12 @@ StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::P
   absl::StatusOr<PidRecord> pids = ReadPids(folder);
   if (!pids.ok()) return {.frames = {}, .note = std::string(pids.status().message())};
   if (pids->trainer.pid != pid || shim::StartTime(pid) != pids->trainer.start) {
-    return {.frames = {}, .note = "the process is gone"};
+    return {.frames = {}, .note = "the process has exited"};
   }
   return AskForStack(pid, folder, kLimit, pause);
 }
 
-// Microseconds each, so the event thread does it itself.
+// Takes microseconds for each, so the event thread does it itself.
 void Daemon::Do(SampleProcesses& effect) {
   ProcessesSampled sampled;
   for (const SampleProcesses::Process& process : effect.processes) {
@@ -326,7 +326,7 @@ void Daemon::Do(RememberCluster& effect) {
     if (!written.ok()) spdlog::warn("{}", std::string(written.message()));
     return nullptr;
   });
-  if (!taken) spdlog::warn("the disk of {} does not answer: this host's cluster is not written down", config_.state);
+  if (!taken) spdlog::warn("the disk of {} does not answer: this host's cluster was not recorded", config_.state);
 }
 
 void Daemon::Do(KeepSnapshots& effect) {

@@ -1,5 +1,5 @@
-// The worker daemon put together: the core, and around it what carries its effects out. One event thread takes events
-// off a bounded queue, hands them to the core and carries the effects out in order; sessions, links and processes have
+// The complete worker daemon: the core, and the parts that carry out its effects. One event thread takes events from a
+// bounded queue, passes them to the core and carries out the effects in order; sessions, links and processes have
 // threads of their own, which only post events.
 //
 //   Daemon daemon(config, identity);
@@ -39,13 +39,13 @@ class Daemon {
  public:
   // Does not own `clock`; it must outlive this object.
   Daemon(Config config, Clock& clock);
-  // Trainers go on.
+  // Trainers continue to run.
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Takes the state folder, finds the trainers of an earlier life, listens for trainers and begins to dial. Possible
-  // errors: those of Home::Take.
+  // Claims the state folder, finds the trainers of earlier incarnations, listens for trainers and begins to dial.
+  // Possible errors: those of Home::Take.
   absl::Status Start();
 
   // Thread-safe.
@@ -55,7 +55,7 @@ class Daemon {
   int AwaitEnd();
 
   const std::string& socket() const { return socket_; }
-  // host:port; empty: there is none.
+  // host:port; empty: not served.
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
   std::string health_address() const { return health_ == nullptr ? "" : health_->address(); }
 
@@ -72,7 +72,7 @@ class Daemon {
   void Post(Event event) { events_.Post(std::move(event)); }
   void Run();
 
-  // One effect each.
+  // Carry out one effect each.
   void Do(Dial& effect);
   void Do(HangUp& effect) { session_->HangUp(effect.reason); }
   void Do(SendUp& effect);
@@ -99,17 +99,17 @@ class Daemon {
   const Config config_;
   Clock& clock_;
   std::shared_ptr<Home> home_;                 // state folder and socket
-  std::string socket_;                         // the trainers' way in
+  std::string socket_;                         // where trainers connect
   std::shared_ptr<SnapshotFolder> snapshots_;  // null: none
 
   EventQueue events_;
 
-  // The event thread's own.
+  // Used by the event thread only.
   std::unique_ptr<Core> core_;
   std::optional<int> exit_code_;
   bool leaves_with_trainers_ = false;
 
-  // In the order of their dependence: later ones call earlier ones, and all of them post events.
+  // In the order of their dependencies: later ones call earlier ones, and all of them post events.
   ValueCache cache_;
   WorkerMetrics metrics_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
@@ -122,19 +122,20 @@ class Daemon {
   std::unique_ptr<LinkServer> links_;
   std::unique_ptr<LogPusher> logs_;
   std::unique_ptr<Session> session_;
-  // What may hang on a disk: that of our state, and those that the coordinator asks about.
+  // For calls that may hang on a disk: the disk of the state folder, and the disks of paths that the coordinator
+  // requests.
   struct DiskLook {
     std::atomic<uint64_t> free_bytes = 0;
     std::atomic<bool> under_way = false;
   };
   const std::shared_ptr<DiskLook> disk_look_ = std::make_shared<DiskLook>();
-  // The event thread's: when the next look at `home_` is due, and since when one is under way.
+  // Used by the event thread only: when to check `home_` next, and since when a check is under way.
   absl::Time look_at_ = absl::InfinitePast();
   absl::Time looking_since_ = absl::InfiniteFuture();
   std::unique_ptr<TaskThread> looks_;
   std::unique_ptr<TaskThread> disk_;
   std::unique_ptr<TaskThread> paths_;
-  std::unique_ptr<TaskThread> memory_;  // a large file there takes a while to go
+  std::unique_ptr<TaskThread> memory_;  // removing a large file takes a while
   std::thread thread_;
 };
 

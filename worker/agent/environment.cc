@@ -5,7 +5,7 @@
 namespace trainyard::agent {
 namespace {
 
-// Taken over from the daemon where it has them: to find programs, libraries, people's files and devices.
+// Copied from the daemon's environment if set: to find programs, libraries, users' files and devices.
 constexpr const char* kInherited[] = {
     "HOME",
     "LANG",
@@ -37,12 +37,12 @@ std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, c
   }
   set("TRAINYARD_TOKEN", options.token);
   if (!options.snapshots.empty()) set("TRAINYARD_SNAPSHOTS", options.snapshots);
-  // Ranks share the cores: threads that wait must sleep, not spin.
+  // Ranks share the cores, so threads that wait must sleep, not spin.
   set("OMP_NUM_THREADS", options.threads);
   set("MKL_NUM_THREADS", options.threads);
   set("OMP_WAIT_POLICY", "PASSIVE");
   set("GRPC_ENABLE_FORK_SUPPORT", "false");
-  // As torchrun names them.
+  // The names that torchrun uses.
   set("RANK", desired.key().rank());
   set("WORLD_SIZE", desired.world_size());
   set("LOCAL_RANK", desired.local_rank());

@@ -1,5 +1,5 @@
-// The environment a trainer is started with: made of what is named here and nothing else, so that a job runs the same
-// whatever shell the daemon was started from. Pure.
+// The environment of a trainer. It contains only what is named here, so that a job runs identically regardless of the
+// shell that started the daemon. Pure.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,12 @@ namespace trainyard::agent {
 struct EnvironmentOptions {
   uint32_t threads = 1;
   std::string token;
-  std::string snapshots = {};  // folder in memory for what is copied for saves; empty: none
-  // The daemon's own variable of this name; null: not set.
+  std::string snapshots = {};  // folder in memory for snapshots; empty: none
+  // Returns the daemon's own variable of this name; null: not set.
   std::function<const char*(const char* name)> lookup;
 };
 
-// NAME=value, each name once.
+// Returns NAME=value, each name once.
 std::vector<std::string> TrainerEnvironment(const v1::DesiredTrainer& desired, const EnvironmentOptions& options);
 
 }  // namespace trainyard::agent

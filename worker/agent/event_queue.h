@@ -1,7 +1,7 @@
-// What waits for the daemon's event thread. Bounded by its senders: a session, a link and the outbox have one event
-// here each, links and shims are limited in number, and a wish to be woken is kept once however often it is said.
+// The queue of the daemon's event thread. Its senders bound its length: a session, a link and the outbox have at most
+// one event here each, links and shims are limited in number, and repeated calls of Wake count once.
 //
-// Waits by the steady clock (absl::Mutex waits by the wall clock, whose step back would be slept through). Thread-safe.
+// Waits by the steady clock (absl::Mutex waits by the wall clock, which may step back). Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -25,7 +25,7 @@ class EventQueue {
     any_.notify_one();
   }
 
-  // The thread is to look at its deadlines anew.
+  // Makes the event thread check its deadlines again.
   void Wake() {
     {
       std::lock_guard<std::mutex> lock(mu_);
@@ -34,7 +34,7 @@ class EventQueue {
     any_.notify_one();
   }
 
-  // The next event; none when `wait` has passed or somebody wakes the thread.
+  // Returns the next event; none if `wait` has passed or Wake was called.
   std::optional<Event> Take(absl::Duration wait) {
     std::unique_lock<std::mutex> lock(mu_);
     auto ready = [this] { return !events_.empty() || woken_; };

@@ -1,5 +1,5 @@
-// What goes into the daemon's core and what comes out of it. Plain values: made and carried out by the session, the
-// link server and the process table, decided upon by the core alone (core.h).
+// The events that go into the daemon's core and the effects that come out of it. Plain values: produced and carried out
+// by the session, the link server and the process table; only the core decides (core.h).
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace trainyard::agent {
 
-// One connection of a trainer to this daemon; never used twice in a daemon's life.
+// One connection of a trainer to this daemon; never reused within an incarnation of the daemon.
 using LinkId = NumberId<struct LinkIdTag>;
 
 // ---- Events ----
 
-// The coordinator's side.
+// From the coordinator.
 struct Welcomed {
   v1::Welcome welcome;
 };
@@ -30,7 +30,7 @@ struct DesiredStateReceived {
 struct FactsAcknowledged {
   uint64_t sequence;
 };
-// The last StoreFacts is on disk, or the disk refused. Exactly one for every StoreFacts.
+// The bytes of the last StoreFacts are on disk, or the disk refused them. Exactly one for every StoreFacts.
 struct FactsStored {
   absl::Status status;
 };
@@ -39,7 +39,7 @@ struct SessionEnded {
   absl::Status status;
 };
 
-// The trainers' side, by their links.
+// From trainers, by their links.
 struct LinkOpened {
   LinkId link;
   v1::RegisterTrainer registration;
@@ -56,32 +56,32 @@ struct LinkClosed {
   LinkId link;
 };
 
-// The processes' side.
+// From processes.
 //
-// A rank folder of an earlier life of this daemon. Its end follows as ProcessEnded if it has ended.
+// A rank folder of an earlier incarnation of this daemon. If the trainer has ended, ProcessEnded follows.
 struct ProcessFound {
   TrainerId id;
   std::string token = {};
   int64_t pid = 0;        // 0: not known yet
-  bool reported = false;  // it has ended and the coordinator knows: only here so that it is not started again
+  bool reported = false;  // it has ended and the coordinator knows; posted so that it is not started again
 };
-// There are no more of these: a hello names them all from here on.
+// All rank folders were found: from now on a hello names them all.
 struct AllFound {};
 struct ProcessStarted {
   TrainerId id;
   int64_t pid;
 };
-// Nothing of the trainer is left.
+// No process of the trainer is left.
 struct ProcessEnded {
   TrainerId id;
   v1::TrainerExited exited;
 };
 
-// What SampleProcesses saw; processes that are gone are left out.
+// The result of SampleProcesses; processes that have exited are left out.
 struct ProcessSample {
   TrainerId id;
   std::string state;  // of /proc
-  double cpu_s;       // user and system time since it began
+  double cpu_s;       // user and system time since the process began
 };
 struct ProcessesSampled {
   std::vector<ProcessSample> samples;
@@ -91,27 +91,27 @@ struct ProcessExamined {
   v1::Examination examination;
 };
 
-// What is at a path that the coordinator asked for.
+// The answer about a path that the coordinator requested.
 struct PathLooked {
   v1::PathAnswer answer;
 };
 
-// What a look at the state folder and the sockets (home.h) found.
+// The result of a check of the state folder and the sockets (home.h).
 struct HomeLooked {
-  std::string trouble = {};    // why nothing can be started on this host; empty: it can
-  bool state_is_new = false;   // the state folder was gone and has been made again
-  bool socket_is_new = false;  // a socket was
-  bool hangs = false;          // the look has not come back yet, which is the trouble
+  std::string trouble = {};    // why no trainer can be started on this host; empty: it can
+  bool state_is_new = false;   // the state folder had disappeared and was recreated
+  bool socket_is_new = false;  // a socket had disappeared and was recreated
+  bool hangs = false;          // the check has not returned yet, which is the trouble
 };
 
 struct LogsEnded {
   std::string request_id;
 };
 enum class Leaving {
-  kWhenIdle,          // let go by whoever started it: once no trainer is left and the coordinator has gone
-  kStayingTrainers,   // SIGTERM: the trainers go on
-  kStoppingTrainers,  // SIGTERM and --stop-trainers: they are asked to end, then killed
-  kKillingTrainers,   // the lifeline has ended, or a second signal
+  kWhenIdle,  // released by the process that started it: leave when no trainer is left and the coordinator has gone
+  kStayingTrainers,   // SIGTERM: trainers continue to run
+  kStoppingTrainers,  // SIGTERM and --stop-trainers: trainers are asked to end, then killed
+  kKillingTrainers,   // the lifeline has ended, or a second signal came
 };
 struct LeaveRequested {
   Leaving how;
@@ -124,7 +124,7 @@ using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, Fa
 
 // ---- Effects, carried out in order ----
 
-// Opens a stream to the coordinator; this is its first message.
+// Opens a stream to the coordinator with this first message.
 struct Dial {
   v1::Hello hello;
 };
@@ -135,10 +135,10 @@ struct HangUp {
 struct SendUp {
   v1::AgentMessage message;
 };
-// Writes to the outbox's file and syncs it; FactsStored follows. One is under way at a time.
+// Writes to the outbox's file and syncs it; FactsStored follows. At most one is under way.
 struct StoreFacts {
   std::string bytes;
-  bool replace;  // the whole file, at once; otherwise they go behind what is there
+  bool replace;  // replace the whole file atomically; otherwise append
 };
 struct SendLink {
   LinkId link;
@@ -155,9 +155,9 @@ struct StartProcess {
 };
 struct SignalProcess {
   TrainerId id;
-  int signal;  // SIGKILL goes to all of its process group
+  int signal;  // SIGKILL is sent to the whole process group
 };
-// A glance at each: ProcessesSampled follows.
+// Samples each process; ProcessesSampled follows.
 struct SampleProcesses {
   struct Process {
     TrainerId id;
@@ -165,32 +165,32 @@ struct SampleProcesses {
   };
   std::vector<Process> processes;
 };
-// A closer look, which takes a while: ProcessExamined follows.
+// Examines a process, which takes a while; ProcessExamined follows.
 struct ExamineProcess {
   TrainerId id;
   int64_t pid = 0;
   std::string request_id;
-  bool with_stack = false;  // it is to be ended anyway: it may be disturbed
+  bool with_stack = false;  // the process will be killed anyway, so it may be interrupted
 };
-// Whether something is at this path, which may take long (a network file system): PathLooked follows.
+// Checks whether something is at this path, which may take long (a network file system); PathLooked follows.
 struct LookForPath {
   std::string request_id;
   std::string path;
 };
-// The coordinator has the exit of this trainer: write that down.
+// Records that the coordinator has the exit of this trainer.
 struct MarkReported {
   TrainerId id;
 };
-// Puts and gets with this token are served from here on.
+// From now on, serves puts and gets that carry this token.
 struct AdmitTrainer {
   TrainerId id;
   std::string token;
 };
-// Every rank of the group is ready: it needs nobody's values any more.
+// Every rank of the group is ready, so no values are needed any more.
 struct SealGroup {
   GroupId group;
 };
-// Waits for values of this group end now, its values are dropped.
+// Ends all waits for values of this group and drops its values.
 struct EndGroup {
   GroupId group;
   std::string reason;
@@ -198,18 +198,18 @@ struct EndGroup {
 struct StartLogs {
   v1::LogRequest request;
 };
-// Nobody asks any more: what is there is sent, then LogsEnded follows.
+// The logs are no longer requested: sends what is there, then LogsEnded follows.
 struct StopLogs {
   std::string request_id;
 };
-// All is sent.
+// Everything was sent.
 struct ForgetLogs {
   std::string request_id;
 };
 struct RememberCluster {
   std::string cluster_id;
 };
-// What trainers of other jobs have left in memory is removed.
+// Removes the snapshots of all other jobs.
 struct KeepSnapshots {
   std::set<std::string> jobs;
 };
@@ -220,7 +220,7 @@ struct Log {
 };
 struct Leave {
   int exit_code;
-  bool with_trainers = false;  // nothing of them stays, nor is of use to the next daemon
+  bool with_trainers = false;  // the trainers leave nothing that the next daemon could use
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,

@@ -21,7 +21,7 @@ constexpr char kSession[] = "trainyard.v1.AgentService";
 void HealthServer::TryListen(const std::string& address, int* port) {
   server_.reset();
   grpc::ServerBuilder builder;
-  // Without this a second daemon would share the port in silence.
+  // Without this, a second daemon would share the port without an error.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   rest_ = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(rest_.get());
@@ -32,7 +32,7 @@ void HealthServer::TryListen(const std::string& address, int* port) {
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_view address, bool may_move) {
   auto health = std::unique_ptr<HealthServer>(new HealthServer);
   const std::string host(address.substr(0, address.rfind(':')));
-  // gRPC says only that it cannot listen; this socket says why, and is gone before gRPC's is made.
+  // gRPC reports only that it cannot listen; this socket reports why, and is closed before gRPC opens its own.
   absl::StatusOr<Listener> listener = ListenOn(address, may_move ? absl::ZeroDuration() : limits::kTakeOverWait);
   if (listener.ok()) close(listener->fd);
   bool moves = may_move && absl::IsUnavailable(listener.status());
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(absl::string_v
   int port = 0;
   health->TryListen(moves ? absl::StrCat(host, ":0") : std::string(address), &port);
   if (may_move && !moves && (health->server_ == nullptr || port == 0)) {
-    // A daemon that started at the same time took the port between our look and gRPC's.
+    // Another daemon took the port between our check and gRPC's.
     moves = true;
     health->TryListen(absl::StrCat(host, ":0"), &port);
   }

@@ -1,6 +1,6 @@
-// The gRPC health service of the daemon (grpc.health.v1), for whoever watches over hosts. Two services are told of: ""
-// serves while the daemon can start trainers, "trainyard.v1.AgentService" while it is also attached to its coordinator.
-// Thread-safe.
+// The gRPC health service of the daemon (grpc.health.v1), for tools that monitor hosts. Two services are reported: ""
+// is SERVING while the daemon can start trainers, "trainyard.v1.AgentService" while it is also attached to its
+// coordinator. Thread-safe.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -18,20 +18,20 @@ namespace trainyard::agent {
 
 class HealthServer {
  public:
-  // `address` is host:port; port 0: a free one. `may_move`: nobody chose the port; where it is taken a free one will
-  // do, and `warning()` says so. Possible errors: Unavailable: the port is taken, also after a moment. InvalidArgument:
-  // the address is none, or not one of this host's. PermissionDenied: the port is reserved.
+  // `address` is host:port; port 0: a free one. `may_move`: the user did not choose the port; if it is taken, a free
+  // one is used, and `warning()` reports that. Possible errors: Unavailable: the port is taken, also after a moment.
+  // InvalidArgument: the address is invalid, or not an address of this host. PermissionDenied: the port is reserved.
   static absl::StatusOr<std::unique_ptr<HealthServer>> Start(absl::string_view address, bool may_move);
   ~HealthServer();
   HealthServer(const HealthServer&) = delete;
   HealthServer& operator=(const HealthServer&) = delete;
 
   void SetAttached(bool attached);
-  // Nothing can be started on this host: neither service serves meanwhile.
+  // No trainer can be started on this host: neither service is SERVING.
   void SetTrouble(bool trouble);
 
   const std::string& address() const { return address_; }
-  // Empty, or the sentence to log.
+  // A sentence to log, or empty.
   const std::string& warning() const { return warning_; }
 
  private:
@@ -40,7 +40,8 @@ class HealthServer {
   void PublishStatus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryListen(const std::string& address, int* port);
 
-  // Refuses all other calls: gRPC starts no server that has no service of its own. Of one server, so made with it.
+  // Refuses all other calls: gRPC does not start a server without a service. Belongs to one server, so it is created
+  // with it.
   std::unique_ptr<grpc::CallbackGenericService> rest_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

@@ -19,7 +19,7 @@ constexpr char kLock[] = "lock";
 constexpr char kStore[] = "store.db";  // a coordinator's
 constexpr char kSocket[] = "worker.sock";
 
-// Of the path, or of the nearest folder above it that is there.
+// The device of the path, or of the nearest folder above it that exists.
 dev_t DeviceBelow(std::filesystem::path path) {
   while (path.has_relative_path()) {
     if (std::optional<FileId> id = IdOf(path.string()); id.has_value()) return id->device;
@@ -53,7 +53,7 @@ absl::Status Home::TakeState(absl::Duration patience) {
     RETURN_IF_ERROR(MakePrivateFolder(options_.own_root));
   }
   RETURN_IF_ERROR(MakeFolders(ranks_));
-  // Tokens and output lie below.
+  // Tokens and output are stored below.
   if (chmod(options_.state.c_str(), 0700) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cannot protect ", options_.state));
   }
@@ -81,7 +81,7 @@ absl::Status Home::Listen() {
     listener_ = *std::move(listener);
     return absl::OkStatus();
   }
-  // The path is too long, or that file system holds no sockets.
+  // The path is too long, or its file system supports no sockets.
   ASSIGN_OR_RETURN(std::string folder, MakeSocketFolder(options_.sockets));
   listening.candidates.push_back(JoinPath(folder, name));
   ASSIGN_OR_RETURN(listener_, LinkListener::Listen(listening));
@@ -95,12 +95,12 @@ bool Home::HasState() const {
 absl::Status Home::ReacquireState() {
   const bool same_disk = state_id_.has_value() && DeviceBelow(options_.state) == state_id_->device;
   if (!same_disk && !FileExists(lock_path_)) {
-    return absl::FailedPreconditionError("the file system on which it lay is gone, too; mount it again");
+    return absl::FailedPreconditionError("the file system that it was on is gone, too; mount it again");
   }
   return TakeState(absl::ZeroDuration());
 }
 
-// Returns the trouble.
+// Returns the trouble, or an empty string.
 std::string Home::Recreate() {
   if (!HasState()) {
     if (absl::Status taken = ReacquireState(); !taken.ok()) {

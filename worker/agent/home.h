@@ -1,13 +1,12 @@
-// What a daemon and its trainers share outside of their memory: the state folder, locked for the daemon's life, with
-// the folder of rank folders in it, and the sockets. Each can vanish while the daemon lives: systemd removes
-// $XDG_RUNTIME_DIR at logout, a cleaner takes what looks old, a disk is unmounted. Without them every trainer that is
-// started here would fail, so the daemon looks once a second, makes again what is gone, and reports what it cannot
-// make.
+// What a daemon shares with its trainers outside of memory: the state folder, which the daemon locks as long as it
+// runs, the folder of rank folders in it, and the sockets. Each can disappear while the daemon runs: systemd removes
+// $XDG_RUNTIME_DIR at logout, a cleaner removes old files, a disk is unmounted. Every trainer started after that would
+// fail, so the daemon checks once a second, recreates what has disappeared, and reports what it cannot recreate.
 //
 //   ASSIGN_OR_RETURN(auto home, Home::Take({.state = "/var/lib/trainyard/h1"}));
 //   HomeLooked looked = home->Look();   // an event for the core
 //
-// Thread-safe: one look at a time, which may hang where the disk does.
+// Thread-safe. Checks run one at a time, and may hang if the disk does.
 #pragma once
 
 #include <memory>
@@ -30,19 +29,20 @@ class Home {
  public:
   struct Options {
     std::string state;
-    // A folder above `state` that all users share the parent of; it must be this user's alone. Empty: none.
+    // A folder that contains `state`, inside a folder that all users share; this user must own it. Empty: none.
     std::string own_root = {};
     SocketPlaces sockets = SocketPlacesOfThisUser();
   };
-  // Makes and locks the state folder and listens. Possible errors: Unavailable: another daemon holds the folder, or no
-  // socket can be made. FailedPrecondition: it is not this user's. Others: it cannot be written.
+  // Creates and locks the state folder and listens. Possible errors: Unavailable: another daemon holds the folder, or
+  // no socket can be created. FailedPrecondition: the folder is not this user's. Others: it cannot be written.
   static absl::StatusOr<std::shared_ptr<Home>> Take(const Options& options);
 
-  // Looks at all of it, and makes again what is gone. The file system must be the one that the folder lay on, or one
-  // that has been a daemon's state folder: a disk that is only away must not be hidden by a folder in its place.
+  // Checks everything and recreates what has disappeared. The state folder is recreated only on the file system that it
+  // was on, or on one that has been a daemon's state folder before: a folder must not hide a disk that is temporarily
+  // unmounted.
   HomeLooked Look();
-  // The same, for who only wants to start a trainer: what is made again is told by the next Look. Possible errors:
-  // Unavailable: the trouble.
+  // The same, before a trainer is started; the next Look reports what was recreated. Possible errors: Unavailable: the
+  // trouble.
   absl::Status Check();
 
   const std::string& ranks() const { return ranks_; }
@@ -66,7 +66,7 @@ class Home {
   std::optional<FileId> state_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> ranks_id_ ABSL_GUARDED_BY(mu_);
   std::optional<FileId> lock_id_ ABSL_GUARDED_BY(mu_);
-  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;  // and that was not told yet
+  bool state_is_new_ ABSL_GUARDED_BY(mu_) = false;  // not reported yet
   bool socket_is_new_ ABSL_GUARDED_BY(mu_) = false;
 };
 

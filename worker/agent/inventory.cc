@@ -34,7 +34,7 @@ namespace {
 constexpr uint64_t kSmallFileBytes = 64 << 10;
 constexpr char kLoopback[] = "127.0.0.1";
 
-// The folder of this process in a cgroup hierarchy; `controller` empty: version 2's.
+// The folder of this process in a cgroup hierarchy; an empty `controller` means version 2.
 std::string CgroupFolder(absl::string_view controller) {
   absl::StatusOr<std::string> groups = ReadFile("/proc/self/cgroup", kSmallFileBytes);
   if (!groups.ok()) return "";
@@ -48,7 +48,7 @@ std::string CgroupFolder(absl::string_view controller) {
   return "";
 }
 
-// The words of a small file; none when it cannot be read.
+// The words of a small file; none if it cannot be read.
 std::vector<std::string> ReadWords(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path, kSmallFileBytes);
   if (!text.ok()) return {};
@@ -60,7 +60,7 @@ double NumberOr(const std::vector<std::string>& words, size_t index, double othe
   return index < words.size() && absl::SimpleAtod(words[index], &number) ? number : otherwise;
 }
 
-// Cores' worth of time that cgroups allow; infinite when they do not limit it.
+// CPU time that cgroups allow, in cores; infinite if they set no limit.
 double CgroupCores() {
   double cores = INFINITY;
   std::vector<std::string> max =
@@ -75,7 +75,7 @@ double CgroupCores() {
   return cores;
 }
 
-// Host part of host:port, brackets of an IPv6 address removed.
+// The host part of host:port, without the brackets of an IPv6 address.
 std::string HostPart(const std::string& address) {
   size_t colon = address.rfind(':');
   absl::string_view host = absl::string_view(address).substr(0, colon == std::string::npos ? address.size() : colon);
@@ -172,7 +172,7 @@ absl::StatusOr<std::string> InterfaceAddress(const std::string& name) {
   }
   if (!ipv6.empty()) return ipv6;
   return absl::NotFoundError(absl::StrCat(names.contains(name) ? "no address on interface '" : "no interface '", name,
-                                          "'; there are: ", absl::StrJoin(names, ", ")));
+                                          "'; interfaces of this host: ", absl::StrJoin(names, ", ")));
 }
 
 v1::Inventory TakeInventory(const std::string& coordinator) {

@@ -1,5 +1,5 @@
-// GPUs through NVIDIA's management library, opened at run time: the same daemon runs on hosts without it. Declared here
-// is the little of its interface that is called; it has been stable since version 2.
+// Finds GPUs through NVIDIA's management library, which is opened at run time, so that the same daemon runs on hosts
+// without it. Only the part of its interface that is called is declared here; it has been stable since version 2.
 #include <dlfcn.h>
 
 #include "absl/cleanup/cleanup.h"
@@ -32,7 +32,7 @@ struct Nvml {
   int (*name)(Device, char*, unsigned);
   int (*uuid)(Device, char*, unsigned);
   int (*memory)(Device, Memory*);
-  int (*capability)(Device, int*, int*);  // null: a driver of before 2013
+  int (*capability)(Device, int*, int*);  // null: a driver from before 2013
   const char* (*error_text)(int);
 };
 
@@ -51,14 +51,14 @@ bool LoadAll(void* library, Nvml* nvml) {
          Load(library, "nvmlDeviceGetMemoryInfo", &nvml->memory) && Load(library, "nvmlErrorString", &nvml->error_text);
 }
 
-// Of the runtime that the pinned LibTorch brings: a driver of an older major version cannot serve it.
+// The CUDA version of the pinned LibTorch: a driver of an older major version does not support it.
 constexpr int kCudaMajor = 13;
 
 }  // namespace
 
 std::string CudaNote(const std::string& binaries) {
-  if (!FileExists(JoinPath(binaries, kPlugin))) return absl::StrCat(kPlugin, " is not beside the trainer");
-  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);  // for good: once initialised it is not to be taken away
+  if (!FileExists(JoinPath(binaries, kPlugin))) return absl::StrCat(kPlugin, " is not next to the trainer");
+  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);  // never closed: once initialized it must stay loaded
   if (driver == nullptr) return absl::StrCat(kDriver, " not found");
   int (*init)(unsigned) = nullptr;
   int (*version_of)(int*) = nullptr;
@@ -71,7 +71,7 @@ std::string CudaNote(const std::string& binaries) {
                         kCudaMajor, " or later");
   }
   const int error = init(0);
-  return error == kSuccess ? "" : absl::StrCat("cuInit answers error ", error);
+  return error == kSuccess ? "" : absl::StrCat("cuInit returned error ", error);
 }
 
 void AddGpus(v1::Inventory* inventory) {
@@ -113,7 +113,7 @@ void AddGpus(v1::Inventory* inventory) {
     }
   }
   if (inventory->gpus().empty()) {
-    inventory->set_gpu_note("the driver knows no GPU");
+    inventory->set_gpu_note("the driver found no GPU");
   } else {
     inventory->set_cuda_note(CudaNote(BinaryFolder()));
   }

@@ -82,7 +82,7 @@ absl::Status LinkListener::Open(Socket& socket) {
   return absl::OkStatus();
 }
 
-// Another daemon may have put its own there meanwhile.
+// Another daemon may have opened its own socket at this path meanwhile.
 void LinkListener::Remove(Socket& socket) {
   if (socket.fd < 0) return;
   if (IdOf(socket.path) == socket.id) unlink(socket.path.c_str());
@@ -138,7 +138,7 @@ void LinkListener::Run() {
     const std::vector<int> listeners = Listeners();
     std::vector<pollfd> polled{{.fd = wake_fd_, .events = POLLIN, .revents = 0}};
     for (int fd : listeners) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
-    // Without a descriptor to accept with, a listener stays ready: only time can help.
+    // While the process has no free descriptor the listener stays readable, so wait for a while instead of polling.
     poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
     eventfd_t count;
     if (polled[0].revents != 0) eventfd_read(wake_fd_, &count);

@@ -1,10 +1,10 @@
-// The Unix sockets by which trainers find the daemon: listens, and hands on what it accepts. gRPC could listen by
-// itself, but a socket whose path was removed (a folder that logout or a cleaner took) then stays deaf for good. This
-// one can be made again while every existing connection continues.
+// The Unix sockets by which trainers find the daemon: listens, and passes on the connections that it accepts. gRPC
+// could listen on its own, but a socket whose path was removed (with its folder, at logout or by a cleaner) would then
+// stay unreachable for good. This listener can recreate a socket while every existing connection continues.
 //
 //   ASSIGN_OR_RETURN(auto listener, LinkListener::Listen(options));   // trainers may dial; they wait
 //   listener->Start([](int listener_fd, int fd) { ... });             // and are served
-//   listener->Recreate();                                            // now and then
+//   listener->Recreate();                                             // periodically
 //   listener->Stop();
 //
 // Thread-safe; one thread of its own accepts.
@@ -27,10 +27,9 @@
 namespace trainyard::agent {
 
 struct LinkListenerOptions {
-  // In the order of preference: the first one that can be listened at is taken. Their folders are the owner's alone.
+  // In the order of preference: uses the first one that works. Their folders belong to the owner alone.
   std::vector<std::string> candidates;
-  // Where trainers of an earlier life look for the daemon. One that cannot be listened at is tried again with
-  // Recreate.
+  // Where trainers of an earlier incarnation look for the daemon. If one cannot be opened, Recreate tries it again.
   std::set<std::string> earlier = {};
 };
 
@@ -38,8 +37,8 @@ class LinkListener {
  public:
   using Accept = std::function<void(int listener_fd, int fd)>;
 
-  // Replaces what lies at the paths. Possible errors: Unavailable: none of the candidates can be listened at; the
-  // message says why for each.
+  // Replaces what is at the paths. Possible errors: Unavailable: none of the candidates works; the message says why for
+  // each.
   static absl::StatusOr<std::shared_ptr<LinkListener>> Listen(const LinkListenerOptions& options);
   // Stops, and removes the sockets.
   ~LinkListener();
@@ -53,8 +52,8 @@ class LinkListener {
   void Start(Accept accept);
   void Stop();
 
-  // Makes those sockets again whose paths lead to them no more, and their folders where only these are missing. True:
-  // there was something to do. Possible errors: that of `path()`, when trainers cannot find the daemon now.
+  // Recreates the sockets whose paths no longer lead to them, and their folders if only these are missing. Returns true
+  // if it recreated any. Possible errors: that of `path()`, if trainers cannot find the daemon now.
   absl::StatusOr<bool> Recreate();
 
  private:
@@ -69,7 +68,7 @@ class LinkListener {
   static void Remove(Socket& socket);
   std::vector<int> Listeners();
   void Run();
-  // False: there is no descriptor left now.
+  // Returns false if the process has no free descriptor.
   bool AcceptFrom(int listener);
 
   std::string path_;
@@ -78,7 +77,7 @@ class LinkListener {
   std::atomic<bool> stopping_ = false;
   absl::Mutex mu_;
   std::vector<Socket> sockets_ ABSL_GUARDED_BY(mu_);  // the first is that of `path_`
-  std::vector<int> replaced_ ABSL_GUARDED_BY(mu_);    // closed by the thread, which may be waiting at them
+  std::vector<int> replaced_ ABSL_GUARDED_BY(mu_);    // closed by the thread, which may be waiting for them
   std::thread thread_;
 };
 

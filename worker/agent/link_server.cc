@@ -22,7 +22,7 @@ constexpr uint32_t kWaitMsMax = 60'000;
 
 class Server;
 
-// One trainer's connection. Deletes itself when gRPC is done with it.
+// One trainer's connection. Deletes itself when gRPC has finished with it.
 class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage> {
  public:
   Connection(Server& server, LinkId link) : server_(server), link_(link) { StartRead(&incoming_); }
@@ -34,7 +34,7 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
     WriteNext();
   }
 
-  // What was sent before goes out first.
+  // Messages sent before are still delivered.
   void Close(absl::Status status) {
     absl::MutexLock lock(&mu_);
     if (closing_) return;
@@ -75,7 +75,7 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
   Server& server_;
   const LinkId link_;
   v1::TrainerMessage incoming_;
-  bool registered_ = false;  // touched by reads alone
+  bool registered_ = false;  // used by reads only
 
   absl::Mutex mu_;
   std::deque<v1::LinkMessage> outgoing_ ABSL_GUARDED_BY(mu_);
@@ -85,7 +85,7 @@ class Connection final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
-// A connection too many. Deletes itself when gRPC is done with it.
+// Refuses a connection above the limit. Deletes itself when gRPC has finished with it.
 class Refusal final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::LinkMessage> {
  public:
   Refusal() {
@@ -95,14 +95,14 @@ class Refusal final : public grpc::ServerBidiReactor<v1::TrainerMessage, v1::Lin
   void OnDone() override { delete this; }
 };
 
-// A get that may wait. Deletes itself when gRPC is done with it.
+// A get that may wait. Deletes itself when gRPC has finished with it.
 class PendingGet final : public grpc::ServerUnaryReactor {
  public:
   PendingGet(ValueCache& cache, v1::TrainerGetResponse* response) : cache_(cache), response_(response) {}
 
   void Begin(const GroupId& group, const std::string& name, absl::Time deadline) {
-    // The answer and a cancellation may come at once, from two threads: the first one finishes the call. What comes
-    // second must not touch this object, which may be gone.
+    // The answer and a cancellation may come at the same time, from two threads: the first one finishes the call. The
+    // second must not touch this object, which may be deleted already.
     std::shared_ptr<Shared> shared = shared_;
     ValueCache::WaitId wait = cache_.Get(group, name, deadline, [this, shared](absl::StatusOr<std::string> value) {
       if (shared->finished.exchange(true)) return;
@@ -142,7 +142,7 @@ class Server final : public LinkServer, public v1::TrainerLink::CallbackService 
   ~Server() override {
     if (server_ == nullptr) return;
     options_.listener->Stop();
-    // Cancels whatever is under way, and waits for it.
+    // Cancels all calls under way, and waits for them.
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
   }
@@ -243,7 +243,7 @@ void Connection::OnReadDone(bool ok) {
   }
   if (incoming_.has_fact()) return server_.Post(LinkFact{link_, std::move(*incoming_.mutable_fact())});
   if (incoming_.has_report()) return server_.Post(LinkReport{link_, std::move(*incoming_.mutable_report())});
-  // Of a newer trainer, perhaps: what is not understood is passed over.
+  // Perhaps a message of a newer trainer: unknown messages are ignored.
   ReadMore();
 }
 

@@ -2,8 +2,8 @@
 // core and carry out its effects; puts and gets go to the value relay and the value cache, which answer without the
 // core.
 //
-// Each connection has one message under way: the next is read once the daemon's event thread has handled it (ReadMore),
-// so a trainer that talks too much waits and nothing piles up here.
+// Each connection has one message under way: the next is read when the daemon's event thread has handled it (ReadMore),
+// so a trainer that sends too much waits, and no queue grows here.
 //
 // Thread-safe. `post` is called from gRPC's threads.
 #pragma once
@@ -28,14 +28,14 @@ class LinkServer {
   using Post = std::function<void(Event)>;
 
   struct Options {
-    std::shared_ptr<LinkListener> listener;  // accepts for this server from here on
+    std::shared_ptr<LinkListener> listener;  // from now on, accepts for this server
     Clock& clock;
     ValueCache& cache;
     ValueRelay& relay;
     Post post;
-    std::function<void()> wake;  // the event thread is to look at the cache's deadlines anew
+    std::function<void()> wake;  // makes the event thread check the cache's deadlines again
   };
-  // Possible errors: Internal: gRPC starts no server.
+  // Possible errors: Internal: gRPC cannot start a server.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(Options options);
 
   // Ends all connections.

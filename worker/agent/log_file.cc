@@ -32,12 +32,12 @@ LogFile::LogFile(LogFile&& other) noexcept
       inode_(other.inode_),
       open_line_(std::move(other.open_line_)) {}
 
-// To the file that follows the one that is open. False: there is none (yet).
+// Opens the file that follows the open one. Returns false if there is none (yet).
 bool LogFile::OpenNext() {
   std::string rotated = absl::StrCat(path_, shim::kRotatedSuffix);
   ino_t rotated_inode = InodeOf(rotated);
   ino_t current_inode = InodeOf(path_);
-  // What is open was rotated away once: the current file follows. Twice: a half was missed, and the rotated one
+  // If the open file was rotated away once, the current file follows. If twice, a half was missed, and the rotated one
   // follows.
   bool take_rotated = rotated_inode != 0 && rotated_inode != inode_ && (fd_ < 0 || current_inode != inode_);
   if (!take_rotated && (current_inode == 0 || current_inode == inode_)) return false;
@@ -45,7 +45,7 @@ bool LogFile::OpenNext() {
   if (fd < 0) return false;
   struct stat st;
   fstat(fd, &st);
-  // While the old file is held open its number cannot be given to another.
+  // As long as the old file is open its inode number cannot be reused.
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
   inode_ = st.st_ino;
@@ -65,7 +65,7 @@ bool LogFile::Read(size_t bytes_max, std::vector<std::string>* lines) {
     }
     if (fd_ >= 0 && !rotated) {
       if (InodeOf(path_) == inode_) break;
-      // Only an end that is seen after the file was rotated away is its last: read once more.
+      // The end of the file is final only if it is reached after the rotation, so read once more.
       rotated = true;
       continue;
     }

@@ -1,5 +1,5 @@
 // Reads one stream of a trainer's output line by line while the shim writes it: the rotated half first, then the
-// current file, over any number of rotations. Not thread-safe.
+// current file, across any number of rotations. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -12,17 +12,17 @@ namespace trainyard::agent {
 
 class LogFile {
  public:
-  // `path` is that of the current file; the rotated half is beside it.
+  // `path` is that of the current file; the rotated half is next to it.
   explicit LogFile(std::string path) : path_(std::move(path)) {}
   ~LogFile();
   LogFile(LogFile&& other) noexcept;
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  // Appends lines, without their ends, until there are no more or about `bytes_max` have been read. A line of more than
-  // limits::kLogLineBytes comes in pieces. Returns whether anything was read.
+  // Appends lines, without their ends, until there are no more or about `bytes_max` were read. A line longer than
+  // limits::kLogLineBytes is returned in pieces. Returns whether anything was read.
   bool Read(size_t bytes_max, std::vector<std::string>* lines);
-  // The last line, if it has no end: nothing follows any more.
+  // Appends the last line, if it has no end; call when nothing follows any more.
   void Finish(std::vector<std::string>* lines);
 
  private:

@@ -31,7 +31,7 @@ struct Source {
   std::string folder;
   LogFile out;
   LogFile err;
-  bool ended = false;  // all has been read
+  bool ended = false;  // everything was read
 };
 
 }  // namespace
@@ -60,12 +60,12 @@ class LogPusher::Push {
   void FindSources();
   bool SendHistory();
   bool Follow();
-  // False: nobody reads any more.
+  // Returns false if the receiver has gone.
   bool ReadOn(Source& source);
   bool Send(const Source& source, bool is_stderr, const std::vector<std::string>& lines);
   bool Add(const TrainerId& id, bool is_stderr, const std::string& text);
   bool Flush();
-  // Waits for `kPoll`. False: the request was taken back.
+  // Waits for `kPoll`. Returns false if the request was withdrawn.
   bool Pause();
 
   const LogPusher& owner_;
@@ -75,7 +75,7 @@ class LogPusher::Push {
   v1::PushLogsResponse response_;
   std::unique_ptr<grpc::ClientWriter<v1::LogChunk>> writer_;
 
-  // The thread's own.
+  // Used by the thread only.
   std::vector<Source> sources_;  // older generations first
   std::set<TrainerId> known_;
   v1::LogChunk chunk_;
@@ -84,7 +84,7 @@ class LogPusher::Push {
   absl::Mutex mu_;
   SteadyCondVar stop_asked_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the other members
 };
 
 LogPusher::LogPusher(std::string ranks_folder, Post post) : ranks_(std::move(ranks_folder)), post_(std::move(post)) {}
@@ -108,7 +108,7 @@ void LogPusher::Stop(const std::string& request_id) {
 }
 
 void LogPusher::Remove(const std::string& request_id) {
-  std::unique_ptr<Push> done;  // joins its thread, which is at its end
+  std::unique_ptr<Push> done;  // joins its thread, which is about to end
   absl::MutexLock lock(&mu_);
   auto at = pushes_.find(request_id);
   if (at == pushes_.end()) return;
@@ -122,7 +122,7 @@ void LogPusher::Push::Run() {
   FindSources();
   bool heard = SendHistory();
   if (heard && request_.follow()) heard = Follow();
-  // The last chunk may be the first too: it names the request even when there is nothing to send.
+  // The last chunk may be the first too: it names the request even if there is nothing to send.
   if (heard) heard = Flush();
   writer_->WritesDone();
   writer_->Finish();
@@ -144,7 +144,7 @@ void LogPusher::Push::FindSources() {
 }
 
 bool LogPusher::Push::ReadOn(Source& source) {
-  // Asked before reading: what is read after the end is all there is.
+  // Checked before reading: what is read after the end is complete.
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(source.folder);
   for (bool is_stderr : {false, true}) {
     LogFile& file = is_stderr ? source.err : source.out;
@@ -198,8 +198,8 @@ bool LogPusher::Push::SendHistory() {
   return Flush();
 }
 
-// Until the request is taken back, or not to be followed any more: only the coordinator knows whether a rank that has
-// ended will be started again.
+// Until the request is withdrawn, or no longer follows: only the coordinator knows whether a rank that has ended will
+// be started again.
 bool LogPusher::Push::Follow() {
   absl::Time look_for_folders = absl::Now() + kFolderPoll;
   for (bool wanted = true; wanted;) {
@@ -234,7 +234,7 @@ bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string
 bool LogPusher::Push::Flush() {
   if (chunk_.lines().empty() && chunk_.request_id().empty()) return true;
   bool heard = writer_->Write(chunk_);
-  chunk_.Clear();  // the first chunk alone names the request
+  chunk_.Clear();  // only the first chunk names the request
   chunk_bytes_ = 0;
   return heard;
 }

@@ -1,10 +1,10 @@
-// Sends trainers' output to whoever asked for it: for each log request of the desired state a thread that reads the
-// rank folders and writes to a PushLogs stream of its own, so that output never stands in the way of control.
+// Sends the output of trainers to the coordinator on request. For each log request of the desired state, a thread reads
+// the rank folders and writes to a PushLogs stream of its own, so that output never delays control messages.
 //
-// What is kept comes first (all generations, older ones first, of each its standard output before its errors; with
-// `tail_lines` the end of that). Then, if asked to follow, lines as they are written, until it is stopped.
+// Stored output comes first (all generations, oldest first; for each rank standard output before errors; with
+// `tail_lines` only the end). Then, if the request follows the log, lines as they are written, until it is stopped.
 //
-// Thread-safe. `post` gets a LogsEnded for each request, from the request's thread.
+// Thread-safe. `post` receives a LogsEnded for each request, from the request's thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -27,7 +27,7 @@ class LogPusher {
   using Post = std::function<void(Event)>;
 
   LogPusher(std::string ranks_folder, Post post);
-  // Cancels all that is under way.
+  // Cancels all requests.
   ~LogPusher();
   LogPusher(const LogPusher&) = delete;
   LogPusher& operator=(const LogPusher&) = delete;
@@ -35,7 +35,7 @@ class LogPusher {
   void Start(const v1::LogRequest& request, const CoordinatorChannel& coordinator);
   // Sends what is there, then ends.
   void Stop(const std::string& request_id);
-  // Lets go of a request. REQUIRES: its LogsEnded has been posted.
+  // Forgets a request. REQUIRES: its LogsEnded was posted.
   void Remove(const std::string& request_id);
 
  private:

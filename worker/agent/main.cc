@@ -1,5 +1,6 @@
-// trainyard-worker: the daemon of one host. Reads the configuration, starts the daemon (daemon.h), waits for a signal
-// or the end of the lifeline. Exit codes: 0 left as asked, 1 could not start or was refused, 2 bad configuration.
+// trainyard-worker: the worker daemon of one host. Reads the configuration, starts the daemon (daemon.h), waits for a
+// signal or the end of the lifeline. Exit codes: 0 left as requested, 1 could not start or was refused, 2 bad
+// configuration.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -25,7 +26,7 @@
 namespace trainyard::agent {
 namespace {
 
-// Signals are taken in one place, so every thread has them blocked; SIGCHLD is the process table's.
+// Signals are read in one place, so every thread blocks them; SIGCHLD belongs to the process table.
 int TakeSignals() {
   sigset_t handled;
   sigemptyset(&handled);
@@ -38,7 +39,7 @@ int TakeSignals() {
   return signalfd(-1, &handled, SFD_CLOEXEC);
 }
 
-// One line of JSON, then the end: whoever started this daemon waits for either.
+// Writes one line of JSON, then closes the descriptor: the process that started this daemon waits for either.
 void ReportReady(int fd, const Daemon& daemon) {
   std::string line = nlohmann::json({{"socket", daemon.socket()},
                                      {"pid", getpid()},
@@ -50,7 +51,7 @@ void ReportReady(int fd, const Daemon& daemon) {
   close(fd);
 }
 
-// Turns a signal into a request to leave.
+// Converts a signal to a request to leave.
 void TakeSignal(int signals, const Config& config, Daemon& daemon) {
   struct signalfd_siginfo info;
   if (read(signals, &info, sizeof info) != sizeof info) return;
@@ -61,7 +62,7 @@ void TakeSignal(int signals, const Config& config, Daemon& daemon) {
 
 void TakeLifeline(int lifeline, Daemon& daemon) {
   if (LookAtLifeline(lifeline) == Lifeline::kLetGo) {
-    spdlog::info("let go: the end of the lifeline means nothing any more; leaving once there is nothing left to do");
+    spdlog::info("released: the end of the lifeline is ignored from now on; leaving when there is nothing left to do");
     return daemon.RequestLeave(Leaving::kWhenIdle);
   }
   spdlog::info("the lifeline has ended: killing trainers and leaving");
@@ -81,7 +82,7 @@ int Run(int argc, char** argv) {
   InitLogging(config->logging);
   RouteRpcLogs();
   int signals = TakeSignals();
-  // Trainers of a shim that was killed become ours to reap.
+  // If a shim is killed, this process becomes the parent of its trainer and reaps it.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   for (int fd : {config->lifeline_fd, config->ready_fd}) {
     if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -105,10 +106,10 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 #ifndef TRAINYARD_SANITIZED
-  // Debian's Abseil looks for deadlocks at every lock, which costs more than the locks.
+  // Debian's Abseil checks for deadlocks at every lock, which costs more than the locks.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
-  // gRPC's fork handlers would run at every start of a shim and serve nobody.
+  // gRPC's fork handlers would run at every start of a shim without any use.
   setenv("GRPC_ENABLE_FORK_SUPPORT", "false", 1);
   return trainyard::agent::Run(argc, argv);
 }

@@ -32,10 +32,10 @@ std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after
     return absl::StrCat("out of memory: the kernel killed it (cgroup ", after.cgroup, limit, ": oom_kill ",
                         before.in_cgroup, " to ", after.in_cgroup, ")");
   }
-  // Where the cgroup counts, a kill elsewhere on the host is none of this process.
+  // If the cgroup has counters, a kill elsewhere on the host was not of this process.
   if (before.in_cgroup >= 0 && after.in_cgroup >= 0) return "";
   if (before.on_host >= 0 && after.on_host > before.on_host) {
-    return absl::StrCat("probably out of memory: the kernel killed processes of this host meanwhile (oom_kill ",
+    return absl::StrCat("probably out of memory: the kernel killed processes on this host meanwhile (oom_kill ",
                         before.on_host, " to ", after.on_host, ")");
   }
   return "";

@@ -1,6 +1,6 @@
-// Whether the kernel killed a process for lack of memory. It tells nobody but by counters: one a cgroup, one for the
-// whole host. They are read when a trainer is first seen and again when it has ended by SIGKILL. Both versions of
-// cgroups.
+// Detects whether the kernel killed a process for lack of memory. The kernel reports that by counters only: one per
+// cgroup, and one for the whole host. They are read when a trainer is first seen and again when it has ended by
+// SIGKILL. Supports both versions of cgroups.
 #pragma once
 
 #include <sys/types.h>
@@ -11,18 +11,18 @@
 namespace trainyard::agent {
 
 struct MemoryKills {
-  std::string cgroup;      // folder of the process's memory cgroup; empty: not to be found
-  int64_t in_cgroup = -1;  // processes killed there so far; -1: not told
+  std::string cgroup;      // folder of the process's memory cgroup; empty: not found
+  int64_t in_cgroup = -1;  // processes killed there so far; -1: unknown
   int64_t on_host = -1;
   uint64_t limit_bytes = 0;  // of the cgroup; 0: none
 };
 
 // `proc` is a proc file system, for tests.
 MemoryKills CountMemoryKills(pid_t pid, const std::string& proc = "/proc");
-// The same counters now, also when the process is gone.
+// Reads the same counters again, also after the process has exited.
 MemoryKills RecountMemoryKills(const MemoryKills& before, const std::string& proc = "/proc");
 
-// What the counters say of a process that was killed between the two; empty: nothing.
+// Describes what the counters show about a process that was killed between the two readings; empty: nothing.
 std::string FormatMemoryKill(const MemoryKills& before, const MemoryKills& after);
 
 }  // namespace trainyard::agent

@@ -1,5 +1,5 @@
-// The daemon's metrics: trainyard_worker_*, base units. The table is what docs/metrics.md lists and a test compares.
-// Observe on the event thread; CountRankFolders on any.
+// The daemon's metrics: trainyard_worker_*, in base units. docs/metrics.md lists the same table; a test compares them.
+// Call Observe on the event thread, CountRankFolders on any thread.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace trainyard::agent {
 
-// Every metric there is.
+// All metrics.
 const std::vector<MetricSpec>& WorkerMetricSpecs();
 
 class WorkerMetrics {

@@ -8,7 +8,7 @@
 namespace trainyard::agent {
 namespace {
 
-// A smaller file is not worth replacing.
+// Replacing a smaller file is not worth the effort.
 constexpr size_t kCompactBytes = 64 << 10;
 
 std::string Encode(const v1::Fact& fact, uint64_t trainer_sequence) {
@@ -35,7 +35,7 @@ Outbox::Outbox(const OutboxContents& contents, std::string new_id)
                      .is_exit = fact.has_exited()}});
   }
   last_sent_ = stored_ = written_ = last_sequence_;
-  // What it says is what the coordinator had; all of it has been told on, or is again by the marks.
+  // The contents say what the coordinator had acknowledged; trainers are notified by the marks if they were not yet.
   Acknowledge(acked_);
 }
 
@@ -162,7 +162,7 @@ std::optional<Outbox::Write> Outbox::TakeWrite() {
 
 void Outbox::Stored() {
   writing_ = false;
-  // One that was under way when the id changed has stored the old one's.
+  // A write that was under way when the id changed has stored facts of the old id.
   if (replace_next_) return;
   on_disk_ = true;
   stored_ = written_;

@@ -1,15 +1,15 @@
-// Facts on their way to the coordinator: numbered in order, written to disk, sent once they are there, kept until
-// acknowledged, sent again on the next stream and by the next life of the daemon.
+// Stores facts until the coordinator has them: they are numbered in order, written to disk, sent once they are on disk,
+// kept until acknowledged, and sent again on the next stream and by the next incarnation of the daemon.
 //
-// Its numbers belong to its id, which outlives the daemon: the coordinator keeps (host, id) → highest number it has,
-// and passes over what it has already. When the disk refuses, facts go on in memory, under a new id, since numbers that
-// were never written could be given twice. What a trainer told stays with the trainer until the coordinator has it, and
-// how it ended lies in its rank folder, so nothing is lost then either unless both die.
+// The numbers belong to the outbox's id, which outlives the daemon: the coordinator stores the highest number it has
+// for each (host, id), and skips what it has already. If the disk refuses a write, facts continue in memory under a new
+// id, because numbers that were never written could be used twice. Nothing is lost even then, unless both processes are
+// killed: a trainer keeps its own facts until the coordinator has them, and its exit is in its rank folder.
 //
-//   Add ──▶ waits ──TakeWrite──▶ being written ──Stored──▶ TakeUnsent ──▶ sent ──Acknowledge──▶ gone
+//   Add ──▶ waits ──TakeWrite──▶ being written ──Stored──▶ TakeUnsent ──▶ sent ──Acknowledge──▶ removed
 //
-// One write is under way at a time, so what comes meanwhile shares the next one's fdatasync. Part of the daemon's core:
-// no thread, lock, clock or I/O; the bytes are written by outbox_writer.h.
+// At most one write is under way, so facts that arrive meanwhile share the next fdatasync. Part of the daemon's core:
+// no thread, lock, clock or I/O; outbox_writer.h writes the bytes.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ namespace trainyard::agent {
 
 class Outbox {
  public:
-  // Who is to be told once the fact is durable.
+  // Where a fact came from, which must be notified once the fact is durable.
   struct Origin {
     TrainerId trainer;
     uint64_t trainer_sequence = 0;  // 0: the fact is the daemon's own
@@ -37,56 +37,58 @@ class Outbox {
   // Bytes for the disk.
   struct Write {
     std::string bytes;
-    bool replace = false;  // the whole file; otherwise behind what is there
+    bool replace = false;  // replace the whole file; otherwise append
   };
-  // What is known of a trainer's own numbers, from this life and those before.
+  // What is known of a trainer's own numbers, from this incarnation and earlier ones.
   struct Mark {
-    uint64_t last = 0;           // the highest it has told
+    uint64_t last = 0;           // the highest it has reported
     uint64_t durable = 0;        // the highest the coordinator has
-    bool exit_reported = false;  // its end is among the facts that wait
+    bool exit_reported = false;  // its exit is among the waiting facts
   };
 
-  // `contents` as the life before left them; `new_id` is taken when there is none.
+  // `contents` as the earlier incarnation left them; `new_id` is used if there is no outbox yet.
   Outbox(const OutboxContents& contents, std::string new_id);
 
   const std::string& id() const { return id_; }
   const std::string& cluster_id() const { return cluster_id_; }
 
-  // The fact names its trainer already.
+  // REQUIRES: the fact contains its trainer's key.
   void Add(v1::Fact fact, const Origin& origin);
 
   // Everything up to and including `sequence` is durable. Returns where it came from, in order. A number that was never
-  // sent means that the file is an older copy of itself: what waits is then numbered anew, above it.
+  // sent means that the file is an older copy of itself: the waiting facts are then renumbered, above it.
   std::vector<Origin> Acknowledge(uint64_t sequence);
 
-  // What may be sent and was not yet on this stream, in messages within the limits of the control stream.
+  // Returns what may be sent and was not sent yet on this stream, in messages within the limits of the control stream.
   std::vector<v1::FactBatch> TakeUnsent();
-  // Whether somebody waits for a fact that may be sent and was not yet: for all but that a trainer was started, has
+  // Returns whether an unsent fact that may be sent is urgent: all are, except that a trainer was started, has
   // registered, or what its host decided.
   bool IsUrgent() const;
-  // Something was not yet sent on this stream, be it that it may not be before it is stored.
+  // Whether something was not sent yet on this stream, including what may not be sent before it is stored.
   bool has_unsent() const { return unsent_ < entries_.size(); }
-  // There is a new stream: all that is not acknowledged is to be sent.
+  // There is a new stream: everything without acknowledgement must be sent.
   void Rewind() { unsent_ = 0; }
 
-  // The next write, unless one is under way or nothing needs one. Stored or Failed must follow.
+  // Returns the next write, unless one is under way or nothing needs one. Call Stored or Failed after it.
   std::optional<Write> TakeWrite();
   void Stored();
-  // The disk has refused: facts go on in memory, under `new_id` if they were not already. Returns whether it was taken.
+  // The disk refused a write: facts continue in memory, under `new_id` unless they are in memory already. Returns
+  // whether `new_id` is used.
   bool Failed(std::string new_id);
-  // The write that is under way hangs: as Failed, but no other is begun before it has ended. Then all is written anew.
+  // The write under way hangs: as Failed, but no other write begins before it has ended. Then everything is written
+  // again.
   bool Abandon(std::string new_id);
-  // The disk is worth another try.
+  // Allows another write to the disk.
   void TryDiskAgain() { replace_next_ = true; }
 
-  // Facts are this cluster's from here on. Those of another are dropped, but for ends: the slots of trainers that were
-  // named in a hello are free once their end is told. Returns how many were dropped.
+  // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the slots of trainers
+  // that a hello named are free once their exit is reported. Returns how many were dropped.
   size_t BelongTo(const std::string& cluster_id);
 
   Mark MarkOf(const TrainerId& id) const;
-  // The end of this trainer waits under a number up to `sequence`.
+  // Whether the exit of this trainer waits under a number up to `sequence`.
   bool HasExit(const TrainerId& id, uint64_t sequence) const;
-  // Forgets what it knows of trainers that are no more, but for the facts that wait.
+  // Forgets trainers that do not exist any more, except for their waiting facts.
   template <typename IsThere>
   void ForgetOthers(const IsThere& is_there) {
     std::erase_if(marks_, [&](const auto& mark) { return !is_there(mark.first); });
@@ -96,7 +98,7 @@ class Outbox {
   size_t size() const { return entries_.size(); }
   size_t bytes() const { return bytes_; }
   bool full() const;
-  // Facts that may not be sent yet: what is said of them must wait too.
+  // Whether there are facts that may not be sent yet; messages that depend on them must wait too.
   bool has_unstored() const { return on_disk_ && stored_ < last_sequence_; }
 
  private:
@@ -116,14 +118,14 @@ class Outbox {
   size_t bytes_ = 0;   // of the entries
   size_t unsent_ = 0;  // index of the first entry not sent on this stream
   uint64_t last_sequence_ = 0;
-  uint64_t last_sent_ = 0;  // the highest a coordinator may know under this id
+  uint64_t last_sent_ = 0;  // the highest a coordinator may know for this id
   uint64_t acked_ = 0;
-  std::map<TrainerId, uint64_t> marks_;  // durable, of trainers whose end is not
+  std::map<TrainerId, uint64_t> marks_;  // durable numbers, of trainers whose exit is not durable
 
   bool on_disk_ = true;
-  bool replace_next_ = true;  // a new life begins with a file of its own: no torn tail, nothing acknowledged
+  bool replace_next_ = true;  // a new incarnation begins with a new file: no torn tail, nothing acknowledged
   uint64_t stored_ = 0;
-  uint64_t written_ = 0;  // in a write, finished or under way
+  uint64_t written_ = 0;  // in a write that has finished or is under way
   uint64_t acked_written_ = 0;
   bool writing_ = false;
   size_t file_bytes_ = 0;  // of facts in the file

@@ -17,7 +17,7 @@ std::string LengthOf(absl::string_view payload) {
   return bytes;
 }
 
-// Over the length too: one that is wrong must not make good bytes of what follows.
+// Covers the length too: with a wrong length, valid bytes must not be read from what follows.
 std::string ChecksumOf(absl::string_view length, absl::string_view payload) {
   Hasher hasher;
   hasher.Add(length);
@@ -25,7 +25,7 @@ std::string ChecksumOf(absl::string_view length, absl::string_view payload) {
   return absl::HexStringToBytes(hasher.Hex().substr(0, 2 * kChecksumBytes));
 }
 
-// Takes the first record off `bytes`; false when it is not whole.
+// Removes the first record from `bytes`; returns false if it is not whole.
 bool TakeRecord(absl::string_view& bytes, v1::OutboxRecord& record) {
   if (bytes.size() < kFrameBytes) return false;
   size_t size = 0;
@@ -50,7 +50,7 @@ absl::StatusOr<OutboxContents> ReadOutboxFile(absl::string_view file) {
   OutboxContents contents;
   v1::OutboxRecord record;
   for (bool first = true; !file.empty() && TakeRecord(file, record); first = false) {
-    // Numbers mean nothing without the header that says whose they are.
+    // Numbers mean nothing without the header, which names their outbox.
     if (first && !record.has_header()) break;
     switch (record.kind_case()) {
       case v1::OutboxRecord::kHeader:
@@ -63,7 +63,7 @@ absl::StatusOr<OutboxContents> ReadOutboxFile(absl::string_view file) {
         contents.acked_fact = record.acked_fact();
         break;
       default:
-        break;  // unknown to this version, which its number says is harmless
+        break;  // unknown to this version; harmless, as the version number shows
     }
   }
   if (contents.header.version() > kOutboxVersion) {

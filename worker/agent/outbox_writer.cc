@@ -38,14 +38,14 @@ class OutboxFile final : public OutboxStorage {
     if (fdatasync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("cannot sync ", path_));
     struct stat open_file;
     if (fstat(fd_, &open_file) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path_));
-    // A file that was removed takes what is written to it all the same, and nobody will find it.
+    // A removed file still accepts writes, which would be lost.
     if (IdOf(path_) == FileId{.device = open_file.st_dev, .inode = open_file.st_ino}) return absl::OkStatus();
     Close();
     return absl::NotFoundError(absl::StrCat(path_, " was removed while this daemon wrote to it"));
   }
 
   absl::Status Replace(absl::string_view bytes) override {
-    Close();  // it is of the file that is replaced
+    Close();  // the open file is replaced
     return WriteFileAtomically(path_, bytes);
   }
 

@@ -1,5 +1,5 @@
-// Writes the outbox's file on a thread of its own, so that no fdatasync holds up the daemon's event thread: takes what
-// the core emits (StoreFacts), posts what came of it (FactsStored).
+// Writes the outbox's file on a thread of its own, so that no fdatasync blocks the daemon's event thread: carries out
+// StoreFacts and posts the result (FactsStored).
 //
 //   OutboxWriter writer(*storage, post);
 //   writer.Write(std::move(store_facts));   // FactsStored follows
@@ -22,16 +22,16 @@
 
 namespace trainyard::agent {
 
-// Where the bytes go; a test hands in one that runs full. One thread at a time. Errors name the path; ResourceExhausted
-// is a full disk.
+// The file; a test passes one that runs full. Used by one thread at a time. Errors name the path; ResourceExhausted
+// means a full disk.
 class OutboxStorage {
  public:
   virtual ~OutboxStorage() = default;
-  // All that is there; empty when there is nothing.
+  // Returns the whole content; empty if there is no file.
   virtual absl::StatusOr<std::string> Read() = 0;
-  // Behind what is there, synced. After an error the end of the file may be torn.
+  // Appends and syncs. After an error the end of the file may be torn.
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Everything, at once: a crash leaves the old or the new.
+  // Replaces the content atomically: after a crash there is the old or the new one.
   virtual absl::Status Replace(absl::string_view bytes) = 0;
 };
 
@@ -43,12 +43,12 @@ class OutboxWriter {
 
   // Does not own `storage`; it must outlive this object.
   OutboxWriter(OutboxStorage& storage, Post post);
-  // What was given is still written.
+  // Writes what was passed to Write before it returns.
   ~OutboxWriter();
   OutboxWriter(const OutboxWriter&) = delete;
   OutboxWriter& operator=(const OutboxWriter&) = delete;
 
-  // REQUIRES: the FactsStored of the write before was posted.
+  // REQUIRES: the FactsStored of the previous write was posted.
   void Write(StoreFacts facts);
 
  private:

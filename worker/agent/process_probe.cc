@@ -24,7 +24,7 @@ constexpr size_t kStateField = 0;
 constexpr size_t kUserField = 11;
 constexpr size_t kSystemField = 12;
 
-// Those in which a process may stay: they wait, or work on files.
+// System calls in which a process may stay: they wait, or work on files.
 struct NamedCall {
   long number;
   const char* name;
@@ -102,7 +102,7 @@ std::string ReadOrEmpty(pid_t pid, absl::string_view file) {
 }  // namespace
 
 absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text) {
-  // The name may hold anything, also ") R ".
+  // The name may contain anything, even ") R ".
   size_t end = text.rfind(')');
   if (end == absl::string_view::npos || end + 2 > text.size()) return absl::DataLossError("not a /proc/<pid>/stat");
   std::vector<absl::string_view> fields = absl::StrSplit(text.substr(end + 2), ' ');
@@ -149,14 +149,14 @@ v1::Examination InspectProcess(pid_t pid) {
   v1::Examination seen;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
   if (!stat.ok()) {
-    seen.set_stack_note("the process is gone");
+    seen.set_stack_note("the process has exited");
     return seen;
   }
   seen.set_state(stat->state);
   seen.set_system_call(ParseSystemCall(ReadOrEmpty(pid, "syscall")));
   for (std::string& frame : ParseKernelStack(ReadOrEmpty(pid, "stack"), kFrames)) seen.add_stack(std::move(frame));
   if (seen.stack_size() > 0) return seen;
-  // For everybody to read, where the whole stack is root's.
+  // Readable by everyone, while only root can read the whole stack.
   std::string waits_in = ReadOrEmpty(pid, "wchan");
   if (!waits_in.empty() && waits_in != "0") seen.add_stack(waits_in);
   seen.set_stack_note(seen.stack_size() > 0 ? "only the innermost function of the kernel may be read"
@@ -218,11 +218,11 @@ std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& reque
   return seen;
 }
 
-// What the process tells of itself; else what the kernel does, and why that is all.
+// Returns the stack that the process itself reports; else the kernel's, and why there is no more.
 v1::Examination ProcessExaminer::LookWithStack(const ExamineProcess& request) {
   v1::Examination seen = InspectProcess(static_cast<pid_t>(request.pid));
   if (seen.state().empty()) return seen;
-  StackAnswer answer = {.frames = {}, .note = "nothing here can ask the process"};
+  StackAnswer answer = {.frames = {}, .note = "this daemon cannot ask the process"};
   if (ask_stack_) answer = ask_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
   if (!answer.frames.empty()) {
     seen.clear_stack();

@@ -1,5 +1,5 @@
-// What /proc tells of a process: its state, the CPU time it has used, the system call it is blocked in. Nothing is
-// attached to it and it does not notice (no ptrace), so a healthy process may be looked at too.
+// What /proc reports about a process: its state, the CPU time it has used, the system call it is blocked in. Reading it
+// does not disturb the process (no ptrace), so healthy processes may be examined too.
 #pragma once
 
 #include <sys/types.h>
@@ -26,48 +26,48 @@ namespace trainyard::agent {
 
 struct ProcessStat {
   std::string state;  // "R", "S", "D", "T", "t", "Z"
-  double cpu_s = 0;   // user and system time of all its threads
+  double cpu_s = 0;   // user and system time of all threads
 };
 
-// Possible errors of these: NotFound: there is no such process. DataLoss: /proc says something else than it should.
+// Possible errors of these: NotFound: there is no such process. DataLoss: the text of /proc is not as expected.
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid);
-// Of the text of /proc/<pid>/stat.
+// From the text of /proc/<pid>/stat.
 absl::StatusOr<ProcessStat> ParseProcessStat(absl::string_view text);
 
-// "fsync" for the text of /proc/<pid>/syscall; empty: it runs, or is blocked in none. A call that has no name here is
-// "system call 461".
+// From the text of /proc/<pid>/syscall: "fsync", or "system call 461" if the number is not known here; empty: the
+// process is running, or is not blocked in a system call.
 std::string ParseSystemCall(absl::string_view text);
 
 // Names of the kernel's functions in the text of /proc/<pid>/stack, innermost first, at most `limit`.
 std::vector<std::string> ParseKernelStack(absl::string_view text, size_t limit);
 
-// What can be seen at once; the CPU share is left to the caller.
+// Returns what can be seen immediately; the caller adds the CPU share.
 v1::Examination InspectProcess(pid_t pid);
 
-// Looks closely at processes, one after another, on a thread of its own: the CPU share takes a while to be seen, and so
-// may a stack.
+// Examines processes, one after another, on a thread of its own: measuring the CPU share takes a while, and so may a
+// stack.
 // Thread-safe. `post` is called from that thread.
 class ProcessExaminer {
  public:
   using Post = std::function<void(Event)>;
-  // Returns false when it is to end.
+  // Returns false if the wait must end.
   using Pause = absl::FunctionRef<bool(absl::Duration)>;
   using AskStack = std::function<StackAnswer(const ExamineProcess& request, Pause pause)>;
 
-  // `ask_stack` is called where a stack is asked for; none: there is no way to have one.
+  // `ask_stack` is called for requests with a stack; null: stacks are not available.
   explicit ProcessExaminer(Post post, AskStack ask_stack = nullptr, absl::Duration watch = absl::Milliseconds(300));
-  // Ends the thread; what was not answered is not.
+  // Ends the thread; requests without an answer get none.
   ~ProcessExaminer();
   ProcessExaminer(const ProcessExaminer&) = delete;
   ProcessExaminer& operator=(const ProcessExaminer&) = delete;
 
-  // ProcessExamined follows, unless too many are waiting.
+  // ProcessExamined follows, unless too many requests are waiting.
   void Examine(const ExamineProcess& request);
 
  private:
   void Run();
   bool Wait(absl::Duration duration);
-  // None: it is to end.
+  // None: the thread must end.
   std::optional<v1::Examination> Look(const ExamineProcess& request);
   v1::Examination LookWithStack(const ExamineProcess& request);
 

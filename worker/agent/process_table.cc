@@ -30,14 +30,14 @@ namespace trainyard::agent {
 namespace {
 
 constexpr char kTokenVariable[] = "TRAINYARD_TOKEN=";
-// The shim writes the pids within a few milliseconds; nothing tells of it but the file.
+// The shim writes the pids within a few milliseconds; there is no other notification than the file.
 constexpr int kPidPollMs = 2;
 constexpr int kLatePidPollMs = 100;
-// A shim that cannot write them (a full disk) can still be ended, and its trainer with it.
+// A shim that cannot write them (a full disk) can still be killed, and its trainer with it.
 constexpr absl::Duration kPidWait = absl::Seconds(1);
 constexpr absl::Duration kLostTrainerWait = absl::Milliseconds(500);
 constexpr size_t kMessageBytesMax = 4096;
-// Where the lifeline is in a shim.
+// The lifeline's descriptor in a shim.
 constexpr int kLifelineInShim = 3;
 
 int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
@@ -51,12 +51,12 @@ int MakeChildFd() {
   return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-// The trainer of a killed shim, which the kernel kills by itself, and what it may have started.
+// The trainer of a killed shim, which the kernel kills automatically, and processes that it may have started.
 void EndLostTrainer(const ProcessId& trainer) {
   shim::KillSession(trainer.pid, trainer.start);
   absl::Time deadline = absl::Now() + kLostTrainerWait;
   while (IsAlive(trainer) && absl::Now() < deadline) {
-    // As a subreaper this daemon inherits it and must take it off the kernel's list.
+    // As a subreaper, this daemon becomes the parent of the process and must reap it.
     waitpid(trainer.pid, nullptr, WNOHANG);
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -93,7 +93,7 @@ void ProcessTable::Enqueue(Command command) {
     commands_.push_back(std::move(command));
   }
   uint64_t one = 1;
-  // Only a counter at its limit refuses, and then the thread is awake anyway.
+  // The write fails only if the counter is at its limit, and then the thread is awake anyway.
   (void)!write(wake_fd_, &one, sizeof one);
 }
 
@@ -107,7 +107,7 @@ void ProcessTable::Signal(const TrainerId& id, int signal) {
 
 void ProcessTable::MarkReported(const TrainerId& id) {
   Enqueue([this, id] {
-    // Without the mark the exit is told once more by the next life of the daemon, which does no harm.
+    // Without the mark the next incarnation of the daemon reports the exit once more, which is harmless.
     MarkFolderReported(FolderOf(id)).IgnoreError();
     options_.on_kept(PruneRankFolders(options_.ranks, {}));
   });
@@ -132,7 +132,7 @@ void ProcessTable::Run() {
     struct signalfd_siginfo info;
     while (read(child_fd_, &info, sizeof info) == sizeof info) {
     }
-    // Shims, and orphans of shims that were killed. A pidfd tells of the end also once it is reaped.
+    // Shims, and orphans of shims that were killed. A pidfd signals the end even after the process was reaped.
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     for (size_t i = 0; i < order.size(); ++i) {
@@ -199,7 +199,8 @@ absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
   };
-  // Nothing of the daemon's is open in a shim: not its output, which somebody may wait to see end, nor a socket.
+  // A shim has no descriptor of the daemon open: neither its output, whose end another process may wait for, nor a
+  // socket.
   int first_closed = kLifelineInShim;
   if (options_.lifeline_fd >= 0) {
     arguments.insert(arguments.end(), {"--lifeline-fd", lifeline.c_str()});
@@ -227,7 +228,7 @@ absl::Status ProcessTable::Spawn(const std::string& folder, pid_t* pid) const {
 
 void ProcessTable::Follow(Followed followed) {
   followed.pidfd = OpenPidfd(followed.shim_pid);
-  if (followed.pidfd < 0) return Finish(followed);  // gone already
+  if (followed.pidfd < 0) return Finish(followed);  // has ended already
   followed_[followed.id] = std::move(followed);
 }
 
@@ -288,13 +289,13 @@ void ProcessTable::LookForPids(Followed& followed) {
     post_(ProcessStarted{followed.id, pids->trainer.pid});
     if (followed.pending_signal != 0) SignalNow(followed.id, followed.pending_signal);
   } else if (followed.pending_signal == SIGKILL && absl::Now() - followed.since > kPidWait && followed.pidfd >= 0) {
-    // Its trainer goes with it.
+    // Its trainer is killed with it.
     syscall(SYS_pidfd_send_signal, followed.pidfd, SIGKILL, nullptr, 0);
   }
 }
 
 void ProcessTable::Finish(Followed& followed) {
-  // A trainer that lived for a moment only has still been started.
+  // A trainer that ran only for a moment was still started.
   if (!followed.pids.has_value()) LookForPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
   if (!exited.ok()) {

@@ -1,14 +1,14 @@
-// The trainers' processes on this host: starts shims, follows them to their end, signals trainers. One thread of its
-// own does all of it; what it sees becomes events for the core.
+// The trainers' processes on this host: starts shims, follows them until they end, signals trainers. One thread of its
+// own does all of it and posts what it sees as events for the core.
 //
-// A shim is followed through its rank folder and its pidfd, never as a child, so that one started by an earlier life of
-// the daemon is followed in the same way as one started by this.
+// A shim is followed through its rank folder and its pidfd, never as a child, so that a shim started by an earlier
+// incarnation of the daemon is followed in the same way as one started by this incarnation.
 //
 //   ProcessTable table(options, [&](Event event) { queue.Push(std::move(event)); });
-//   table.FindAll();          // before the coordinator is dialed: ProcessFound for each rank folder there is, then
-//   AllFound table.Start(start);       // ProcessStarted or ProcessEnded follow
+//   table.FindAll();      // before the coordinator is dialed: ProcessFound for each rank folder, then AllFound
+//   table.Start(start);   // ProcessStarted or ProcessEnded follow
 //
-// Thread-safe. `post` is called from the table's thread, and from the caller's in FindAll.
+// Thread-safe. `post` is called from the table's thread, and in FindAll from the caller's.
 #pragma once
 
 #include <poll.h>
@@ -36,13 +36,13 @@ struct ProcessTableOptions {
   std::string shim;     // absolute path of trainyard-shim
   std::string trainer;  // absolute path of the trainer
   std::string link;     // path of the daemon's socket
-  // Asked on the table's thread before each start. Why none can be started now, which may pass.
+  // Called on the table's thread before each start. Returns why no trainer can be started now, which may pass.
   std::function<absl::Status()> check = [] { return absl::OkStatus(); };
-  // The folder in memory for what trainers copy for saves; empty: none.
+  // Returns the folder in memory for snapshots; empty: none.
   std::function<std::string()> snapshots = [] { return std::string(); };
   int lifeline_fd = -1;
   uint64_t log_bytes_per_rank = 64 << 20;
-  // Told of what is kept, on the table's thread, whenever something was added to it for good.
+  // Called on the table's thread with the total of stored rank folders, when a folder was added for good.
   std::function<void(const RankFolders&)> on_kept = [](const RankFolders&) {};
 };
 
@@ -52,12 +52,12 @@ class ProcessTable {
 
   // REQUIRES: SIGCHLD is blocked in every thread of the process.
   ProcessTable(ProcessTableOptions options, Post post);
-  // Ends the thread; the processes go on.
+  // Ends the thread; the processes continue.
   ~ProcessTable();
   ProcessTable(const ProcessTable&) = delete;
   ProcessTable& operator=(const ProcessTable&) = delete;
 
-  // Takes up the rank folders of earlier lives, then posts AllFound. REQUIRES: called once, before Start.
+  // Finds the rank folders of earlier incarnations, then posts AllFound. REQUIRES: called once, before Start.
   void FindAll();
 
   void Start(StartProcess start);
@@ -65,14 +65,14 @@ class ProcessTable {
   void MarkReported(const TrainerId& id);
 
  private:
-  // One shim that lives.
+  // A shim that is running.
   struct Followed {
     TrainerId id;
     std::string folder;
     pid_t shim_pid = 0;
     int pidfd = -1;
     std::optional<PidRecord> pids = std::nullopt;
-    int pending_signal = 0;  // came before the trainer's pid was known
+    int pending_signal = 0;  // arrived before the trainer's pid was known
     absl::Time since;
     MemoryKills memory_kills = {};  // when its pids were first seen
   };
@@ -86,7 +86,7 @@ class ProcessTable {
   void SignalNow(const TrainerId& id, int signal);
   absl::Status Spawn(const std::string& folder, pid_t* pid) const;
   void Follow(Followed followed);
-  // Whether the shim is still there.
+  // Returns whether the shim is still running.
   bool LookAfter(Followed& followed, bool shim_ended);
   void LookForPids(Followed& followed);
   void Finish(Followed& followed);
@@ -101,7 +101,7 @@ class ProcessTable {
   std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The thread's own (FindAll fills it before there is a command).
+  // Used by the thread only (FindAll fills it before there is a command).
   std::map<TrainerId, Followed> followed_;
 
   std::thread thread_;

@@ -64,7 +64,7 @@ void AddLastLine(v1::TrainerExited& exited, absl::string_view line) {
   }
 }
 
-// The end of what a trainer printed, for a record that its shim could not write.
+// The end of a trainer's output, for a record that its shim could not write.
 std::vector<std::string> TailOf(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return {};
@@ -88,7 +88,7 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
   for (const std::string& argument : launch.arguments) fields.emplace_back(shim::kArgument, argument);
   for (const std::string& variable : launch.variables) fields.emplace_back(shim::kVariable, variable);
   for (const auto& [name, value] : fields) {
-    // It would end the field, and begin another one of somebody else's choice.
+    // A zero byte would end the field, and let the value forge another field.
     if (value.find('\0') == std::string::npos) continue;
     return absl::InvalidArgumentError(absl::StrCat("the trainer cannot be started: its ", name, " '",
                                                    absl::CHexEscape(value), "' holds a zero byte"));
@@ -165,7 +165,7 @@ absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder) {
 v1::TrainerExited LostExit(const std::string& folder) {
   v1::TrainerExited exited;
   exited.set_cause(v1::TrainerExited::CAUSE_LOST);
-  exited.set_message("its shim is gone without an exit record (killed, or the host was restarted)");
+  exited.set_message("its shim ended without an exit record (killed, or the host was restarted)");
   for (const char* file : {shim::kStdoutFile, shim::kStderrFile}) {
     for (const std::string& line : TailOf(JoinPath(folder, file))) AddLastLine(exited, line);
   }
@@ -180,7 +180,7 @@ absl::Status WriteStartFailure(const std::string& folder, const absl::Status& wh
 }
 
 absl::Status MarkFolderReported(const std::string& folder) {
-  // Its being there says it all; a crash before it reaches the disk only means that the exit is told twice.
+  // The file's existence is the mark; if a crash prevents it from reaching the disk, the exit is reported twice.
   std::string path = JoinPath(folder, shim::kReportedFile);
   int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot create ", path));
@@ -194,7 +194,8 @@ bool HasLiveShim(const std::string& folder) {
   int fd = open(JoinPath(folder, shim::kLaunchFile).c_str(), O_RDONLY | O_CLOEXEC);
   absl::Cleanup close_fd = [fd] { close(fd); };
   if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) return true;
-  // Under the lock: a shim on its way here finds it taken, or finds this record, and starts nothing either way.
+  // Under the lock: a shim that is about to start finds the lock held or this record, and starts nothing in either
+  // case.
   std::string path = JoinPath(folder, shim::kExitFile);
   if (!FileExists(path)) WriteFileAtomically(path, Write({{shim::kCause, shim::kCauseLost}})).IgnoreError();
   return false;

@@ -1,6 +1,6 @@
-// The daemon's side of a rank folder, `<state>/ranks/<job>.g<generation>.r<rank>/` (worker/shim/records.h says what is
-// in it): writing a launch, reading what the shim wrote, finding the folders of earlier lives, keeping their number
-// bounded. Functions keep no state and are thread-safe.
+// The daemon's side of a rank folder, `<state>/ranks/<job>.g<generation>.r<rank>/` (worker/shim/records.h describes its
+// files): writes a launch, reads what the shim wrote, finds the folders of earlier incarnations, limits their number.
+// Functions keep no state and are thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -17,17 +17,17 @@
 
 namespace trainyard::agent {
 
-// What a trainer finds behind it is the path of the daemon's socket.
+// The flag before the path of the daemon's socket in a trainer's arguments.
 inline constexpr char kLinkFlag[] = "--link";
 
 struct LaunchRecord {
   std::string program;                 // absolute path
   std::vector<std::string> arguments;  // the first is argv[0]
-  std::vector<std::string> variables;  // NAME=value; the whole environment
+  std::vector<std::string> variables;  // NAME=value; the complete environment
   uint64_t log_bytes = 0;
 };
 
-// One life of a process number.
+// A process; the start time distinguishes processes that reuse a pid.
 struct ProcessId {
   pid_t pid = 0;
   uint64_t start = 0;  // clock ticks since boot
@@ -38,9 +38,9 @@ struct PidRecord {
   ProcessId trainer;
 };
 
-// Makes the folder and writes the launch into it, readable by its owner alone, for it holds the trainer's token.
-// Possible errors: AlreadyExists: this rank was started before. InvalidArgument: a field holds a zero byte. Others: the
-// disk says no.
+// Creates the folder and writes the launch record into it, readable by its owner only, because it holds the trainer's
+// token. Possible errors: AlreadyExists: this rank was started before. InvalidArgument: a field holds a zero byte.
+// Others: those of the disk.
 absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launch);
 
 // Possible errors of these: NotFound: not written (yet). DataLoss: not a record.
@@ -48,25 +48,25 @@ absl::StatusOr<LaunchRecord> ReadLaunch(const std::string& folder);
 absl::StatusOr<PidRecord> ReadPids(const std::string& folder);
 absl::StatusOr<v1::TrainerExited> ReadExit(const std::string& folder);
 
-// The exit of a rank whose shim is gone without having written one.
+// The exit of a rank whose shim ended without writing one.
 v1::TrainerExited LostExit(const std::string& folder);
 
-// Writes the exit of a rank that has no shim, so that no later life of the daemon waits for one.
+// Writes the exit of a rank that has no shim, so that no later incarnation of the daemon waits for one.
 absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why);
 
-// The coordinator has this rank's exit.
+// Records that the coordinator has this rank's exit.
 absl::Status MarkFolderReported(const std::string& folder);
 bool IsFolderReported(const std::string& folder);
 
-// Whether a shim is at work here, which holds the launch record's lock from its first millisecond to its end. If none
-// is, an exit record is written, so that none ever will be: false is final.
+// Returns whether a shim is running here; a shim holds the lock of the launch record as long as it runs. If none is,
+// writes an exit record, so that none will run here later: false is final.
 bool HasLiveShim(const std::string& folder);
 
-// All rank folders below `ranks`, oldest first by their last change.
+// All rank folders below `ranks`, ordered by their last change, oldest first.
 std::vector<TrainerId> ListRankFolders(const std::string& ranks);
 
-// The daemons' sockets by which the trainers of these rank folders were started, those that have ended and are told
-// left out.
+// The daemons' sockets with which the trainers of these rank folders were started, except trainers that have ended and
+// are reported.
 std::set<std::string> LinksOfTrainers(const std::string& ranks);
 
 struct FolderLimits {
@@ -77,7 +77,7 @@ struct RankFolders {
   size_t count = 0;
   uint64_t bytes = 0;
 };
-// Removes folders of ranks that have ended and are told, oldest first, until the limits hold. Returns what is left.
+// Removes folders of ranks that have ended and are reported, oldest first, until the limits hold. Returns what is left.
 RankFolders PruneRankFolders(const std::string& ranks, const FolderLimits& limits);
 
 }  // namespace trainyard::agent

@@ -8,12 +8,12 @@
 namespace trainyard::agent {
 namespace {
 
-// Steps wait no longer than a person would notice; other news is for `status`.
+// Steps wait no longer than a user would notice; everything else is for `status`.
 constexpr absl::Duration kStepsInterval = absl::Milliseconds(50);
 constexpr absl::Duration kNewsInterval = absl::Milliseconds(500);
 constexpr int kPhases = 8;
 
-// The longest of each phase, so that none is lost however seldom something is sent.
+// Keeps the longest duration of each phase, so that none is lost when reports are rare.
 void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
   for (v1::PhaseTime& known : *into.mutable_phase_times()) {
     if (known.phase() != time.phase()) continue;
@@ -83,7 +83,7 @@ std::vector<v1::RankReport> ReportBuffer::Take(absl::Time now) {
     for (size_t room = limits::kReportsPerMessage; room > 0 && steps_.unsent < steps_.items.size(); --room) {
       *report.add_steps() = steps_.items[steps_.unsent++];
     }
-    // An evaluation follows the step it was made after.
+    // An evaluation is sent after its step.
     bool all_steps = steps_.unsent == steps_.items.size();
     uint64_t reported = report.steps().empty() ? 0 : report.steps().rbegin()->step();
     while (evals_.unsent < evals_.items.size() && (all_steps || evals_.items[evals_.unsent].step() <= reported) &&

@@ -17,24 +17,24 @@ constexpr int kReadAheadBytes = 1 << 20;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
-  // A link that drops every packet is noticed within three seconds: the timeout is TCP's too, and a heartbeat a second
-  // gives it something to miss. Pings are for a coordinator whose kernel answers and which does not; they are few,
-  // since one that is only busy must not be given up by a thousand daemons at once.
+  // A connection that drops every packet is noticed within three seconds: this timeout also applies to TCP, and there
+  // is a heartbeat every second that can go missing. Pings detect a coordinator whose kernel answers while the process
+  // does not; they are rare, so that a thousand daemons do not give up a coordinator that is only busy.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // In spite of its name this is how long one attempt to connect may take.
+  // Despite its name, this limits how long one attempt to connect may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMin));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, absl::ToInt64Milliseconds(limits::kReconnectMax));
-  // Channels of one process share connections, and their back-off, unless told not to.
+  // By default, channels of one process share connections and their back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Control messages are small and few: a ping a message, to learn how wide the way is, would be half of the traffic.
+  // Control messages are small and few: a ping for each, to measure the bandwidth, would be half of the traffic.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
-  // The core dials again by itself.
+  // The core dials again on its own.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_CHANNELZ, 0);
   arguments.SetMaxReceiveMessageSize(limits::kGrpcMessageBytes);
@@ -44,7 +44,7 @@ grpc::ChannelArguments Arguments() {
 
 }  // namespace
 
-// One life of the stream. Deletes itself when gRPC is done with it.
+// One attempt and its stream. Deletes itself when gRPC has finished with it.
 class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v1::CoordinatorMessage> {
  public:
   explicit Stream(Session& session) : session_(session) {}
@@ -53,7 +53,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     stub_ = v1::AgentService::NewStub(dialed.channel);
     dialed.Authorize(context_);
     stub_->async()->Attach(&context_, this);
-    // Held while others may still start an operation, so that OnDone cannot come in between.
+    // Held while other threads may still start an operation, so that OnDone cannot run before them.
     AddHold();
     Send(std::move(hello));
     ReadMore();
@@ -64,7 +64,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     absl::MutexLock lock(&mu_);
     if (ended_) return;
     if (outgoing_.size() >= kOutgoingMessages && reason_.empty()) {
-      // Keepalive sees dead links; this sees a coordinator that is alive and does not read.
+      // Keepalive detects broken connections; this detects a coordinator that is running and does not read.
       reason_ = absl::StrCat("the coordinator has left ", kOutgoingMessages, " messages unread");
       context_.TryCancel();
     }
@@ -73,7 +73,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     WriteNext();
   }
 
-  // What still comes is dropped.
+  // Messages that still arrive are dropped.
   void HangUp(const std::string& reason) {
     {
       absl::MutexLock lock(&mu_);
@@ -99,7 +99,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
       hung_up = !reason_.empty();
     }
     if (!ok) return RemoveHold();
-    // Nobody may be there any more to ask for the next one, and only reading on shows the end.
+    // The owner may not request the next read any more, and only reading shows the end.
     if (hung_up) return ReadMore();
     switch (incoming_.kind_case()) {
       case v1::CoordinatorMessage::kWelcome:
@@ -112,7 +112,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
         session_.take_values_(std::move(*incoming_.mutable_values()));
         return ReadMore();
       default:
-        // Of a newer coordinator, perhaps: what is not understood is passed over.
+        // Perhaps a message of a newer coordinator: unknown messages are ignored.
         ReadMore();
     }
   }
@@ -121,7 +121,7 @@ class Session::Stream final : public grpc::ClientBidiReactor<v1::AgentMessage, v
     absl::MutexLock lock(&mu_);
     writing_ = false;
     outgoing_.pop_front();
-    // After a failed write the stream is over; reading tells so and ends it.
+    // After a failed write the stream is over; reading detects that and ends it.
     if (ok) WriteNext();
   }
 
@@ -170,7 +170,7 @@ void Session::Dial(const v1::Hello& hello) {
   if (!dialed.ok()) return post_(SessionEnded{dialed.status()});
   absl::MutexLock lock(&mu_);
   channel_ = *std::move(dialed);
-  stream_ = new Stream(*this);  // until its OnDone
+  stream_ = new Stream(*this);  // deleted in its OnDone
   ++undeleted_streams_;
   v1::AgentMessage message;
   *message.mutable_hello() = hello;

@@ -27,13 +27,13 @@ namespace {
 constexpr char kLock[] = "lock";
 constexpr char kRecord[] = "daemon";
 constexpr char kPrivate[] = "private";
-constexpr char kGone[] = ".gone";          // ends the name of one that is being removed
-constexpr char kNoteInState[] = "memory";  // the path of the folder
+constexpr char kGone[] = ".gone";          // suffix of a folder that is being removed
+constexpr char kNoteInState[] = "memory";  // file in the state folder that contains the path of the snapshot folder
 constexpr uint64_t kRecordBytes = 64 << 10;
-// Whoever removes what is left of others may remove a folder that is just being made.
+// A daemon that removes abandoned folders may remove one that is just being created.
 constexpr int kAttempts = 3;
 
-// Paths of state folders count within it.
+// Paths of state folders are valid within this namespace.
 std::string ThisMountNamespace() {
   char name[256] = {};
   return readlink("/proc/self/ns/mnt", name, sizeof name - 1) > 0 ? name : "unknown";
@@ -67,13 +67,14 @@ std::string RecordOf(const SnapshotFolderOptions& options) {
                       ThisMountNamespace(), "\n");
 }
 
-// The same is not written again, so that a full file system keeps nobody from clearing it.
+// Does not write the same text again, so that a full file system does not prevent its own cleaning.
 absl::Status Write(const std::string& path, const std::string& text) {
   absl::StatusOr<std::string> there = ReadFile(path, kRecordBytes);
   return there.ok() && *there == text ? absl::OkStatus() : WriteFileAtomically(path, text);
 }
 
-// Whether its daemon will not come back, if it does not live. One that has no record yet was left while it was made.
+// Returns whether the folder's daemon will not come back, if it is not running. A folder without a record was abandoned
+// while it was being created.
 bool IsAbandoned(const std::string& path) {
   absl::StatusOr<std::string> record = ReadFile(JoinPath(path, kRecord), kRecordBytes);
   if (!record.ok()) return absl::IsNotFound(record.status());
@@ -85,7 +86,8 @@ bool IsAbandoned(const std::string& path) {
          errno == ENOENT;
 }
 
-// Under its lock it gets another name first: who makes one of that name meanwhile has one of his own.
+// Renames the folder under its lock before removing it, so that a daemon that creates a folder of the same name has its
+// own.
 void RemoveUnlessHeld(const std::string& path, const std::function<bool()>& may) {
   if (!CheckPrivateFolder(path).ok()) return;
   absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(JoinPath(path, kLock), absl::ZeroDuration());
@@ -145,7 +147,8 @@ void SnapshotFolder::Sweep() {
   for (const std::filesystem::path& entry : EntriesOf(path_)) {
     const std::string name = entry.filename().string();
     if (name == kLock || name == kRecord) continue;
-    // The name goes at once, and the memory, which may take longer, outside the lock with the descriptor.
+    // Removes the name immediately, and frees the memory, which may take longer, after releasing the lock, by closing
+    // the descriptor.
     const int fd = open(entry.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     {
       absl::MutexLock lock(&mu_);
@@ -167,7 +170,7 @@ void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::str
   if (before != path && absl::StartsWith(std::filesystem::path(before).filename().string(), Prefix())) {
     RemoveUnlessHeld(before, [] { return true; });
   }
-  if (before != path) Write(note, path).IgnoreError();  // tried again by the next life
+  if (before != path) Write(note, path).IgnoreError();  // the next incarnation tries again
   if (options.root.empty()) return;
   for (const std::filesystem::path& entry : EntriesOf(options.root)) {
     const std::string other = entry.string();

@@ -1,7 +1,7 @@
-// The folder in memory where this daemon's trainers keep what they copied for saves (checkpoint/snapshot.h),
-// which outlives them: `<root>/trainyard-<uid>-<key of host and state folder>`, for its owner alone. Beside the
-// snapshots lie a lock, held while the daemon lives, and a record of whose it is, by which other daemons find what
-// nobody will come back for. docs/decisions/0006-saves.md tells who removes what.
+// The folder in memory where this daemon's trainers store snapshots (checkpoint/snapshot.h), which outlive them:
+// `<root>/trainyard-<uid>-<key of host and state folder>`, accessible to its owner only. Next to the snapshots are a
+// lock, held as long as the daemon runs, and a record of its owner, by which other daemons detect abandoned folders.
+// docs/decisions/0006-saves.md defines who removes what.
 #pragma once
 
 #include <memory>
@@ -19,31 +19,31 @@
 namespace trainyard::agent {
 
 struct SnapshotFolderOptions {
-  std::string root;             // where folders of daemons lie; empty: nowhere
+  std::string root;             // where daemons keep their folders; empty: nowhere
   std::string state;            // state folder of the daemon
-  bool is_private = false;      // the daemon does not come back: it was started for one run
-  bool may_be_on_disk = false;  // for tests where no file system is in memory
+  bool is_private = false;      // the daemon was started for one run and does not come back
+  bool may_be_on_disk = false;  // for tests on machines without a file system in memory
 };
 
 // Thread-safe.
 class SnapshotFolder {
  public:
-  // Takes up what an earlier life of the daemon has left, if it has left anything; a daemon that starts no trainer
-  // leaves nothing. Possible errors: FailedPrecondition: the root is not in memory, or what lies at the path is not
-  // ours; Unavailable: another daemon holds it; others of the system.
+  // Adopts what an earlier incarnation of the daemon has left, if anything; a daemon that starts no trainer leaves
+  // nothing. Possible errors: FailedPrecondition: the root is not in memory, or what is at the path is not ours;
+  // Unavailable: another daemon holds it; others of the system.
   static absl::StatusOr<std::shared_ptr<SnapshotFolder>> Find(const SnapshotFolderOptions& options);
   SnapshotFolder(const SnapshotFolder&) = delete;
   SnapshotFolder& operator=(const SnapshotFolder&) = delete;
 
   const std::string& path() const { return path_; }
-  // Makes the folder unless it is there; logout and cleaners may have taken it since. Errors as of Find.
+  // Creates the folder unless it exists; logout and cleaners may have removed it. Errors as of Find.
   absl::Status Make();
 
-  // What is kept from here on. True: Sweep is to be called, which nobody has been told yet.
+  // Sets the jobs whose snapshots are kept from now on. Returns true if the caller must schedule a call of Sweep.
   bool Want(std::set<std::string> jobs);
-  // Removes what is of other jobs, as they stand at that moment. May take a while.
+  // Removes the snapshots of other jobs, as of the time of the removal. May take a while.
   void Sweep();
-  // Removes all, and the folder.
+  // Removes everything, including the folder.
   void Remove();
 
  private:
@@ -51,7 +51,7 @@ class SnapshotFolder {
 
   const std::string path_;
   const std::string record_;
-  absl::Mutex make_mu_;                                       // held while the folder is made, which may take seconds
+  absl::Mutex make_mu_;  // held while the folder is created, which may take seconds
   std::unique_ptr<FileLock> lock_ ABSL_GUARDED_BY(make_mu_);  // null: there is no folder
   std::optional<FileId> id_ ABSL_GUARDED_BY(make_mu_);
   absl::Mutex mu_;
@@ -59,9 +59,10 @@ class SnapshotFolder {
   bool sweep_waits_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Removes the folders that nobody holds and nobody will come back for: below the root those of this user's private
-// daemons, and of daemons of this host whose state folder is no more; and the one that the daemon of this state folder
-// had before `path` (empty: it has none now), which it notes there. May hang where a state folder does.
+// Removes abandoned folders that no process holds: below the root, those of this user's private daemons and of daemons
+// of this host whose state folder does not exist any more; and the folder that the daemon of this state folder had
+// before `path` (empty: it has none now), which is recorded in the state folder. May hang if the state folder's disk
+// does.
 void RemoveAbandonedFolders(const SnapshotFolderOptions& options, const std::string& path);
 
 }  // namespace trainyard::agent

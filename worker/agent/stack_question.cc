@@ -25,13 +25,14 @@ constexpr absl::Duration kSlice = absl::Milliseconds(20);
 StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration limit,
                         absl::FunctionRef<bool(absl::Duration)> pause) {
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-  if (!stat.ok()) return {.frames = {}, .note = "the process is gone"};
-  if (stat->state == "T" || stat->state == "t") return {.frames = {}, .note = "the process is stopped and cannot tell"};
+  if (!stat.ok()) return {.frames = {}, .note = "the process has exited"};
+  if (stat->state == "T" || stat->state == "t")
+    return {.frames = {}, .note = "the process is stopped and cannot answer"};
   const std::string file = JoinPath(folder, kStackFile);
   unlink(file.c_str());
-  // Its main thread, not just any that does not block the signal.
+  // To its main thread, not just to any thread that does not block the signal.
   if (syscall(SYS_tgkill, pid, pid, SIGQUIT) != 0) {
-    return {.frames = {}, .note = absl::StrCat("the process cannot be asked: ", strerror(errno))};
+    return {.frames = {}, .note = absl::StrCat("cannot signal the process: ", strerror(errno))};
   }
   StackAnswer answer;
   for (absl::Duration waited; waited < limit; waited += kSlice) {
@@ -40,12 +41,12 @@ StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration lim
       for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
         if (answer.frames.size() < kFrames) answer.frames.push_back(ValidUtf8(line, kFrameBytes));
       }
-      if (answer.frames.empty()) answer.note = "the process knows no frame of its own";
+      if (answer.frames.empty()) answer.note = "the process reported no frames";
       return answer;
     }
     if (!pause(kSlice)) break;
   }
-  answer.note = absl::StrCat("the process did not tell within ", absl::FormatDuration(limit),
+  answer.note = absl::StrCat("the process did not answer within ", absl::FormatDuration(limit),
                              stat->state == "D" ? " (it is blocked in the kernel)" : "");
   return answer;
 }

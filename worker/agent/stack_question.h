@@ -1,7 +1,7 @@
-// Asks a trainer where its main thread is: its own handler of a signal writes the stack to a file in its rank folder
-// (worker/trainer/stack_signal.h). Needs no debugger, no right to trace, and milliseconds: reading LibTorch's symbols
-// takes gdb seconds of CPU. A system call that the thread is in may end early, so only a process that is to be killed
-// is asked.
+// Asks a trainer for the stack of its main thread: the trainer's own signal handler writes the stack to a file in its
+// rank folder (worker/trainer/stack_signal.h). Needs no debugger and no right to trace, and takes milliseconds, while
+// gdb takes seconds of CPU to read LibTorch's symbols. The signal may interrupt a system call, so only a process that
+// will be killed is asked.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ struct StackAnswer {
   std::string note;
 };
 
-// Waits up to `limit`, in slices of `pause`, which returns false to end the wait. REQUIRES: `pid` is the trainer whose
-// rank folder this is.
+// Waits up to `limit`, in slices of `pause`, which returns false to end the wait. REQUIRES: `pid` is the trainer of
+// this rank folder.
 StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration limit,
                         absl::FunctionRef<bool(absl::Duration)> pause);
 

@@ -39,7 +39,7 @@ void TaskThread::Run(State& state) {
     state.mu.Unlock();
     std::function<void()> done = task();
     state.mu.Lock();
-    // With the mutex held: whom it calls is there as long as this object is.
+    // With the mutex held, because the objects it calls exist as long as this object does.
     if (!state.stopping && done) done();
   }
   state.ended = true;

@@ -1,6 +1,6 @@
-// One thread that does what may hang (a disk, a network file system), so that the daemon's event thread never does.
-// Bounded: what comes while too much waits is refused. A task owns all that it uses: one that hangs outlives this
-// object, whose end waits a second for it and no longer; what it would have answered is then dropped.
+// A thread for work that may hang (on a disk, on a network file system), so that the daemon's event thread never does.
+// Bounded: refuses tasks when too many wait. A task owns everything it uses: a task that hangs outlives this object,
+// whose destructor waits one second for it; its result is then dropped.
 //
 //   if (!disk.Post([path] { return Look(path); }, [this](bool there) { ... })) ... // refused
 //
@@ -20,7 +20,7 @@ namespace trainyard::agent {
 
 class TaskThread {
  public:
-  // Runs on the thread; returns what is left to do with the result, which is done unless this object has gone.
+  // Runs on the thread; returns what to do with the result, which is called unless this object was destroyed.
   using Task = std::function<std::function<void()>()>;
 
   TaskThread();
@@ -28,7 +28,7 @@ class TaskThread {
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
 
-  // False: too many wait.
+  // Returns false if too many tasks wait.
   bool Post(Task task);
   template <typename Work, typename Done>
   bool Post(Work work, Done done) {

@@ -1,4 +1,5 @@
-// Which trainer: one rank of one generation of one job. A value, copied freely; also the name of its rank folder.
+// Identifies a trainer: one rank of one generation of one job. A value, copied freely; also the name of its rank
+// folder.
 #pragma once
 
 #include <compare>
@@ -22,7 +23,7 @@ struct TrainerId {
   friend auto operator<=>(const TrainerId&, const TrainerId&) = default;
 };
 
-// One group of ranks of a job: what rendezvous values belong to.
+// The ranks of one generation of a job, which share rendezvous values.
 using GroupId = std::pair<JobId, Generation>;
 
 inline GroupId GroupOf(const TrainerId& id) { return {id.job, id.generation}; }
@@ -35,11 +36,10 @@ std::string FolderName(const TrainerId& id);
 // Possible errors: InvalidArgument: not the name of a rank folder.
 absl::StatusOr<TrainerId> ParseFolderName(absl::string_view name);
 
-// "job k3vq7a2p generation 2 rank 0", for people.
+// "job k3vq7a2p generation 2 rank 0", for messages.
 std::string Describe(const TrainerId& id);
 
-// Job ids become folder names, so nothing but letters, digits and '-' may stand in them. Possible errors:
-// InvalidArgument.
+// Job ids become folder names, so they may contain only letters, digits and '-'. Possible errors: InvalidArgument.
 absl::Status CheckJobId(absl::string_view id);
 
 }  // namespace trainyard::agent

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kWaitsMax = 65'536;
 
 absl::Status Sealed(const std::string& name) {
-  return absl::FailedPreconditionError(absl::StrCat("the group has formed and nobody has put '", name, "'"));
+  return absl::FailedPreconditionError(absl::StrCat("the group has formed and no rank has put '", name, "'"));
 }
 
 }  // namespace
@@ -107,7 +107,8 @@ void ValueCache::End(const GroupId& group, const std::string& reason) {
       if (wait.group != group) return std::nullopt;
       return absl::AbortedError(reason);
     });
-    // A few that are over are kept, to tell late callers so; of others it is enough to say that they are not wanted.
+    // A few groups that are over are remembered, to report that to late callers; other unknown groups are reported as
+    // not wanted.
     constexpr size_t kGroupsOver = 64;
     size_t over = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second.over.empty(); });
     for (auto old = groups_.begin(); old != groups_.end() && over > kGroupsOver;) {
@@ -158,7 +159,7 @@ void ValueCache::Expire(absl::Time now) {
     absl::MutexLock lock(&mu_);
     ended = TakeWaits([&](const Wait& wait) -> std::optional<absl::StatusOr<std::string>> {
       if (wait.deadline > now) return std::nullopt;
-      return absl::DeadlineExceededError(absl::StrCat("nobody has put '", wait.name, "' in time"));
+      return absl::DeadlineExceededError(absl::StrCat("no rank has put '", wait.name, "' in time"));
     });
   }
   Call(std::move(ended));

@@ -1,9 +1,9 @@
-// Rendezvous values as this host knows them, by group (a generation of a job), and who waits for which. Filled by the
-// value relay from the coordinator; read by the trainers through the link server. Also knows the trainers' tokens,
-// since whoever asks for a value must be one of them.
+// The rendezvous values known on this host, by group (a generation of a job), and the waits for them. The value relay
+// fills it from the coordinator; trainers read it through the link server. Also knows the trainers' tokens, because
+// only trainers of the group may read values.
 //
-// A wait ends when the value comes, when its time is over, when the group is over (Aborted), or when the store is
-// sealed without it. Thread-safe; callbacks run on the thread that ends the wait, with no lock held.
+// A wait ends when the value arrives, at its deadline, at the end of the group (Aborted), or when the store is sealed
+// without the value. Thread-safe; callbacks run on the thread that ends the wait, with no lock held.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class ValueCache {
   using WaitId = NumberId<struct WaitIdTag>;
 
   void Admit(const TrainerId& id, const std::string& token);
-  // Possible errors: Aborted: the trainer's generation is over. PermissionDenied: not its token. NotFound: no such
+  // Possible errors: Aborted: the trainer's generation is over. PermissionDenied: wrong token. NotFound: no such
   // trainer.
   absl::Status Check(const TrainerId& id, const std::string& token) const;
 
@@ -38,13 +38,13 @@ class ValueCache {
   bool Holds(const GroupId& group, const std::string& name, const std::string& value) const;
   void End(const GroupId& group, const std::string& reason);
 
-  // `done` is called once, perhaps before this returns. Possible errors it gets: DeadlineExceeded, Aborted,
-  // FailedPrecondition (sealed, and no such value), ResourceExhausted (too many wait).
+  // `done` is called once, perhaps before this returns. Its possible errors: DeadlineExceeded, Aborted,
+  // FailedPrecondition (sealed, and no such value), ResourceExhausted (too many waits).
   WaitId Get(const GroupId& group, const std::string& name, absl::Time deadline, Done done);
-  // `done` will not be called any more, unless it is being called.
+  // `done` will not be called any more, unless the call is under way.
   void Cancel(WaitId wait);
 
-  // Ends waits whose time is over.
+  // Ends waits whose deadline has passed.
   void Expire(absl::Time now);
   absl::Time NextDeadline() const;
 
@@ -52,7 +52,7 @@ class ValueCache {
   struct Group {
     std::map<std::string, std::string> values;
     bool sealed = false;
-    std::string over;  // the reason; empty: it is not
+    std::string over;  // why the group has ended; empty: it has not
   };
   struct Wait {
     GroupId group;
@@ -62,7 +62,7 @@ class ValueCache {
   };
   using Ended = std::vector<std::pair<Done, absl::StatusOr<std::string>>>;
 
-  // Takes the waits out that `answer` has an answer for.
+  // Removes the waits for which `answer` returns a result.
   template <typename Answer>
   Ended TakeWaits(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Call(Ended ended);

@@ -8,9 +8,9 @@
 namespace trainyard::agent {
 namespace {
 
-// A coordinator answers in milliseconds; one that does not for so long is as good as away.
+// A coordinator answers in milliseconds; one that takes longer than this counts as away.
 constexpr absl::Duration kPutWait = absl::Seconds(5);
-// Put again after re-attaching in messages of about this size.
+// After attaching again, values are put in messages of about this size.
 constexpr size_t kPutBytes = 1 << 20;
 
 void Name(const GroupId& id, v1::PutValues& put) {
@@ -34,7 +34,7 @@ void ValueRelay::Attach() {
   for (const auto& [id, group] : groups_) Send(id, group);
 }
 
-// All of a group's puts, also those that a coordinator before this one had.
+// Sends all puts of a group, including those that an earlier coordinator had.
 void ValueRelay::Send(const GroupId& id, const Group& group) {
   v1::AgentMessage message;
   size_t bytes = 0;
@@ -78,7 +78,7 @@ void ValueRelay::Call(Ended ended) {
 void ValueRelay::Take(const v1::StoreValues& values) {
   GroupId id(JobId(values.job_id()), Generation(values.generation()));
   v1::StoreValueList list;
-  if (!list.ParseFromString(values.values())) return;  // not of a coordinator of ours
+  if (!list.ParseFromString(values.values())) return;  // not from a Trainyard coordinator
   for (const v1::StoreValue& value : list.values()) cache_.Add(id, value.name(), value.value());
   Ended ended;
   {
@@ -175,7 +175,7 @@ absl::Status ValueRelay::PutLocked(const TrainerId& id, const std::string& name,
   }
   if (!attached_) return Away();
   if (put->second.known) return absl::OkStatus();
-  // Also where it was sent before: the answer may have been lost with what a full stream dropped.
+  // Sends it even if it was sent before: the answer may have been lost with messages that a full stream dropped.
   v1::AgentMessage message;
   Name(at->first, *message.mutable_put());
   AddTo(*message.mutable_put(), name, value);

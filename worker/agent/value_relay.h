@@ -1,6 +1,7 @@
-// Carries rendezvous values between this host's trainers and the coordinator, over the daemon's one stream: puts up,
-// everybody's values down into the value cache. The coordinator's store is soft, so what this host's trainers have put
-// is kept until the group has formed and put again after every re-attaching.
+// Carries rendezvous values between this host's trainers and the coordinator, over the daemon's one stream: sends puts
+// to the coordinator, and stores the values of all hosts in the value cache. The coordinator keeps values in memory
+// only, so the values that this host's trainers have put are kept until the group has formed, and are put again after
+// every new attachment.
 //
 // Thread-safe; nothing blocks. Callbacks run on the thread that ends the wait, with no lock held.
 #pragma once
@@ -26,32 +27,32 @@ class ValueRelay {
  public:
   using Done = std::function<void(absl::Status)>;
 
-  // Does not own `cache` and `clock`; they must outlive this object. `send` puts a message on the stream to the
-  // coordinator, or drops it where there is none; called from any thread.
+  // Does not own `cache` and `clock`; they must outlive this object. `send` sends a message on the stream to the
+  // coordinator, or drops it if there is none; called from any thread.
   ValueRelay(ValueCache& cache, Clock& clock, std::function<void(v1::AgentMessage)> send)
       : cache_(cache), clock_(clock), send_(std::move(send)) {}
   ~ValueRelay() { Detach(); }
   ValueRelay(const ValueRelay&) = delete;
   ValueRelay& operator=(const ValueRelay&) = delete;
 
-  // The coordinator has welcomed this daemon: what was put and is not sealed goes out again. Detach: it has gone.
+  // Attach: the coordinator has welcomed this daemon; puts that are not sealed are sent again. Detach: the stream has
+  // ended.
   void Attach();
   void Detach();
-  // What the coordinator has sent.
+  // Handles values that the coordinator has sent.
   void Take(const v1::StoreValues& values);
 
-  // Values of this group are wanted, until it is sealed or over.
+  // Values of this group are needed, until it is sealed or ends.
   void Follow(const GroupId& group);
-  // The group has formed: nobody need put anything any more.
+  // The group has formed: no rank needs to put values any more.
   void Seal(const GroupId& group);
   void Forget(const GroupId& group);
 
-  // Possible errors that `done` gets: those of RefusedValue, and Unavailable while there is no coordinator, or none
-  // that answers: the value is kept and put as soon as there is one; ask again to hear of it.
+  // Possible errors of `done`: those of RefusedValue, and Unavailable if there is no coordinator or it does not answer:
+  // the value is stored and put as soon as possible; repeat the call to get the result.
   void Put(const TrainerId& id, const std::string& name, const std::string& value, Done done);
 
-  // Ends waits for a coordinator that has not answered in time. By the event thread, which looks once a second at
-  // least.
+  // Ends waits for a coordinator that has not answered in time. Called by the event thread, at least once a second.
   void Expire(absl::Time now);
   absl::Time NextDeadline() const;
 
@@ -67,13 +68,13 @@ class ValueRelay {
   };
   struct Group {
     std::map<std::string, Value> puts;  // by name
-    size_t bytes = 0;                   // of them
+    size_t bytes = 0;                   // of all values
     bool sealed = false;
   };
   using Ended = std::vector<std::pair<Done, absl::Status>>;
 
   void Send(const GroupId& id, const Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends where something is to be sent. OK: `done` was taken and is called later.
+  // Sends what has to be sent. OK: `done` is called later.
   absl::Status PutLocked(const TrainerId& id, const std::string& name, const std::string& value, Done& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void EndWaits(Value& value, const absl::Status& status, Ended& ended);
@@ -85,7 +86,7 @@ class ValueRelay {
 
   mutable absl::Mutex mu_;
   bool attached_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<GroupId, Group> groups_ ABSL_GUARDED_BY(mu_);  // that are followed
+  std::map<GroupId, Group> groups_ ABSL_GUARDED_BY(mu_);  // groups that are followed
 };
 
 }  // namespace trainyard::agent

@@ -1,4 +1,4 @@
-// What is kept of the reports between trainers and the coordinator.
+// The reports that are stored between trainers and the coordinator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::vector<uint64_t> StepsOf(const std::vector<v1::RankReport>& reports) {
   return steps;
 }
 
-TEST(ReportBuffer, FirstStep_GoesAtOnceAndTheNextAreGathered) {
+TEST(ReportBuffer, FirstStep_IsSentImmediatelyAndTheNextAreGathered) {
   ReportBuffer buffer;
 
   buffer.Add(Steps(1, 1), kStart);
@@ -65,7 +65,7 @@ TEST(ReportBuffer, ReportsWithoutSteps_AreThinnedToTheNewest) {
   EXPECT_DOUBLE_EQ(taken[0].age_s(), 0.5);
 }
 
-TEST(ReportBuffer, NewStream_BringsAllThatIsKeptInMessagesOfALimitedSize) {
+TEST(ReportBuffer, NewStream_SendsAllStoredReportsInMessagesOfLimitedSize) {
   ReportBuffer buffer;
   for (uint64_t step = 1; step <= 1000; ++step) buffer.Add(Steps(step, step), kStart);
   buffer.Take(kStart);
@@ -94,7 +94,7 @@ TEST(ReportBuffer, StepsBeyondTheLimit_AreDroppedOldestFirstAndCounted) {
   EXPECT_EQ(taken.back().dropped_steps(), 0);
 }
 
-TEST(ReportBuffer, StepsThatWereSentBeforeTheyFellOut_CountAsToldNotAsDropped) {
+TEST(ReportBuffer, StepsThatWereSentBeforeRemoval_CountAsReportedNotAsDropped) {
   ReportBuffer buffer;
   for (uint64_t step = 1; step <= limits::kDaemonReports; ++step) buffer.Add(Steps(step, step), kStart);
   buffer.Take(kStart);
@@ -104,7 +104,7 @@ TEST(ReportBuffer, StepsThatWereSentBeforeTheyFellOut_CountAsToldNotAsDropped) {
   EXPECT_EQ(buffer.Take(kStart + absl::Seconds(1)).back().dropped_steps(), 0);
 }
 
-TEST(ReportBuffer, StepsTheTrainerDropped_AreToldOnceEach) {
+TEST(ReportBuffer, StepsDroppedByTheTrainer_AreReportedOnce) {
   ReportBuffer buffer;
   std::vector<uint64_t> reported;
   v1::RankReport report;
@@ -117,7 +117,7 @@ TEST(ReportBuffer, StepsTheTrainerDropped_AreToldOnceEach) {
   EXPECT_THAT(reported, ::testing::ElementsAre(3, 0, 2));
 }
 
-TEST(ReportBuffer, StepSaidTwice_IsKeptOnce) {
+TEST(ReportBuffer, StepReportedTwice_IsStoredOnce) {
   ReportBuffer buffer;
   buffer.Add(Steps(1, 5), kStart);
 
@@ -149,7 +149,7 @@ v1::RankReport Phase(const std::string& phase, const std::string& ended, double 
   return report;
 }
 
-TEST(ReportBuffer, PhaseTimes_OutliveThinning_AndAreToldOnce) {
+TEST(ReportBuffer, PhaseTimes_SurviveThinningAndAreReportedOnce) {
   ReportBuffer buffer;
   buffer.Add(Phase("train", "first_step", 0.5), kStart);
   buffer.Take(kStart);
@@ -168,7 +168,7 @@ TEST(ReportBuffer, PhaseTimes_OutliveThinning_AndAreToldOnce) {
   EXPECT_EQ(buffer.Take(kStart + absl::Seconds(2)).at(0).phase_times_size(), 0);
 }
 
-TEST(ReportBuffer, Nudge_TellsTheLastWordsWithTheirAge_AndTheProcessAsItIs) {
+TEST(ReportBuffer, Nudge_SendsTheLastReportWithItsAgeAndThePresentProcessState) {
   ReportBuffer buffer;
   v1::RankReport report;
   report.set_phase("train");

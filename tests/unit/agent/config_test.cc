@@ -51,11 +51,11 @@ TEST(WorkerConfig, Defaults_AreThoseOfTheSchema) {
   EXPECT_FALSE(config->adopt_cluster);
   EXPECT_EQ(config->metrics, "127.0.0.1:7072");
   EXPECT_EQ(config->health, "127.0.0.1:7073");
-  EXPECT_TRUE(config->metrics_may_move && config->health_may_move) << "nobody has chosen them";
+  EXPECT_TRUE(config->metrics_may_move && config->health_may_move) << "the user has not chosen the ports";
   EXPECT_TRUE(config->labels.empty());
 }
 
-TEST(WorkerConfig, Labels_AreTheFilesOrThoseOfTheFlags) {
+TEST(WorkerConfig, Labels_ComeFromTheFileUnlessFlagsGiveThem) {
   ConfigFile file("coordinator: 127.0.0.1:1\nlabels: [rack=r1, zone=a]\nmetrics: 127.0.0.1:0\n");
 
   absl::StatusOr<Config> from_file = Read({"--config", file.path()});
@@ -74,7 +74,7 @@ TEST(WorkerConfig, Labels_AreTheFilesOrThoseOfTheFlags) {
   EXPECT_FALSE(from_flags->health_may_move);
 }
 
-TEST(WorkerConfig, TokenFile_IsTheFilesOrTheFlags_AndNoneByDefault) {
+TEST(WorkerConfig, TokenFile_ComesFromTheFileOrTheFlagAndIsEmptyByDefault) {
   ConfigFile file("coordinator: 127.0.0.1:1\ntoken_file: /etc/trainyard/token\n");
 
   EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1"})->token_file, "");
@@ -82,7 +82,7 @@ TEST(WorkerConfig, TokenFile_IsTheFilesOrTheFlags_AndNoneByDefault) {
   EXPECT_EQ(Read({"--config", file.path(), "--token-file", "/other"})->token_file, "/other");
 }
 
-TEST(WorkerConfig, Flags_WinOverTheFile) {
+TEST(WorkerConfig, Flags_OverrideTheFile) {
   ConfigFile file("coordinator: 127.0.0.1:1\nslots: 2\nname: file\nstate: /tmp/a\nlog: {format: json, level: error}\n");
 
   absl::StatusOr<Config> config =
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"coordinator: is required", "slots", "log.format", "name:"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(WorkerConfig, UnknownKeyInTheFile_IsRefusedWithItsPlaceAndTheNearestName) {
+TEST(WorkerConfig, UnknownKeyInTheFile_IsRefusedWithItsPositionAndTheNearestName) {
   ConfigFile file("coordinator: 127.0.0.1:1\nslot: 2\n");
 
   absl::StatusOr<Config> config = Read({"--config", file.path()});
@@ -162,21 +162,21 @@ TEST(WorkerConfig, AllowPlaintext_AllowsEveryAddress) {
   EXPECT_EQ(Read({"--coordinator", "unix:/run/trainyard/socket"}).status(), absl::OkStatus());
 }
 
-TEST(WorkerConfig, Snapshots_GoIntoMemoryUnlessTheyAreTakenOut) {
+TEST(WorkerConfig, Snapshots_AreInMemoryUnlessDisabled) {
   EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1"})->snapshots, "/dev/shm");
   EXPECT_EQ(Read({"--coordinator", "127.0.0.1:1", "--snapshots", ""})->snapshots, "");
   EXPECT_THAT(std::string(Read({"--coordinator", "127.0.0.1:1", "--snapshots", "shm"}).status().message()),
               HasSubstr("snapshots: expected an absolute path, or nothing, found 'shm'"));
 }
 
-TEST(WorkerConfig, Version_IsAnAnswer) {
+TEST(WorkerConfig, Version_IsPrinted) {
   absl::StatusOr<Config> config = Read({"--version"});
 
   ASSERT_EQ(config.status(), absl::OkStatus());
   EXPECT_THAT(config->answer, StartsWith("trainyard-worker "));
 }
 
-TEST(TrainerEnvironment, HoldsWhatARankNeedsAndNothingElse) {
+TEST(TrainerEnvironment, ContainsOnlyWhatARankNeeds) {
   v1::DesiredTrainer desired;
   desired.mutable_key()->set_rank(3);
   desired.set_world_size(8);

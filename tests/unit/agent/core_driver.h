@@ -1,4 +1,4 @@
-// Drives the daemon's core as its event thread does, on a clock that the test moves, and sorts what it emits.
+// Drives the daemon's core as its event thread does, with a clock that the test advances, and sorts the effects.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ inline v1::DesiredTrainer Desired(const TrainerId& id) {
 
 class CoreDriver {
  public:
-  // `disk` is the outbox's file as an earlier life left it.
+  // `disk` is the outbox's file as an earlier incarnation left it.
   explicit CoreDriver(std::string cluster_id = "", std::string disk = "", bool adopt_cluster = false)
       : disk_(std::move(disk)) {
     CoreOptions options = {
@@ -47,7 +47,7 @@ class CoreDriver {
         .random = [] { return 1.0; },
         .interface_address = [](const std::string& name) -> absl::StatusOr<std::string> {
           if (name == "eth1") return "10.0.0.7";
-          return absl::NotFoundError(absl::StrCat("no interface '", name, "'; there are: eth1, lo"));
+          return absl::NotFoundError(absl::StrCat("no interface '", name, "'; interfaces of this host: eth1, lo"));
         },
     };
     options.inventory.set_cores(8);
@@ -55,10 +55,10 @@ class CoreDriver {
     core_ = std::make_unique<Core>(std::move(options));
   }
 
-  // What this event alone caused.
+  // Returns the effects of this event only.
   std::vector<Effect>& Handle(Event event) {
     last_ = core_->Handle(std::move(event), clock_.TimeNow());
-    // A disk that is not held answers at once.
+    // A disk that is not held answers immediately.
     for (size_t i = 0; i < last_.size(); ++i) {
       auto* store = std::get_if<StoreFacts>(&last_[i]);
       if (store == nullptr) continue;
@@ -70,13 +70,13 @@ class CoreDriver {
     all_.insert(all_.end(), last_.begin(), last_.end());
     return last_;
   }
-  // Lets a held disk write what it was given.
+  // Lets a held disk carry out its write.
   void LetDiskWrite() { Handle(DiskAnswer()); }
   bool disk_is_held = false;
   absl::Status disk_error;
   const std::string& disk() const { return disk_; }
   void Advance(absl::Duration by) { clock_.AdvanceTime(by); }
-  // As the daemon's thread: ticks whenever the core wants one, until `by` has passed.
+  // As the daemon's thread does: ticks whenever the core requests it, until `by` has passed.
   void Run(absl::Duration by) {
     absl::Time end = clock_.TimeNow() + by;
     while (core_->NextWake() <= end) {
@@ -139,7 +139,7 @@ class CoreDriver {
     return ended;
   }
 
-  // The effects of one kind that the last event caused, or that there ever were.
+  // The effects of one type: those of the last event, or all so far.
   template <typename T>
   std::vector<T> Last() const {
     return Filter<T>(last_);
@@ -199,7 +199,7 @@ class CoreDriver {
   std::vector<Effect> all_;
 };
 
-// One trainer, running and linked, at a daemon that is attached.
+// One running trainer with a link, on a daemon that is attached.
 class RunningTrainerTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -207,7 +207,7 @@ class RunningTrainerTest : public ::testing::Test {
     driver_.Handle(driver_.State(1, {Desired(Rank(0))}));
     driver_.Handle(ProcessStarted{Rank(0), 4242});
     driver_.Handle(driver_.Open(LinkId(1), Rank(0)));
-    driver_.Run(absl::Milliseconds(200));  // that it was started has been told, too
+    driver_.Run(absl::Milliseconds(200));  // its start was reported, too
   }
   CoreDriver driver_;
 };

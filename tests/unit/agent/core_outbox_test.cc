@@ -1,4 +1,5 @@
-// The core and its outbox: facts wait for the disk, outlive the daemon, and are told once whatever dies.
+// The core and its outbox: facts wait for the disk, outlive the daemon, and are reported once even if a process is
+// killed.
 #include "common/limits.h"
 #include "tests/unit/agent/core_driver.h"
 #include "worker/agent/core.h"
@@ -12,7 +13,8 @@ using ::testing::SizeIs;
 
 constexpr LinkId kLink1(1);
 
-// A life that was told of the save of step 100 by rank 0, which runs on. `acked`: by the coordinator.
+// An incarnation to which rank 0 has reported the save of step 100; the rank is still running. `acked`: the coordinator
+// has acknowledged the fact.
 std::string DiskOfEarlierIncarnation(bool acked) {
   CoreDriver driver;
   driver.Attach();
@@ -32,7 +34,7 @@ void TakeOver(CoreDriver& driver) {
   driver.Handle(driver.Open(kLink1, Rank(0), /*reconnect=*/true));
 }
 
-TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentNorIsTheRevisionBehindIt) {
+TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentAndDelaysTheRevision) {
   driver_.disk_is_held = true;
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   driver_.Handle(driver_.State(2, {Desired(Rank(0))}));
@@ -48,7 +50,7 @@ TEST_F(RunningTrainerTest, FactThatIsNotOnDisk_IsNotSentNorIsTheRevisionBehindIt
   EXPECT_EQ(driver_.All<SendUp>().back().message.heartbeat().applied_revision(), 2) << "with the next heartbeat";
 }
 
-TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
+TEST(AgentOutbox, FactsOfAnEarlierIncarnation_AreSentUnderTheSameNumbers) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
 
   driver.Attach();
@@ -59,7 +61,7 @@ TEST(AgentOutbox, FactsOfTheLifeBefore_AreSentByTheNextUnderTheSameNumbers) {
   EXPECT_EQ(driver.AllFacts()[1].sequence(), 2);
 }
 
-TEST(AgentOutbox, FactSaidAgainToTheNextLife_IsNotAddedAgain) {
+TEST(AgentOutbox, FactReportedAgainToTheNextIncarnation_IsNotAddedAgain) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   TakeOver(driver);
   driver.Attach();
@@ -72,11 +74,11 @@ TEST(AgentOutbox, FactSaidAgainToTheNextLife_IsNotAddedAgain) {
   EXPECT_EQ(driver.LastFacts().at(0).saved().step(), 200);
 }
 
-TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonDied_IsAcknowledgedByTheNextLife) {
+TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonWasKilled_IsAcknowledgedByTheNextIncarnation) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
   TakeOver(driver);
 
-  // The acknowledgement was lost with the daemon; the trainer says it again.
+  // The acknowledgement was lost with the daemon; the trainer reports the fact again.
   ASSERT_THAT(driver.Last<SendLink>(), SizeIs(1));
   EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
   driver.Handle(driver.Saved(kLink1, 1, 100));
@@ -84,7 +86,7 @@ TEST(AgentOutbox, FactThatWasDurableBeforeTheDaemonDied_IsAcknowledgedByTheNextL
   EXPECT_EQ(driver.Last<SendLink>().at(0).message.ack().sequence(), 1);
 }
 
-TEST(AgentOutbox, MarksOfTrainersThatAreNoMore_AreForgotten) {
+TEST(AgentOutbox, MarksOfTrainersThatNoLongerExist_AreForgotten) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/true));
   driver.Attach();
   driver.Handle(FactsAcknowledged{3});
@@ -97,7 +99,7 @@ TEST(AgentOutbox, MarksOfTrainersThatAreNoMore_AreForgotten) {
   EXPECT_EQ(ReadOutboxFile(next.disk())->header.marks_size(), 0);
 }
 
-TEST(AgentOutbox, AcknowledgementOfTheNextLife_ReachesTheTrainerOfTheLifeBefore) {
+TEST(AgentOutbox, AcknowledgementToTheNextIncarnation_ReachesTheAdoptedTrainer) {
   CoreDriver driver("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   TakeOver(driver);
   driver.Attach();
@@ -108,7 +110,7 @@ TEST(AgentOutbox, AcknowledgementOfTheNextLife_ReachesTheTrainerOfTheLifeBefore)
   EXPECT_EQ(driver.Last<SendLink>()[0].message.ack().sequence(), 1);
 }
 
-TEST(AgentOutbox, EndThatTheLifeBeforeHadInItsOutbox_IsToldOnce) {
+TEST(AgentOutbox, ExitInTheOutboxOfAnEarlierIncarnation_IsReportedOnce) {
   CoreDriver before;
   before.Attach();
   before.Handle(before.State(1, {Desired(Rank(0))}));
@@ -127,7 +129,7 @@ TEST(AgentOutbox, EndThatTheLifeBeforeHadInItsOutbox_IsToldOnce) {
   EXPECT_THAT(driver.Last<MarkReported>(), SizeIs(1));
 }
 
-TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
+TEST_F(RunningTrainerTest, FullDisk_IsLoggedOnceAndFactsContinueUnderANewId) {
   driver_.disk_error = absl::ResourceExhaustedError("no space left on device");
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   EXPECT_EQ(driver_.core().stats().outbox_errors, 1);
@@ -143,7 +145,7 @@ TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
   EXPECT_EQ(driver_.LastFacts().back().saved().step(), 100);
   driver_.Forget();
   driver_.Run(absl::Seconds(30));
-  EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());  // tried again, refused again, and that is all
+  EXPECT_THAT(driver_.All<HangUp>(), IsEmpty());  // retried and refused again, without another effect
   EXPECT_GT(driver_.core().stats().outbox_errors, 2);
   driver_.disk_error = absl::OkStatus();
   driver_.Run(absl::Seconds(10));
@@ -152,7 +154,7 @@ TEST_F(RunningTrainerTest, DiskThatIsFull_IsSaidOnceAndFactsGoOnUnderANewId) {
   EXPECT_EQ(ReadOutboxFile(driver_.disk())->header.outbox_id(), "outbox-2");
 }
 
-TEST_F(RunningTrainerTest, DiskThatHangs_HoldsNoFactBackForLong_IsTold_AndIsWrittenAnewWhenItAnswers) {
+TEST_F(RunningTrainerTest, HangingDisk_IsLoggedAndDelaysNoFactForLong_AndIsRewrittenWhenItAnswers) {
   driver_.disk_is_held = true;
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   driver_.Forget();
@@ -170,7 +172,7 @@ TEST_F(RunningTrainerTest, DiskThatHangs_HoldsNoFactBackForLong_IsTold_AndIsWrit
   driver_.Handle(driver_.Welcome());
   ASSERT_FALSE(driver_.AllFacts().empty());
   EXPECT_EQ(driver_.AllFacts().back().saved().step(), 100);
-  EXPECT_THAT(driver_.All<StoreFacts>(), IsEmpty()) << "no second write beside the one that hangs";
+  EXPECT_THAT(driver_.All<StoreFacts>(), IsEmpty()) << "no second write while one hangs";
 
   driver_.disk_is_held = false;
   driver_.LetDiskWrite();
@@ -191,11 +193,11 @@ TEST(AgentOutbox, CoordinatorOfAnotherCluster_GetsNoneOfTheFacts) {
   EXPECT_THAT(driver.All<Log>().at(1).text, HasSubstr("2 facts of cluster c1 are dropped"));
 }
 
-TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
+TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWithAdoptCluster) {
   CoreDriver waiting("c1", DiskOfEarlierIncarnation(/*acked=*/false));
   waiting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   waiting.Handle(AllFound{});
-  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // by which the other refuses it
+  EXPECT_EQ(waiting.All<Dial>()[0].hello.cluster_id(), "c1");  // so that the other coordinator refuses it
   waiting.Handle(SessionEnded{absl::UnavailableError("host h1 runs 1 trainers of cluster c1")});
   waiting.Run(absl::Minutes(1));
   EXPECT_THAT(waiting.All<SignalProcess>(), IsEmpty());
@@ -204,7 +206,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
   adopting.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 4242});
   adopting.Attach(/*acked_fact=*/0, "c2");
   EXPECT_EQ(adopting.All<Dial>()[0].hello.cluster_id(), "");
-  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // its slot is free once its end is told
+  EXPECT_EQ(adopting.All<Dial>()[0].hello.trainers_size(), 1);  // its slot is free once its exit is reported
   adopting.Handle(adopting.State(1, {}));
   EXPECT_THAT(adopting.Last<SignalProcess>(), SizeIs(1));
   adopting.Handle(adopting.Killed(Rank(0)));
@@ -212,7 +214,7 @@ TEST(AgentOutbox, TrainersOfAnotherCluster_AreEndedOnlyWhenToldToAdoptIt) {
   EXPECT_TRUE(adopting.LastFacts().at(0).has_exited());
 }
 
-TEST(AgentOutbox, Welcome_WithAProtocolThisDaemonDoesNotSpeak_MakesItLeave) {
+TEST(AgentOutbox, Welcome_WithAnUnsupportedProtocol_MakesTheDaemonLeave) {
   CoreDriver driver;
   driver.Handle(AllFound{});
   EXPECT_EQ(driver.All<Dial>()[0].hello.oldest_protocol(), limits::kOldestProtocol);
@@ -224,7 +226,7 @@ TEST(AgentOutbox, Welcome_WithAProtocolThisDaemonDoesNotSpeak_MakesItLeave) {
   EXPECT_EQ(driver.Last<Leave>().at(0).exit_code, 1);
 }
 
-TEST_F(RunningTrainerTest, DaemonThatIsAboutToLeaveWithItsTrainers_SaysSoAtOnce) {
+TEST_F(RunningTrainerTest, DaemonThatLeavesWithItsTrainers_ReportsThatImmediately) {
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
 
   ASSERT_THAT(driver_.Last<SendUp>(), SizeIs(1));

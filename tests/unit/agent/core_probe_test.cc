@@ -1,4 +1,4 @@
-// What the daemon says of a trainer that says nothing, and what it looks at when asked.
+// What the daemon reports about a silent trainer, and how it examines processes and paths on request.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ using ::testing::SizeIs;
 
 class ProbeTest : public RunningTrainerTest {
  protected:
-  // As the daemon's thread for `by`: each glance at the process finds this state.
+  // Runs as the daemon's thread does for `by`; each sample of the process has this state.
   void Advance(absl::Duration by, const std::string& state, double cpu_s = 1) {
     for (absl::Time end = driver_.now() + by; driver_.now() < end;) {
       driver_.Advance(absl::Milliseconds(100));
@@ -42,7 +42,7 @@ class ProbeTest : public RunningTrainerTest {
   std::vector<v1::RankReport> reports_;
 };
 
-TEST_F(ProbeTest, AProcessIsGlancedAtTwiceASecond_NamingItsPid) {
+TEST_F(ProbeTest, Process_IsSampledTwiceASecondByItsPid) {
   driver_.Forget();
 
   Advance(absl::Seconds(2), "S");
@@ -54,7 +54,7 @@ TEST_F(ProbeTest, AProcessIsGlancedAtTwiceASecond_NamingItsPid) {
   EXPECT_EQ(glances[0].processes[0].pid, 4242);
 }
 
-TEST_F(ProbeTest, ATrainerThatSaysNothingForASecondIsToldOfAsSilent_WithTheAgeOfItsLastWords) {
+TEST_F(ProbeTest, TrainerWithoutReportsForASecond_IsReportedAsSilentWithTheAgeOfItsLastReport) {
   driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
 
   Advance(absl::Milliseconds(900), "T");
@@ -69,7 +69,7 @@ TEST_F(ProbeTest, ATrainerThatSaysNothingForASecondIsToldOfAsSilent_WithTheAgeOf
   EXPECT_EQ(reports_.back().key().job_id(), kJob);
 }
 
-TEST_F(ProbeTest, ATrainerThatSpeaksIsNotSilent_AndItsReportsTellItsProcess) {
+TEST_F(ProbeTest, TrainerThatReports_IsNotSilentAndItsReportsContainItsProcessState) {
   Advance(absl::Milliseconds(500), "S", 2.5);
 
   for (uint64_t step = 1; step <= 6; ++step) {
@@ -84,7 +84,7 @@ TEST_F(ProbeTest, ATrainerThatSpeaksIsNotSilent_AndItsReportsTellItsProcess) {
   EXPECT_EQ(reports_.back().cpu_total_s(), 2.5);
 }
 
-TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
+TEST_F(ProbeTest, TrainerWithoutALink_IsNotSilentButItsProcessIsReported) {
   driver_.Handle(LinkClosed{LinkId(1)});
 
   Advance(absl::Seconds(3), "T");
@@ -93,7 +93,7 @@ TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
   EXPECT_FALSE(reports_.back().silent());
   EXPECT_EQ(reports_.back().process_state(), "T");
 
-  // Silence counts from when the link is open again.
+  // Silence is measured from the time when the link is open again.
   driver_.Handle(driver_.Open(LinkId(2), Rank(0), /*reconnect=*/true));
   reports_.clear();
   Advance(absl::Milliseconds(900), "S");
@@ -102,7 +102,7 @@ TEST_F(ProbeTest, ATrainerWithoutALinkIsNotSilent_ButItsProcessIsTold) {
   EXPECT_TRUE(reports_.back().silent());
 }
 
-TEST_F(ProbeTest, ADaemonThatWasAwayItselfBlamesNobody) {
+TEST_F(ProbeTest, DaemonThatWasSuspended_ReportsNoTrainerAsSilent) {
   Advance(absl::Seconds(1), "S");
   driver_.Handle(driver_.Steps(LinkId(1), 1, 3));
   Advance(absl::Milliseconds(100), "S");
@@ -114,7 +114,7 @@ TEST_F(ProbeTest, ADaemonThatWasAwayItselfBlamesNobody) {
   for (const v1::RankReport& report : reports_) EXPECT_FALSE(report.silent());
 }
 
-TEST_F(ProbeTest, NothingIsGlancedAtWithoutACoordinator) {
+TEST_F(ProbeTest, WithoutACoordinator_NothingIsSampled) {
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Forget();
 
@@ -123,7 +123,7 @@ TEST_F(ProbeTest, NothingIsGlancedAtWithoutACoordinator) {
   EXPECT_THAT(driver_.All<SampleProcesses>(), IsEmpty());
 }
 
-TEST_F(ProbeTest, AnExaminationIsMadeOncePerRequest_AndItsAnswerIsAFact) {
+TEST_F(ProbeTest, Examination_IsMadeOncePerRequestAndReportedAsAFact) {
   driver_.Handle(Asking(2, {"r1"}));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<ExamineProcess>()[0].pid, 4242);
@@ -145,7 +145,7 @@ TEST_F(ProbeTest, AnExaminationIsMadeOncePerRequest_AndItsAnswerIsAFact) {
   EXPECT_EQ(facts[0].key().rank(), 0u);
 }
 
-TEST_F(ProbeTest, APathIsLookedForOnce_AndItsAnswerIsToldAsLongAsItIsAskedFor) {
+TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
   auto asking = [&](uint64_t revision, bool asks) {
     DesiredStateReceived received = driver_.State(revision, {Desired(Rank(0))});
     if (!asks) return received;
@@ -180,7 +180,7 @@ TEST_F(ProbeTest, APathIsLookedForOnce_AndItsAnswerIsToldAsLongAsItIsAskedFor) {
   EXPECT_EQ(reported(), 0);
 }
 
-TEST_F(ProbeTest, WhatHasEndedOrIsUnknownIsNotExamined) {
+TEST_F(ProbeTest, EndedOrUnknownTrainer_IsNotExamined) {
   driver_.Handle(Asking(2, {"r1"}, Rank(1)));
   EXPECT_THAT(driver_.Last<ExamineProcess>(), IsEmpty());
   driver_.Handle(driver_.Ended(Rank(0), 1));

@@ -1,5 +1,4 @@
-// The core's dealings with the outside of a job: taking over an earlier life's trainers, the session, leaving, log
-// requests.
+// The core apart from jobs: adopting trainers of an earlier incarnation, the session, leaving, log requests.
 #include <signal.h>
 
 #include "common/limits.h"
@@ -16,9 +15,9 @@ using ::testing::SizeIs;
 
 constexpr LinkId kLink1(1);
 
-// ---- taking over ----
+// ---- adopting ----
 
-TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasSpoken) {
+TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasDecided) {
   CoreDriver driver("c1");
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
   driver.Handle(AllFound{});
@@ -34,7 +33,7 @@ TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasSpoken) {
   EXPECT_THAT(driver.All<StartProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, TrainersOfJobsTheCoordinatorDoesNotKnow_AreLeftAlone_WithTheirSnapshots_UntilTheyEnd) {
+TEST(AgentCore, TrainersOfUnknownJobs_ContinueWithTheirSnapshotsUntilTheyEnd) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
   driver.Attach();
@@ -50,7 +49,7 @@ TEST(AgentCore, TrainersOfJobsTheCoordinatorDoesNotKnow_AreLeftAlone_WithTheirSn
   EXPECT_THAT(driver.Last<SignalProcess>(), SizeIs(1)) << "it was cancelled";
 }
 
-TEST(AgentCore, FoundTrainer_MayLinkBeforeTheCoordinatorHasSpoken) {
+TEST(AgentCore, FoundTrainer_MayConnectBeforeTheCoordinatorHasDecided) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
 
@@ -63,7 +62,7 @@ TEST(AgentCore, FoundTrainer_MayLinkBeforeTheCoordinatorHasSpoken) {
   EXPECT_TRUE(driver.Last<SendLink>().at(0).message.has_start());
 }
 
-TEST(AgentCore, RankThatEndedInAnEarlierLife_IsToldAndNotStartedAgain) {
+TEST(AgentCore, RankThatEndedInAnEarlierIncarnation_IsReportedAndNotStartedAgain) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "old", .pid = 9});
   driver.Handle(driver.Ended(Rank(0), 4));
@@ -78,7 +77,7 @@ TEST(AgentCore, RankThatEndedInAnEarlierLife_IsToldAndNotStartedAgain) {
 
 // ---- the session ----
 
-TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndSayTheReasonOnce) {
+TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndLogTheReasonOnce) {
   CoreDriver driver;
   std::vector<int64_t> waits;
   driver.Handle(AllFound{});
@@ -97,7 +96,7 @@ TEST(AgentCore, FailedDials_BackOffFrom50MillisecondsToASecondAndSayTheReasonOnc
   EXPECT_THAT(driver.All<Log>()[0].text, HasSubstr("127.0.0.1:7070"));
 }
 
-TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsHungUpOn) {
+TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsDisconnected) {
   CoreDriver driver;
   driver.Handle(AllFound{});
 
@@ -106,7 +105,7 @@ TEST(AgentCore, CoordinatorThatDoesNotWelcome_IsHungUpOn) {
   EXPECT_THAT(driver.All<HangUp>(), SizeIs(1));
 }
 
-TEST(AgentCore, Heartbeats_ComeAsOftenAsTheWelcomeSays) {
+TEST(AgentCore, Heartbeats_HaveTheIntervalOfTheWelcome) {
   CoreDriver driver;
   driver.Attach();
   driver.Forget();
@@ -116,7 +115,7 @@ TEST(AgentCore, Heartbeats_ComeAsOftenAsTheWelcomeSays) {
   EXPECT_THAT(driver.All<SendUp>(), SizeIs(10));
 }
 
-TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
+TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) {
   CoreDriver driver;
   auto last_trouble = [&] {
     std::string trouble = "none reported";
@@ -132,7 +131,7 @@ TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
   EXPECT_TRUE(driver.core().stats().trouble);
   EXPECT_THAT(driver.Last<Log>(), SizeIs(1));
   driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
-  EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "once a reason";
+  EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "logged once for each reason";
 
   driver.Handle(SessionEnded{absl::UnavailableError("cut")});
   driver.Run(absl::Seconds(1));
@@ -144,30 +143,30 @@ TEST(AgentCore, TroubleOfTheHost_IsToldAtOnceOnEveryStream_UntilItIsOver) {
   EXPECT_FALSE(driver.core().stats().trouble);
 }
 
-TEST_F(RunningTrainerTest, StateFolderThatWasMadeAgain_GetsTheFactsThatWaitAndTheCluster) {
+TEST_F(RunningTrainerTest, RecreatedStateFolder_GetsTheWaitingFactsAndTheCluster) {
   driver_.Handle(driver_.Saved(LinkId(1), 1, 10));
   const std::string whole = driver_.disk();
 
   driver_.Handle(HomeLooked{.state_is_new = true});
 
   ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(whole).value().facts.size());
-  EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still right";
+  EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still valid";
   ASSERT_THAT(driver_.Last<RememberCluster>(), SizeIs(1));
   EXPECT_EQ(driver_.Last<RememberCluster>()[0].cluster_id, "c1");
 }
 
-TEST(AgentCore, NewerLifeOfThisDaemon_MakesItLeave) {
+TEST(AgentCore, NewerIncarnationOfThisDaemon_MakesItLeave) {
   CoreDriver driver;
   driver.Attach();
 
-  driver.Handle(SessionEnded{absl::AbortedError("a newer life has attached")});
+  driver.Handle(SessionEnded{absl::AbortedError("a newer incarnation has attached")});
 
   ASSERT_THAT(driver.Last<Leave>(), SizeIs(1));
   EXPECT_EQ(driver.Last<Leave>()[0].exit_code, 1);
   EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, NameThatIsTaken_IsTriedForAWhileThenGivenUp) {
+TEST(AgentCore, NameThatIsTaken_IsRetriedForAWhileThenGivenUp) {
   CoreDriver driver;
   driver.Handle(AllFound{});
   for (int i = 0; i < 40 && driver.All<Leave>().empty(); ++i) {
@@ -181,15 +180,15 @@ TEST(AgentCore, NameThatIsTaken_IsTriedForAWhileThenGivenUp) {
 
 // ---- leaving ----
 
-TEST_F(RunningTrainerTest, Leaving_TouchesNoTrainer) {
+TEST_F(RunningTrainerTest, Leaving_LeavesTrainersRunning) {
   driver_.Handle(LeaveRequested{Leaving::kStayingTrainers});
 
   EXPECT_EQ(driver_.Last<Leave>().at(0).exit_code, 0);
-  EXPECT_FALSE(driver_.Last<Leave>()[0].with_trainers) << "what they have in memory stays, too";
+  EXPECT_FALSE(driver_.Last<Leave>()[0].with_trainers) << "their snapshots stay, too";
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, LeavingWithNothingToDo_LeavesNothing) {
+TEST(AgentCore, LeavingWithoutTrainers_LeavesNothing) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {}));
@@ -217,7 +216,7 @@ TEST_F(RunningTrainerTest, StoppingTrainers_AsksThenKillsAfterTheGrace) {
   EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
 }
 
-TEST_F(RunningTrainerTest, SecondSignal_EndsThePatience) {
+TEST_F(RunningTrainerTest, SecondSignal_KillsTrainersImmediately) {
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
 
   driver_.Handle(LeaveRequested{Leaving::kStoppingTrainers});
@@ -225,7 +224,7 @@ TEST_F(RunningTrainerTest, SecondSignal_EndsThePatience) {
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
 }
 
-TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsAndLeavesWhenAllAreGone) {
+TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsTrainersThenLeaves) {
   driver_.Handle(LeaveRequested{Leaving::kKillingTrainers});
   EXPECT_EQ(driver_.Last<SignalProcess>().at(0).signal, SIGKILL);
   EXPECT_THAT(driver_.All<Leave>(), IsEmpty());
@@ -236,19 +235,19 @@ TEST_F(RunningTrainerTest, EndOfTheLifeline_KillsAndLeavesWhenAllAreGone) {
   EXPECT_TRUE(driver_.All<Leave>()[0].with_trainers);
 }
 
-TEST_F(RunningTrainerTest, DaemonThatWasLetGo_LeavesOnceTrainersAndCoordinatorAreGone_AndServesUntilThen) {
+TEST_F(RunningTrainerTest, ReleasedDaemon_ServesUntilTrainersAndCoordinatorHaveGoneThenLeaves) {
   driver_.Handle(LeaveRequested{Leaving::kWhenIdle});
   driver_.Handle(driver_.State(2, {Desired(Rank(0)), Desired(Rank(1))}));
-  EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may be formed anew";
+  EXPECT_THAT(driver_.Last<StartProcess>(), SizeIs(1)) << "the group may form again";
   driver_.Handle(ProcessStarted{Rank(1), 4243});
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Run(absl::Minutes(1));
-  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "trainers go on without a coordinator";
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "trainers continue without a coordinator";
 
   driver_.Handle(driver_.Ended(Rank(0), 0));
   driver_.Handle(driver_.Ended(Rank(1), 0));
   driver_.Run(absl::Seconds(9));
-  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "it may only be on its way back";
+  EXPECT_THAT(driver_.All<Leave>(), IsEmpty()) << "it may be restarting";
   driver_.Run(absl::Seconds(2));
 
   ASSERT_THAT(driver_.All<Leave>(), SizeIs(1));
@@ -269,7 +268,7 @@ TEST(AgentCore, TrainerDesiredWhileLeaving_IsNotStarted) {
 
 // ---- logs ----
 
-TEST(AgentCore, LogRequest_IsServedOnceAndStoppedWhenTakenBack) {
+TEST(AgentCore, LogRequest_IsServedOnceAndStoppedWhenWithdrawn) {
   CoreDriver driver;
   driver.Attach();
   DesiredStateReceived state = driver.State(1, {});
@@ -287,7 +286,7 @@ TEST(AgentCore, LogRequest_IsServedOnceAndStoppedWhenTakenBack) {
   EXPECT_THAT(driver.Last<StopLogs>(), SizeIs(1));
 }
 
-TEST(AgentCore, LogRequestThatIsNoLongerFollowed_IsBroughtToItsEnd) {
+TEST(AgentCore, LogRequestThatNoLongerFollows_IsCompleted) {
   CoreDriver driver;
   driver.Attach();
   DesiredStateReceived state = driver.State(1, {});

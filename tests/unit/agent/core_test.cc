@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 constexpr LinkId kLink1(1);
 constexpr LinkId kLink2(2);
 
-TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierLifeAreFound) {
+TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierIncarnationAreFound) {
   CoreDriver driver;
   driver.Handle(ProcessFound{.id = Rank(0), .token = "a", .pid = 8});
   driver.Run(absl::Minutes(1));
@@ -28,7 +28,7 @@ TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierLifeAreFound) {
   EXPECT_EQ(driver.Last<Dial>().at(0).hello.trainers_size(), 2);
 }
 
-TEST(AgentCore, Dial_SaysHello) {
+TEST(AgentCore, Dial_SendsHello) {
   CoreDriver driver;
 
   driver.Handle(AllFound{});
@@ -57,7 +57,7 @@ TEST(AgentCore, DesiredTrainer_IsStartedOnceWithATokenAndItsShareOfCores) {
   EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, DesiredThreads_WinOverTheHostsShare) {
+TEST(AgentCore, DesiredThreads_OverrideTheHostsShare) {
   CoreDriver driver;
   driver.Attach();
   v1::DesiredTrainer desired = Desired(Rank(0));
@@ -81,7 +81,7 @@ TEST(AgentCore, NetworkInterface_DecidesTheDataAddress) {
   EXPECT_EQ(driver.Last<StartProcess>().at(0).desired.data_address(), "10.0.0.7");
 }
 
-TEST(AgentCore, NetworkInterfaceThatIsNotThere_FailsTheStartAndNamesThoseThatAre) {
+TEST(AgentCore, MissingNetworkInterface_FailsTheStartAndListsTheInterfaces) {
   CoreDriver driver;
   driver.Attach();
   v1::JobSpec spec;
@@ -94,7 +94,7 @@ TEST(AgentCore, NetworkInterfaceThatIsNotThere_FailsTheStartAndNamesThoseThatAre
   EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
   ASSERT_THAT(driver.LastFacts(), SizeIs(1));
   EXPECT_EQ(driver.LastFacts()[0].exited().cause(), v1::TrainerExited::CAUSE_START_FAILED);
-  EXPECT_THAT(driver.LastFacts()[0].exited().message(), HasSubstr("there are: eth1, lo"));
+  EXPECT_THAT(driver.LastFacts()[0].exited().message(), HasSubstr("interfaces of this host: eth1, lo"));
 }
 
 TEST(AgentCore, JobIdThatIsAPath_IsNotStarted) {
@@ -108,10 +108,10 @@ TEST(AgentCore, JobIdThatIsAPath_IsNotStarted) {
   EXPECT_THAT(driver.Last<StartProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, Snapshots_AreKeptOfJobsThatAreNotOver_AlsoBetweenTheirGroups) {
+TEST(AgentCore, Snapshots_AreKeptUntilTheirJobIsOver) {
   CoreDriver driver;
   driver.Attach();
-  EXPECT_THAT(driver.All<KeepSnapshots>(), IsEmpty()) << "nobody has said which jobs there are";
+  EXPECT_THAT(driver.All<KeepSnapshots>(), IsEmpty()) << "the jobs are not known yet";
   DesiredStateReceived state = driver.State(1, {Desired(Rank(0))});
   state.desired.add_jobs("other234");
   driver.Handle(state);
@@ -130,7 +130,7 @@ TEST(AgentCore, Snapshots_AreKeptOfJobsThatAreNotOver_AlsoBetweenTheirGroups) {
   EXPECT_THAT(driver.Last<KeepSnapshots>(), IsEmpty()) << "nothing has changed";
 }
 
-TEST(AgentCore, Snapshots_ThatATrainerOfNoJobLeaves_AreLookedForAtItsEnd) {
+TEST(AgentCore, Snapshots_OfATrainerWithoutAJob_AreRemovedAtItsEnd) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -153,7 +153,7 @@ TEST(AgentCore, OlderRevision_IsIgnored) {
   EXPECT_THAT(driver.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWhateverItsRevision) {
+TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWithAnyRevision) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(5, {Desired(Rank(0))}));
@@ -168,7 +168,7 @@ TEST(AgentCore, FirstDesiredStateAfterAWelcome_CountsWhateverItsRevision) {
   EXPECT_EQ(driver.Last<SignalProcess>()[0].signal, SIGKILL);
 }
 
-TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsToldToAbortThenKilledAndToldAsStopped) {
+TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsAskedToAbortThenKilledAndReportedAsStopped) {
   driver_.Handle(driver_.State(2, {}));
   ASSERT_THAT(driver_.Last<SendLink>(), SizeIs(1));
   EXPECT_THAT(driver_.Last<SendLink>()[0].message.abort().reason(), HasSubstr("generation 1"));
@@ -187,7 +187,7 @@ TEST_F(RunningTrainerTest, TrainerNoLongerDesired_IsToldToAbortThenKilledAndTold
   EXPECT_EQ(driver_.LastFacts()[0].exited().cause(), v1::TrainerExited::CAUSE_STOPPED);
 }
 
-TEST_F(RunningTrainerTest, TrainerWithoutALink_IsKilledAtOnceWhenNoLongerDesired) {
+TEST_F(RunningTrainerTest, TrainerWithoutALink_IsKilledImmediatelyWhenNoLongerDesired) {
   driver_.Handle(LinkClosed{kLink1});
 
   driver_.Handle(driver_.State(2, {}));
@@ -196,7 +196,7 @@ TEST_F(RunningTrainerTest, TrainerWithoutALink_IsKilledAtOnceWhenNoLongerDesired
   EXPECT_EQ(driver_.Last<SignalProcess>()[0].signal, SIGKILL);
 }
 
-TEST_F(RunningTrainerTest, TrainerThatEndedByItselfBeforeTheKill_KeepsItsOwnCause) {
+TEST_F(RunningTrainerTest, TrainerThatEndedBeforeTheKill_KeepsItsOwnCause) {
   driver_.Handle(driver_.State(2, {}));
 
   driver_.Handle(driver_.Ended(Rank(0), 5));
@@ -206,7 +206,7 @@ TEST_F(RunningTrainerTest, TrainerThatEndedByItselfBeforeTheKill_KeepsItsOwnCaus
   EXPECT_EQ(driver_.LastFacts().at(0).exited().code(), 5);
 }
 
-TEST_F(RunningTrainerTest, TrainerThatLeavesWhenToldToAbort_CountsAsEndedByTheDaemon) {
+TEST_F(RunningTrainerTest, TrainerThatExitsWhenAskedToAbort_CountsAsEndedByTheDaemon) {
   driver_.Handle(driver_.State(2, {}));
 
   driver_.Handle(driver_.Ended(Rank(0), 3));
@@ -217,7 +217,7 @@ TEST_F(RunningTrainerTest, TrainerThatLeavesWhenToldToAbort_CountsAsEndedByTheDa
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
-TEST(AgentCore, DroppedTrainerThatIsStillStarting_HoldsBackTheAppliedRevision) {
+TEST(AgentCore, DroppedTrainerThatIsStillStarting_DelaysTheAppliedRevision) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -229,7 +229,7 @@ TEST(AgentCore, DroppedTrainerThatIsStillStarting_HoldsBackTheAppliedRevision) {
 
   ASSERT_FALSE(before.empty());
   EXPECT_EQ(before.back().message.heartbeat().applied_revision(), 1);
-  // The fact first, the revision behind it.
+  // The fact is sent first, then the revision.
   ASSERT_THAT(driver.Last<SendUp>(), SizeIs(2));
   EXPECT_TRUE(driver.Last<SendUp>()[0].message.facts().facts(0).has_started());
   EXPECT_EQ(driver.Last<SendUp>()[1].message.heartbeat().applied_revision(), 2);
@@ -252,7 +252,7 @@ TEST_F(RunningTrainerTest, Registration_BringsTheSpecOnceAndGoAndStopWhenTheyCom
   EXPECT_THAT(driver_.All<SignalProcess>(), IsEmpty());
 }
 
-TEST_F(RunningTrainerTest, SavesThatAreAskedForAndGranted_AreToldOnceALink) {
+TEST_F(RunningTrainerTest, RequestedAndGrantedSaves_AreSentOncePerLink) {
   v1::DesiredTrainer desired = Desired(Rank(0));
   desired.set_save_requests(2);
   desired.add_grants()->set_step(40);
@@ -275,7 +275,7 @@ TEST_F(RunningTrainerTest, SavesThatAreAskedForAndGranted_AreToldOnceALink) {
   EXPECT_THAT(again[1].message.grants().grants(), SizeIs(2));
 }
 
-TEST_F(RunningTrainerTest, ReadySave_IsPassedOn) {
+TEST_F(RunningTrainerTest, ReadySave_IsForwarded) {
   LinkFact fact = {.link = LinkId(1), .fact = {}};
   fact.fact.set_sequence(1);
   fact.fact.mutable_save_ready()->set_manifest_hash("h");
@@ -285,7 +285,7 @@ TEST_F(RunningTrainerTest, ReadySave_IsPassedOn) {
   EXPECT_EQ(driver_.LastFacts()[0].save_ready().manifest_hash(), "h");
 }
 
-TEST(AgentFacts, ThatNobodyWaitsFor_GoWithOneThatSomebodyDoes) {
+TEST(AgentFacts, NotUrgent_AreSentWithTheNextUrgentOne) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -307,7 +307,7 @@ TEST(AgentFacts, ThatNobodyWaitsFor_GoWithOneThatSomebodyDoes) {
   EXPECT_TRUE(driver.LastFacts()[2].has_ready());
 }
 
-TEST(AgentFacts, ThatNobodyWaitsFor_AreNotHeldForLong) {
+TEST(AgentFacts, NotUrgent_AreNotDelayedForLong) {
   CoreDriver driver;
   driver.Attach();
   driver.Handle(driver.State(1, {Desired(Rank(0))}));
@@ -320,8 +320,8 @@ TEST(AgentFacts, ThatNobodyWaitsFor_AreNotHeldForLong) {
   EXPECT_THAT(driver.AllFacts(), SizeIs(1));
 }
 
-// Its heartbeat says that the revision is applied, from which the coordinator concludes what was never started.
-TEST(AgentFacts, ThatNobodyWaitsFor_GoBeforeAHeartbeat) {
+// The heartbeat reports the applied revision, from which the coordinator concludes which trainers were never started.
+TEST(AgentFacts, NotUrgent_AreSentBeforeAHeartbeat) {
   CoreDriver driver;
   driver.Attach();
   driver.Advance(absl::Milliseconds(900));
@@ -338,7 +338,7 @@ TEST(AgentFacts, ThatNobodyWaitsFor_GoBeforeAHeartbeat) {
   EXPECT_TRUE(sent[1].message.has_heartbeat());
 }
 
-TEST_F(RunningTrainerTest, Reconnect_BringsNoSpecAgainButGo) {
+TEST_F(RunningTrainerTest, Reconnect_SendsGoButNotTheSpecAgain) {
   v1::DesiredTrainer desired = Desired(Rank(0));
   desired.set_go(true);
   driver_.Handle(driver_.State(2, {desired}));
@@ -351,7 +351,7 @@ TEST_F(RunningTrainerTest, Reconnect_BringsNoSpecAgainButGo) {
   EXPECT_TRUE(driver_.Last<SendLink>()[0].message.has_go());
 }
 
-TEST_F(RunningTrainerTest, StrangersOnTheLink_AreTurnedAway) {
+TEST_F(RunningTrainerTest, UnknownTrainersOnTheLink_AreRefused) {
   LinkOpened wrong_token = driver_.Open(LinkId(5), Rank(0));
   wrong_token.registration.set_token("guess");
 
@@ -377,7 +377,7 @@ TEST_F(RunningTrainerTest, TrainersFact_IsAcknowledgedToItOnceTheCoordinatorHasI
   EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
 }
 
-TEST_F(RunningTrainerTest, FactSaidAgain_IsNotToldAgain) {
+TEST_F(RunningTrainerTest, FactReportedAgain_IsNotSentAgain) {
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   driver_.Handle(FactsAcknowledged{2});
   driver_.Handle(LinkClosed{kLink1});
@@ -390,7 +390,7 @@ TEST_F(RunningTrainerTest, FactSaidAgain_IsNotToldAgain) {
   EXPECT_EQ(driver_.Last<SendLink>()[0].message.ack().sequence(), 1);
 }
 
-TEST_F(RunningTrainerTest, FactOfAKindThatIsTheDaemonsOwn_IsNotTakenFromATrainer) {
+TEST_F(RunningTrainerTest, FactOfADaemonsKind_IsNotAcceptedFromATrainer) {
   LinkFact fact = {.link = kLink1, .fact = {}};
   fact.fact.set_sequence(1);
   fact.fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
@@ -400,7 +400,7 @@ TEST_F(RunningTrainerTest, FactOfAKindThatIsTheDaemonsOwn_IsNotTakenFromATrainer
   EXPECT_THAT(driver_.LastFacts(), IsEmpty());
 }
 
-TEST_F(RunningTrainerTest, Exit_IsToldAfterAllTheTrainerSaid) {
+TEST_F(RunningTrainerTest, Exit_IsReportedAfterAllFactsOfTheTrainer) {
   driver_.Handle(driver_.Steps(kLink1, 1, 1));
   driver_.Handle(driver_.Ended(Rank(0), 0));
   EXPECT_THAT(driver_.LastFacts(), IsEmpty());
@@ -428,7 +428,7 @@ TEST_F(RunningTrainerTest, FactWithBytesThatAreNotUtf8_IsSentWithoutThem) {
   EXPECT_EQ(reported.last_lines(0), "caf\xef\xbf\xbd");
 }
 
-TEST_F(RunningTrainerTest, Exit_IsToldAlsoWhenTheLinkDoesNotEnd) {
+TEST_F(RunningTrainerTest, Exit_IsReportedEvenIfTheLinkDoesNotEnd) {
   driver_.Handle(driver_.Ended(Rank(0), 1));
 
   driver_.Run(absl::Milliseconds(300));
@@ -436,7 +436,7 @@ TEST_F(RunningTrainerTest, Exit_IsToldAlsoWhenTheLinkDoesNotEnd) {
   EXPECT_TRUE(driver_.AllFacts().back().has_exited());
 }
 
-TEST_F(RunningTrainerTest, NewStream_BringsWhatIsNotAcknowledgedAgainAndInOrder) {
+TEST_F(RunningTrainerTest, NewStream_SendsUnacknowledgedFactsAgainInOrder) {
   driver_.Handle(driver_.Saved(kLink1, 1, 100));
   driver_.Handle(driver_.Saved(kLink1, 2, 200));
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
@@ -467,7 +467,7 @@ TEST_F(RunningTrainerTest, Steps_AreSentAgainOnANewStreamBeforeFacts) {
   EXPECT_TRUE(driver_.Last<SendUp>().back().message.has_facts());
 }
 
-TEST_F(RunningTrainerTest, Hello_NamesWhatRunsAndWhatEndedUntold) {
+TEST_F(RunningTrainerTest, Hello_NamesRunningTrainersAndUnreportedExits) {
   driver_.Handle(SessionEnded{absl::UnavailableError("gone")});
   driver_.Handle(LinkClosed{kLink1});
   driver_.Handle(driver_.Ended(Rank(0), 0));

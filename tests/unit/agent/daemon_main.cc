@@ -1,5 +1,5 @@
-// A process that may hold a daemon: as in worker/agent/main.cc, SIGCHLD is blocked before there is a second thread, and
-// orphans of killed shims come here.
+// A process that may run a daemon: as in worker/agent/main.cc, SIGCHLD is blocked before there is a second thread, and
+// this process becomes the parent of trainers whose shim was killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>

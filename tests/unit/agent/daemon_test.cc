@@ -1,4 +1,4 @@
-// The whole daemon, with real shims and trainers that only pretend, against a coordinator in the test's process.
+// The complete daemon, with real shims and fake trainers, against a coordinator in the test's process.
 #include "worker/agent/daemon.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ v1::TrainerExited ExitOf(const Seen& seen, uint32_t rank, uint64_t generation = 
 constexpr int kServing = 1;
 constexpr int kNotServing = 2;
 
-// grpc.health.v1.Health/Check by hand: a message with one text field goes up, one with one number comes back.
+// Calls grpc.health.v1.Health/Check with hand-made messages: the request has one text field, the response one number.
 int HealthOf(const std::string& address, const std::string& service) {
   auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   std::string size(service.empty() ? 0 : 1, static_cast<char>(service.size()));
@@ -76,7 +76,7 @@ int HealthOf(const std::string& address, const std::string& service) {
 class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // The daemon takes shim and trainer from one folder.
+    // The daemon expects shim and trainer in one folder.
     std::string binaries = BinaryFolder();
     programs_ = JoinPath(root_, "bin");
     std::filesystem::create_directory(programs_);
@@ -86,7 +86,7 @@ class DaemonTest : public ::testing::Test {
   }
   void TearDown() override {
     Leave(Leaving::kKillingTrainers);
-    // What a daemon that was left behind started is ended too.
+    // Ends the trainers that an abandoned daemon started.
     for (const TrainerId& id : ListRankFolders(ranks())) {
       absl::StatusOr<PidRecord> pids = ReadPids(JoinPath(ranks(), FolderName(id)));
       if (pids.ok() && shim::StartTime(pids->trainer.pid) == pids->trainer.start) kill(-pids->trainer.pid, SIGKILL);
@@ -118,7 +118,7 @@ class DaemonTest : public ::testing::Test {
     daemon_ = nullptr;
     return code;
   }
-  // Two ranks, up to the step when all are ready and the store is sealed.
+  // Starts two ranks and waits until both are ready and the store is sealed.
   void StartTwo(const std::string& name) {
     coordinator_->Desire({Desired(name, 0, 2), Desired(name, 1, 2)});
     ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
@@ -144,7 +144,7 @@ class DaemonTest : public ::testing::Test {
   std::unique_ptr<Daemon> daemon_;
 };
 
-TEST_F(DaemonTest, TwoRanks_MeetTrainAndEndWithAllTheySaidInOrder) {
+TEST_F(DaemonTest, TwoRanks_ConnectTrainAndEndWithAllReportsInOrder) {
   StartDaemon();
   StartTwo("steps-500");
 
@@ -173,7 +173,7 @@ TEST_F(DaemonTest, ExitCode_ReachesTheCoordinator) {
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
 }
 
-TEST_F(DaemonTest, KilledTrainer_IsToldWithItsSignal) {
+TEST_F(DaemonTest, KilledTrainer_IsReportedWithItsSignal) {
   StartDaemon();
   StartTwo("endless");
   pid_t pid = 0;
@@ -188,7 +188,7 @@ TEST_F(DaemonTest, KilledTrainer_IsToldWithItsSignal) {
   EXPECT_EQ(ExitOf(coordinator_->seen(), 1).signal(), SIGKILL);
 }
 
-TEST_F(DaemonTest, KilledShim_IsToldAsLostAndItsTrainerIsGone) {
+TEST_F(DaemonTest, KilledShim_IsReportedAsLostAndItsTrainerIsKilled) {
   StartDaemon();
   StartTwo("endless");
   PidRecord pids = *ReadPids(JoinPath(ranks(), "job23456.g1.r0"));
@@ -200,7 +200,7 @@ TEST_F(DaemonTest, KilledShim_IsToldAsLostAndItsTrainerIsGone) {
   EXPECT_NE(shim::StartTime(pids.trainer.pid), pids.trainer.start);
 }
 
-TEST_F(DaemonTest, StopInTheDesiredState_EndsTheRanksByTheirOwnWill) {
+TEST_F(DaemonTest, StopInTheDesiredState_LetsTheRanksExitOnTheirOwn) {
   StartDaemon();
   StartTwo("endless");
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
@@ -212,7 +212,7 @@ TEST_F(DaemonTest, StopInTheDesiredState_EndsTheRanksByTheirOwnWill) {
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
 }
 
-TEST_F(DaemonTest, NothingDesired_KillsAndTellsTheRevisionBehindTheExits) {
+TEST_F(DaemonTest, EmptyDesiredState_KillsTrainersAndReportsTheRevisionAfterTheExits) {
   StartDaemon();
   StartTwo("endless");
 
@@ -223,7 +223,7 @@ TEST_F(DaemonTest, NothingDesired_KillsAndTellsTheRevisionBehindTheExits) {
   EXPECT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.applied_revision == 3; }));
 }
 
-TEST_F(DaemonTest, RankThatWaitsForAValue_IsFreedWhenItsGenerationEnds) {
+TEST_F(DaemonTest, RankThatWaitsForAValue_IsReleasedWhenItsGenerationEnds) {
   StartDaemon();
   // The second rank never comes.
   coordinator_->Desire({Desired("endless", 0, 2)});
@@ -234,7 +234,7 @@ TEST_F(DaemonTest, RankThatWaitsForAValue_IsFreedWhenItsGenerationEnds) {
   ASSERT_TRUE(AwaitExits(1));
 }
 
-TEST_F(DaemonTest, CoordinatorThatGoesAndComes_MissesNoStepAndNoFact) {
+TEST_F(DaemonTest, RestartedCoordinator_MissesNoStepAndNoFact) {
   StartDaemon();
   StartTwo("endless");
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.steps.size() > 3; }));
@@ -249,14 +249,14 @@ TEST_F(DaemonTest, CoordinatorThatGoesAndComes_MissesNoStepAndNoFact) {
   ASSERT_THAT(seen.hellos, SizeIs(1));
   EXPECT_EQ(seen.hellos[0].trainers_size(), 2);
   EXPECT_EQ(seen.hellos[0].cluster_id(), "fake");
-  // From the first on: what the one before had seen is told again.
+  // Beginning with the first: what the earlier coordinator received is sent again.
   std::vector<uint64_t> all(seen.steps.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i + 1;
   EXPECT_EQ(seen.steps, all);
   EXPECT_EQ(CountOf(seen, v1::Fact::kFinished), 2);
 }
 
-TEST_F(DaemonTest, NextLifeOfTheDaemon_TakesItsTrainersOver) {
+TEST_F(DaemonTest, NextIncarnationOfTheDaemon_AdoptsItsTrainers) {
   StartDaemon();
   coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return CountOf(seen, v1::Fact::kReady) == 2; }));
@@ -268,12 +268,12 @@ TEST_F(DaemonTest, NextLifeOfTheDaemon_TakesItsTrainersOver) {
   Seen seen = coordinator_->seen();
   EXPECT_EQ(seen.hellos[1].trainers_size(), 2);
   EXPECT_NE(seen.hellos[0].incarnation(), seen.hellos[1].incarnation());
-  // The pretended trainer leaves when its link breaks; the new life sees the end of a process it never started.
+  // The fake trainer exits when its link breaks; the new incarnation sees the end of a process that it never started.
   ASSERT_TRUE(AwaitExits(2));
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 3);
 }
 
-TEST_F(DaemonTest, ExitWhileNoDaemonWasThere_IsToldByTheNextLifeAndOnce) {
+TEST_F(DaemonTest, ExitWithoutADaemon_IsReportedOnceByTheNextIncarnation) {
   StartDaemon();
   StartTwo("endless");
   EXPECT_EQ(Leave(Leaving::kStayingTrainers), 0);
@@ -295,7 +295,7 @@ TEST_F(DaemonTest, ExitWhileNoDaemonWasThere_IsToldByTheNextLifeAndOnce) {
   EXPECT_EQ(coordinator_->seen().hellos[2].trainers_size(), 0);
 }
 
-TEST_F(DaemonTest, FactsThatNoCoordinatorKept_ReachItFromTheNextLifeUnderTheSameNumbers) {
+TEST_F(DaemonTest, FactsThatNoCoordinatorReceived_AreSentByTheNextIncarnationUnderTheSameNumbers) {
   StartDaemon();
   coordinator_->Acknowledge(false);
   coordinator_->Desire({Desired("exit-5", 0, 1)});
@@ -313,7 +313,7 @@ TEST_F(DaemonTest, FactsThatNoCoordinatorKept_ReachItFromTheNextLifeUnderTheSame
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 5);
 }
 
-TEST_F(DaemonTest, HealthAndMetrics_AreServed_AndATakenPortIsReplacedWhereNobodyChoseIt) {
+TEST_F(DaemonTest, HealthAndMetrics_AreServedAndATakenDefaultPortIsReplaced) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
@@ -338,7 +338,7 @@ TEST_F(DaemonTest, HealthAndMetrics_AreServed_AndATakenPortIsReplacedWhereNobody
   EXPECT_EQ(HealthOf(daemon_->health_address(), ""), kServing);
 }
 
-TEST_F(DaemonTest, Heartbeat_TellsTimeAndDisk_AndTheHelloTheLabels) {
+TEST_F(DaemonTest, Heartbeat_ContainsTimeAndDiskAndTheHelloTheLabels) {
   StartDaemon();
 
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
@@ -350,7 +350,7 @@ TEST_F(DaemonTest, Heartbeat_TellsTimeAndDisk_AndTheHelloTheLabels) {
   EXPECT_GT(seen.last_heartbeat.time_unix_ms(), 1'600'000'000'000);
 }
 
-TEST_F(DaemonTest, SocketThatIsRemoved_IsMadeAgainBeforeAnybodyMissesIt) {
+TEST_F(DaemonTest, RemovedSocket_IsRecreatedBeforeATrainerNeedsIt) {
   StartDaemon();
   StartTwo("endless");
   std::filesystem::remove(daemon_->socket());
@@ -362,7 +362,7 @@ TEST_F(DaemonTest, SocketThatIsRemoved_IsMadeAgainBeforeAnybodyMissesIt) {
   EXPECT_TRUE(FileExists(daemon_->socket()));
 }
 
-TEST_F(DaemonTest, StateFolderThatIsRemoved_IsMadeAgain_AndWhatRunsGoesOnAndIsToldToItsEnd) {
+TEST_F(DaemonTest, RemovedStateFolder_IsRecreatedAndRunningTrainersContinueAndAreReported) {
   StartDaemon();
   StartTwo("endless");
   std::filesystem::remove_all(JoinPath(root_, "state"));
@@ -370,7 +370,7 @@ TEST_F(DaemonTest, StateFolderThatIsRemoved_IsMadeAgain_AndWhatRunsGoesOnAndIsTo
   ASSERT_TRUE(coordinator_->Await([&](const Seen&) { return FileExists(ranks()); }));
   Go("endless", /*stop=*/true);
   ASSERT_TRUE(AwaitExits(2));
-  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT) << "its shim made a folder again";
+  EXPECT_EQ(ExitOf(coordinator_->seen(), 0).cause(), v1::TrainerExited::CAUSE_EXIT) << "its shim recreated its folder";
   EXPECT_EQ(ExitOf(coordinator_->seen(), 0).code(), 0);
   coordinator_->Desire({Desired("exit-5", 0, 1, /*generation=*/2)});
   ASSERT_TRUE(AwaitExits(3));
@@ -381,7 +381,7 @@ TEST_F(DaemonTest, StateFolderThatIsRemoved_IsMadeAgain_AndWhatRunsGoesOnAndIsTo
   EXPECT_TRUE(FileExists(JoinPath(root_, "state/outbox")));
 }
 
-TEST_F(DaemonTest, StateFolderThatCannotBeMadeAgain_IsToldUntilItCan_AndCostsNoRestart) {
+TEST_F(DaemonTest, StateFolderThatCannotBeRecreated_IsReportedUntilItCanAndCostsNoRestart) {
   StartDaemon();
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.heartbeats > 0; }));
   const std::string state = JoinPath(root_, "state");
@@ -416,7 +416,7 @@ TEST_F(DaemonTest, DaemonThatStartsNoTrainer_LeavesNoFolderInMemory) {
   EXPECT_FALSE(std::filesystem::is_empty(memory_.path()));
 }
 
-TEST_F(DaemonTest, ValuesOnTheirWayWhenTheCoordinatorDies_ArePutAgain) {
+TEST_F(DaemonTest, ValuesUnderWayWhenTheCoordinatorIsKilled_ArePutAgain) {
   StartDaemon();
   coordinator_->HoldValues(true);
   coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
@@ -428,7 +428,7 @@ TEST_F(DaemonTest, ValuesOnTheirWayWhenTheCoordinatorDies_ArePutAgain) {
   coordinator_ = std::make_unique<FakeCoordinator>(port);
   coordinator_->Desire({Desired("steps-3", 0, 2), Desired("steps-3", 1, 2)});
 
-  // The trainer that pretends gives a put up that fails; the real one tries again.
+  // The fake trainer gives up after a failed put; the real one retries.
   ASSERT_TRUE(coordinator_->Await([](const Seen& seen) { return seen.values.size() == 2; }));
 }
 
@@ -456,7 +456,7 @@ TEST_F(DaemonTest, SecondDaemonOnAStateFolder_IsRefusedWithItsName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(config.state));
 }
 
-TEST_F(DaemonTest, Logs_BringWhatIsKeptAndEnd) {
+TEST_F(DaemonTest, Logs_SendStoredOutputAndEnd) {
   StartDaemon();
   coordinator_->Desire({Desired("exit-5", 0, 1)});
   ASSERT_TRUE(AwaitExits(1));
@@ -471,7 +471,7 @@ TEST_F(DaemonTest, Logs_BringWhatIsKeptAndEnd) {
   EXPECT_THAT(coordinator_->seen().lines, ElementsAre("1/0:rank 0 of 1: exit-5"));
 }
 
-TEST_F(DaemonTest, FollowedLogs_BringTheNextGenerationToo) {
+TEST_F(DaemonTest, FollowedLogs_IncludeTheNextGeneration) {
   StartDaemon();
   v1::LogRequest request;
   request.set_request_id("r1");

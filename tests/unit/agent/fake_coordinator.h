@@ -1,5 +1,5 @@
-// A coordinator in the test's own process: welcomes a daemon, hands it the desired states that the test makes,
-// acknowledges its facts, keeps its values, and remembers all it was told.
+// A coordinator in the test's own process: welcomes a daemon, sends it the desired states of the test, acknowledges its
+// facts, stores its values, and records everything it receives.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -40,7 +40,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     server_ = nullptr;
   }
 
-  // What the host is to do from now on; the revision is counted here.
+  // Sets the desired state; the revision is counted here.
   void Desire(const std::vector<v1::DesiredTrainer>& trainers, const std::vector<v1::LogRequest>& logs = {}) {
     absl::MutexLock lock(&mu_);
     desired_.set_revision(desired_.revision() + 1);
@@ -49,7 +49,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     for (const v1::DesiredTrainer& trainer : trainers) *desired_.add_trainers() = trainer;
     for (const v1::LogRequest& request : logs) *desired_.add_logs() = request;
   }
-  // Values that are put are not answered, as if the messages were still on their way.
+  // Puts are not answered, as if the messages were still under way.
   void HoldValues(bool hold) {
     absl::MutexLock lock(&mu_);
     hold_values_ = hold;
@@ -72,7 +72,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
     uint64_t applied_revision = 0;
     std::map<std::string, std::string> values;
   };
-  // Waits until `condition` holds for what was seen; false when it does not within a long while.
+  // Waits until `condition` holds; returns false after a long time.
   bool Await(const std::function<bool(const Seen&)>& condition, absl::Duration patience = absl::Seconds(30)) {
     absl::MutexLock lock(&mu_);
     auto holds = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return condition(seen_); };
@@ -211,7 +211,7 @@ class FakeCoordinator final : public v1::AgentService::Service {
   bool hold_values_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t acked_ ABSL_GUARDED_BY(mu_) = 0;
   v1::DesiredState desired_ ABSL_GUARDED_BY(mu_);
-  std::vector<v1::StoreValues> values_ ABSL_GUARDED_BY(mu_);  // each told once to every stream
+  std::vector<v1::StoreValues> values_ ABSL_GUARDED_BY(mu_);  // each sent once to every stream
   Seen seen_ ABSL_GUARDED_BY(mu_);
 };
 

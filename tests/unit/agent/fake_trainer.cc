@@ -1,9 +1,9 @@
-// A trainer without training: speaks the link as the real one does, so that the daemon can be tested without torch.
-// What it is to do stands in the job's name in its spec:
+// A trainer without training: uses the link as the real one does, so that the daemon can be tested without torch. The
+// job's name in its spec defines what it does:
 //
 //   steps-N      registers, puts and gets a value, is ready, reports N steps after `go`, finishes, exits 0
-//   endless      the same without an end, until it is told to stop
-//   exit-N       exits with code N once it has its order
+//   endless      the same, without an end, until it is asked to stop
+//   exit-N       exits with code N when it has its order
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -59,7 +59,7 @@ class FakeTrainer {
   }
 
  private:
-  struct Told {
+  struct Received {
     bool go = false;
     bool stop = false;
     bool ended = false;
@@ -70,15 +70,15 @@ class FakeTrainer {
     v1::LinkMessage message;
     while (stream_->Read(&message)) {
       absl::MutexLock lock(&mu_);
-      if (message.has_go()) told_.go = true;
-      if (message.has_stop()) told_.stop = true;
-      if (message.has_ack()) told_.acknowledged = message.ack().sequence();
+      if (message.has_go()) received_.go = true;
+      if (message.has_stop()) received_.stop = true;
+      if (message.has_ack()) received_.acknowledged = message.ack().sequence();
     }
     absl::MutexLock lock(&mu_);
-    told_.ended = true;
+    received_.ended = true;
   }
 
-  // Every rank puts its name and gets everybody's.
+  // Every rank puts its name and gets those of all ranks.
   bool Meet(uint32_t world_size) {
     v1::TrainerPutRequest put;
     *put.mutable_key() = key_;
@@ -115,9 +115,9 @@ class FakeTrainer {
     v1::TrainerMessage ready;
     ready.mutable_fact()->mutable_ready()->set_first_step(1);
     Tell(ready);
-    if (!Wait(&Told::go)) return 3;
+    if (!Wait(&Received::go)) return 3;
     uint64_t step = 0;
-    while (step < steps && !Is(&Told::stop)) {
+    while (step < steps && !Is(&Received::stop)) {
       v1::TrainerMessage report;
       report.mutable_report()->set_phase("train");
       report.mutable_report()->set_last_step(++step);
@@ -130,17 +130,17 @@ class FakeTrainer {
     uint64_t last = Tell(finished);
     for (absl::Time end = absl::Now() + absl::Seconds(10); absl::Now() < end; absl::SleepFor(absl::Milliseconds(2))) {
       absl::MutexLock lock(&mu_);
-      if (told_.acknowledged >= last) return 0;
+      if (received_.acknowledged >= last) return 0;
     }
     return 4;
   }
 
-  bool Is(bool Told::*what) {
+  bool Is(bool Received::*what) {
     absl::MutexLock lock(&mu_);
-    return told_.*what;
+    return received_.*what;
   }
-  bool Wait(bool Told::*what) {
-    while (!Is(what) && !Is(&Told::ended)) absl::SleepFor(absl::Milliseconds(2));
+  bool Wait(bool Received::*what) {
+    while (!Is(what) && !Is(&Received::ended)) absl::SleepFor(absl::Milliseconds(2));
     return Is(what);
   }
 
@@ -151,7 +151,7 @@ class FakeTrainer {
   std::unique_ptr<grpc::ClientReaderWriter<v1::TrainerMessage, v1::LinkMessage>> stream_;
   uint64_t sequence_ = 0;
   absl::Mutex mu_;
-  Told told_ ABSL_GUARDED_BY(mu_);
+  Received received_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -160,7 +160,7 @@ class FakeTrainer {
 int main(int argc, char** argv) {
   std::map<std::string, std::string> flags;
   for (int i = 1; i + 1 < argc; i += 2) flags[argv[i]] = argv[i + 1];
-  auto* trainer = new trainyard::FakeTrainer(flags);  // its reading thread goes with the process
+  auto* trainer = new trainyard::FakeTrainer(flags);  // its reading thread ends with the process
   int code = trainer->Run();
   fflush(stdout);
   _exit(code);

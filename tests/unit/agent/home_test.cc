@@ -1,4 +1,4 @@
-// State folder and sockets that vanish under a daemon.
+// State folder and sockets that disappear while a daemon runs.
 #include "worker/agent/home.h"
 
 #include <gmock/gmock.h>
@@ -40,14 +40,14 @@ class HomeTest : public ::testing::Test {
   const TemporaryFolder temporary_;
 };
 
-TEST_F(HomeTest, SocketLiesInTheStateFolder_WhereNoLogoutTakesIt) {
+TEST_F(HomeTest, Socket_IsInTheStateFolderWhereALogoutDoesNotRemoveIt) {
   home_ = Take("state").value();
 
   EXPECT_EQ(home_->listener()->path(), temporary_ / "state/worker.sock");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
 }
 
-TEST_F(HomeTest, SocketOfALongStateFolder_LiesWhereItsPathIsShort) {
+TEST_F(HomeTest, SocketOfALongStateFolder_IsWhereItsPathIsShort) {
   home_ = Take(std::string(120, 's')).value();
 
   EXPECT_THAT(home_->listener()->path(), StartsWith(temporary_ / "trainyard-"));
@@ -62,7 +62,7 @@ TEST_F(HomeTest, SocketOfALongStateFolder_LiesWhereItsPathIsShort) {
   EXPECT_FALSE(home_->Look().socket_is_new) << "reported once";
 }
 
-TEST_F(HomeTest, TrainersOfAnEarlierLife_FindTheDaemonWhereTheyWereToldToLook) {
+TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket) {
   const std::string earlier = temporary_ / "run/worker-1.sock";
   ASSERT_TRUE(MakeFolders(temporary_ / "state/ranks").ok());
   LaunchRecord launch = {.program = "/t", .arguments = {"/t", kLinkFlag, earlier}, .variables = {}, .log_bytes = 1};
@@ -76,20 +76,20 @@ TEST_F(HomeTest, TrainersOfAnEarlierLife_FindTheDaemonWhereTheyWereToldToLook) {
   EXPECT_TRUE(CanDial(earlier));
 }
 
-TEST_F(HomeTest, StateFolderThatIsRemoved_IsMadeLockedAndListenedAtAgain) {
+TEST_F(HomeTest, RemovedStateFolder_IsRecreatedLockedAndListenedAt) {
   home_ = Take("state").value();
   std::filesystem::remove_all(temporary_ / "state");
 
-  EXPECT_EQ(home_->Check(), absl::OkStatus()) << "a trainer can be started at once";
+  EXPECT_EQ(home_->Check(), absl::OkStatus()) << "a trainer can be started immediately";
 
   const HomeLooked looked = home_->Look();
-  EXPECT_TRUE(looked.state_is_new && looked.socket_is_new) << "who started a trainer did not take the news away";
+  EXPECT_TRUE(looked.state_is_new && looked.socket_is_new) << "Check did not consume the news";
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
   EXPECT_FALSE(home_->Look().state_is_new);
 }
 
-TEST_F(HomeTest, WhatIsInTheStateFolder_MayVanishByItself) {
+TEST_F(HomeTest, ContentsOfTheStateFolder_MayDisappear) {
   home_ = Take("state").value();
   std::filesystem::remove_all(temporary_ / "state/ranks");
   EXPECT_TRUE(home_->Look().state_is_new);
@@ -100,7 +100,7 @@ TEST_F(HomeTest, WhatIsInTheStateFolder_MayVanishByItself) {
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
 }
 
-TEST_F(HomeTest, FolderThatAnotherDaemonTook_IsTrouble) {
+TEST_F(HomeTest, FolderThatAnotherDaemonClaimed_IsTrouble) {
   home_ = Take("state").value();
   std::filesystem::rename(temporary_ / "state", temporary_ / "moved");
   ASSERT_TRUE(MakeFolders(temporary_ / "state").ok());
@@ -112,7 +112,7 @@ TEST_F(HomeTest, FolderThatAnotherDaemonTook_IsTrouble) {
   EXPECT_EQ(home_->Look().trouble, "");
 }
 
-TEST_F(HomeTest, DiskThatIsUnmounted_IsNotHiddenByAFolderInItsPlace) {
+TEST_F(HomeTest, UnmountedDisk_IsNotHiddenByAFolderInItsPlace) {
   const TemporaryFolder disk("/dev/shm");
   std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
   home_ = Take("disk/state").value();
@@ -128,7 +128,7 @@ TEST_F(HomeTest, DiskThatIsUnmounted_IsNotHiddenByAFolderInItsPlace) {
   EXPECT_EQ(home_->Look().trouble, "");
 }
 
-TEST_F(HomeTest, RootThatAnotherUserMayChange_IsRefused) {
+TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {
   const std::string root = temporary_ / "root";
   std::filesystem::create_directory(root);
   ASSERT_EQ(chmod(root.c_str(), 0777), 0);

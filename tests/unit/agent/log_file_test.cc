@@ -35,7 +35,7 @@ class LogFileTest : public ::testing::Test {
   const std::string path_ = temporary_ / "stdout.log";
 };
 
-TEST_F(LogFileTest, FileThatIsNotThere_HasNoLinesYet) {
+TEST_F(LogFileTest, MissingFile_HasNoLinesYet) {
   LogFile file(path_);
   EXPECT_THAT(ReadAll(file), IsEmpty());
 
@@ -44,7 +44,7 @@ TEST_F(LogFileTest, FileThatIsNotThere_HasNoLinesYet) {
   EXPECT_THAT(ReadAll(file), ElementsAre("now"));
 }
 
-TEST_F(LogFileTest, LineInPieces_ComesWhenItEnds) {
+TEST_F(LogFileTest, LineInPieces_IsReturnedWhenItEnds) {
   LogFile file(path_);
   Append("half");
   EXPECT_THAT(ReadAll(file), IsEmpty());
@@ -54,7 +54,7 @@ TEST_F(LogFileTest, LineInPieces_ComesWhenItEnds) {
   EXPECT_THAT(ReadAll(file), ElementsAre("half and half"));
 }
 
-TEST_F(LogFileTest, LastLineWithoutAnEnd_ComesAtTheEnd) {
+TEST_F(LogFileTest, LastLineWithoutAnEnd_IsReturnedByFinish) {
   LogFile file(path_);
   Append("a\nb");
   std::vector<std::string> lines = ReadAll(file);
@@ -91,7 +91,7 @@ TEST_F(LogFileTest, RotationWhileReading_LosesNothing) {
   EXPECT_EQ(lines, expected);
 }
 
-TEST_F(LogFileTest, LineBeyondTheLimit_ComesInPieces) {
+TEST_F(LogFileTest, LineBeyondTheLimit_IsReturnedInPieces) {
   Append(std::string(limits::kLogLineBytes * 2 + 5, 'x') + "\n" + std::string(limits::kLogLineBytes, 'y') + "\n");
   LogFile file(path_);
 
@@ -103,7 +103,7 @@ TEST_F(LogFileTest, LineBeyondTheLimit_ComesInPieces) {
   EXPECT_EQ(lines[3].size(), limits::kLogLineBytes);
 }
 
-TEST(ValidUtf8, KeepsWhatIsValidAndReplacesTheRest) {
+TEST(ValidUtf8, KeepsValidTextAndReplacesTheRest) {
   EXPECT_EQ(ValidUtf8("gr\xc3\xbc\xc3\x9f dich", 100), "gr\xc3\xbc\xc3\x9f dich");
   EXPECT_EQ(ValidUtf8("a\xff"
                       "b",

@@ -1,4 +1,4 @@
-// The list of the daemon's metrics that people read is the list that the code serves.
+// The documented list of the daemon's metrics matches the served list.
 #include "worker/agent/metrics.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 namespace trainyard::agent {
 namespace {
 
-TEST(WorkerMetrics, DocumentedList_IsWhatTheCodeServes) {
+TEST(WorkerMetrics, DocumentedList_MatchesTheServedMetrics) {
   auto text = ReadFile("docs/metrics.md");
   ASSERT_TRUE(text.ok()) << text.status();
   std::set<std::string> documented;
@@ -31,7 +31,7 @@ TEST(WorkerMetrics, DocumentedList_IsWhatTheCodeServes) {
   EXPECT_EQ(documented, served);
 }
 
-// By name; what was never set is missing.
+// The value by name; -1 if it was never set.
 double ValueOf(WorkerMetrics& metrics, const std::string& name) {
   for (const auto& family : metrics.registry()->Collect()) {
     if (family.name != name) continue;
@@ -41,7 +41,7 @@ double ValueOf(WorkerMetrics& metrics, const std::string& name) {
   return -1;
 }
 
-TEST(WorkerMetrics, CountersFollowTheCoresTotals_AndLimitsAreTold) {
+TEST(WorkerMetrics, CountersFollowTheCoresTotalsAndLimitsAreServed) {
   WorkerMetrics metrics(/*log_bytes_per_rank=*/1000);
 
   metrics.Observe({.outbox_errors = 2, .starts = 5, .facts_waiting = 7, .outbox_on_disk = false}, 3);

@@ -1,4 +1,4 @@
-// The outbox: what is written when, what may be sent, and what the next life reads back, also from a torn file.
+// The outbox: what is written when, what may be sent, and what the next incarnation reads, also from a torn file.
 #include "worker/agent/outbox.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ struct Disk {
   explicit Disk(std::string file = "", std::string new_id = "first")
       : bytes(std::move(file)), outbox(ReadOutboxFile(bytes).value(), std::move(new_id)) {}
 
-  // The next life of the daemon.
+  // The next incarnation of the daemon.
   Disk Next() const { return Disk(bytes, "second"); }
 
   void Save(const TrainerId& id, uint64_t trainer_sequence, uint64_t step) {
@@ -36,7 +36,7 @@ struct Disk {
     fact.mutable_exited();
     outbox.Add(std::move(fact), {.trainer = id, .is_exit = true});
   }
-  // Writes all there is. Returns how many writes it took.
+  // Writes everything. Returns the number of writes.
   int Sync() {
     int writes = 0;
     for (std::optional<Outbox::Write> write; (write = outbox.TakeWrite()).has_value(); ++writes) {
@@ -70,7 +70,7 @@ TEST(Outbox, Fact_IsSentOnceItIsOnDisk) {
   EXPECT_THAT(disk.Unsent(), IsEmpty());
 }
 
-TEST(Outbox, FactsThatComeDuringAWrite_ShareTheNextOne) {
+TEST(Outbox, FactsThatArriveDuringAWrite_ShareTheNextOne) {
   Disk disk;
   disk.Sync();
   disk.Save(kRank0, 1, 10);
@@ -106,7 +106,7 @@ TEST(Outbox, Batches_StayBelowTheLimitsOfTheStream) {
   EXPECT_EQ(next, 201);
 }
 
-TEST(Outbox, Acknowledge_NamesWhereFactsCameFromAndKeepsTheRest) {
+TEST(Outbox, Acknowledge_ReturnsTheOriginsAndKeepsTheRest) {
   Disk disk;
   for (uint64_t i = 1; i <= 3; ++i) disk.Save(kRank0, i, i);
   disk.Sync();
@@ -120,7 +120,7 @@ TEST(Outbox, Acknowledge_NamesWhereFactsCameFromAndKeepsTheRest) {
   EXPECT_THAT(disk.Unsent(), ElementsAre(3));
 }
 
-TEST(Outbox, NextLife_HasTheIdAndTheFactsAndNumbersOn) {
+TEST(Outbox, NextIncarnation_HasTheIdAndTheFactsAndContinuesTheNumbers) {
   Disk disk;
   disk.Save(kRank0, 1, 10);
   disk.Save(kRank0, 2, 20);
@@ -136,7 +136,7 @@ TEST(Outbox, NextLife_HasTheIdAndTheFactsAndNumbersOn) {
   EXPECT_EQ(next.outbox.MarkOf(kRank0).durable, 0);
 }
 
-TEST(Outbox, NumbersGoOn_AlsoWhenAllWasAcknowledgedAndTheFileReplaced) {
+TEST(Outbox, Numbers_ContinueWhenAllWasAcknowledgedAndTheFileReplaced) {
   Disk disk;
   for (uint64_t i = 1; i <= 5; ++i) disk.Save(kRank0, i, i);
   disk.Sync();
@@ -156,7 +156,7 @@ TEST(Outbox, NumbersGoOn_AlsoWhenAllWasAcknowledgedAndTheFileReplaced) {
   EXPECT_THAT(third.Unsent(), ElementsAre(6, 7));
 }
 
-TEST(Outbox, TornTail_IsCutAtEveryByteAndWhatIsBeforeItStays) {
+TEST(Outbox, TornTail_IsCutAtEveryByteAndTheRestStays) {
   Disk disk;
   disk.Save(kRank0, 1, 10);
   disk.Sync();
@@ -171,7 +171,7 @@ TEST(Outbox, TornTail_IsCutAtEveryByteAndWhatIsBeforeItStays) {
   }
 }
 
-TEST(Outbox, DamagedByte_EndsWhatIsReadThere) {
+TEST(Outbox, DamagedByte_EndsTheReadableContent) {
   Disk disk;
   for (uint64_t i = 1; i <= 3; ++i) disk.Save(kRank0, i, i);
   disk.Sync();
@@ -182,7 +182,7 @@ TEST(Outbox, DamagedByte_EndsWhatIsReadThere) {
 
   EXPECT_EQ(contents.facts.size(), 2);
   EXPECT_GT(contents.cut_bytes, 0);
-  // A length that reaches beyond the end, or nothing but noise, is read as nothing.
+  // A length that reaches beyond the end, or random bytes, are read as an empty file.
   EXPECT_EQ(ReadOutboxFile(std::string(100, '\xff'))->header.outbox_id(), "");
 }
 
@@ -213,7 +213,7 @@ TEST(Outbox, FileIsReplaced_WhenMoreThanHalfIsAcknowledged) {
   EXPECT_EQ(disk.Next().outbox.size(), 50);
 }
 
-TEST(Outbox, DiskThatRefuses_LetsFactsGoOnInMemoryUnderANewId) {
+TEST(Outbox, FailedWrite_LetsFactsContinueInMemoryUnderANewId) {
   Disk disk;
   disk.Sync();
   disk.Save(kRank0, 1, 10);
@@ -226,7 +226,7 @@ TEST(Outbox, DiskThatRefuses_LetsFactsGoOnInMemoryUnderANewId) {
   disk.Save(kRank0, 2, 20);
   EXPECT_FALSE(disk.outbox.TakeWrite().has_value());
   EXPECT_THAT(disk.Unsent(), ElementsAre(2));
-  // The disk is back: all of it, under the new id.
+  // The disk works again: everything is written, under the new id.
   disk.outbox.TryDiskAgain();
   EXPECT_EQ(disk.Sync(), 1);
   EXPECT_TRUE(disk.outbox.on_disk());
@@ -234,7 +234,7 @@ TEST(Outbox, DiskThatRefuses_LetsFactsGoOnInMemoryUnderANewId) {
   EXPECT_EQ(disk.Next().outbox.size(), 2);
 }
 
-TEST(Outbox, OlderCopyOfTheFile_NumbersWhatIsNewAboveWhatTheCoordinatorHas) {
+TEST(Outbox, OlderCopyOfTheFile_NumbersNewFactsAboveTheCoordinators) {
   Disk copy;
   copy.Save(kRank0, 1, 10);
   copy.Sync();
@@ -242,7 +242,7 @@ TEST(Outbox, OlderCopyOfTheFile_NumbersWhatIsNewAboveWhatTheCoordinatorHas) {
   restored.Save(kRank1, 1, 77);
   restored.Sync();
 
-  // It had 9 of this outbox before the copy was put back.
+  // The coordinator had 9 facts of this outbox before the copy was restored.
   std::vector<Outbox::Origin> reported = restored.outbox.Acknowledge(9);
   restored.Sync();
 
@@ -251,7 +251,7 @@ TEST(Outbox, OlderCopyOfTheFile_NumbersWhatIsNewAboveWhatTheCoordinatorHas) {
   EXPECT_THAT(restored.Unsent(), ElementsAre(10));
 }
 
-TEST(Outbox, AnotherCluster_GetsTheEndsAlone) {
+TEST(Outbox, AnotherCluster_GetsOnlyTheExits) {
   Disk disk;
   disk.outbox.BelongTo("old");
   disk.Save(kRank0, 1, 10);
@@ -267,7 +267,7 @@ TEST(Outbox, AnotherCluster_GetsTheEndsAlone) {
   EXPECT_EQ(next.Next().outbox.cluster_id(), "new");
 }
 
-TEST(Outbox, MarksOfATrainer_GoWithItsEnd) {
+TEST(Outbox, MarksOfATrainer_AreRemovedWithItsExit) {
   Disk disk;
   disk.Save(kRank0, 1, 10);
   disk.Exit(kRank0);
@@ -282,7 +282,7 @@ TEST(Outbox, MarksOfATrainer_GoWithItsEnd) {
   EXPECT_EQ(disk.outbox.MarkOf(kRank0).durable, 0);
 }
 
-TEST(Outbox, FullOutbox_IsFullByBytesToo) {
+TEST(Outbox, Outbox_IsFullByBytesToo) {
   Disk disk;
   v1::Fact fact;
   fact.mutable_exited()->set_message(std::string(1 << 20, 'x'));

@@ -1,4 +1,4 @@
-// The outbox's file on a real disk, and the thread that writes it with a storage that refuses.
+// The outbox's file on a real disk, and the writer thread with a storage that refuses writes.
 #include "worker/agent/outbox_writer.h"
 
 #include <gtest/gtest.h>
@@ -22,21 +22,21 @@ class OutboxFileTest : public ::testing::Test {
   std::unique_ptr<OutboxStorage> file_;
 };
 
-TEST_F(OutboxFileTest, ReplaceAndAppend_AreReadBackByTheNextLife) {
+TEST_F(OutboxFileTest, ReplaceAndAppend_AreReadByTheNextIncarnation) {
   EXPECT_EQ(*file_->Read(), "");
   ASSERT_EQ(file_->Replace("head"), absl::OkStatus());
   ASSERT_EQ(file_->Append("-a"), absl::OkStatus());
   ASSERT_EQ(file_->Append("-b"), absl::OkStatus());
   EXPECT_EQ(*NewOutboxFile(JoinPath(folder_, "outbox"))->Read(), "head-a-b");
 
-  // What is added after a replacement goes to the new file.
+  // Bytes appended after a replacement go to the new file.
   ASSERT_EQ(file_->Replace("new"), absl::OkStatus());
   ASSERT_EQ(file_->Append("-c"), absl::OkStatus());
 
   EXPECT_EQ(*file_->Read(), "new-c");
 }
 
-TEST_F(OutboxFileTest, FullDisk_IsSaidWithThePath) {
+TEST_F(OutboxFileTest, FullDisk_IsReportedWithThePath) {
   auto full = NewOutboxFile("/dev/full");
 
   absl::Status status = full->Append("a");
@@ -45,7 +45,7 @@ TEST_F(OutboxFileTest, FullDisk_IsSaidWithThePath) {
   EXPECT_NE(status.message().find("/dev/full"), absl::string_view::npos);
 }
 
-TEST_F(OutboxFileTest, FileThatIsRemoved_TakesNothingMore) {
+TEST_F(OutboxFileTest, RemovedFile_AcceptsNoMoreWrites) {
   ASSERT_EQ(file_->Replace("head"), absl::OkStatus());
   ASSERT_EQ(file_->Append("-a"), absl::OkStatus());
   std::filesystem::remove(JoinPath(folder_, "outbox"));
@@ -73,7 +73,7 @@ class RefusingStorage final : public OutboxStorage {
   absl::Status refusal;
 };
 
-TEST(OutboxWriter, TellsWhatCameOfEachWrite_AndWritesWhatItWasGivenBeforeItEnds) {
+TEST(OutboxWriter, ReportsTheResultOfEachWriteAndCompletesTheLastOneBeforeItEnds) {
   RefusingStorage storage;
   absl::Status reported;
   auto reported_now = std::make_unique<absl::Notification>();

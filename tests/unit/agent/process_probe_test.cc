@@ -1,4 +1,4 @@
-// What /proc and cgroups tell: real processes where there is no other way, text where there is.
+// What /proc and cgroups report: real processes where necessary, else text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// A child that does nothing, or nothing but compute.
+// A child process that waits, or that only computes.
 class Child {
  public:
   explicit Child(bool spins) : pid_(fork()) {
@@ -74,7 +74,7 @@ v1::Examination ExamineUntil(pid_t pid, absl::FunctionRef<bool(const v1::Examina
   return seen;
 }
 
-TEST(ParseProcessStat, TakesTheStateAndTheTimesAfterAnyName) {
+TEST(ParseProcessStat, ReadsTheStateAndTheTimesAfterAnyName) {
   auto stat = ParseProcessStat("42 (a) R (b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 1 0 12345 1 2 3\n");
 
   ASSERT_TRUE(stat.ok()) << stat.status();
@@ -92,7 +92,7 @@ TEST(ParseSystemCall, NamesTheCall) {
   EXPECT_EQ(ParseSystemCall(""), "");
 }
 
-TEST(ParseKernelStack, TakesTheNames) {
+TEST(ParseKernelStack, ReadsTheNames) {
   EXPECT_THAT(ParseKernelStack("[<0>] futex_wait_queue+0x60/0x90\n[<0>] do_futex+0x1/0x2\n[<0>] x+0x1/0x2\n", 2),
               ElementsAre("futex_wait_queue", "do_futex"));
 }
@@ -111,10 +111,10 @@ TEST(ReadProcessStat, SeesAStoppedProcess) {
 
 TEST(ReadProcessStat, OfNoProcess_IsNotFound) { EXPECT_TRUE(absl::IsNotFound(ReadProcessStat(1 << 29).status())); }
 
-TEST(ProcessExaminer, ASpinningProcessUsesItsCore) {
+TEST(ProcessExaminer, SpinningProcess_UsesItsCore) {
   Child child(/*spins=*/true);
 
-  // On a busy machine it may get nothing for a while.
+  // On a busy machine it may get no CPU time for a while.
   v1::Examination seen = ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.cpu_share() > 0.05; });
 
   EXPECT_EQ(seen.request_id(), "r1");
@@ -122,10 +122,10 @@ TEST(ProcessExaminer, ASpinningProcessUsesItsCore) {
   EXPECT_EQ(seen.system_call(), "");
 }
 
-TEST(ProcessExaminer, AWaitingProcessUsesNone_AndItsSystemCallIsNamedWhereItMayBeRead) {
+TEST(ProcessExaminer, WaitingProcess_UsesNoneAndItsSystemCallIsNamedIfReadable) {
   Child child(/*spins=*/false);
 
-  // It may not have come to wait yet.
+  // It may not wait yet.
   v1::Examination seen =
       ExamineUntil(child.pid(), [](const v1::Examination& it) { return it.state() == "S" && it.cpu_share() < 0.05; });
 
@@ -134,14 +134,14 @@ TEST(ProcessExaminer, AWaitingProcessUsesNone_AndItsSystemCallIsNamedWhereItMayB
   EXPECT_TRUE(seen.stack_size() > 0 || !seen.stack_note().empty());
 }
 
-TEST(ProcessExaminer, OfAProcessThatIsGone_SaysSo) {
+TEST(ProcessExaminer, ExitedProcess_IsReportedAsSuch) {
   v1::Examination seen = Examine(1 << 29);
 
   EXPECT_EQ(seen.state(), "");
-  EXPECT_EQ(seen.stack_note(), "the process is gone");
+  EXPECT_EQ(seen.stack_note(), "the process has exited");
 }
 
-TEST(ProcessExaminer, WithAStack_TellsWhatTheProcessTells_ElseTheKernels_AndWhyThatIsAll) {
+TEST(ProcessExaminer, WithAStack_ReportsTheProcesssOwnStackElseTheKernelsWithTheReason) {
   Child child(/*spins=*/false);
   auto examine = [&](StackAnswer answer) {
     absl::Notification done;
@@ -161,11 +161,11 @@ TEST(ProcessExaminer, WithAStack_TellsWhatTheProcessTells_ElseTheKernels_AndWhyT
   EXPECT_THAT(reported.stack(), ElementsAre("Spin()", "main"));
   EXPECT_EQ(reported.stack_note(), "");
   EXPECT_EQ(reported.request_id(), "r1");
-  v1::Examination unanswered = examine({.frames = {}, .note = "the process did not tell within 3s"});
-  EXPECT_THAT(unanswered.stack_note(), StartsWith("the process did not tell within 3s; "));
+  v1::Examination unanswered = examine({.frames = {}, .note = "the process did not answer within 3s"});
+  EXPECT_THAT(unanswered.stack_note(), StartsWith("the process did not answer within 3s; "));
 }
 
-TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaitedForLonger) {
+TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndABlockedProcessIsWaitedForNoLonger) {
   TemporaryFolder folder;
   const std::string file = JoinPath(folder.path(), kStackFile);
   auto ask = [&](pid_t pid, absl::Duration limit) {
@@ -191,7 +191,7 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaite
     close(ready[1]);
   };
 
-  for (const char* time : {"asked once", "asked again, it tells again"}) {
+  for (const char* time : {"asked once", "asked again, it answers again"}) {
     StackAnswer answer = ask(child, absl::Seconds(30));
     ASSERT_FALSE(answer.frames.empty()) << time << ": " << answer.note;
     // The innermost frame is write, pause or none: whichever the signal found.
@@ -201,11 +201,11 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndAProcessThatCannotIsNotWaite
   kill(child, SIGSTOP);
   int status;
   waitpid(child, &status, WUNTRACED);
-  EXPECT_EQ(ask(child, absl::Seconds(30)).note, "the process is stopped and cannot tell");
-  EXPECT_EQ(ask(1 << 29, absl::Seconds(30)).note, "the process is gone");
+  EXPECT_EQ(ask(child, absl::Seconds(30)).note, "the process is stopped and cannot answer");
+  EXPECT_EQ(ask(1 << 29, absl::Seconds(30)).note, "the process has exited");
 }
 
-// A proc file system and cgroups of our own.
+// A fake proc file system with cgroups.
 class MemoryKillsTest : public ::testing::Test {
  protected:
   MemoryKillsTest() { Write("proc/vmstat", "pgfault 7\noom_kill 3\n"); }
@@ -221,7 +221,7 @@ class MemoryKillsTest : public ::testing::Test {
   const std::string root_ = temporary_.path();
 };
 
-TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {
+TEST_F(MemoryKillsTest, OfCgroupVersion2_IsDetected) {
   Write("proc/7/cgroup", "0::/jobs/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
   Write("cg/jobs/a/memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n");
@@ -237,8 +237,8 @@ TEST_F(MemoryKillsTest, OfCgroupVersion2_IsTold) {
                          "/cg/jobs/a, limit 512 MiB: oom_kill 2 to 3)"));
 }
 
-TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsTold) {
-  // The container's own part of the hierarchy is all that is mounted.
+TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsDetected) {
+  // Only the container's own part of the hierarchy is mounted.
   Write("proc/7/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x/sub\n0::/docker/x\n");
   Write("proc/self/mountinfo", absl::StrCat("30 25 0:26 /docker/x ", root_, "/cpu ro - cgroup cgroup rw,cpu,cpuacct\n",
                                             "31 25 0:27 /docker/x ", root_, "/mem ro - cgroup cgroup rw,memory\n"));
@@ -252,7 +252,7 @@ TEST_F(MemoryKillsTest, OfCgroupVersion1_InAContainer_IsTold) {
             absl::StrCat("out of memory: the kernel killed it (cgroup ", root_, "/mem/sub: oom_kill 0 to 1)"));
 }
 
-TEST_F(MemoryKillsTest, AKillElsewhereOnTheHostIsNotTakenForOnesOwn) {
+TEST_F(MemoryKillsTest, KillElsewhereOnTheHost_IsNotAttributedToTheProcess) {
   Write("proc/7/cgroup", "0::/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", root_, "/cg rw - cgroup2 cgroup2 rw\n"));
   Write("cg/a/memory.events", "oom_kill 2\n");
@@ -263,7 +263,7 @@ TEST_F(MemoryKillsTest, AKillElsewhereOnTheHostIsNotTakenForOnesOwn) {
   EXPECT_EQ(FormatMemoryKill(before, RecountMemoryKills(before, proc())), "");
 }
 
-TEST_F(MemoryKillsTest, WithoutACgroupTheHostsCounterIsAllThereIs) {
+TEST_F(MemoryKillsTest, WithoutACgroup_TheHostsCounterIsUsed) {
   MemoryKills before = CountMemoryKills(7, proc());
 
   Write("proc/vmstat", "oom_kill 4\n");

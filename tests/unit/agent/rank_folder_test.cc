@@ -21,7 +21,7 @@ using ::testing::SizeIs;
 
 class RankFolderTest : public ::testing::Test {
  protected:
-  // A rank that has ended; its age orders it.
+  // The folder of a rank that has ended; its age orders it.
   std::string Make(const TrainerId& id, int age_s, bool reported) {
     std::string folder = JoinPath(ranks_, FolderName(id));
     EXPECT_EQ(MakeRankFolder(
@@ -63,7 +63,7 @@ TEST_F(RankFolderTest, LaunchWithAZeroByteInAField_IsRefusedAndLeavesNothing) {
   EXPECT_FALSE(FileExists(JoinPath(ranks_, "job23456.g1.r7")));
 }
 
-TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
+TEST_F(RankFolderTest, DamagedRecord_IsDistinguishedFromAMissingOne) {
   std::string folder = Make(Rank(1), 0, false);
   EXPECT_TRUE(absl::IsNotFound(ReadExit(folder).status()));
 
@@ -72,7 +72,7 @@ TEST_F(RankFolderTest, DamagedRecord_IsToldFromAMissingOne) {
   EXPECT_TRUE(absl::IsDataLoss(ReadExit(folder).status()));
 }
 
-TEST_F(RankFolderTest, StartFailure_ReadsBackAsAnExit) {
+TEST_F(RankFolderTest, StartFailure_IsReadAsAnExit) {
   std::string folder = Make(Rank(1), 0, false);
 
   for (const absl::Status& why : {absl::ResourceExhaustedError("disk full"), absl::NotFoundError("no such program")}) {
@@ -84,7 +84,7 @@ TEST_F(RankFolderTest, StartFailure_ReadsBackAsAnExit) {
   }
 }
 
-TEST_F(RankFolderTest, LostExit_BringsTheEndOfTheOutput) {
+TEST_F(RankFolderTest, LostExit_ContainsTheEndOfTheOutput) {
   std::string folder = Make(Rank(1), 0, false);
   std::ofstream(JoinPath(folder, "stdout.log")) << "one\ntwo\n";
   std::ofstream(JoinPath(folder, "stderr.log")) << "three";
@@ -92,7 +92,7 @@ TEST_F(RankFolderTest, LostExit_BringsTheEndOfTheOutput) {
   EXPECT_THAT(LostExit(folder).last_lines(), ElementsAre("one", "two", "three"));
 }
 
-TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsWhatIsNoRankFolder) {
+TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsOtherFolders) {
   Make(Rank(0), 10, true);
   Make(Rank(1), 30, true);
   std::filesystem::create_directory(JoinPath(ranks_, "notes"));
@@ -101,7 +101,7 @@ TEST_F(RankFolderTest, List_IsOldestFirstAndSkipsWhatIsNoRankFolder) {
   EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(1), Rank(0)));
 }
 
-TEST_F(RankFolderTest, Prune_RemovesTheOldestThatAreTold) {
+TEST_F(RankFolderTest, Prune_RemovesTheOldestReportedFolders) {
   for (uint32_t rank = 0; rank < 6; ++rank) Make(Rank(rank), 100 - static_cast<int>(rank), /*reported=*/rank != 1);
 
   PruneRankFolders(ranks_, {.folders = 3});
@@ -109,7 +109,7 @@ TEST_F(RankFolderTest, Prune_RemovesTheOldestThatAreTold) {
   EXPECT_THAT(ListRankFolders(ranks_), ElementsAre(Rank(1), Rank(4), Rank(5)));
 }
 
-TEST_F(RankFolderTest, Prune_HoldsTheLimitOfBytes) {
+TEST_F(RankFolderTest, Prune_KeepsTheLimitOfBytes) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
     std::string folder = Make(Rank(rank), 0, true);
     std::ofstream(JoinPath(folder, "stdout.log")) << std::string(1'000'000, 'x');
@@ -144,7 +144,7 @@ TEST(Inventory, OfThisHost_IsPlausible) {
 
 TEST(Inventory, InterfaceAddress_IsThatOfTheInterface) {
   EXPECT_EQ(InterfaceAddress("lo").value_or("none"), "127.0.0.1");
-  EXPECT_THAT(std::string(InterfaceAddress("nope0").status().message()), HasSubstr("there are: "));
+  EXPECT_THAT(std::string(InterfaceAddress("nope0").status().message()), HasSubstr("interfaces of this host: "));
 }
 
 TEST(Inventory, DataAddress_OfANameThatCannotBeResolvedIsLoopback) {

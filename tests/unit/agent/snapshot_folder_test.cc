@@ -21,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 
 class SnapshotFolderTest : public ::testing::Test {
  protected:
-  // As a daemon that starts a trainer.
+  // As a daemon does that starts a trainer.
   absl::StatusOr<std::shared_ptr<SnapshotFolder>> Take(const std::string& state, bool is_private = false) {
     auto found = SnapshotFolder::Find(Options(state, is_private));
     if (!found.ok()) return found;
@@ -53,7 +53,7 @@ class SnapshotFolderTest : public ::testing::Test {
   const TemporaryFolder temporary_, states_;
 };
 
-TEST_F(SnapshotFolderTest, Folder_IsForItsOwnerAlone_AndKeepsWhatIsOfJobsThatGoOn) {
+TEST_F(SnapshotFolderTest, Folder_IsPrivateAndKeepsSnapshotsOfRunningJobs) {
   auto folder = Take(MakeState("w1"));
   ASSERT_EQ(folder.status(), absl::OkStatus());
   for (const char* name : {"aaaa.g1.r0.a", "aaaa.g2.r0.b", "bbbb.g1.r3.a"}) Put(**folder, name);
@@ -69,7 +69,7 @@ TEST_F(SnapshotFolderTest, Folder_IsForItsOwnerAlone_AndKeepsWhatIsOfJobsThatGoO
   EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
-TEST_F(SnapshotFolderTest, NextLifeOfTheDaemon_FindsWhatItsTrainersHave) {
+TEST_F(SnapshotFolderTest, NextIncarnationOfTheDaemon_FindsItsTrainersSnapshots) {
   const std::string state = MakeState("w1");
   auto first = Take(state);
   ASSERT_EQ(first.status(), absl::OkStatus());
@@ -82,7 +82,7 @@ TEST_F(SnapshotFolderTest, NextLifeOfTheDaemon_FindsWhatItsTrainersHave) {
   EXPECT_THAT(SnapshotsIn((*second)->path()), UnorderedElementsAre("aaaa.g1.r0.a"));
 }
 
-TEST_F(SnapshotFolderTest, FoldersOfDaemonsThatAreGoneForGood_AreRemoved) {
+TEST_F(SnapshotFolderTest, FoldersOfDaemonsThatDoNotComeBack_AreRemoved) {
   std::string stays, of_private, of_lost_state, lives;
   const std::string lost = MakeState("lost");
   {
@@ -102,7 +102,7 @@ TEST_F(SnapshotFolderTest, FoldersOfDaemonsThatAreGoneForGood_AreRemoved) {
   EXPECT_FALSE(FileExists(of_lost_state));
 }
 
-TEST_F(SnapshotFolderTest, DaemonThatHasAnotherFolderNow_RemovesTheOneBefore) {
+TEST_F(SnapshotFolderTest, DaemonWithANewFolder_RemovesItsPreviousOne) {
   const std::string state = MakeState("w1");
   const std::string before = Take(state).value()->path();
   EXPECT_TRUE(FileExists(before));
@@ -114,7 +114,7 @@ TEST_F(SnapshotFolderTest, DaemonThatHasAnotherFolderNow_RemovesTheOneBefore) {
   EXPECT_FALSE(FileExists(before));
 }
 
-TEST_F(SnapshotFolderTest, FolderThatIsHeld_StaysWhateverIsKnownOfIt) {
+TEST_F(SnapshotFolderTest, LockedFolder_IsNeverRemoved) {
   auto folder = Take(MakeState("w1"), /*is_private=*/true);
   std::filesystem::remove(JoinPath(folder.value()->path(), "daemon"));
 
@@ -141,17 +141,17 @@ TEST_F(SnapshotFolderTest, WhatIsNotOurs_IsNotUsed) {
   std::filesystem::remove_all(path);
   std::filesystem::create_directory_symlink(states_.path(), path);
   EXPECT_TRUE(absl::IsFailedPrecondition(Take(state).status()));
-  EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "nobody goes through the link";
+  EXPECT_FALSE(FileExists(JoinPath(states_.path(), "lock"))) << "the link is not followed";
 }
 
-TEST_F(SnapshotFolderTest, DaemonThatStartsNothing_MakesNothing) {
+TEST_F(SnapshotFolderTest, DaemonThatStartsNoTrainer_CreatesNoFolder) {
   auto found = SnapshotFolder::Find(Options(MakeState("w1")));
 
   ASSERT_EQ(found.status(), absl::OkStatus());
   EXPECT_FALSE(FileExists((*found)->path()));
 }
 
-TEST_F(SnapshotFolderTest, FolderThatSomebodyTook_IsMadeAgainForTheNextTrainer) {
+TEST_F(SnapshotFolderTest, RemovedFolder_IsRecreatedForTheNextTrainer) {
   auto folder = Take(MakeState("w1"));
   ASSERT_EQ(folder.status(), absl::OkStatus());
   std::filesystem::remove_all((*folder)->path());

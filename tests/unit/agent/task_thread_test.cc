@@ -1,4 +1,4 @@
-// Work that may hang, away from the event thread.
+// Work that may hang, off the event thread.
 #include "worker/agent/task_thread.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace trainyard::agent {
 namespace {
 
-TEST(TaskThread, DoesOneAfterAnother_AndGivesTheResult) {
+TEST(TaskThread, RunsTasksInOrderAndPassesOnTheResult) {
   TaskThread thread;
   absl::Notification done;
   int sum = 0;
@@ -26,7 +26,7 @@ TEST(TaskThread, DoesOneAfterAnother_AndGivesTheResult) {
   EXPECT_EQ(sum, 42);
 }
 
-TEST(TaskThread, ThatHangs_RefusesWhatIsTooMuch_AndNeitherHoldsUpItsEndNorAnswersAfterIt) {
+TEST(TaskThread, HangingTask_LimitsTheQueue_AndNeitherDelaysDestructionNorAnswersAfterIt) {
   auto hung = std::make_shared<absl::Notification>();
   auto let_go = std::make_shared<absl::Notification>();
   auto over = std::make_shared<absl::Notification>();
@@ -36,7 +36,7 @@ TEST(TaskThread, ThatHangs_RefusesWhatIsTooMuch_AndNeitherHoldsUpItsEndNorAnswer
     ASSERT_TRUE(thread.Post([=]() -> std::function<void()> {
       hung->Notify();
       let_go->WaitForNotification();
-      // What is left to do holds this until it is done or dropped.
+      // The pending task holds this until it is done or dropped.
       std::shared_ptr<void> last(nullptr, [over](void*) { over->Notify(); });
       return [last] {};
     }));

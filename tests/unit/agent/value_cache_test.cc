@@ -23,7 +23,7 @@ class ValueCacheTest : public ::testing::Test {
   std::optional<absl::StatusOr<std::string>> result_;
 };
 
-TEST_F(ValueCacheTest, ValueThatIsThere_IsAnsweredAtOnce) {
+TEST_F(ValueCacheTest, KnownValue_IsReturnedImmediately) {
   cache_.Add(kGroup, "a", "1");
 
   cache_.Get(kGroup, "a", kLater, Into(&result_));
@@ -31,7 +31,7 @@ TEST_F(ValueCacheTest, ValueThatIsThere_IsAnsweredAtOnce) {
   EXPECT_EQ(**result_, "1");
 }
 
-TEST_F(ValueCacheTest, Wait_EndsWhenTheValueComes) {
+TEST_F(ValueCacheTest, Wait_EndsWhenTheValueArrives) {
   cache_.Get(kGroup, "a", kLater, Into(&result_));
   cache_.Add(kGroup, "b", "2");
   EXPECT_FALSE(result_.has_value());
@@ -43,7 +43,7 @@ TEST_F(ValueCacheTest, Wait_EndsWhenTheValueComes) {
   EXPECT_EQ(cache_.NextDeadline(), absl::InfiniteFuture());
 }
 
-TEST_F(ValueCacheTest, Wait_EndsWithItsTime) {
+TEST_F(ValueCacheTest, Wait_EndsAtItsDeadline) {
   cache_.Get(kGroup, "a", kLater, Into(&result_));
   cache_.Expire(kLater - absl::Milliseconds(1));
   EXPECT_FALSE(result_.has_value());
@@ -65,7 +65,7 @@ TEST_F(ValueCacheTest, Wait_EndsWithItsGenerationAndSoDoLaterOnes) {
   EXPECT_TRUE(absl::IsAborted(cache_.Check(kRank, "token")));
 }
 
-TEST_F(ValueCacheTest, SealedStore_AnswersWhatItHasAndRefusesTheRest) {
+TEST_F(ValueCacheTest, SealedStore_ReturnsItsValuesAndRefusesOthers) {
   cache_.Add(kGroup, "a", "1");
   cache_.Get(kGroup, "b", kLater, Into(&result_));
 
@@ -87,13 +87,13 @@ TEST_F(ValueCacheTest, CancelledWait_IsNotAnswered) {
   EXPECT_FALSE(result_.has_value());
 }
 
-TEST_F(ValueCacheTest, Check_KnowsTrainersByTheirTokens) {
+TEST_F(ValueCacheTest, Check_IdentifiesTrainersByTheirTokens) {
   EXPECT_EQ(cache_.Check(kRank, "token"), absl::OkStatus());
   EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(kRank, "guess")));
   EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("other"), Generation(1), 0}, "token")));
 }
 
-TEST_F(ValueCacheTest, GroupsThatAreOver_AreForgottenAfterSome) {
+TEST_F(ValueCacheTest, EndedGroups_AreForgottenEventually) {
   for (uint64_t generation = 2; generation < 500; ++generation) {
     TrainerId id = {JobId("job23456"), Generation(generation), 0};
     cache_.Admit(id, "token");

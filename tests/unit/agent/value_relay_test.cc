@@ -29,8 +29,8 @@ class ValueRelayTest : public ::testing::Test {
     relay_.Put(kRank, name, value, [result](absl::Status status) { *result = std::move(status); });
   }
   void Put(const std::string& name, const std::string& value) { Put(name, value, &result_); }
-  // The coordinator has these now.
-  static v1::StoreValues Told(const std::map<std::string, std::string>& values, uint64_t generation = 1) {
+  // A message of the coordinator with these values.
+  static v1::StoreValues ReceivedValues(const std::map<std::string, std::string>& values, uint64_t generation = 1) {
     v1::StoreValues reported;
     reported.set_job_id("job23456");
     reported.set_generation(generation);
@@ -64,14 +64,14 @@ TEST_F(ValueRelayTest, Put_IsAnsweredOnceTheCoordinatorHasIt) {
   EXPECT_THAT(sent_, ElementsAre("a=1"));
   EXPECT_FALSE(result_.has_value());
   EXPECT_FALSE(IsCached("a", "1"));
-  relay_.Take(Told({{"a", "1"}, {"b", "2"}}));
+  relay_.Take(ReceivedValues({{"a", "1"}, {"b", "2"}}));
 
   EXPECT_EQ(result_, absl::OkStatus());
   EXPECT_TRUE(IsCached("a", "1"));
   EXPECT_TRUE(IsCached("b", "2"));
   result_.reset();
   Put("a", "1");
-  EXPECT_EQ(result_, absl::OkStatus()) << "the same again, which need not be sent";
+  EXPECT_EQ(result_, absl::OkStatus()) << "the same value again is not sent";
   EXPECT_THAT(sent_, ElementsAre("a=1"));
 }
 
@@ -82,11 +82,11 @@ TEST_F(ValueRelayTest, AnotherValue_IsRefused_HereOrByTheCoordinator) {
   std::optional<absl::Status> second, third;
   Put("a", "2", &second);
   EXPECT_TRUE(absl::IsAlreadyExists(*second));
-  relay_.Take(Told({{"a", "3"}}));
+  relay_.Take(ReceivedValues({{"a", "3"}}));
   EXPECT_TRUE(absl::IsAlreadyExists(*result_)) << "another host was first";
 
   Put("b", "1", &third);
-  v1::StoreValues refusal = Told({});
+  v1::StoreValues refusal = ReceivedValues({});
   refusal.add_refused()->set_name("b");
   refusal.mutable_refused(0)->set_code(static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
   refusal.mutable_refused(0)->set_message("sealed");
@@ -95,7 +95,7 @@ TEST_F(ValueRelayTest, AnotherValue_IsRefused_HereOrByTheCoordinator) {
   sent_.clear();
   relay_.Detach();
   relay_.Attach();
-  EXPECT_THAT(sent_, IsEmpty()) << "what was refused is not put again";
+  EXPECT_THAT(sent_, IsEmpty()) << "refused values are not put again";
 }
 
 TEST_F(ValueRelayTest, AbsentCoordinator_IsUnavailable_AndGetsTheValueWhenItIsBack) {
@@ -112,10 +112,10 @@ TEST_F(ValueRelayTest, AbsentCoordinator_IsUnavailable_AndGetsTheValueWhenItIsBa
   EXPECT_TRUE(absl::IsUnavailable(*waits));
   sent_.clear();
   relay_.Attach();
-  EXPECT_THAT(sent_, ElementsAre("a=1")) << "also what one before may have had";
+  EXPECT_THAT(sent_, ElementsAre("a=1")) << "includes values that the earlier coordinator may have had";
 }
 
-TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswer_IsAsGoodAsAway) {
+TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswer_CountsAsAway) {
   relay_.Attach();
   Put("a", "1");
   absl::Time deadline = relay_.NextDeadline();
@@ -129,10 +129,10 @@ TEST_F(ValueRelayTest, CoordinatorThatDoesNotAnswer_IsAsGoodAsAway) {
   EXPECT_EQ(relay_.NextDeadline(), absl::InfiniteFuture());
 }
 
-TEST_F(ValueRelayTest, GroupThatHasFormed_TakesNothingNew_AndPutsNothingAgain) {
+TEST_F(ValueRelayTest, FormedGroup_AcceptsNoNewValuesAndPutsNoneAgain) {
   relay_.Attach();
   Put("a", "1");
-  relay_.Take(Told({{"a", "1"}}));
+  relay_.Take(ReceivedValues({{"a", "1"}}));
 
   relay_.Seal(kGroup);
 
@@ -147,10 +147,10 @@ TEST_F(ValueRelayTest, GroupThatHasFormed_TakesNothingNew_AndPutsNothingAgain) {
   EXPECT_THAT(sent_, IsEmpty());
 }
 
-TEST_F(ValueRelayTest, EndOfTheGroup_EndsWhatWaits_AndOtherGenerationsChangeNothing) {
+TEST_F(ValueRelayTest, EndOfTheGroup_EndsItsWaitsAndNoOthers) {
   relay_.Attach();
   Put("a", "1");
-  relay_.Take(Told({{"a", "1"}}, /*generation=*/2));
+  relay_.Take(ReceivedValues({{"a", "1"}}, /*generation=*/2));
   EXPECT_FALSE(result_.has_value());
 
   relay_.Forget(kGroup);
