@@ -26,7 +26,7 @@ WARM = 3
 # The shortest steps of this model: only the size of its state matters for these rows.
 STATE = dataclasses.replace(sides.LAB_10M, batch=1)
 SAVED = re.compile(r"^saved step (\d+) in ([\d.]+) s.* \(([\d.]+) MB\)$", re.MULTILINE)
-RESTORED = re.compile(r"^goes on after step \d+ from .*, read in ([\d.]+) s$", re.MULTILINE)
+RESTORED = re.compile(r"^resumes after step \d+ from .*, read in ([\d.]+) s$", re.MULTILINE)
 
 
 @dataclasses.dataclass

@@ -11,7 +11,7 @@
 namespace trainyard {
 namespace {
 
-// The first GPUs whose matrix units know bf16.
+// The first compute capability whose matrix units support bf16.
 constexpr int kBfloat16Major = 8;
 
 }  // namespace
@@ -82,7 +82,7 @@ std::string MemoryText(const RankDevice& device) {
   std::string text =
       absl::StrFormat("GPU memory: %.2f GB used at most, %.2f GB reserved at most, of %.1f GB",
                       gb(memory.used_peak_bytes), gb(memory.reserved_peak_bytes), gb(device.gpu.memory_bytes));
-  if (memory.num_retries > 0) absl::StrAppend(&text, "; it was short ", memory.num_retries, " times");
+  if (memory.num_retries > 0) absl::StrAppend(&text, "; allocations were retried ", memory.num_retries, " times");
   return text;
 }
 

@@ -1,5 +1,5 @@
-// Where a rank computes: the CPU, or a GPU of its host. Chosen before anything else of a rank is made, because LibTorch
-// must know of CUDA before the process' first tensor operation.
+// The device of a rank: the CPU, or a GPU of its host. Chosen before anything else of a rank is created, because
+// LibTorch must know of CUDA before the process' first tensor operation.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,27 +19,27 @@ namespace trainyard {
 
 struct RankDevice {
   at::Device device = at::kCPU;
-  CudaPlugin* cuda = nullptr;  // null on a CPU; lives as long as the process
+  CudaPlugin* cuda = nullptr;  // null on a CPU; valid as long as the process runs
   CudaDevice gpu = {};         // on a GPU
 };
 
-// The GPU of rank `local_rank` of a host with `num_devices`: they are dealt in turn, so that more ranks than GPUs share
-// them.
+// The GPU of rank `local_rank` on a host with `num_devices`: ranks take turns, so that several ranks share a GPU if
+// there are more ranks than GPUs.
 int DeviceOfLocalRank(int local_rank, int num_devices);
 
 // Possible errors: those of opening the GPU support and of choosing a device, with the host's name.
 absl::StatusOr<RankDevice> ChooseDevice(const StartOrder& order);
 
-// Possible errors: FailedPrecondition for a type that the GPU has not; Unimplemented for what the optimizer cannot do
-// there.
+// Possible errors: FailedPrecondition for a type that the GPU does not support; Unimplemented for what the optimizer
+// cannot do on a GPU.
 absl::Status CheckPrecision(const RankDevice& device, const Precision& precision);
 
-// How groups talk of tensors on the device; unset on a CPU. `store` as in GroupOptions.
+// How process groups handle tensors on the device; unset on a CPU. `store` as in GroupOptions.
 std::optional<GroupDevice> GroupDeviceOf(const RankDevice& device, KeyValueStore* store, absl::Duration timeout);
 
-// What the ledger tells; on a GPU with the activations there, which the ledger has no way to see.
+// The memory that the ledger accounts for; on a GPU with the activations, which the ledger cannot see.
 std::vector<KindUse> UseOf(const Ledger& ledger, const RankDevice& device);
-// All that tensors have of a GPU and `uses` does not account for. At most: where nothing else was as it is now.
+// Adds the memory of tensors on a GPU that `uses` does not account for. An upper bound: other memory may have changed.
 void CountActivations(const CudaMemory& memory, std::vector<KindUse>& uses);
 
 // "GPU memory: 1.2 GB used at most, 1.5 GB reserved at most, of 143.8 GB"; empty on a CPU.

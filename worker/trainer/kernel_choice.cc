@@ -35,7 +35,7 @@ namespace {
 
 constexpr double kClearlyFaster = 1.05;
 constexpr absl::Duration kChildLimit = absl::Seconds(10);
-constexpr absl::Duration kLockWait = absl::Seconds(30);  // for a neighbour that measures
+constexpr absl::Duration kLockWait = absl::Seconds(30);  // for another rank that measures
 
 absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 4096));
@@ -48,7 +48,7 @@ absl::StatusOr<KernelSpeeds> ReadSpeeds(const std::string& path) {
   return absl::InternalError(absl::StrCat(path, " does not hold two speeds"));
 }
 
-// Its first processor: its family, model and stepping, and what it can do.
+// The first processor: family, model, stepping, and flags.
 std::string CpuDescription() {
   std::ifstream file("/proc/cpuinfo");
   std::string words;
@@ -69,7 +69,7 @@ struct Pipe {
   int ends[2] = {-1, -1};
 };
 
-// What comes out of the pipe until its end.
+// Reads the pipe until its end.
 absl::StatusOr<std::string> ReadAll(int fd, absl::Time deadline) {
   std::string text;
   while (true) {
@@ -102,7 +102,7 @@ absl::StatusOr<KernelSpeeds> LoadOrMeasure(const std::string& path,
     if (mkdir(made.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("mkdir ", made));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock, FileLock::Acquire(absl::StrCat(path, ".lock"), kLockWait));
-  if (absl::StatusOr<KernelSpeeds> kept = ReadSpeeds(path); kept.ok()) return kept;  // a neighbour was first
+  if (absl::StatusOr<KernelSpeeds> kept = ReadSpeeds(path); kept.ok()) return kept;  // another rank was first
   ASSIGN_OR_RETURN(const KernelSpeeds speeds, measure());
   RETURN_IF_ERROR(WriteFileAtomically(path, absl::StrCat(speeds.with_lever, " ", speeds.without, "\n")));
   return speeds;

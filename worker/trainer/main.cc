@@ -1,5 +1,5 @@
 // trainyard-trainer: one rank of a job. Here the control link (gRPC) and the engine (torch) meet, each behind headers
-// that know nothing of the other.
+// that do not include the other.
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <errno.h>
@@ -36,13 +36,14 @@
 namespace trainyard {
 namespace {
 
-// A daemon that started us answers within milliseconds; one that is being replaced, within seconds.
+// The daemon that started this process answers within milliseconds; one that is being replaced, within seconds.
 constexpr absl::Duration kStartLimit = absl::Minutes(1);
-// For what was told last to reach a daemon that is away.
+// How long to wait for the last reports to reach a daemon that is away.
 constexpr absl::Duration kCloseLimit = absl::Seconds(5);
 
 std::atomic<bool> must_leave = false;
-// Whether the loop asks. Before that, while data are opened and peers awaited, nothing would heed the wish.
+// Whether the loop checks for signals. Before that, while data are opened and peers awaited, a signal must end the
+// process.
 std::atomic<bool> heeds_signals = false;
 
 void WatchSignals() {
@@ -55,7 +56,7 @@ void WatchSignals() {
   };
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // a log that nobody reads is no reason to die
+  signal(SIGPIPE, SIG_IGN);  // a closed log must not kill the process
 }
 
 MklLever LeverOf(TrainConfig::Switch choice) {
@@ -70,7 +71,7 @@ MklLever LeverOf(TrainConfig::Switch choice) {
   return MklLever::kAuto;
 }
 
-// What `measure` costs is paid once on a CPU.
+// The measurement is made once per CPU.
 absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
   ASSIGN_OR_RETURN(const std::string path, KernelSpeedsPath());
   return LoadOrMeasure(path, []() -> absl::StatusOr<KernelSpeeds> {
@@ -81,7 +82,7 @@ absl::StatusOr<KernelSpeeds> SpeedsOfKernels() {
   });
 }
 
-// Before the first tensor operation of the process. Returns what was decided, for the log.
+// Called before the first tensor operation of the process. Returns the decision, for the log.
 std::string ChooseKernels(MklLever choice) {
   if (choice != MklLever::kAuto || !MklLeverHasEffect()) return SetMklLever(choice);
   const absl::StatusOr<KernelSpeeds> speeds = SpeedsOfKernels();
@@ -91,13 +92,13 @@ std::string ChooseKernels(MklLever choice) {
                          SetMklLever(lever ? MklLever::kOn : MklLever::kOff), speeds->with_lever, speeds->without);
 }
 
-// Before the first tensor operation of the process.
+// Called before the first tensor operation of the process.
 void SetUpEngine(const StartOrder& order, Link& link) {
-  Ledger::ForProcess();  // counts from now on
+  Ledger::ForProcess();  // accounts from now on
   at::set_num_threads(order.threads);
   at::set_num_interop_threads(1);
   std::string kernels = ChooseKernels(LeverOf(order.config.mkl_avx512));
-  // One rank tells for all of its host.
+  // One rank reports for all ranks of its host.
   if (order.config.mkl_avx512 == TrainConfig::Switch::kAuto && order.local_rank == 0) {
     link.ReportFact(DecidedFact{{{"resources.mkl_avx512", MklLeverIsOn() ? "on" : "off", kernels}}});
   }
@@ -147,7 +148,7 @@ int RunTraining(const TrainerOptions& options) {
   return code;
 }
 
-// The exit code of a command whose result is what it has written.
+// Returns the exit code of a command whose result is its output.
 int Written(const char* command) {
   if (std::cout.good()) return kExitDone;
   std::cerr << command << ": standard output cannot be written: " << strerror(errno) << "\n";
@@ -155,7 +156,7 @@ int Written(const char* command) {
 }
 
 int RunSample(const SampleOptions& options) {
-  // One token at a time is too little work to share: threads would wait for each other most of the time.
+  // One token at a time is too little work to share: threads would mostly wait for each other.
   at::set_num_threads(1);
   ChooseKernels(MklLever::kAuto);
   absl::StatusOr<SampledText> sample = SampleText(options);
@@ -169,7 +170,7 @@ int RunSample(const SampleOptions& options) {
   }
   nlohmann::ordered_json json = {
       {"event", "sample"}, {"checkpoint", sample->checkpoint}, {"step", sample->step}, {"text", sample->text}};
-  // Half a character at the end is common with bytes: shown as U+FFFD.
+  // With byte tokens the text often ends within a character, which is shown as U+FFFD.
   std::cout << json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
   return Written("sample");
 }
@@ -204,7 +205,7 @@ int RunHostProbe(const ProbeOptions& options) {
   return Written("probe");
 }
 
-// Of one thread, as a number alone.
+// Uses one thread, and prints only a number.
 int RunTimeProducts(const TrainerOptions& options) {
   constexpr int64_t kSize = 512;
   constexpr int kTries = 12;
@@ -232,7 +233,7 @@ int Run(int argc, char** argv) {
   TrainerOptions options;
   int exit_code = kExitDone;
   if (!ParseOptions(argc, argv, options, exit_code)) return exit_code;
-  // The one place where what LibTorch throws is caught; its backtrace helps nobody who reads a log.
+  // The only place that catches LibTorch's exceptions; their backtrace is not useful in a log.
   try {
     return RunCommand(options);
   } catch (const c10::Error& error) {
@@ -248,12 +249,12 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 #ifndef TRAINYARD_SANITIZED
-  // Debian's Abseil looks for lock cycles at every lock otherwise.
+  // Otherwise Debian's Abseil checks for lock cycles at every lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   int code = trainyard::Run(argc, argv);
   std::cout.flush();
   std::fflush(nullptr);
-  // Nothing is left to be done: the destructors of a gigabyte of libraries are not waited for.
+  // Nothing is left to do: skips the destructors of a gigabyte of libraries.
   _exit(code);
 }

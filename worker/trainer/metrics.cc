@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 64 << 10;
 
-// The shortest text that reads back as the same number; JSON has no word for the others.
+// The shortest text that reads back as the same number; null for values that JSON cannot represent.
 std::string Number(double value) {
   if (!std::isfinite(value)) return "null";
   char text[32];
@@ -50,12 +50,12 @@ std::string MetricsLine(const EvalRecord& r) {
 
 namespace {
 
-// The lines of a file, the last one first. The first of them need not end with a line feed: it may be torn.
+// Reads the lines of a file, the last one first. That one may lack its line feed, because it may be torn.
 class LinesFromEnd {
  public:
   LinesFromEnd(int fd, const std::string& path, uint64_t size) : fd_(fd), path_(path), begin_(size) {}
 
-  // False: there is none left. `first`: where it begins in the file.
+  // Returns false if there are no more lines. `first`: the position of the line in the file.
   absl::StatusOr<bool> Next(uint64_t& first, std::string& line) {
     while (true) {
       const size_t end = buffer_.size() < 2 ? std::string::npos : buffer_.rfind('\n', buffer_.size() - 2);
@@ -73,7 +73,7 @@ class LinesFromEnd {
   }
 
  private:
-  // As much again as there is, so that a file without line feeds is not copied for each block.
+  // Doubles the buffer, so that a file without line feeds is not copied for each block.
   absl::Status ReadBefore() {
     const uint64_t bytes = std::min(begin_, std::max<uint64_t>(kBlockBytes, buffer_.size()));
     std::string before(bytes, '\0');
@@ -91,11 +91,11 @@ class LinesFromEnd {
 
   const int fd_;
   const std::string& path_;
-  uint64_t begin_;      // where the buffer begins in the file
-  std::string buffer_;  // up to the last line that was returned
+  uint64_t begin_;      // position of the buffer in the file
+  std::string buffer_;  // up to the last line returned
 };
 
-// Whether it is a whole line of ours, of a step up to `last_step`. Most that are not are found without reading them.
+// Whether it is a whole line that we wrote, of a step up to `last_step`. Most other lines are rejected without parsing.
 bool Stays(absl::string_view line, uint64_t last_step) {
   if (!absl::ConsumeSuffix(&line, "\n")) return false;
   constexpr absl::string_view kStep = "\"step\":";
@@ -110,7 +110,7 @@ bool Stays(absl::string_view line, uint64_t last_step) {
          json["step"].get<uint64_t>() <= last_step;
 }
 
-// How many bytes of the file stay.
+// Returns the number of bytes to keep.
 absl::StatusOr<uint64_t> FindCut(int fd, const std::string& path, uint64_t size, uint64_t last_step) {
   LinesFromEnd lines(fd, path, size);
   uint64_t first = 0;

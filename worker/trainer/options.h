@@ -1,5 +1,5 @@
-// The command line of trainyard-trainer. A daemon starts it with --link; a person calls `sample`, mostly through
-// trainctl, or --probe to time this host.
+// The command line of trainyard-trainer. A daemon starts it with --link; a user calls `sample`, mostly through
+// trainctl, or --probe to measure this host.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 namespace trainyard {
 
 struct SampleOptions {
-  std::string checkpoint;  // a checkpoint, or a run folder: then its newest good one
+  std::string checkpoint;  // a checkpoint, or a run folder, which means its newest good one
   std::string prompt = "\n";
   int64_t tokens = 300;
-  double temperature = 0.8;  // 0: always the likeliest token
+  double temperature = 0.8;  // 0: always the most likely token
   int64_t top_k = 0;         // 0: all tokens
   uint64_t seed = 1337;
   bool json = false;
@@ -22,7 +22,7 @@ struct ProbeOptions {
   int64_t matmul_size = 1024;
   int64_t matmul_repeats = 5;
   int64_t all_reduce_bytes = 4 << 20;
-  int threads = 0;  // 0: one a core
+  int threads = 0;  // 0: one per core
   bool json = false;
 };
 
@@ -37,11 +37,11 @@ struct TrainerOptions {
 
   SampleOptions sample;
   ProbeOptions probe;
-  std::string products;  // "lever" or "plain": times matrix products so, for kernel_choice.h
+  std::string products;  // "lever" or "plain": times matrix products with or without the lever, for kernel_choice.h
 };
 
-// Returns true when the program is to go on with `options`; else `exit_code` is what to exit with, and everything there
-// is to say (help, version, what is wrong) has been printed.
+// Returns true if the program must continue with `options`; else `exit_code` is the exit code, and all output (help,
+// version, errors) was printed.
 bool ParseOptions(int argc, const char* const* argv, TrainerOptions& options, int& exit_code);
 
 }  // namespace trainyard

@@ -39,7 +39,7 @@ class Stopwatch {
 double MatmulGflops(int64_t size, int64_t repeats) {
   at::Tensor a = at::full({size, size}, 0.5, at::kFloat), b = at::full({size, size}, 0.25, at::kFloat);
   double fastest = std::numeric_limits<double>::infinity();
-  // One more than is counted: the first makes threads and buffers.
+  // One more than is counted: the first one creates threads and buffers.
   for (int64_t i = 0; i <= repeats; ++i) {
     Stopwatch watch;
     at::Tensor product = at::matmul(a, b);
@@ -49,7 +49,7 @@ double MatmulGflops(int64_t size, int64_t repeats) {
   return 2 * n * n * n / fastest / 1e9;
 }
 
-// Seconds of each all-reduce, all ranks starting together.
+// Seconds of each all-reduce; all ranks start together.
 absl::StatusOr<std::vector<double>> TimeAllReduces(Communicator& communicator, int64_t bytes, int warm_ups,
                                                    int repeats) {
   at::Tensor tensor = at::zeros({std::max<int64_t>(1, bytes / 4)}, at::kFloat);
@@ -103,7 +103,7 @@ absl::Status Probe(const StartOrder& order, const RunOptions& options) {
   return status;
 }
 
-// Values of two threads of one process.
+// A key-value store for two threads of one process.
 class LocalStore final : public KeyValueStore {
  public:
   absl::Status Put(absl::string_view name, absl::string_view value) override {
@@ -142,7 +142,7 @@ TrainerExit RunProbe(const StartOrder& order, const RunOptions& options) {
 }
 
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config) {
-  // Before the ranks: a second product at the same time would take half of the host.
+  // Before the ranks: a second product at the same time would use half of the host.
   ProbeFact fact;
   fact.matmul_gflops = MatmulGflops(config.matmul_size, config.matmul_repeats);
   LocalStore store;

@@ -1,5 +1,5 @@
-// Times hosts instead of training: a matrix product on each rank, then all-reduces among them. A rank of a job with
-// `probe` runs this in place of the training loop; `trainyard-trainer --probe` does so for this host alone.
+// Measures hosts instead of training: a matrix product on each rank, then all-reduces among them. A rank of a job with
+// `probe` runs this in place of the training loop; `trainyard-trainer --probe` runs it for this host alone.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,16 +10,16 @@
 
 namespace trainyard {
 
-// Blocks for about as long as it measures. Every rank of `communicator` calls it. In a world of 1 there is no
-// all-reduce to time, and its two numbers are 0. Possible errors: those of a Collective.
+// Blocks while it measures. Every rank of `communicator` calls it. With a single rank there is no all-reduce to time,
+// and its two numbers are 0. Possible errors: those of a Collective.
 absl::StatusOr<ProbeFact> MeasureHost(const TrainConfig::Probe& config, Communicator& communicator);
 
-// One rank of a probe from its order to its exit code, as RunRank. It makes no steps, so there is no boundary to stop
-// at: a stop or SIGTERM finds it done, or the daemon's grace ends it.
+// Runs one rank of a probe from its order to its exit code, as RunRank. A probe has no steps, so it cannot stop between
+// them: a stop or SIGTERM comes after its end, or the daemon kills it after its grace period.
 // REQUIRES: order.config.probe.
 TrainerExit RunProbe(const StartOrder& order, const RunOptions& options);
 
-// Two ranks in two threads over loopback. The matrix product is that of the first, made while the other waits.
+// Runs two ranks in two threads over loopback. Only the first one times the matrix product, while the other waits.
 absl::StatusOr<ProbeFact> ProbeThisHost(const TrainConfig::Probe& config);
 
 }  // namespace trainyard

@@ -23,13 +23,13 @@
 namespace trainyard {
 namespace {
 
-// A job before may be on its way out: trainctl run --resume. Nobody waits for an earlier generation of the same job.
+// Another job may be about to leave (trainctl run --resume). An earlier generation of the same job is not waited for.
 constexpr absl::Duration kFolderWait = absl::Seconds(10);
 
-// The slowest rank may still read its checkpoint or its data while the others wait for it here.
+// The slowest rank may still be reading its checkpoint or its data while the others wait for it.
 constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
 
-// From the first so many samples of each part of the corpus. `evaluation_samples` 0: the job never evaluates.
+// Uses the first samples of each part of the corpus. `evaluation_samples` 0: the job does not evaluate.
 void MakeData(const TrainConfig& config, int64_t training_samples, int64_t evaluation_samples, Rank& rank) {
   const int64_t context = config.model.context;
   rank.training = std::make_unique<TrainingData>(*rank.corpus, context, config.seed, training_samples);
@@ -50,7 +50,7 @@ std::string ByRank(const at::Tensor& counts, int64_t column) {
   });
 }
 
-// Before anything else is made of them: every rank has as many samples to train on, and to evaluate on, as any other.
+// Checks, before the data are used, that every rank has the same number of samples to train on and to evaluate on.
 absl::Status AgreeOnData(const StartOrder& order, Rank& rank, std::ostream& log) {
   at::Tensor own = at::empty({2}, at::kLong), all = at::empty({order.world_size, 2}, at::kLong);
   own.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(rank.training->num_samples());
@@ -64,14 +64,14 @@ absl::Status AgreeOnData(const StartOrder& order, Rank& rank, std::ostream& log)
     evaluation = std::min(evaluation, counts[1]);
     same = same && std::equal(counts, counts + 2, own.const_data_ptr<int64_t>());
   }
-  // Every rank finds all the same, or none does.
+  // All ranks reach the same decision.
   if (same) return absl::OkStatus();
   std::string counts = absl::StrCat("samples to train on: ", ByRank(all, 0));
   if (rank.evaluation != nullptr) absl::StrAppend(&counts, "; to evaluate on: ", ByRank(all, 1));
   if (!order.config.data.joins_uneven) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.data.uneven is refuse, and the ranks do not see the same number of ", counts,
-                     "; give all hosts the same files, or say join to use the smallest number everywhere"));
+                     "; give all hosts the same files, or choose join to use the smallest number everywhere"));
   }
   if (order.rank == 0) log << "warning: train.data.uneven: the smallest number counts for all: " << counts << std::endl;
   MakeData(order.config, training, evaluation, rank);
@@ -99,13 +99,13 @@ absl::Status OpenData(const StartOrder& order, Rank& rank, std::ostream& log) {
   return absl::OkStatus();
 }
 
-// All ranks decide alike: how many of them a host has is the coordinator's word, the same for a generation.
+// All ranks decide identically: the coordinator sets the number of ranks per host, which is constant for a generation.
 absl::StatusOr<bool> MaySharedMemory(const StartOrder& order) {
   using Switch = TrainConfig::Switch;
   if (order.config.shared_memory == Switch::kOn && order.local_world_size != order.world_size) {
     return absl::FailedPreconditionError(absl::StrCat("network.shared_memory is on, but ", order.local_world_size,
                                                       " of ", order.world_size, " ranks are on host ", order.host,
-                                                      "; say auto, or resources.hosts with a host that has room"));
+                                                      "; choose auto, or resources.hosts with a host that has room"));
   }
   return order.config.shared_memory != Switch::kOff;
 }
@@ -157,7 +157,7 @@ absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy 
   const TrainConfig& config = order.config;
   const TrainConfig::LossScale& scale = config.loss_scale;
   const TrainConfig::Parallel& parallel = config.parallel;
-  // gloo makes a reduce-scatter of an all-reduce, so where gradients are kept whole it only costs a copy.
+  // gloo implements reduce-scatter by an all-reduce, so where gradients are whole it only costs a copy.
   const bool sockets = order.local_world_size != order.world_size || config.shared_memory == TrainConfig::Switch::kOff;
   ASSIGN_OR_RETURN(RecomputeMode recompute, RecomputeModeOf(parallel.recompute), << "parallel.recompute");
   return DataParallelOptions{
@@ -192,8 +192,8 @@ absl::StatusOr<DataParallelOptions> OptionsOf(const StartOrder& order, Strategy 
       .offload = {.optimizer = parallel.offload_optimizer, .parameters = parallel.offload_parameters}};
 }
 
-// Of all ranks of this host, asked before any of them has taken its part: nobody gets past Join before all are there.
-// What is frozen has no moments; parameters that stay whole are counted as if they did not.
+// For all ranks of this host, before any of them has allocated its part: no rank gets past Join before all have
+// arrived. Frozen parameters have no moments; whole parameters are counted as if they were sharded.
 absl::Status CheckOffload(const StartOrder& order, const Model& model) {
   const TrainConfig::Parallel& parallel = order.config.parallel;
   ASSIGN_OR_RETURN(Mesh mesh, MeshOf(order));
@@ -236,8 +236,8 @@ absl::Status MakeParallel(const StartOrder& order, Rank& rank) {
   return absl::OkStatus();
 }
 
-// What the files hold is read where a person resumed the run, and where they are not the very files, untouched, that
-// were read when the checkpoint was made.
+// Reads the content of the files if the user resumed the run, or if they are not the unchanged files that were read
+// when the checkpoint was made.
 absl::Status CheckData(const StartOrder& order, const ManifestData& before, const Corpus& corpus, std::ostream& log) {
   if (before.content_hash.empty()) return absl::OkStatus();
   const bool asked = order.resume && order.generation == 1;
@@ -250,7 +250,8 @@ absl::Status CheckData(const StartOrder& order, const ManifestData& before, cons
   return absl::OkStatus();
 }
 
-// On rank 0: whether this job computes what the job that made the checkpoint did. `changes` gets the keys that differ.
+// On rank 0: checks that this job computes what the job of the checkpoint computed. `changes` gets the keys that
+// differ.
 absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, std::vector<KeyChange>& changes) {
   const Manifest& manifest = checkpoint.manifest();
   changes.clear();
@@ -261,7 +262,7 @@ absl::Status CompareSpec(const StartOrder& order, const Checkpoint& checkpoint, 
   return absl::OkStatus();
 }
 
-// On rank 0: whether this job may resume from the checkpoint, whatever it holds.
+// On rank 0: checks whether this job may resume from the checkpoint, independent of its contents.
 absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& checkpoint, const Corpus& corpus,
                                   std::vector<KeyChange>& changes, std::ostream& log) {
   const Manifest& manifest = checkpoint.manifest();
@@ -274,7 +275,7 @@ absl::Status CheckSameComputation(const StartOrder& order, const Checkpoint& che
   return absl::OkStatus();
 }
 
-// `announced`: none: training begins anew. `read_until_now`: what choosing the checkpoint has taken.
+// `announced` none: training begins from scratch. `read_until_now`: the time spent on choosing the checkpoint.
 absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::optional<AnnouncedCheckpoint>& announced,
                      absl::Duration read_until_now, Link& link, Rank& rank, std::ostream& log) {
   for (const std::string& note : chosen.notes) log << note << std::endl;
@@ -300,7 +301,7 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
     log << "since the checkpoint was made, " << change.key << " has changed: " << change.before << " -> " << change.now
         << std::endl;
   }
-  log << absl::StrFormat("goes on after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
+  log << absl::StrFormat("resumes after step %d from %s, read in %.3f s", manifest.step, point.checkpoint->path(),
                          absl::ToDoubleSeconds(read))
       << std::endl;
   link.ReportFact(RestoredFact{.step = manifest.step,
@@ -311,8 +312,8 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
   return absl::OkStatus();
 }
 
-// Rank 0's: the folder is locked, and nothing in it is another job's any more once every check has passed (Claim).
-// `reading` gets the time that it takes to choose the checkpoint.
+// For rank 0: locks the folder; nothing of another job is changed before every check has passed (Claim). `reading` gets
+// the time spent on choosing the checkpoint.
 absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
                                         absl::Duration& reading) {
   RETURN_IF_ERROR(CheckMayResume(order));
@@ -329,7 +330,7 @@ absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& fil
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, taken, file_system));
   reading += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
-    // Before the others see the checkpoint: what they would say of its shapes says less than the key that differs.
+    // Before the other ranks see the checkpoint: the key that differs says more than their errors about shapes would.
     std::vector<KeyChange> changes;
     RETURN_IF_ERROR(CompareSpec(order, *point.checkpoint, changes));
   }
@@ -367,7 +368,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool
                   .context = config.model.context,
                   .vocabulary = config.model.vocabulary,
                   .dropout = config.model.dropout};
-  // Made in the type of the masters, which are what a checkpoint holds.
+  // Created in the type of the masters, which is what a checkpoint holds.
   ASSIGN_OR_RETURN(at::ScalarType master, TypeFromName(config.precision.master), << "train.precision.master");
   return NewGpt2(gpt2, config.seed, master, backed);
 }

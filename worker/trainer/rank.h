@@ -1,5 +1,5 @@
-// All that one rank trains with, in the order in which it is made: data, run folder, groups, model, strategy,
-// state. Everything that can be refused is refused here, before the first step.
+// Everything that one rank needs to train, in the order of its creation: data, run folder, groups, model, strategy,
+// state. All reasons to refuse the job are checked here, before the first step.
 #pragma once
 
 #include <memory>
@@ -25,19 +25,20 @@
 
 namespace trainyard {
 
-// Members are destroyed last to first: each uses only those above it.
+// Members are destroyed from last to first: each uses only those above it.
 struct Rank {
   ~Rank() { abort_switch->Detach(); }
 
-  std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();  // the link's callback may outlive this
+  // the link's callback may outlive this object
+  std::shared_ptr<AbortSwitch> abort_switch = std::make_shared<AbortSwitch>();
   RankDevice device;
   std::unique_ptr<RunFolder> folder;  // rank 0
   std::unique_ptr<Corpus> corpus;
   std::unique_ptr<TrainingData> training;
-  std::unique_ptr<EvaluationData> evaluation;  // null: the job never evaluates
+  std::unique_ptr<EvaluationData> evaluation;  // null: the job does not evaluate
   std::unique_ptr<MeshGroups> groups;
   std::unique_ptr<Model> model;
-  std::unique_ptr<EventLog> events;  // null: not asked for
+  std::unique_ptr<EventLog> events;  // null: not requested
   std::unique_ptr<DataParallel> strategy;
   Deal deal;             // of a step
   Deal evaluation_deal;  // of an evaluation
@@ -46,18 +47,18 @@ struct Rank {
   Communicator& world() { return *groups->world; }
   Communicator& data() { return *groups->data; }
 
-  uint64_t restored_step = 0;     // 0: from the start
-  uint64_t restored_samples = 0;  // consumed up to then
+  uint64_t restored_step = 0;     // 0: from the beginning
+  uint64_t restored_samples = 0;  // consumed before that
   std::string restored_content_hash;
 };
 
-// `log` gets a few lines on rank 0; `ledger`, if there is one, all memory (not owned). Possible errors: those that are
-// refused (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented,
+// `log` gets a few lines on rank 0; `ledger`, if not null, accounts for all memory (not owned). Possible errors: those
+// of a refusal (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, DataLoss, Unimplemented,
 // ResourceExhausted), each naming key or path; those of a Collective.
 absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link& link, FileSystem& file_system,
                                                   std::ostream& log, Ledger* ledger = nullptr);
 
-// Also for sampling: the model that the configuration describes, with weights drawn from its seed.
+// Returns the model of the configuration, with weights drawn from its seed. Also used for sampling.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(const TrainConfig& config, bool backed = true);
 
 }  // namespace trainyard

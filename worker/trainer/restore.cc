@@ -18,19 +18,19 @@ namespace {
 
 constexpr size_t kDamagedShown = 3;
 constexpr char kMissingUrl[] = "trainyard/checkpoint_missing";
-// For what a network file system may show late.
+// How long a network file system may take to show a file.
 constexpr absl::Duration kFolderPatience = absl::Seconds(3);
-// The slowest rank may still read its checkpoint while the others wait for it.
+// The slowest rank may still be reading its checkpoint while the others wait for it.
 constexpr absl::Duration kMeetingLimit = absl::Minutes(30);
 
-// What rank 0 tells the others, as the bytes of a tensor.
+// What rank 0 broadcasts, as the bytes of a tensor.
 struct Announcement {
   uint64_t step;           // of the checkpoint, if there is one
   char manifest_hash[32];  // zeros: there is none
   char token[16];
 };
 
-// What came of one checkpoint on one rank, or on all.
+// The outcome of loading one checkpoint on one rank, or on all.
 struct Outcome {
   enum Kind { kLoaded, kUnusable, kRefused };
   Kind kind = kLoaded;
@@ -45,10 +45,10 @@ absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>&
                                           "; restore them from a copy, or choose another checkpoint.dir"));
 }
 
-// A later generation finds what the one before has left, whether or not the user asked to resume.
+// A later generation resumes from its predecessor's checkpoints, whether or not the user requested a resume.
 bool Resumes(const StartOrder& order) { return order.resume || order.generation > 1 || order.restart_step.has_value(); }
 
-// A person asked to resume, and where there is nothing to resume from, training from step 1 must be what they want.
+// If the user requested a resume, training from step 1 must be allowed explicitly.
 bool MustFindOne(const StartOrder& order) {
   return order.resume && !order.allow_fresh_start && !order.restart_step.has_value();
 }
@@ -56,7 +56,7 @@ bool MustFindOne(const StartOrder& order) {
 absl::Status NothingToResume(const StartOrder& order, absl::string_view found) {
   return absl::FailedPreconditionError(
       absl::StrCat("checkpoint.dir ", order.config.checkpoint_dir, " ", found,
-                   ", so there is nothing to go on from with --resume: check the path, or train from step 1 there with "
+                   ", so --resume has nothing to resume from: check the path, or train from step 1 there with "
                    "--allow-fresh-start"));
 }
 
@@ -74,14 +74,14 @@ absl::Status CheckFound(const StartOrder& order, const TakenFolder& folder, cons
         absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", path, " as host ",
                      order.host, " sees it, and there is no other; is the folder shared?")));
   }
-  // A folder that is claimed is this job's already: it was asked before its first claim.
+  // A claimed folder belongs to this job already: this was checked before its first claim.
   if (found.checkpoint == nullptr && MustFindOne(order) && !folder.claimed)
     return NothingToResume(order, "holds no checkpoint");
   const std::string by = found.checkpoint == nullptr ? order.job_id : found.checkpoint->manifest().job_id;
   if (!order.resume && !order.restart_step.has_value() && by != order.job_id) {
     return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", path, " holds checkpoints of job ", by,
                                                       ", made since this job began, and none of its own is recorded: "
-                                                      "go on from them with --resume, or choose another "
+                                                      "resume from them with --resume, or choose another "
                                                       "checkpoint.dir"));
   }
   if (found.checkpoint != nullptr && found.checkpoint->manifest().step > order.config.steps) {
@@ -93,7 +93,7 @@ absl::Status CheckFound(const StartOrder& order, const TakenFolder& folder, cons
   return absl::OkStatus();
 }
 
-// From rank 0, whose `checkpoint` and `token` they are; in a world of one nobody hears it.
+// Broadcasts rank 0's `checkpoint` and `token`.
 absl::StatusOr<Announcement> Announce(const Checkpoint* checkpoint, absl::string_view token,
                                       Communicator& communicator) {
   at::Tensor bytes = at::zeros({sizeof(Announcement)}, at::kByte);
@@ -116,11 +116,11 @@ std::optional<AnnouncedCheckpoint> CheckpointOf(const Announcement& announcement
       .manifest_hash = std::string(announcement.manifest_hash, sizeof announcement.manifest_hash)};
 }
 
-// As this host sees it; rank 0 has it open since it chose it.
+// Opens the announced checkpoint on this host; rank 0 has it open already.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenAnnounced(const StartOrder& order,
                                                           const AnnouncedCheckpoint& announced) {
   const std::string path = JoinPath(order.config.checkpoint_dir, StepFolderName(announced.step));
-  AwaitFile(JoinPath(path, kManifestName), kFolderPatience);  // if it is not there, the open says so
+  AwaitFile(JoinPath(path, kManifestName), kFolderPatience);  // if it is missing, opening it reports that
   absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::OpenUnread(path);
   if (checkpoint.ok() && (*checkpoint)->manifest_hash() != announced.manifest_hash) {
     return absl::DataLossError(absl::StrCat(path, " has the manifest hash ", (*checkpoint)->manifest_hash(),
@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenAnnounced(const StartOrder& orde
   return checkpoint;
 }
 
-// Whatever happens comes back as a value: the others wait for this rank's word.
+// Returns every failure as a value, because the other ranks wait for this rank's outcome.
 Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
                   std::unique_ptr<Checkpoint>& checkpoint, LoadCheckpoint load) {
   if (checkpoint == nullptr) {
@@ -144,16 +144,16 @@ Outcome TryToLoad(const StartOrder& order, const AnnouncedCheckpoint& announced,
   return {.kind = absl::IsDataLoss(loaded) ? Outcome::kUnusable : Outcome::kRefused, .status = std::move(loaded)};
 }
 
-// "rank 1 on w2: ...", of the ranks whose outcome is `kind`; the first of them.
+// Returns "rank 1 on w2: ..." for the first of the ranks whose outcome is `kind`.
 absl::StatusOr<std::string> SentencesOf(const StartOrder& order, const Outcome& own, Outcome::Kind kind,
                                         Communicator& communicator) {
   const std::string text = own.kind == kind ? RankSentence(order, own.status.message()) : "";
   ASSIGN_OR_RETURN(std::vector<std::string> sentences, ShareSentences(text, communicator),
-                   << "while hearing which rank cannot load");
+                   << "while exchanging which ranks cannot load");
   return JoinFirst(sentences, kDamagedShown, "; ", "; ", "rank");
 }
 
-// What came of it on all ranks, the same on each; its status says who could not, and why.
+// Returns the outcome of all ranks, the same on each; its status names the ranks that failed, and why.
 absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own, Communicator& communicator) {
   RETURN_IF_ERROR(communicator.Meet(kMeetingLimit)) << "while the ranks load";
   at::Tensor counts = at::zeros({2}, at::kDouble);
@@ -167,7 +167,7 @@ absl::StatusOr<Outcome> ShareOutcome(const StartOrder& order, const Outcome& own
   return shared;
 }
 
-// On rank 0: the next older one that looks good, into `point`.
+// On rank 0: chooses the next older checkpoint that looks valid, into `point`.
 absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& point) {
   ASSIGN_OR_RETURN(FoundCheckpoint found,
                    FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .every_byte = false}));
@@ -229,7 +229,7 @@ absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const Sta
     absl::Status found = FindToken(folder, name, order.host, kFolderPatience);
     if (!found.ok()) return announced.has_value() ? CheckpointMissing(std::move(found)) : found;
   }
-  // The token goes once everyone has looked.
+  // The token is removed when every rank has checked it.
   RETURN_IF_ERROR(communicator.Barrier()->Wait()) << "while the ranks look at checkpoint.dir";
   return announced;
 }
@@ -246,7 +246,7 @@ absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePo
         absl::StrCat("checkpoint of step ", announced.step, " is damaged: ", shared.status.message()));
     point.checkpoint = nullptr;
     const absl::Status older = order.rank == 0 ? ChooseOlder(order, announced.step, point) : absl::OkStatus();
-    // The others hear that nothing is left before rank 0 says why.
+    // The other ranks are informed that no checkpoint is left before rank 0 reports why.
     ASSIGN_OR_RETURN(Announcement announcement, Announce(point.checkpoint.get(), "", communicator));
     RETURN_IF_ERROR(older);
     const std::optional<AnnouncedCheckpoint> next = CheckpointOf(announcement);

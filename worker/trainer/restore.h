@@ -1,6 +1,6 @@
-// Where a run goes on from, and how all ranks come to be there. Rank 0 alone chooses; all load, each its own ranges,
-// verified as they are read; where one of them cannot, all go to the next older checkpoint. The protocol, and what
-// might go wrong with it: docs/decisions/0006-saves.md.
+// Finds the checkpoint from which a run resumes, and loads it on all ranks. Only rank 0 chooses; all ranks load, each
+// its own ranges, verified as they are read; if one of them cannot, all ranks try the next older checkpoint. The
+// protocol and its failure cases: docs/decisions/0006-saves.md.
 //
 //   rank 0   ChooseRestorePoint ─┐
 //   all      AgreeOnRestorePoint ┴▶ announced ▶ LoadRestorePoint ▶ RestorePoint
@@ -26,65 +26,64 @@ namespace trainyard {
 struct RestorePoint {
   // Null: the run begins with step 1.
   std::unique_ptr<Checkpoint> checkpoint;
-  // What the log should say of what an interrupted save left.
+  // Lines for the log about an interrupted save.
   std::vector<std::string> notes;
-  // Why newer checkpoints are not gone on from, a sentence each.
+  // Why newer checkpoints were not used, a sentence each.
   std::vector<std::string> passed_over;
 
   uint64_t step() const { return checkpoint == nullptr ? 0 : checkpoint->manifest().step; }
 };
 
-// What rank 0 has all ranks load.
+// The checkpoint that rank 0 lets all ranks load.
 struct AnnouncedCheckpoint {
   uint64_t step = 0;
   std::string manifest_hash;
 };
 
-// What rank 0 knows of the run folder that it has locked.
+// What rank 0 knows about the run folder that it has locked.
 struct TakenFolder {
   std::optional<JobGeneration> settled = {};  // see RunFolder
   bool claimed = true;
 };
 
-// For rank 0, which holds the folder's lock. Looks at manifests, names and lengths: no byte of the rest is read.
-// Possible errors: FailedPrecondition when the folder is not empty and the job does not go on from it, when it is to go
-// on and there is no checkpoint (unless a fresh start is allowed), or when the
-// checkpoint is beyond the job's last step; DataLoss when there are checkpoints and none can be trusted; NotFound
-// (IsCheckpointMissing) when the one asked for, and every other, is not there. What another job has left is gone on
-// from only where a person has asked for that. Partials are settled first, but nothing is removed before the job has
-// claimed the folder.
+// For rank 0, which holds the folder's lock. Reads manifests, names and lengths, but not the tensors. Possible errors:
+// FailedPrecondition if the folder is not empty and the job does not resume, if it must resume and there is no
+// checkpoint (unless a fresh start is allowed), or if the checkpoint is beyond the job's last step; DataLoss if there
+// are checkpoints but none can be trusted; NotFound (IsCheckpointMissing) if neither the requested checkpoint nor any
+// other exists. Resumes from checkpoints of another job only if the user requested that. Settles partial folders first,
+// but removes nothing before the job has claimed the folder.
 absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
                                                 FileSystem& file_system);
 
-// Before the folder is touched: a person who has a run go on from a folder that is not there has mistyped it. Possible
-// errors: FailedPrecondition.
+// Call before the folder is changed: a user who resumes from a folder that does not exist has mistyped its path.
+// Possible errors: FailedPrecondition.
 absl::Status CheckMayResume(const StartOrder& order);
 
-// For rank 0, once all ranks have loaded and nothing can be refused any more: the folder is this generation's, and what
-// lies there is settled for good. Does nothing where it was claimed before. Returns what the log should say. Possible
-// errors: those of RunFolder::Claim and SettlePartials.
+// For rank 0, after all ranks have loaded and all reasons to refuse the job were checked: claims the folder for this
+// generation and settles its partial folders for good. Does nothing if the folder was claimed before. Returns lines for
+// the log. Possible errors: those of RunFolder::Claim and SettlePartials.
 absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order, RunFolder& folder,
                                                         FileSystem& file_system);
 
-// For every rank; `chosen` is rank 0's, and of no use on the others. None: all begin anew. Possible errors:
-// FailedPrecondition when this host sees another folder, naming host and path (IsCheckpointMissing where the job has
-// left a checkpoint in it); those of a Collective.
+// For every rank; `chosen` is used on rank 0 only. Returns none if all ranks begin from scratch. Possible errors:
+// FailedPrecondition if this host sees another folder, naming host and path (IsCheckpointMissing if the job has left a
+// checkpoint in it); those of a Collective.
 absl::StatusOr<std::optional<AnnouncedCheckpoint>> AgreeOnRestorePoint(const StartOrder& order,
                                                                        const RestorePoint& chosen,
                                                                        Communicator& communicator);
 
-// Takes what this rank needs, over whatever an earlier call has left. DataLoss: this checkpoint is of no use here; any
-// other error: nor would an older one be, and the job is refused.
+// Loads what this rank needs, overwriting what an earlier call has loaded. DataLoss: this rank cannot use the
+// checkpoint; any other error: it could not use an older one either, so the job is refused.
 using LoadCheckpoint = absl::FunctionRef<absl::Status(const Checkpoint& checkpoint)>;
-// For every rank, together: has each load the newest checkpoint that all of them can, and returns it. Rank 0 hands in
-// what it chose. Possible errors: those of `load`; DataLoss, on rank 0, when there is none, naming why; Unavailable
-// when another rank has met such an error; those of a Collective.
+// Collective: lets each rank load the newest checkpoint that all of them can load, and returns it. Rank 0 passes its
+// choice. Possible errors: those of `load`; DataLoss, on rank 0, if there is none, naming the reasons; Unavailable if
+// another rank had such an error; those of a Collective.
 absl::StatusOr<RestorePoint> LoadRestorePoint(const StartOrder& order, RestorePoint chosen,
                                               AnnouncedCheckpoint announced, Communicator& communicator,
                                               LoadCheckpoint load);
 
-// Whether all that is wrong is that this host does not have the checkpoint: another one may, or this one later.
+// Whether the only problem is that this host does not see the checkpoint: another host may, or this one later.
 bool IsCheckpointMissing(const absl::Status& status);
-absl::Status CheckpointMissing(absl::Status status);  // says so of a failure
+absl::Status CheckpointMissing(absl::Status status);  // marks a failure as such
 
 }  // namespace trainyard

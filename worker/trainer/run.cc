@@ -11,10 +11,10 @@
 namespace trainyard {
 namespace {
 
-// For the last save to be confirmed, so that what is beyond `keep` can go before the end.
+// How long to wait for the last save to be confirmed, so that checkpoints beyond `keep` can be removed before the end.
 constexpr absl::Duration kConfirmWait = absl::Seconds(2);
-// A rank that is done has nothing better to do than to see that this is known: its daemon or the coordinator may be
-// away just now, and an exit without the word that all steps are made would start the group again.
+// How long a rank that is done waits until this is known: its daemon or the coordinator may be away just now, and an
+// exit without the report that all steps are made would restart the group.
 constexpr absl::Duration kDoneWait = absl::Minutes(10);
 constexpr absl::Duration kDoneWaitSlice = absl::Milliseconds(100);
 
@@ -51,10 +51,10 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   return absl::OkStatus();
 }
 
-// However the run ended. It is worth a warning, not the job.
+// Called however the run ended. A failure causes a warning and does not fail the job.
 void WriteEvents(const StartOrder& order, const Rank& rank, std::ostream& log) {
   if (rank.events == nullptr) return;
-  // An earlier generation leaves the folder as it is.
+  // A generation that is fenced off must not change the folder.
   if (rank.folder != nullptr && !rank.folder->CheckFence().ok()) return;
   absl::Status status = WriteTrace(*rank.events, order.config.checkpoint_dir, order.rank, order.host);
   if (!status.ok()) log << "warning: diagnostics.events: no trace is written: " << status.message() << std::endl;
@@ -68,7 +68,7 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
     link.ReportFact(RefusedFact{.message = std::string(status.message()), .checkpoint_missing = true});
     return kExitFailed;
   }
-  // By what is to be done about it: a peer or the group, this very process, or whoever wrote the job.
+  // Classified by who must act: a peer or the group, this process, or the author of the job.
   switch (status.code()) {
     case absl::StatusCode::kAborted:
       return kExitAborted;
@@ -77,7 +77,7 @@ TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link,
       if (!link.abort_status().ok()) return kExitAborted;
       link.ReportFact(BrokenFact{.step = step, .message = std::string(status.message())});
       return kExitAborted;
-    // A full disk or a lack of memory may pass, so starting again is worth a try.
+    // A full disk or a lack of memory may pass, so a restart is worth a try.
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kInternal:
@@ -99,7 +99,7 @@ TrainerExit RunRank(const StartOrder& order, const RunOptions& options) {
   absl::Status status = Train(order, options, **rank, step, finished_fact);
   WriteEvents(order, **rank, options.log);
   if (!status.ok()) return ReportFailure(status, step, options.link, options.log);
-  rank->reset();  // neither its memory nor its run folder is held meanwhile
+  rank->reset();  // releases its memory and its run folder meanwhile
   AwaitConfirmation(options, finished_fact);
   return kExitDone;
 }

@@ -1,5 +1,5 @@
-// One rank's life from its order to its exit code, with every error turned into what the daemon is told. In tests with
-// a fake link, in main.cc with the real one.
+// Runs one rank from its order to its exit code, and reports every error to the daemon. Used by tests with a fake link,
+// and by main.cc with the real one.
 #pragma once
 
 #include <functional>
@@ -19,17 +19,18 @@ struct RunOptions {
   Link& link;
   FileSystem& file_system;
   std::ostream& log;
-  // SIGTERM came. Called from the loop's thread, at every step.
+  // Returns whether SIGTERM came. Called from the loop's thread, at every step.
   std::function<bool()> must_leave;
-  Ledger* ledger = nullptr;                            // of this process, if its memory is to be reported
+  Ledger* ledger = nullptr;                            // of this process, if its memory is reported
   Clock& clock = Clock::GetSteadyClock();              // of saves
-  std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
+  std::function<void(absl::Duration)> wait = nullptr;  // waits between two tries of the last save; null: sleeps
 };
 
 // Does not close the link.
 TrainerExit RunRank(const StartOrder& order, const RunOptions& options);
 
-// What a status that ended a rank means; tells the fact that goes with it. Also for failures before there is an order.
+// Reports the fact for a status that ended a rank, and returns its exit code. Also for failures before there is an
+// order.
 TrainerExit ReportFailure(const absl::Status& status, uint64_t step, Link& link, std::ostream& log);
 
 }  // namespace trainyard

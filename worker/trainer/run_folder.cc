@@ -21,12 +21,12 @@ namespace {
 
 constexpr char kPrivateFolder[] = ".trainyard";
 constexpr char kFenceName[] = ".fence";
-// Beside the fence and not in it: whoever says late that it has settled must not write over a later fence.
+// A file of its own, because a generation that settles late must not overwrite a later fence.
 constexpr char kSettledName[] = ".settled";
-// Who holds the lock and has not claimed the folder yet; goes away with it.
+// Names the holder of the lock that has not claimed the folder yet; removed with the lock.
 constexpr char kClaimName[] = ".claim";
 constexpr uint64_t kFenceBytesMax = 4096;
-constexpr char kWatchName[] = "watch";  // by a trainctl that left: how to see the job again
+constexpr char kWatchName[] = "watch";  // written by a trainctl that left: how to follow the job again
 constexpr size_t kNamesShown = 3;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 
@@ -34,7 +34,7 @@ std::string TokenPath(const std::string& folder, absl::string_view token) {
   return JoinPath(folder, absl::StrCat(kPrivateFolder, "/token-", token));
 }
 
-// None: there is none, or it cannot be read, which says nothing about anybody.
+// None: there is no such file, or it is unreadable and so names no owner.
 std::optional<JobGeneration> ReadOwner(const std::string& path) {
   absl::StatusOr<std::string> text = ReadRegularFile(path, kFenceBytesMax);
   if (!text.ok()) return std::nullopt;
@@ -56,10 +56,10 @@ absl::Status WriteOwner(const RunFolder::Options& options, const char* name) {
 absl::Status FencedOff(const RunFolder::Options& options, const JobGeneration& fence) {
   return absl::AbortedError(absl::StrCat("checkpoint.dir ", options.folder, " belongs to generation ", fence.generation,
                                          " of job ", fence.job_id, " now; this is generation ", options.generation,
-                                         " of job ", options.job_id, " and changes nothing there any more"));
+                                         " of job ", options.job_id, " and no longer changes anything there"));
 }
 
-// Of the file system on which `path` lies, or would lie.
+// The device of the file system of `path`, which need not exist.
 uint64_t DeviceOf(const std::string& path) {
   struct stat found;
   for (std::filesystem::path at = path;; at = at.parent_path()) {
@@ -68,7 +68,7 @@ uint64_t DeviceOf(const std::string& path) {
   }
 }
 
-// What tells one file at a path from the next. False: there is none.
+// Reads what distinguishes successive files at a path. Returns false if there is none.
 bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) return false;
@@ -81,7 +81,7 @@ bool LookAt(const std::string& path, int64_t* file, int64_t* time_ns) {
 
 namespace {
 
-// Waits for the lock as RunFolder::Options says, and reads the fence under it.
+// Waits for the lock as RunFolder::Options specifies, and reads the fence under it.
 class LockWait {
  public:
   explicit LockWait(const RunFolder::Options& options)
@@ -107,7 +107,7 @@ class LockWait {
         free_since_.reset();
         if (absl::Now() >= until_) return InUse(lock.status());
       }
-      lock = absl::CancelledError();  // not held while we wait
+      lock = absl::CancelledError();  // not held while waiting
       absl::SleepFor(kLockPoll);
     }
   }
@@ -116,8 +116,8 @@ class LockWait {
   bool IsOfThisJob(const std::optional<JobGeneration>& owner) const {
     return owner.has_value() && owner->job_id == options_.job_id;
   }
-  // The job that the fence names has let go of the lock while we waited for it: its rank 0 may have died, and its next
-  // generation be about to start.
+  // The job of the fence released the lock while we waited for it: its rank 0 may have been killed, and its next
+  // generation may be about to start.
   bool MayComeBack(const std::optional<JobGeneration>& fence) {
     if (!was_held_ || !fence.has_value()) return false;
     if (!free_since_.has_value()) free_since_ = absl::Now();
@@ -140,24 +140,24 @@ class LockWait {
 
 absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
   Found found{.made = MissingFolders(options.folder)};
-  RETURN_IF_ERROR(MakeFolders(options.folder)) << "while making checkpoint.dir";
+  RETURN_IF_ERROR(MakeFolders(options.folder)) << "while creating checkpoint.dir";
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockWait(options).Acquire(found.fence));
   found.settled = ReadOwner(JoinPath(options.folder, kSettledName));
   found.device = DeviceOf(options.folder);
   const bool foreign = found.fence.has_value() && found.fence->job_id != options.job_id;
   const bool ours = found.fence.has_value() && !foreign;
-  // A folder of an earlier version: the generation that fenced it settled it.
+  // A folder of an earlier version: the generation that fenced it has settled it.
   if (!found.settled.has_value()) found.settled = found.fence;
   std::unique_ptr<RunFolder> folder(new RunFolder(options, std::move(lock), std::move(found)));
   if (options.had && foreign) {
-    return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was taken by job ",
-                                            folder->found_.fence->job_id, " and is no more that of job ",
+    return absl::NotFoundError(absl::StrCat("checkpoint.dir ", options.folder, " was claimed by job ",
+                                            folder->found_.fence->job_id, " and no longer belongs to job ",
                                             options.job_id,
-                                            ": what lies there now is another job's; is it the folder that this job's "
+                                            ": its contents are another job's now; is it the folder that this job's "
                                             "other hosts see?"));
   }
-  // Generations of this job that are still at work must not change anything from here on.
-  RETURN_IF_ERROR(ours ? folder->Claim() : WriteOwner(options, kClaimName)) << "while taking checkpoint.dir";
+  // Earlier generations of this job that are still running must not change anything from now on.
+  RETURN_IF_ERROR(ours ? folder->Claim() : WriteOwner(options, kClaimName)) << "while claiming checkpoint.dir";
   return folder;
 }
 
@@ -169,9 +169,9 @@ RunFolder::~RunFolder() {
   if (claimed_ || !lock_->IsAtPath()) return;
   std::error_code ignored;
   std::filesystem::remove(JoinPath(options_.folder, kClaimName), ignored);
-  // A process that waits for the lock finds out that its file is gone, and makes another.
+  // A process that waits for the lock detects that its file is gone, and creates another.
   if (lock_->made()) std::filesystem::remove(JoinPath(options_.folder, kRunLockName), ignored);
-  for (const std::string& folder : found_.made) std::filesystem::remove(folder, ignored);  // if nothing is in it
+  for (const std::string& folder : found_.made) std::filesystem::remove(folder, ignored);  // if it is empty
 }
 
 bool RunFolder::claimed() const {
@@ -196,9 +196,9 @@ absl::Status RunFolder::Claim() {
     if (newer) return FencedOff(options_, *owner);
   }
   if (fence.has_value() && fence->job_id != options_.job_id && (fence != found_.fence || !lock_->IsAtPath())) {
-    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder, " was taken again by job ",
+    return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", options_.folder, " was claimed again by job ",
                                                       fence->job_id,
-                                                      ", which it belonged to, while this job was being checked; wait "
+                                                      ", which owned it before, while this job was being checked; wait "
                                                       "for its end, or choose another checkpoint.dir"));
   }
   if (!lock_->IsAtPath()) {
@@ -217,12 +217,12 @@ absl::Status RunFolder::RecreateIfRemoved() {
   if (lock_->IsAtPath() && FileExists(JoinPath(options_.folder, kFenceName))) return absl::OkStatus();
   RETURN_IF_ERROR(CheckDisk());
   const std::string what =
-      absl::StrCat("checkpoint.dir ", options_.folder, " was removed while the job trained, and cannot be made again");
+      absl::StrCat("checkpoint.dir ", options_.folder, " was removed during training and cannot be recreated");
   RETURN_IF_ERROR(MakeFolders(options_.folder)) << what;
   if (!lock_->IsAtPath()) {
     ASSIGN_OR_RETURN(std::unique_ptr<FileLock> again,
                      FileLock::Acquire(JoinPath(options_.folder, kRunLockName), absl::ZeroDuration()), << what);
-    // A job that took the folder before us has left its fence.
+    // A job that claimed the folder before us has left its fence.
     RETURN_IF_ERROR(CheckFenceLocked());
     lock_ = std::move(again);
   }
@@ -233,8 +233,8 @@ absl::Status RunFolder::RecreateIfRemoved() {
 
 absl::Status RunFolder::CheckDisk() const {
   if (DeviceOf(options_.folder) == found_.device) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "checkpoint.dir ", options_.folder, " is not on the disk any more where the job has begun: was it unmounted?"));
+  return absl::UnavailableError(absl::StrCat("checkpoint.dir ", options_.folder,
+                                             " is no longer on the disk where the job began: was it unmounted?"));
 }
 
 absl::Status RunFolder::CheckPlace() const {
@@ -285,7 +285,7 @@ absl::Status CheckEmpty(const std::string& folder) {
   std::sort(names.begin(), names.end());
   return absl::FailedPreconditionError(
       absl::StrCat("checkpoint.dir ", folder, " is not empty (it holds ", JoinFirst(names, kNamesShown),
-                   "): go on from its newest checkpoint with --resume, or choose another checkpoint.dir"));
+                   "): resume from its newest checkpoint with --resume, or choose another checkpoint.dir"));
 }
 
 absl::StatusOr<std::unique_ptr<SharedFolderToken>> SharedFolderToken::Leave(const std::string& folder) {
@@ -298,7 +298,7 @@ absl::StatusOr<std::unique_ptr<SharedFolderToken>> SharedFolderToken::Leave(cons
 SharedFolderToken::~SharedFolderToken() {
   std::error_code ignored;
   std::filesystem::remove(TokenPath(folder_, name_), ignored);
-  std::filesystem::remove(JoinPath(folder_, kPrivateFolder), ignored);  // if nothing else is in it
+  std::filesystem::remove(JoinPath(folder_, kPrivateFolder), ignored);  // if it is empty
 }
 
 bool AwaitFile(const std::string& path, absl::Duration patience) {
@@ -314,7 +314,7 @@ absl::Status FindToken(const std::string& folder, absl::string_view token, absl:
                        absl::Duration patience) {
   if (AwaitFile(TokenPath(folder, token), patience)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("host ", host, ": checkpoint.dir ", folder,
-                                                    " is not the folder that rank 0 sees under that path; ",
+                                                    " is not the folder that rank 0 sees at that path; ",
                                                     "it must be shared by all hosts of the job"));
 }
 

@@ -28,12 +28,12 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenGiven(const std::string& path) {
   if (found.checkpoint != nullptr) return std::move(found.checkpoint);
   if (found.damaged.empty()) {
     return absl::NotFoundError(
-        absl::StrCat(path, " holds no checkpoint: neither is it one, nor are there step-* folders in it"));
+        absl::StrCat(path, " holds no checkpoint: it is not one itself, and it has no step-* folders"));
   }
   return absl::DataLossError(absl::StrJoin(found.damaged, "; "));
 }
 
-// One of the `top_k` likeliest tokens, by its share of exp(score / temperature).
+// Returns one of the `top_k` most likely tokens, with a probability proportional to exp(score / temperature).
 int64_t Choose(const std::vector<double>& scores, double temperature, int64_t top_k, std::mt19937_64& random) {
   std::vector<int64_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
@@ -43,7 +43,7 @@ int64_t Choose(const std::vector<double>& scores, double temperature, int64_t to
   if (top_k > 0 && static_cast<size_t>(top_k) < order.size()) order.resize(top_k);
   std::vector<double> weights;
   for (int64_t token : order) weights.push_back(std::exp((scores[token] - scores[order[0]]) / temperature));
-  // Not std::discrete_distribution: its draws are not the same everywhere.
+  // Not std::discrete_distribution, whose draws differ between implementations.
   double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double mark = static_cast<double>(random() >> 11) * 0x1.0p-53 * total;
   for (size_t i = 0; i < order.size(); ++i) {
@@ -74,7 +74,8 @@ absl::StatusOr<SampledText> SampleText(const SampleOptions& options) {
   at::NoGradGuard no_grad;
   ByteTokenizer tokenizer;
   std::vector<int64_t> tokens = tokenizer.Encode(options.prompt);
-  if (tokens.empty()) return absl::InvalidArgumentError("--prompt is empty: give at least one character to go on from");
+  if (tokens.empty())
+    return absl::InvalidArgumentError("--prompt is empty: give at least one character to continue from");
   std::mt19937_64 random(options.seed);
   for (int64_t i = 0; i < options.tokens; ++i) {
     tokens.push_back(Choose(NextScores(*model, tokens), options.temperature, options.top_k, random));

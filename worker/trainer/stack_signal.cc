@@ -15,11 +15,11 @@ namespace trainyard {
 namespace {
 
 constexpr int kFramesMax = 34;
-// The handler itself and what the kernel returns through.
+// The handler itself and the frame through which the kernel returns.
 constexpr int kOwnFrames = 2;
 constexpr size_t kNameBytes = 224;
 
-// What the handler may use: allocated before.
+// Memory for the handler, allocated in advance.
 char stack_path[4096];
 char stack_temporary[4096 + 8];
 
@@ -29,7 +29,7 @@ void WriteText(int fd, const char* text) {
 
 void WriteFrame(int fd, void* address) {
   char name[kNameBytes];
-  // The call is before the address that it returns to.
+  // The call precedes the return address.
   void* call = static_cast<char*>(address) - 1;
   if (absl::Symbolize(call, name, sizeof name)) {
     WriteText(fd, name);

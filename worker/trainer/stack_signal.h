@@ -1,13 +1,13 @@
-// Where the main thread is, for whoever asks by SIGQUIT: the handler writes the names of its functions, innermost
-// first, a line each, to a file, which appears whole. The daemon asks when it is told that a rank hangs and is to be
-// ended (worker/agent/stack_question.h).
+// Writes the stack of the main thread at SIGQUIT: the handler writes the names of the functions, innermost first, one
+// per line, to a file, which appears when it is complete. The daemon requests this when a rank hangs and will be killed
+// (worker/agent/stack_question.h).
 #pragma once
 
 #include <string>
 
 namespace trainyard {
 
-// Once, before other threads are started. An empty `path`: nobody will ask.
+// Call once, before other threads are started. An empty `path` disables it.
 void WriteStackAtSignal(const std::string& path);
 
 }  // namespace trainyard

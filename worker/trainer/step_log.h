@@ -1,5 +1,5 @@
-// Which steps rank 0 writes to its log, and how, so that whoever follows the log sees training go on: the first and the
-// last that it makes, and between them one each ten seconds. metrics.jsonl has them all. Pure.
+// Decides which steps rank 0 writes to its log, and how, so that a user who follows the log sees progress: the first
+// and the last step, and one every ten seconds between them. metrics.jsonl has all steps. Pure.
 #pragma once
 
 #include <cstdint>

@@ -76,7 +76,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     if (metrics.ok()) metrics_ = std::move(*metrics);
     if (!metrics.ok()) log_ << "warning: no metrics are written: " << metrics.status().message() << std::endl;
   }
-  // What was needed to get here is not what training needs.
+  // Peaks during the start are not those of training.
   if (rank_.ledger != nullptr) rank_.ledger->ResetPeaks();
   RETURN_IF_ERROR(saver_.Prepare());
   while (step_ < config_.steps && !leave_) {
@@ -88,7 +88,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
 
     const bool last = step_ == config_.steps;
     const bool evaluate = rank_.evaluation != nullptr && (last || Due(config_.evaluate_every));
-    // What follows a step in the files and in a watcher's eyes comes after the step's own report.
+    // What follows a step in files and for a user must come after the step's own report.
     if (evaluate || last || leave_) {
       RETURN_IF_ERROR(ReadAgreement());
     }
@@ -103,7 +103,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
     RETURN_IF_ERROR(CheckFence());
     saver_.Tend();
   }
-  // What was copied since the last good save is nowhere else.
+  // Snapshots since the last good save exist nowhere else, so keep them if the last save failed.
   if (!unsaved_) saver_.DropSnapshots();
   return TrainResult{
       .step = step_, .stopped = step_ < config_.steps, .loss = last_loss_, .unsaved = std::move(why_unsaved_)};
@@ -132,7 +132,7 @@ absl::Status Trainer::MakeStep() {
 
   saver_.WaitForCopy();
   record.save_stall_s = saver_.TakeStallSeconds();
-  RecordMemory(record);  // now, when gradients are held too
+  RecordMemory(record);  // now, while gradients are allocated too
   const Stopwatch update;
   const uint64_t tokens = static_cast<uint64_t>(config_.batch_global * config_.model.context);
   ASSIGN_OR_RETURN(StepOutput output, rank_.strategy->Step({.lr = record.lr, .num_tokens = tokens}));
@@ -152,11 +152,11 @@ absl::Status Trainer::MakeStep() {
   return NoteSkipped(output);
 }
 
-// All ranks count alike, so all of them are here in the same step.
+// All ranks count identically, so all of them get here in the same step.
 absl::Status Trainer::NoteSkipped(const StepOutput& output) {
   if (!output.skipped) num_skipped_ = 0;
   if (!output.skipped) return absl::OkStatus();
-  // A loss scale that is too high finds its place by such steps; they say nothing about the losses.
+  // A loss scale that is too high is lowered by such steps, so they say nothing about the losses.
   const bool lowered_scale = rank_.strategy->loss_scale().scale < output.loss_scale;
   if (!lowered_scale) ++num_skipped_;
   if (order_.rank == 0) {
@@ -165,7 +165,8 @@ absl::Status Trainer::NoteSkipped(const StepOutput& output) {
   if (lowered_scale || num_skipped_ < config_.nonfinite_limit) return absl::OkStatus();
   const std::string what = absl::StrCat("train.nonfinite_limit: ", num_skipped_, " steps in a row, the last of them ",
                                         step_, ", had no update: ");
-  // Whoever has a bad loss is the cause; where none has, it is the gradients of all.
+  // A rank with a loss that is not finite reports the cause; if there is none, the gradients are the cause, on all
+  // ranks.
   at::Tensor bad = at::full({1}, bad_micro_batch_.has_value() ? 1.0 : 0.0, at::kDouble);
   RETURN_IF_ERROR(rank_.world().AllReduceSum(bad)->Wait());
   if (bad_micro_batch_.has_value()) {
@@ -178,18 +179,18 @@ absl::Status Trainer::NoteSkipped(const StepOutput& output) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, "losses are finite, gradients are not; a smaller lr or another precision may help"));
   }
-  return absl::AbortedError(absl::StrCat(what, "another rank tells the cause"));
+  return absl::AbortedError(absl::StrCat(what, "another rank reports the cause"));
 }
 
-// Before anything is saved of it.
+// Called before anything of this step is saved.
 absl::Status Trainer::CompareParameters() {
   ASSIGN_OR_RETURN(std::optional<ParameterDifference> difference, rank_.strategy->CompareParameters());
   if (!difference.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " is another on ",
-      difference->ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "), " than on ",
+      "diagnostics.hash_every_steps: after step ", step_, " parameter ", difference->name, " differs on ",
+      difference->ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(difference->ranks, ", "), " from that on ",
       order_.world_size - static_cast<int>(difference->ranks.size()) == 1 ? "the other rank" : "the other ranks",
-      "; its host's memory or device may be at fault: exclude it and go on from the last checkpoint"));
+      "; its host's memory or device may be at fault: exclude it and resume from the last checkpoint"));
 }
 
 void Trainer::EnterStep() {
@@ -216,8 +217,8 @@ absl::Status Trainer::Compute(AgreementTerms& terms) {
     ASSIGN_OR_RETURN(at::Tensor loss, rank_.strategy->Forward([&] {
       return rank_.model->LossSum(batch.inputs, batch.targets, *rank_.strategy, dropout);
     }));
-    // A GPU is not waited for before it has all its work: there a loss that is not finite spoils the gradients by
-    // itself.
+    // Does not wait for a GPU before all its work is queued: a loss that is not finite makes the gradients not finite
+    // anyway.
     std::optional<double> value;
     if (loss.is_cpu()) value = NoteLoss(loss, index);
     RETURN_IF_ERROR(rank_.strategy->Backward(loss, last_round));
@@ -239,7 +240,7 @@ double Trainer::NoteLoss(const at::Tensor& loss, uint64_t micro_batch) {
 Batch Trainer::OnDevice(Batch batch) const {
   const at::Device device = rank_.device.device;
   if (device.is_cpu()) return batch;
-  // From pinned memory, so that the device takes it when it comes to it and the host goes on.
+  // From pinned memory, so that the host continues while the device copies.
   const auto there = [device](const at::Tensor& tensor) {
     return tensor.pin_memory().to(device, /*non_blocking=*/true);
   };
@@ -253,7 +254,7 @@ absl::Status Trainer::StartAgreement(const AgreementTerms& terms) {
   return absl::OkStatus();
 }
 
-// Reports the step it belongs to, and notes when all are to leave.
+// Reports the step that the sums belong to, and notes when all ranks must leave.
 absl::Status Trainer::ReadAgreement() {
   if (reduction_ == nullptr) return absl::OkStatus();
   const Stopwatch wait;
@@ -264,8 +265,8 @@ absl::Status Trainer::ReadAgreement() {
   AgreedStep agreed = agreement_.Read(sum);
   saver_.Update(step_, record_.step, sum);
   if (agreed.stop && !leave_ && order_.rank == 0) {
-    log_ << (agreed.asked ? "asked to stop" : "a rank was told to leave (SIGTERM)") << ": all leave after step "
-         << step_ << std::endl;
+    log_ << (agreed.asked ? "asked to stop" : "a rank must leave (SIGTERM)") << ": all leave after step " << step_
+         << std::endl;
   }
   if (agreed.stop) unless_unsaved_ = agreed.unless_unsaved;
   leave_ = leave_ || agreed.stop;
@@ -280,7 +281,7 @@ absl::Status Trainer::ReadAgreement() {
   return absl::OkStatus();
 }
 
-// Always the same batches, dealt to the ranks; nothing random is drawn.
+// Always evaluates the same batches, dealt to the ranks; draws no random numbers.
 absl::Status Trainer::Evaluate() {
   link_.ReportProgress(Phase::kEvaluate, step_);
   const Stopwatch watch;
@@ -310,7 +311,7 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-// All ranks wait for it, and then go; but a pause that would lose steps is worth less than going on.
+// All ranks wait for the save, and then leave; but a stop that would lose steps is cancelled instead.
 absl::Status Trainer::SaveAndLeave() {
   if (step_ == config_.steps) return SaveLast();
   link_.ReportProgress(Phase::kSave, step_);
@@ -320,7 +321,8 @@ absl::Status Trainer::SaveAndLeave() {
   unsaved_ = !saved;
   if (!leave_) {
     stops_off_ = stop;
-    if (order_.rank == 0) log_ << "nobody stops after step " << step_ << ": it was not saved" << std::endl;
+    if (order_.rank == 0)
+      log_ << "the stop after step " << step_ << " is cancelled: the step was not saved" << std::endl;
     return absl::OkStatus();
   }
   link_.ReportProgress(Phase::kLeaving, step_);
@@ -328,7 +330,7 @@ absl::Status Trainer::SaveAndLeave() {
   return absl::OkStatus();
 }
 
-// Nobody leaves before the checkpoint is named: success is that.
+// No rank leaves before the checkpoint is named: only then has the job succeeded.
 absl::Status Trainer::SaveLast() {
   const auto new_stop = [this] {
     const StopRequest stop = link_.stop_request();
@@ -352,12 +354,12 @@ uint64_t Trainer::ConsumedSamples(uint64_t step) const {
   return rank_.restored_samples + (step - rank_.restored_step) * static_cast<uint64_t>(config_.batch_global);
 }
 
-// What is in the run folder is this generation's to change.
+// Checks that this generation may change the run folder.
 absl::Status Trainer::CheckFence() const {
   return rank_.folder == nullptr ? absl::OkStatus() : rank_.folder->CheckFence();
 }
 
-// The same for every rank, which may find a folder that is taken from it no later than the others.
+// The same for every rank: all ranks detect a folder that was claimed by another at the same time.
 absl::Status Trainer::CheckSaveFence() const {
   if (rank_.folder != nullptr) {
     RETURN_IF_ERROR(rank_.folder->CheckFence());
@@ -366,7 +368,7 @@ absl::Status Trainer::CheckSaveFence() const {
   return CheckFenceOf(config_.checkpoint_dir, order_.job_id, order_.generation);
 }
 
-// A step's record has it where it differs from what the step before has told: it seldom does.
+// A step's record contains the memory only if it differs from the last report, which is rare.
 void Trainer::RecordMemory(StepRecord& record) {
   if (rank_.ledger == nullptr) return;
   std::vector<MemoryUse> memory;
@@ -380,12 +382,12 @@ void Trainer::RecordMemory(StepRecord& record) {
   link_.ReportMemory(memory_);
 }
 
-// Metrics are worth a warning, not the job.
+// A failure to write metrics causes a warning and does not fail the job.
 void Trainer::Write(const std::string& metrics_line) {
   if (metrics_ == nullptr) return;
   absl::Status status = metrics_->Append(metrics_line);
   if (!status.ok() && !metrics_failed_) {
-    log_ << "metrics cannot be written now, training goes on: " << status.message() << std::endl;
+    log_ << "metrics cannot be written now, training continues: " << status.message() << std::endl;
   }
   metrics_failed_ = !status.ok();
 }

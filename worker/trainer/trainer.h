@@ -1,5 +1,5 @@
 // The loop of one rank: makes the steps, and between them evaluates, saves and leaves, at the same steps as every other
-// rank. Read Trainer::Run first. One thread; the link has its own.
+// rank. Read Trainer::Run first. One thread; the link and the saver have their own.
 //
 //   compute        micro-batches dealt to this rank, forward and backward
 //   reduce         gradients; reduction A of the step before is read, this step's is started (agreement.h)
@@ -25,29 +25,29 @@
 namespace trainyard {
 
 struct TrainResult {
-  uint64_t step = 0;     // the last one made
-  bool stopped = false;  // before the job's last step, because that was asked for
-  double loss = 0;       // of that step; 0 when none was made
+  uint64_t step = 0;     // the last step that was made
+  bool stopped = false;  // before the job's last step, on request
+  double loss = 0;       // of that step; 0 if none was made
   std::string unsaved;   // rank 0, after the job's last step: why no checkpoint holds it; empty: one does
 };
 
 struct SaveTime {
   Clock& clock = Clock::GetSteadyClock();
-  std::function<void(absl::Duration)> wait = nullptr;  // between two tries of the last save; null: sleeps
+  std::function<void(absl::Duration)> wait = nullptr;  // waits between two tries of the last save; null: sleeps
 };
 
 class Trainer {
  public:
-  // Owns none of its arguments. `told_to_leave` is asked at every step (SIGTERM).
+  // Owns none of its arguments. `must_leave` is called at every step (SIGTERM).
   Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& file_system, std::ostream& log,
           std::function<bool()> must_leave, SaveTime time = {});
 
   // Makes every step from the restore point to the last. Possible errors: those of a Collective; ResourceExhausted and
-  // others when metrics.jsonl cannot be opened.
+  // others if metrics.jsonl cannot be opened.
   absl::StatusOr<TrainResult> Run();
 
   Saver& saver() { return saver_; }
-  // The step under way, or the last one made.
+  // The step under way, or the last one that was made.
   uint64_t step() const { return step_; }
 
  private:
@@ -55,7 +55,7 @@ class Trainer {
   absl::Status CompareParameters();
   void EnterStep();
   absl::Status Compute(AgreementTerms& terms);
-  // The value of a micro-batch's loss; on a GPU it waits for it.
+  // Returns the value of a micro-batch's loss; on a GPU this waits for the device.
   double NoteLoss(const at::Tensor& loss, uint64_t micro_batch);
   Batch OnDevice(Batch batch) const;
   absl::Status NoteSkipped(const StepOutput& output);
@@ -89,15 +89,16 @@ class Trainer {
   at::Tensor terms_;                        // of the reduction under way
   std::unique_ptr<Collective> reduction_;   // null: none is under way
   StepRecord record_;                       // of the step whose reduction is under way
-  std::optional<int64_t> bad_micro_batch_;  // of this step: the first of this rank's whose loss was not finite
-  uint64_t num_skipped_ = 0;  // steps without an update in a row, but for those that lowered the loss scale
+  std::optional<int64_t> bad_micro_batch_;  // the first one of this rank in this step whose loss was not finite
+  uint64_t num_skipped_ = 0;  // consecutive steps without an update, except those that lowered the loss scale
   bool leave_ = false;
-  bool unsaved_ = false;         // the last step, which was to be saved
-  std::string why_unsaved_;      // rank 0: of the job's last step
-  uint64_t stops_off_ = 0;       // requests to stop up to this number are off: their save failed
-  uint64_t unless_unsaved_ = 0;  // the stop that is off if the save before it fails; 0: all leave whatever comes
+  bool unsaved_ = false;     // saving the last step has failed
+  std::string why_unsaved_;  // rank 0: why the job's last step is not saved
+  uint64_t stops_off_ = 0;   // stop requests up to this number are cancelled: their save failed
+  // the stop that is cancelled if the save before it fails; 0: all ranks leave in any case
+  uint64_t unless_unsaved_ = 0;
   WorkTotals work_;
-  std::vector<MemoryUse> memory_;  // as told last
+  std::vector<MemoryUse> memory_;  // as reported last
   double last_loss_ = 0;
 };
 

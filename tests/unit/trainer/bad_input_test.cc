@@ -1,5 +1,5 @@
-// What ranks refuse or skip because of what they are given: a loss that is not finite on one rank alone, and more to be
-// moved to host memory than there is. And what a GPU's activations are counted from.
+// What ranks refuse or skip because of their input: a loss that is not finite on one rank only, and offloading more
+// than host memory can hold. Also how activations on a GPU are counted.
 #include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// The loss of `spoils(number of the pass)`, counted from 0, is not a number.
+// The loss is not a number for passes for which `spoils(pass number)`, counted from 0, returns true.
 class CorruptModel final : public Model {
  public:
   CorruptModel(std::unique_ptr<Model> inner, std::function<bool(int pass)> spoils)
@@ -60,8 +60,8 @@ class BadInputTest : public SmallJobTest {
   }
 };
 
-// Rank 1's second micro-batch of three, which is number 3 of the step, from step 3 on.
-TEST_F(BadInputTest, ALossThatIsNotFiniteOnOneRank_SkipsAll_AndInTheEndIsToldByThatRankWithStepAndMicroBatch) {
+// Affects rank 1's second micro-batch of three, which is number 3 of the step, from step 3 on.
+TEST_F(BadInputTest, LossThatIsNotFiniteOnOneRank_SkipsTheUpdateOnAllRanksAndThatRankReportsTheCause) {
   for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
     StartOrder order = Order(strategy, strategy);
     order.config.nonfinite_limit = 3;
@@ -91,14 +91,14 @@ TEST_F(BadInputTest, ALossThatIsNotFiniteOnOneRank_SkipsAll_AndInTheEndIsToldByT
     EXPECT_THAT(std::string(ends[1].message()),
                 HasSubstr("train.nonfinite_limit: 3 steps in a row, the last of them 5, had no update: the loss of "
                           "micro-batch 3 on rank 1 is not finite"));
-    // The last step's report waits for the sums of the step after it.
+    // The last step's report waits for the sums of the next step.
     ASSERT_THAT(links[0]->steps(), SizeIs(4));
     for (const StepRecord& step : links[0]->steps()) EXPECT_EQ(step.skipped, step.step >= 3) << step.step;
     EXPECT_THAT(logs[0].str(), HasSubstr("step 3: a loss or gradient is not finite; every rank skips the update"));
   }
 }
 
-// Before any of it is taken: the model has 52 million million parameters.
+// Refused before memory is allocated: the model has 52 million million parameters.
 TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstimate) {
   StartOrder order = Order("run", "fsdp");
   order.config.model = {.layers = 1024, .heads = 2, .width = 65536, .context = 16};
@@ -120,7 +120,7 @@ TEST_F(BadInputTest, OffloadBeyondTheHostsMemory_IsRefusedByEachRankWithTheEstim
   }
 }
 
-// Never asked: what is refused is refused by what the device is.
+// Never called: the refusal depends on the type of the device only.
 class NoPlugin final : public CudaPlugin {
  public:
   absl::StatusOr<int> NumDevices() override { return absl::UnimplementedError("not asked for"); }
@@ -131,7 +131,7 @@ class NoPlugin final : public CudaPlugin {
   CudaMemory MemoryOf(int) override { return {}; }
 };
 
-TEST(CheckPrecision, RefusesWhatAGpuHasNot_AndWhatItsOptimizerDoesNot) {
+TEST(CheckPrecision, RefusesTypesThatTheGpuOrItsOptimizerDoesNotSupport) {
   NoPlugin plugin;
   const RankDevice turing{.device = at::Device(at::kCUDA, 0),
                           .cuda = &plugin,
@@ -153,7 +153,7 @@ TEST(CheckPrecision, RefusesWhatAGpuHasNot_AndWhatItsOptimizerDoesNot) {
   EXPECT_EQ(CheckPrecision(RankDevice(), by_chance), absl::OkStatus()) << "on a CPU";
 }
 
-TEST(CountActivations, AreWhatTensorsHaveOfAGpuBesidesWhatIsAccountedFor) {
+TEST(CountActivations, AreTheGpuMemoryOfTensorsThatIsNotAccountedFor) {
   std::vector<KindUse> uses = {{MemoryKind::kParameters, 100, 120},
                                {MemoryKind::kActivations, 1, 2},
                                {MemoryKind::kHost, 1000, 1000},

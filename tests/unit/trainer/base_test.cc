@@ -1,4 +1,4 @@
-// The parts of the trainer that know neither torch nor gRPC.
+// The parts of the trainer that use neither torch nor gRPC.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -35,7 +35,7 @@ TEST(AgreementTest, Loss_IsTheMeanOverAllTokens) {
   EXPECT_FALSE(agreed.stop);
 }
 
-TEST(AgreementTest, Request_ActsOnceEvenThoughItIsSeenAgain) {
+TEST(AgreementTest, Request_ActsOnceEvenIfSeenAgain) {
   Agreement agreement;
 
   EXPECT_FALSE(agreement.Read({.tokens = 1}).stop);
@@ -44,7 +44,7 @@ TEST(AgreementTest, Request_ActsOnceEvenThoughItIsSeenAgain) {
   EXPECT_TRUE(agreement.Read({.tokens = 1, .request = 5}).asked);
 }
 
-TEST(AgreementTest, RequestThatNeedsItsSave_IsNamed_UnlessARankMustLeaveAnyway) {
+TEST(AgreementTest, RequestThatNeedsItsSave_IsReportedUnlessARankMustLeaveAnyway) {
   Agreement agreement;
 
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 4, .needs_save = 1}).unless_unsaved, 4u);
@@ -53,7 +53,7 @@ TEST(AgreementTest, RequestThatNeedsItsSave_IsNamed_UnlessARankMustLeaveAnyway) 
   EXPECT_EQ(agreement.Read({.tokens = 1, .request = 6}).unless_unsaved, 0u);
 }
 
-TEST(AgreementTest, Terms_AreWhatTheyWereOnTheOtherSideOfASum) {
+TEST(AgreementTest, Terms_SurviveWritingAndReading) {
   const AgreementTerms terms{.tokens = 1,
                              .loss_sum = 2,
                              .request = 3,
@@ -100,7 +100,7 @@ TEST(MetricsTest, Lines_KeepFullPrecisionAndStayJson) {
             "{\"event\":\"eval\",\"step\":5,\"loss\":2.5,\"tokens\":64,\"seconds\":1}\n");
 }
 
-TEST(MetricsTest, Open_CutsBackToTheRestartStep_AndGoesOn) {
+TEST(MetricsTest, Open_CutsAfterTheRestartStepAndAppends) {
   TemporaryFolder folder;
   std::string path = folder / kMetricsName;
   std::string kept = MetricsLine(StepRecord{.step = 4}) + MetricsLine(EvalRecord{.step = 4});
@@ -115,8 +115,8 @@ TEST(MetricsTest, Open_CutsBackToTheRestartStep_AndGoesOn) {
   EXPECT_EQ(*ReadFile(path), kept + MetricsLine(StepRecord{.step = 5, .loss = 7}));
 }
 
-// Longer than a block, so that what is read from the end is put together.
-TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverLiesBehindIt) {
+// Longer than a block, so that the content read from the end is assembled from several reads.
+TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverFollowsIt) {
   TemporaryFolder folder;
   const std::string path = folder / kMetricsName;
   std::string kept, later;
@@ -140,7 +140,7 @@ TEST(MetricsTest, Open_FindsTheCutFromTheEnd_WhateverLiesBehindIt) {
   }
 }
 
-TEST(MetricsTest, WhatIsNoFile_IsRefusedAtOnce) {
+TEST(MetricsTest, PathThatIsNotAFile_IsRefusedImmediately) {
   TemporaryFolder folder;
   const std::string fifo = folder / "fifo", in_place = folder / "folder";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -151,7 +151,7 @@ TEST(MetricsTest, WhatIsNoFile_IsRefusedAtOnce) {
   EXPECT_THAT(std::string(MetricsFile::Open("/dev/null", 1).status().message()), HasSubstr("is a device"));
 }
 
-TEST(OutboxTest, Facts_AreKeptUntilAcknowledged_AndSentAgainAfterRewind) {
+TEST(OutboxTest, Facts_AreStoredUntilAcknowledgedAndSentAgainAfterRewind) {
   Outbox outbox;
   for (uint64_t step : {1, 2, 3}) outbox.AddFact(SaveFailedFact{.step = step}, 0);
   EXPECT_EQ(outbox.TakeFact()->sequence, 1u);
@@ -219,7 +219,7 @@ TEST(RunFolderTest, EmptyFolder_MayHoldThePrivateFolderAndTheLock) {
   EXPECT_THAT(std::string(CheckEmpty(folder.path()).message()), HasSubstr("it holds a, b, c and 1 more"));
 }
 
-TEST(RunFolderTest, Take_WhileAnotherJobHoldsIt_NamesTheProcessAndTheWayOut) {
+TEST(RunFolderTest, Take_WhileAnotherJobHoldsIt_NamesTheProcessAndWhatToDo) {
   TemporaryFolder folder;
   auto taken = TakeFor(folder.path(), "a", 1);
 
@@ -230,7 +230,7 @@ TEST(RunFolderTest, Take_WhileAnotherJobHoldsIt_NamesTheProcessAndTheWayOut) {
   EXPECT_TRUE((*taken)->CheckFence().ok());
 }
 
-TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsItsFence) {
+TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaitingAndItsPredecessorDetectsTheFence) {
   TemporaryFolder folder;
   auto first = TakeFor(folder.path(), "a", 1);
   ASSERT_TRUE(first.ok()) << first.status();
@@ -241,14 +241,14 @@ TEST(RunFolderTest, NextGeneration_TakesOverWithoutWaiting_AndTheOneBeforeFindsI
   EXPECT_TRUE((*second)->CheckFence().ok());
   EXPECT_TRUE(absl::IsAborted((*first)->CheckFence()));
   EXPECT_THAT(std::string((*first)->CheckFence().message()), HasSubstr("belongs to generation 2"));
-  // The lock is the second's: the first's end frees nothing.
+  // The second one holds the lock: the end of the first releases nothing.
   first->reset();
   EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "b", 1).status()));
   second->reset();
   EXPECT_TRUE(TakeFor(folder.path(), "b", 1).ok());
 }
 
-TEST(RunFolderTest, WhoeverDoesNotClaimIt_LeavesItAsItWas) {
+TEST(RunFolderTest, JobThatDoesNotClaimTheFolder_LeavesItUnchanged) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
   const std::string fence = *ReadFile(folder / ".fence");
@@ -264,7 +264,7 @@ TEST(RunFolderTest, WhoeverDoesNotClaimIt_LeavesItAsItWas) {
   EXPECT_TRUE(RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .had = true}).ok());
 }
 
-TEST(RunFolderTest, ItsJob_TakesItBackFromOneThatIsStillChecked) {
+TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
   auto checked = RunFolder::Take({.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}});
@@ -273,13 +273,13 @@ TEST(RunFolderTest, ItsJob_TakesItBackFromOneThatIsStillChecked) {
   auto back = TakeFor(folder.path(), "a", 2);
 
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_THAT(std::string((*checked)->Claim().message()), HasSubstr("was taken again by job a"));
+  EXPECT_THAT(std::string((*checked)->Claim().message()), HasSubstr("was claimed again by job a"));
   checked->reset();
   EXPECT_TRUE((*back)->CheckFence().ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(TakeFor(folder.path(), "c", 1).status())) << "the lock is a's";
 }
 
-TEST(RunFolderTest, ANewerGeneration_FencesOffOneThatHasNotClaimedItYet) {
+TEST(RunFolderTest, NewerGeneration_FencesOffOneThatHasNotClaimedYet) {
   TemporaryFolder folder;
   auto first = RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 1, .wait = {}});
   ASSERT_TRUE(first.ok()) << first.status();
@@ -292,7 +292,7 @@ TEST(RunFolderTest, ANewerGeneration_FencesOffOneThatHasNotClaimedItYet) {
   EXPECT_EQ((*second)->Claim(), absl::OkStatus());
 }
 
-TEST(RunFolderTest, WhatSomebodyRemoves_IsMadeAgain_UnlessAnotherJobIsThere) {
+TEST(RunFolderTest, RemovedFolder_IsRecreatedUnlessAnotherJobHasIt) {
   TemporaryFolder folder;
   const std::string path = folder / "run";
   auto taken = TakeFor(path, "a", 1);
@@ -307,7 +307,7 @@ TEST(RunFolderTest, WhatSomebodyRemoves_IsMadeAgain_UnlessAnotherJobIsThere) {
   EXPECT_TRUE(absl::IsAborted((*taken)->RecreateIfRemoved()));
 }
 
-TEST(RunFolderTest, WhatAnotherJobHasTakenSince_StaysItsOwn) {
+TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_StaysThatJobs) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
   ASSERT_TRUE(TakeFor(folder.path(), "b", 1).ok());
@@ -317,18 +317,18 @@ TEST(RunFolderTest, WhatAnotherJobHasTakenSince_StaysItsOwn) {
       {.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration(), .had = true});
 
   EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();
-  EXPECT_THAT(std::string(again.status().message()), HasSubstr("was taken by job b"));
+  EXPECT_THAT(std::string(again.status().message()), HasSubstr("was claimed by job b"));
   EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
-  EXPECT_TRUE(TakeFor(folder.path(), "a", 2).ok()) << "one that never had it begins there";
+  EXPECT_TRUE(TakeFor(folder.path(), "a", 2).ok()) << "a job that never owned it begins there";
 }
 
-TEST(RunFolderTest, Settled_IsWhoSaidSo_NotWhoTookTheFolderLast) {
+TEST(RunFolderTest, Settled_IsTheGenerationThatMarkedIt_NotTheLastOwner) {
   TemporaryFolder folder;
   auto first = TakeFor(folder.path(), "a", 1);
   EXPECT_EQ((*first)->settled(), std::nullopt);
   ASSERT_TRUE((*first)->MarkSettled().ok());
 
-  // Generation 2 dies before it comes to settle.
+  // Generation 2 ends before it settles.
   EXPECT_EQ((*TakeFor(folder.path(), "a", 2))->settled(), (JobGeneration{"a", 1}));
   auto third = TakeFor(folder.path(), "a", 3);
 
@@ -344,14 +344,14 @@ TEST(RunFolderTest, Settled_InAFolderOfAnEarlierVersion_IsItsFence) {
   EXPECT_EQ((*TakeFor(folder.path(), "b", 1))->settled(), (JobGeneration{"a", 4}));
 }
 
-TEST(RunFolderTest, EarlierGeneration_ThatComesLate_IsAborted) {
+TEST(RunFolderTest, EarlierGeneration_ThatArrivesLate_IsAborted) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 3).ok());
 
   EXPECT_TRUE(absl::IsAborted(TakeFor(folder.path(), "a", 2).status()));
 }
 
-TEST(RunFolderTest, FenceOfAProcessThatIsCutOff_IsSeenByItAndHoldsNobodyUp) {
+TEST(RunFolderTest, ProcessThatIsCutOff_DetectsTheNewFenceAndBlocksNoOther) {
   TemporaryFolder folder;
   int to_child[2], from_child[2];
   ASSERT_EQ(pipe(to_child), 0);
@@ -378,7 +378,7 @@ TEST(RunFolderTest, FenceOfAProcessThatIsCutOff_IsSeenByItAndHoldsNobodyUp) {
   for (int fd : {to_child[0], to_child[1], from_child[0], from_child[1]}) close(fd);
 }
 
-TEST(RunFolderTest, Token_IsSeenInTheSameFolderOnly_AndGoesAway) {
+TEST(RunFolderTest, Token_IsFoundInTheSameFolderOnlyAndIsRemoved) {
   TemporaryFolder folder, other;
   auto token = SharedFolderToken::Leave(folder.path());
   ASSERT_TRUE(token.ok()) << token.status();
@@ -391,7 +391,7 @@ TEST(RunFolderTest, Token_IsSeenInTheSameFolderOnly_AndGoesAway) {
   EXPECT_FALSE(FileExists(folder / ".trainyard"));
 }
 
-TEST(OptionsTest, CommandLines_AreReadOrRefused) {
+TEST(OptionsTest, CommandLines_AreParsedOrRefused) {
   auto parse = [](std::vector<const char*> arguments, TrainerOptions& options) {
     arguments.insert(arguments.begin(), "trainyard-trainer");
     int code = -1;
@@ -413,7 +413,7 @@ TEST(OptionsTest, CommandLines_AreReadOrRefused) {
   EXPECT_EQ(parse({"--version"}, other), 10);
 }
 
-TEST(PhaseClockTest, TellsTheLongestOfEachPhaseThatEnded_Once) {
+TEST(PhaseClockTest, ReturnsTheLongestOfEachEndedPhaseOnce) {
   using std::chrono::milliseconds;
   PhaseClock::Time now{};
   PhaseClock clock(now);
@@ -431,11 +431,11 @@ TEST(PhaseClockTest, TellsTheLongestOfEachPhaseThatEnded_Once) {
   EXPECT_DOUBLE_EQ(clock.Seconds(now + milliseconds(250)), 0.25);
   EXPECT_EQ(clock.TakeLongest(),
             (std::map<Phase, double>{{Phase::kFirstStep, 0.7}, {Phase::kTrain, 0.05}, {Phase::kSave, 0.4}}));
-  // What is under way is not told before its end.
+  // The present phase is not reported before its end.
   EXPECT_TRUE(clock.TakeLongest().empty());
 }
 
-TEST(StepLog, HasTheFirstStepTheLastAndOneEachTenSeconds) {
+TEST(StepLog, LogsTheFirstAndTheLastStepAndOneEveryTenSeconds) {
   StepLog log(1000);
   std::vector<std::string> lines;
   for (uint64_t step = 1; step <= 1000; ++step) {
@@ -449,7 +449,7 @@ TEST(StepLog, HasTheFirstStepTheLastAndOneEachTenSeconds) {
   EXPECT_EQ(lines.size(), 6u);  // of 50 s
 }
 
-TEST(StepLog, SaysOfWhichStepsTheUpdateWasSkipped) {
+TEST(StepLog, MarksStepsWhoseUpdateWasSkipped) {
   EXPECT_EQ(StepLog(9).Line({.step = 1, .loss = 2.5, .skipped = true}, 0),
             "step 1 of 9, loss 2.5000, its update was skipped");
 }

@@ -13,7 +13,7 @@
 namespace trainyard {
 namespace {
 
-TEST(LeverIsFaster, TakesWhatIsExpectedUnlessTheOtherIsClearlyFaster) {
+TEST(LeverIsFaster, ChoosesTheExpectedUnlessTheOtherIsClearlyFaster) {
   EXPECT_TRUE(LeverIsFaster({.with_lever = 200, .without = 100}, /*expected=*/true));
   EXPECT_TRUE(LeverIsFaster({.with_lever = 100, .without = 104}, /*expected=*/true));
   EXPECT_FALSE(LeverIsFaster({.with_lever = 100, .without = 106}, /*expected=*/true));
@@ -36,7 +36,7 @@ class KernelSpeedsFile : public testing::Test {
   std::atomic<int> measured_ = 0;
 };
 
-TEST_F(KernelSpeedsFile, IsMeasuredOnceAndKeptForItsOwner) {
+TEST_F(KernelSpeedsFile, IsMeasuredOnceAndStoredForItsOwner) {
   for (int i = 0; i < 2; ++i) {
     absl::StatusOr<KernelSpeeds> speeds = Get();
     ASSERT_TRUE(speeds.ok()) << speeds.status();
@@ -49,14 +49,14 @@ TEST_F(KernelSpeedsFile, IsMeasuredOnceAndKeptForItsOwner) {
   EXPECT_EQ(folder.st_mode & 0777, 0700u);
 }
 
-TEST_F(KernelSpeedsFile, RanksThatStartAtOnceMeasureOnce) {
+TEST_F(KernelSpeedsFile, RanksThatStartTogetherMeasureOnce) {
   std::vector<std::thread> ranks;
   for (int i = 0; i < 4; ++i) ranks.emplace_back([this] { EXPECT_TRUE(Get().ok()); });
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(measured_, 1);
 }
 
-TEST_F(KernelSpeedsFile, WhatCannotBeReadIsMeasuredAnew) {
+TEST_F(KernelSpeedsFile, UnreadableFileIsMeasuredAgain) {
   ASSERT_TRUE(Get().ok());
   for (const char* damaged : {"", "118", "fast slow", "0 5", "-1 nan"}) {
     ASSERT_TRUE(WriteFileAtomically(path_, damaged).ok());
@@ -66,7 +66,7 @@ TEST_F(KernelSpeedsFile, WhatCannotBeReadIsMeasuredAnew) {
   }
 }
 
-TEST_F(KernelSpeedsFile, AFailedMeasurementIsToldAndNotKept) {
+TEST_F(KernelSpeedsFile, FailedMeasurementIsReportedAndNotStored) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(LoadOrMeasure(path_, []() -> absl::StatusOr<KernelSpeeds> {
                                          return absl::DeadlineExceededError("late");
                                        }).status()));

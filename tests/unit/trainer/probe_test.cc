@@ -1,4 +1,4 @@
-// A probe without a daemon: what a rank tells, in which order, and that a job is measured among all its ranks.
+// A probe without a daemon: which facts a rank reports, in which order, and that a job measures among all its ranks.
 #include "worker/trainer/probe.h"
 
 #include <ATen/Parallel.h>
@@ -29,7 +29,7 @@ StartOrder Order(int rank, int world_size) {
   return order;
 }
 
-TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
+TEST(Probe, BothRanksReportTheirMeasurementsAndNoStep) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   std::ostringstream logs[2];
@@ -60,7 +60,7 @@ TEST(Probe, BothRanksTellWhatTheyMeasured_AndNoStep) {
   }
 }
 
-TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
+TEST(Probe, MissingPeer_GivesNoMeasurement) {
   FakeStore store;
   FakeLink link(&store);
   link.set_go_status(absl::AbortedError("generation 1 is over"));
@@ -74,7 +74,7 @@ TEST(Probe, PeerThatNeverComes_IsNoMeasurement) {
   EXPECT_TRUE(link.FactsOf<ProbeFact>().empty());
 }
 
-TEST(Probe, AloneThereIsNothingToReduceWith) {
+TEST(Probe, SingleRank_MeasuresNoAllReduce) {
   std::unique_ptr<Communicator> communicator = NewSingleCommunicator();
 
   auto fact = MeasureHost(kSmall, *communicator);
@@ -85,7 +85,7 @@ TEST(Probe, AloneThereIsNothingToReduceWith) {
   EXPECT_EQ(fact->all_reduce_bytes_per_s, 0);
 }
 
-TEST(Probe, ByHandReducesOverLoopback) {
+TEST(Probe, ProbeOfThisHost_ReducesOverLoopback) {
   auto fact = ProbeThisHost(kSmall);
 
   ASSERT_TRUE(fact.ok()) << fact.status();

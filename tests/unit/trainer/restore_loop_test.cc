@@ -1,5 +1,5 @@
-// The loop by which ranks come to load one checkpoint: whatever any of them meets, all end alike and none waits for
-// ever.
+// The loop in which all ranks load one checkpoint: with any errors on any rank, all end identically and none waits
+// forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What a rank says of the checkpoint of a step.
+// The result of loading the checkpoint of a step on a rank.
 using Load = std::function<absl::Status(int rank, uint64_t step)>;
 
 struct Ended {
@@ -55,7 +55,7 @@ class RestoreLoopTest : public ::testing::Test {
     return order;
   }
 
-  // One after another for each of `loads`; `chosen` is called once rank 0 has chosen.
+  // Restores once for each of `loads`; `chosen` is called when rank 0 has chosen.
   std::vector<std::vector<Ended>> RestoreEach(
       int world, const std::vector<Load>& loads, const std::function<void()>& chosen = [] {}) const {
     std::vector<std::vector<Ended>> ended(loads.size(), std::vector<Ended>(static_cast<size_t>(world)));
@@ -109,7 +109,7 @@ class RestoreLoopTest : public ::testing::Test {
 absl::Status DiskError() { return absl::DataLossError("cannot read shard-00001: Input/output error"); }
 absl::Status OtherModel() { return absl::FailedPreconditionError("this job needs F32 [256, 32]"); }
 
-TEST_F(RestoreLoopTest, TheNewest_IsLoadedByAll_AndNothingElseIsTried) {
+TEST_F(RestoreLoopTest, Newest_IsLoadedByAllAndNoOtherIsTried) {
   for (int world : {1, 3}) {
     for (const Ended& rank : Restore(world, [](int, uint64_t) { return absl::OkStatus(); })) {
       EXPECT_TRUE(rank.status.ok()) << rank.status;
@@ -120,7 +120,7 @@ TEST_F(RestoreLoopTest, TheNewest_IsLoadedByAll_AndNothingElseIsTried) {
   }
 }
 
-TEST_F(RestoreLoopTest, AnErrorOfOneRanksDisk_HasAllGoToTheOlder_AndNamesIt) {
+TEST_F(RestoreLoopTest, DiskErrorOfOneRank_MakesAllLoadTheOlderCheckpointAndNamesTheRank) {
   for (int bad = 0; bad < 3; ++bad) {
     const auto ranks = Restore(
         3, [bad](int rank, uint64_t step) { return rank == bad && step == 300 ? DiskError() : absl::OkStatus(); });
@@ -134,7 +134,7 @@ TEST_F(RestoreLoopTest, AnErrorOfOneRanksDisk_HasAllGoToTheOlder_AndNamesIt) {
   }
 }
 
-TEST_F(RestoreLoopTest, ARefusal_IsNoDamage) {
+TEST_F(RestoreLoopTest, Refusal_DoesNotCountAsDamage) {
   const auto ranks = Restore(3, [](int rank, uint64_t) {
     return rank == 1 ? OtherModel() : rank == 2 ? DiskError() : absl::OkStatus();
   });
@@ -147,7 +147,7 @@ TEST_F(RestoreLoopTest, ARefusal_IsNoDamage) {
   }
 }
 
-TEST_F(RestoreLoopTest, WhereNoneIsLeft_RankZeroSaysWhy) {
+TEST_F(RestoreLoopTest, NoCheckpointLeft_RankZeroReportsWhy) {
   const auto ranks = Restore(3, [](int rank, uint64_t) { return rank == 2 ? DiskError() : absl::OkStatus(); });
 
   EXPECT_TRUE(absl::IsDataLoss(ranks[0].status));
@@ -156,7 +156,7 @@ TEST_F(RestoreLoopTest, WhereNoneIsLeft_RankZeroSaysWhy) {
   for (int other : {1, 2}) EXPECT_TRUE(absl::IsUnavailable(ranks[other].status)) << ranks[other].status;
 }
 
-TEST_F(RestoreLoopTest, AFileThatGoesOnceItWasChosen_HasAllGoToTheOlder) {
+TEST_F(RestoreLoopTest, FileRemovedAfterTheChoice_MakesAllLoadTheOlderCheckpoint) {
   const auto ranks = Restore(
       3, [](int, uint64_t) { return absl::OkStatus(); },
       [&] { std::filesystem::remove(folder_ / "step-00000300/shard-00000.safetensors"); });
@@ -169,7 +169,7 @@ TEST_F(RestoreLoopTest, AFileThatGoesOnceItWasChosen_HasAllGoToTheOlder) {
   }
 }
 
-TEST_F(RestoreLoopTest, AnotherCheckpointUnderTheName_IsOfNoUse) {
+TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
   const auto ranks = Restore(
       2, [](int, uint64_t) { return absl::OkStatus(); },
       [&] {
@@ -184,8 +184,8 @@ TEST_F(RestoreLoopTest, AnotherCheckpointUnderTheName_IsOfNoUse) {
   }
 }
 
-// By a plain rule: the newest that all can load, unless one that is tried before is refused by somebody.
-TEST_F(RestoreLoopTest, WhateverRanksMeet_AllEndAlike) {
+// The expected result: the newest checkpoint that all can load, unless some rank refuses one that is tried before.
+TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
   constexpr int kCases = 200, kWorld = 4;
   std::mt19937 random(1);
   struct Said {
@@ -226,7 +226,7 @@ TEST_F(RestoreLoopTest, WhateverRanksMeet_AllEndAlike) {
       EXPECT_EQ(found.tried, ended[i][0].tried);
     }
   }
-  EXPECT_THAT(met, SizeIs(3)) << "each end was met";
+  EXPECT_THAT(met, SizeIs(3)) << "each outcome occurred";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Restores of real state, where the hosts do not see the same bytes: all ranks end with the whole of one checkpoint.
+// Restores of real state with hosts that see different bytes: all ranks end with the complete state of one checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using ::testing::SizeIs;
 
 constexpr int kRanks = 3;
 
-// All that a rank trains on with: its ranges by name, and the numbers.
+// Everything that a rank resumes with: its ranges by name, and the counters.
 using State = std::map<std::string, std::string>;
 
 struct Prepared {
@@ -36,7 +36,7 @@ struct Prepared {
 
 class RestoreTest : public SmallJobTest {
  protected:
-  // Of steps 2, 4 and 6, under a loss scale that changes between them.
+  // Saves steps 2, 4 and 6, with a loss scale that changes between them.
   RestoreTest() {
     StartOrder order = Order();
     order.config.checkpoint_every = 2;
@@ -69,7 +69,7 @@ class RestoreTest : public SmallJobTest {
     return order;
   }
 
-  // The run folder as another host sees it: the checkpoints of `own_steps` are copies of its own.
+  // Returns the run folder as another host sees it: the checkpoints of `own_steps` are copies of its own.
   std::string ViewOf(const std::string& run, const std::string& name, const std::vector<uint64_t>& own_steps) {
     const std::string view = folder_ / name;
     EXPECT_TRUE(MakeFolders(view).ok());
@@ -104,7 +104,7 @@ class RestoreTest : public SmallJobTest {
     return state;
   }
 
-  // All ranks, up to the first step; `views`: the folder of those that do not see rank 0's.
+  // Prepares all ranks up to the first step; `views`: the folders of ranks that do not see rank 0's.
   static Prepared Prepare(StartOrder order, const std::map<int, std::string>& views = {}) {
     order.resume = true;
     order.generation = 2;
@@ -129,7 +129,7 @@ class RestoreTest : public SmallJobTest {
     return all;
   }
 
-  // What a restore from `step` comes to where nothing is wrong and nothing newer is there.
+  // The result of a restore from `step` without errors and without newer checkpoints.
   std::vector<State> CleanStates(const StartOrder& order, uint64_t step) {
     StartOrder clean = order;
     clean.config.checkpoint_dir = folder_ / absl::StrCat("clean", clean.config.parallel.strategy, step);
@@ -147,11 +147,11 @@ std::string ShardIn(const std::string& view, uint64_t step, uint64_t rank) {
   return JoinPath(JoinPath(view, StepFolderName(step)), ShardName(rank));
 }
 
-TEST_F(RestoreTest, DamageThatOneHostAloneMeets_HasAllRanksRestoreTheOlder_Whole) {
+TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoint) {
   struct Case {
     const char* name;
     const char* strategy;
-    int rank;  // who sees it
+    int rank;  // the rank that sees it
     std::function<void(const std::string& view)> damage;
     std::vector<std::string> told;
   };
@@ -217,7 +217,7 @@ TEST_F(RestoreTest, DamageThatOneHostAloneMeets_HasAllRanksRestoreTheOlder_Whole
   EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "else nothing was compared";
 }
 
-TEST_F(RestoreTest, EachRankMeetsAnotherDamage_AndTheNewestThatAllCanLoadIsTaken) {
+TEST_F(RestoreTest, DifferentDamageOnEachRank_RestoresTheNewestThatAllCanLoad) {
   const StartOrder order = Order();
   const std::string of_one = ViewOf(order.config.checkpoint_dir, "one", {6});
   const std::string of_two = ViewOf(order.config.checkpoint_dir, "two", {4});
@@ -233,7 +233,7 @@ TEST_F(RestoreTest, EachRankMeetsAnotherDamage_AndTheNewestThatAllCanLoadIsTaken
   EXPECT_THAT(prepared.restored[0].passed_over[1], HasSubstr("step 4 is damaged: rank 2 on w1: "));
 }
 
-TEST_F(RestoreTest, WhereOneHostCanReadNone_TheJobIsRefusedWithItsName) {
+TEST_F(RestoreTest, HostThatCanReadNone_MakesTheJobRefusedWithItsName) {
   const StartOrder order = Order();
   const std::string view = ViewOf(order.config.checkpoint_dir, "one", {2, 4, 6});
   for (uint64_t step : {2, 4, 6}) FlipByte(ShardIn(view, step, 1), 5000);

@@ -1,4 +1,4 @@
-// Whole runs of the loop without a daemon: what a job trains must not depend on where it was interrupted.
+// Whole runs of the loop without a daemon: the result of training must not depend on where it was interrupted.
 #include "worker/trainer/run.h"
 
 #include <gmock/gmock.h>
@@ -38,8 +38,8 @@ class RunTest : public SmallJobTest {
     return RunRank(order, {.link = link, .file_system = disk, .log = log_, .must_leave = [leave] { return leave; }});
   }
 
-  // Both ranks of `order`, as threads. LibTorch's dropout draws from a generator of the whole process, so there is
-  // none.
+  // Runs both ranks of `order`, as threads. LibTorch's dropout draws from a generator of the whole process, so the
+  // model has none.
   static void RunTwo(StartOrder order, FakeLink (&links)[2]) {
     order.world_size = 2;
     order.config.model.dropout = 0;
@@ -59,7 +59,7 @@ class RunTest : public SmallJobTest {
     EXPECT_EQ(codes[1], kExitDone) << logs[1].str();
   }
 
-  // Of the steps after `first_step`.
+  // The losses of the steps after `first_step`.
   static std::vector<double> Losses(const FakeLink& link, uint64_t first_step = 0) {
     std::vector<double> losses;
     for (const StepRecord& step : link.steps()) {
@@ -86,7 +86,7 @@ class RunTest : public SmallJobTest {
   std::ostringstream log_;
 };
 
-TEST_F(RunTest, TenStepsAtOnce_OrInTwoRuns_AreTheSameBitForBit) {
+TEST_F(RunTest, TenStepsInOneOrTwoRuns_AreBitEqual) {
   FakeLink straight, first, second;
   StartOrder resumed = Order("two", 10);
   resumed.resume = true;
@@ -108,7 +108,7 @@ TEST_F(RunTest, TenStepsAtOnce_OrInTwoRuns_AreTheSameBitForBit) {
   EXPECT_GT(Losses(straight).front(), Losses(straight).back());
 }
 
-TEST_F(RunTest, RestartFromAnOlderStep_MakesTheStepsAgain_TheSame) {
+TEST_F(RunTest, RestartFromAnOlderStep_RepeatsTheStepsIdentically) {
   FakeLink whole, again;
   StartOrder order = Order("run", 9);
   order.config.checkpoint_every = 3;
@@ -118,7 +118,7 @@ TEST_F(RunTest, RestartFromAnOlderStep_MakesTheStepsAgain_TheSame) {
   StartOrder restart = order;
   restart.generation = 2;
   restart.restart_step = 3;
-  // What is newer than the order says would be gone on from.
+  // Otherwise the run would resume from the newer checkpoints.
   for (const char* newer : {"run/step-00000006", "run/step-00000009"}) std::filesystem::remove_all(folder_ / newer);
 
   ASSERT_EQ(Run(restart, again), kExitDone) << log_.str();
@@ -128,7 +128,7 @@ TEST_F(RunTest, RestartFromAnOlderStep_MakesTheStepsAgain_TheSame) {
   EXPECT_THAT(MetricSteps("run"), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
-TEST_F(RunTest, Evaluation_ComesEveryNStepsAndLast_AndChangesNothing) {
+TEST_F(RunTest, Evaluation_RunsEveryNStepsAndLastAndChangesNothing) {
   FakeLink with, without;
   StartOrder order = Order("with", 5);
   order.config.evaluate_every = 2;
@@ -143,7 +143,7 @@ TEST_F(RunTest, Evaluation_ComesEveryNStepsAndLast_AndChangesNothing) {
   EXPECT_THAT(MetricSteps("with"), ElementsAre(1, 2, -2, 3, 4, -4, 5, -5));
 }
 
-TEST_F(RunTest, Facts_TellTheRunInOrder) {
+TEST_F(RunTest, Facts_ReportTheRunInOrder) {
   FakeLink link;
   StartOrder order = Order("run", 4);
   order.config.checkpoint_every = 2;
@@ -160,7 +160,7 @@ TEST_F(RunTest, Facts_TellTheRunInOrder) {
   EXPECT_EQ(ready.path, last.path);
   EXPECT_EQ(ready.manifest_hash, last.manifest_hash);
   EXPECT_EQ(ready.size_bytes, last.size_bytes);
-  EXPECT_FALSE(last.stall_s.has_value()) << "all waited for it";
+  EXPECT_FALSE(last.stall_s.has_value()) << "all ranks waited for it";
   EXPECT_EQ(last.path, folder_ / "run/step-00000004");
   EXPECT_EQ(last.manifest_hash, (*Checkpoint::Open(last.path))->manifest_hash());
   FinishedFact finished = std::get<FinishedFact>(link.facts()[5]);
@@ -191,7 +191,7 @@ TEST_F(RunTest, SigTerm_LeavesTheSameWay) {
   EXPECT_LE(link.steps().size(), 2u);
 }
 
-TEST_F(RunTest, Finished_DoesNotExitBeforeItsEndIsKnown) {
+TEST_F(RunTest, FinishedRank_DoesNotExitBeforeItsEndIsKnown) {
   FakeLink away;
   away.AcknowledgeAfterWaits(20);  // a daemon that is stopped when the last step is made
 
@@ -200,7 +200,7 @@ TEST_F(RunTest, Finished_DoesNotExitBeforeItsEndIsKnown) {
   EXPECT_EQ(away.waits(), 21);
 }
 
-TEST_F(RunTest, FinishedAndToldToLeave_DoesNotWait) {
+TEST_F(RunTest, FinishedRankThatMustLeave_DoesNotWait) {
   FakeLink gone;
   gone.AcknowledgeAfterWaits(1'000'000);
 
@@ -209,7 +209,7 @@ TEST_F(RunTest, FinishedAndToldToLeave_DoesNotWait) {
   EXPECT_LE(gone.waits(), 1);
 }
 
-TEST_F(RunTest, KeepTwo_RemovesOldOnesOnlyWhenConfirmed) {
+TEST_F(RunTest, KeepTwo_RemovesOldCheckpointsOnlyWhenConfirmed) {
   FakeLink confirming, silent;
   silent.set_acknowledges(false);
   StartOrder order = Order("confirmed", 5);
@@ -225,7 +225,7 @@ TEST_F(RunTest, KeepTwo_RemovesOldOnesOnlyWhenConfirmed) {
   EXPECT_EQ(ListCheckpoints(folder_ / "unconfirmed")->size(), 5u);
 }
 
-TEST_F(RunTest, DiskFullWhileSaving_IsToldAndTrainingGoesOn) {
+TEST_F(RunTest, DiskFullWhileSaving_IsReportedAndTrainingContinues) {
   FakeLink link;
   FullDisk disk(1000);
   StartOrder order = Order("run", 6);
@@ -243,7 +243,7 @@ TEST_F(RunTest, DiskFullWhileSaving_IsToldAndTrainingGoesOn) {
   EXPECT_THAT(*ListCheckpoints(folder_ / "run"), SizeIs(0));
 }
 
-TEST_F(RunTest, DamagedCheckpoint_FallsBackToTheOneBefore) {
+TEST_F(RunTest, DamagedCheckpoint_FallsBackToThePreviousOne) {
   FakeLink first, second;
   StartOrder order = Order("run", 6);
   order.config.checkpoint_every = 2;
@@ -326,8 +326,8 @@ TEST_F(RunTest, TwoRanks_LeaveAtTheSameStepAndResumeBitEqual) {
   EXPECT_EQ(Shard("one", 8), Shard("two", 8));
 }
 
-// Step 0 is a step like any other: a rank that took it for "begin anew" would train on weights of its own.
-TEST_F(RunTest, TwoRanks_GoOnFromAnImportedModelOfStepZero_Alike) {
+// Step 0 is a valid step: a rank that mistook it for "from scratch" would train with weights of its own.
+TEST_F(RunTest, TwoRanks_ResumeFromAnImportedModelOfStepZeroIdentically) {
   FakeLink first;
   ASSERT_EQ(Run(Order("first", 3), first), kExitDone);
   const Gpt2Sizes sizes{.layers = 2, .heads = 2, .width = 16, .context = 16, .vocabulary = 256};
@@ -354,7 +354,7 @@ TEST_F(RunTest, TwoRanks_GoOnFromAnImportedModelOfStepZero_Alike) {
   EXPECT_LT(from_import[0], first.steps()[0].loss - 0.01);
 }
 
-TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessThatIsAllowed) {
+TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessAllowed) {
   FakeLink trained;
   ASSERT_EQ(Run(Order("run", 2), trained), kExitDone);
   StartOrder order = Order("run", 3);
@@ -370,7 +370,7 @@ TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessThatIsAllowed) {
   EXPECT_THAT(message, HasSubstr(absl::StrCat(path, " has the hash ", HashHex(is), ", had ", HashHex(was))));
   EXPECT_THAT(message, HasSubstr("--allow-data-change"));
 
-  // Started again by itself the sizes are looked at alone.
+  // After an automatic restart only the sizes are checked.
   ASSERT_TRUE(WriteFileAtomically(path, is + "more").ok());
   order.generation = 2;
   FakeLink again;
@@ -396,7 +396,7 @@ TEST_F(RunTest, ResumeWithOtherData_IsRefusedByNameUnlessThatIsAllowed) {
   EXPECT_THAT(log_.str(), HasSubstr("warning: train.data.text is not the data"));
 }
 
-TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsNot) {
+TEST_F(RunTest, StopWhoseSaveFails_IsCancelledOnEveryRank_ButNotANewerOneThatNeedsNoSave) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   links[0].StopAfterReportOf(3, /*needs_save=*/true);
@@ -421,7 +421,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsN
   ASSERT_EQ(codes[1], kExitDone) << logs[1].str();
   std::vector<SaveFailedFact> failed = links[0].FactsOf<SaveFailedFact>();
   ASSERT_THAT(failed, SizeIs(2)) << logs[0].str();
-  EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks went on after it";
+  EXPECT_EQ(failed[0].stop_request, 1u) << "the ranks continued after it";
   EXPECT_LE(failed[0].step, 6u);
   EXPECT_EQ(failed[1].stop_request, 0u) << "they left";
   for (const FakeLink& link : links) {
@@ -432,7 +432,7 @@ TEST_F(RunTest, StopWhoseSaveFails_IsOffOnEveryRank_AndANewerOneThatNeedsNoneIsN
   }
 }
 
-TEST_F(RunTest, RecordedCheckpointThatIsNotThere_IsNoRefusalOfTheJob) {
+TEST_F(RunTest, MissingRecordedCheckpoint_DoesNotRefuseTheJob) {
   FakeLink link;
   StartOrder order = Order("elsewhere", 5);
   order.generation = 2;
@@ -446,7 +446,7 @@ TEST_F(RunTest, RecordedCheckpointThatIsNotThere_IsNoRefusalOfTheJob) {
               HasSubstr("the checkpoint of step 40 that was recorded is not in"));
 }
 
-TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
+TEST_F(RunTest, Phases_AreReportedByEveryRankAndIncludeASaveThatRanksWaitFor) {
   FakeStore store;
   FakeLink links[2] = {FakeLink(&store), FakeLink(&store)};
   std::ostringstream logs[2];
@@ -468,7 +468,7 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
   }
   for (std::thread& rank : ranks) rank.join();
 
-  // The save of step 2 goes on while they train; for the last one all wait.
+  // The save of step 2 continues while the ranks train; for the last one all ranks wait.
   const std::vector<Phase> expected = {Phase::kJoining, Phase::kReady,    Phase::kFirstStep, Phase::kTrain,
                                        Phase::kTrain,   Phase::kEvaluate, Phase::kTrain,     Phase::kEvaluate,
                                        Phase::kSave,    Phase::kLeaving,  Phase::kEnded};
@@ -478,7 +478,7 @@ TEST_F(RunTest, Phases_AreToldByEveryRank_AndASaveThatIsWaitedForIsOne) {
   EXPECT_EQ(links[0].work().micro_batches, 8u);
   EXPECT_EQ(links[1].work().micro_batches, 4u);
   EXPECT_GT(links[1].work().compute_s, 0);
-  // The communicator is gone, and the link may still ask.
+  // The communicator is destroyed, but the link may still poll.
   EXPECT_THAT(links[0].poll()(), SizeIs(0));
 }
 

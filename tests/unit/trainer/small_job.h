@@ -1,4 +1,4 @@
-// A small job on a text of the test's own, for whole runs of ranks without a daemon.
+// A small job on a text of the test, for whole runs of ranks without a daemon.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -23,7 +23,7 @@ class SmallJobTest : public ::testing::Test {
     EXPECT_TRUE(WriteFileAtomically(folder_ / "text.txt", text).ok());
   }
 
-  // Of rank 0 of one, which saves to `run` below the test's folder.
+  // An order for a single rank, which saves to `run` below the test's folder.
   StartOrder SmallOrder(const std::string& run, uint64_t steps) {
     StartOrder order;
     order.job_id = "abcdefgh";

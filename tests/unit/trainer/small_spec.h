@@ -1,4 +1,4 @@
-// A job's spec as small as it may be.
+// The smallest valid job spec.
 #pragma once
 
 #include "trainyard/v1/job.pb.h"

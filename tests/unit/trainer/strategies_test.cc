@@ -1,5 +1,5 @@
-// Whole runs of several ranks, as threads, without a daemon: every strategy saves, goes on from what another has saved,
-// and survives a save that fails.
+// Whole runs of several ranks, as threads, without a daemon: every strategy saves, resumes from the checkpoint of
+// another, and survives a save that fails.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ namespace {
 
 using ::testing::SizeIs;
 
-TEST_F(StrategiesTest, EachGoesOnFromTheCheckpointOfAnother) {
+TEST_F(StrategiesTest, EachResumesFromTheCheckpointOfAnother) {
   const Layout layouts[] = {{"fsdp", 2},  {"ddp", 2},   {"hsdp", 4, 2}, {"zero2", 3},
                             {"zero1", 2}, {"zero3", 1}, {"fsdp", 4}};
   const uint64_t steps = 2 * std::size(layouts);
@@ -58,8 +58,8 @@ TEST_F(StrategiesTest, EachGoesOnFromTheCheckpointOfAnother) {
   }
 }
 
-// Rank 0 cannot write, and must not leave the others in a gather; nor does training stop for it.
-TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
+// Rank 0 cannot write; it must not block the others in a gather, nor stop training.
+TEST_F(StrategiesTest, FailedSave_IsReportedAndTrainingContinues) {
   for (const char* strategy : {"fsdp", "zero1"}) {
     FullDisk no_folder(0), some_room(3000);
     for (FullDisk* disk : {&no_folder, &some_room}) {
@@ -76,7 +76,7 @@ TEST_F(StrategiesTest, ASaveThatFails_IsToldAndTrainingGoesOn) {
   }
 }
 
-// Weights whole in one file, as one GPU would write them; whatever wrote it, any layout goes on from it.
+// Whole weights in one file, as a single GPU would write them; any layout resumes from it.
 TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   const auto alone = Run(Order("alone", {"ddp", 1}, 4));
   for (const Layout& layout : {Layout{"fsdp", 2}, Layout{"zero1", 3}, Layout{"ddp", 2}, Layout{"hsdp", 4, 2}}) {
@@ -117,8 +117,8 @@ TEST_F(StrategiesTest, FormatFull_HoldsWholeTensorsInOneFile) {
   }
 }
 
-// Asked for while training goes on; the weights of a rank's shards are no file of weights, but the folder is.
-TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
+// Requested during training. One rank's shard is not a complete file of weights, but the folder is complete.
+TEST_F(StrategiesTest, RequestedSave_IsMadeByAllRanksAndCanInitializeAModel) {
   StartOrder order = Order("run", {"fsdp", 2}, 8);
   auto all = std::make_unique<Ranks>();
   all->logs.resize(2);
@@ -140,7 +140,7 @@ TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
 
   const std::vector<SavedFact> saved = all->links[0]->FactsOf<SavedFact>();
   ASSERT_THAT(saved, SizeIs(2)) << all->logs[0].str();
-  EXPECT_EQ(saved[0].step, 4u) << "asked in step 3, agreed on in step 4";
+  EXPECT_EQ(saved[0].step, 4u) << "requested in step 3, agreed on in step 4";
   EXPECT_EQ(saved[1].step, 8u);
   StartOrder begun = Order("begun", {"ddp", 2}, 1);
   begun.config.model.init_from = saved[1].path;
@@ -148,7 +148,7 @@ TEST_F(StrategiesTest, ASaveThatIsAskedFor_IsMadeByAllAndCanBeBegunFrom) {
   EXPECT_LT(ranks->links[0]->steps()[0].loss, all->links[0]->steps()[0].loss - 0.01);
 }
 
-// A replica whose memory goes wrong is not stitched into a checkpoint.
+// A corrupt replica must not become part of a checkpoint.
 TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.checkpoint_every = 4;
@@ -186,7 +186,7 @@ TEST_F(StrategiesTest, ReplicasThatDiffer_FailTheSaveByName) {
   EXPECT_THAT(*ListCheckpoints(order.config.checkpoint_dir), SizeIs(0));
 }
 
-// Weights that grow without end: from some step on every loss is NaN, and all ranks stop in the same step.
+// Weights that diverge: from some step on every loss is NaN, and all ranks stop in the same step.
 TEST_F(StrategiesTest, StepsWithoutAnUpdateInARow_EndTheJobWithTheirCause) {
   StartOrder order = Order("run", {"fsdp", 2}, 1000);
   order.config.optimizer.lr = 1e6;
@@ -205,7 +205,7 @@ TEST_F(StrategiesTest, StepsWithoutAnUpdateInARow_EndTheJobWithTheirCause) {
   EXPECT_TRUE(ranks->links[0]->steps().back().skipped);
 }
 
-// What a rank writes when it is asked what it did.
+// The trace that ranks write with diagnostics.events.
 TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
   StartOrder order = Order("run", {"fsdp", 2}, 2);
   order.config.events = true;
@@ -226,7 +226,7 @@ TEST_F(StrategiesTest, EventsOfEachRank_AreWrittenAsATrace) {
   }
 }
 
-// Between two comparisons a rank's memory goes wrong: every rank ends at the next one, and nothing is saved of it.
+// A rank's memory is corrupted between two comparisons: every rank ends at the next one, and nothing of it is saved.
 TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
   StartOrder order = Order("run", {"ddp", 3}, 6);
   order.config.hash_every_steps = 2;
@@ -243,7 +243,7 @@ TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
       auto rank = PrepareRank(own, link, FileSystem::Real(), log);
       ASSERT_TRUE(rank.ok()) << rank.status();
       int steps = 0;
-      // Asked once a step.
+      // Called once in each step.
       auto must_leave = [&] {
         at::NoGradGuard no_grad;
         if (++steps == 3 && r == 1) (*rank)->model->parameters()[2].tensor.view(-1).narrow(0, 5, 1).add_(1e-3);
@@ -256,13 +256,14 @@ TEST_F(StrategiesTest, ParametersThatDiffer_EndTheJobByName) {
 
   for (const absl::Status& status : results) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-    EXPECT_THAT(status.message(), testing::HasSubstr("after step 4 parameter ln_f.weight is another on rank 1 than on "
-                                                     "the other ranks"));
+    EXPECT_THAT(status.message(),
+                testing::HasSubstr("after step 4 parameter ln_f.weight differs on rank 1 from that on "
+                                   "the other ranks"));
   }
   EXPECT_FALSE(FileExists(JoinPath(order.config.checkpoint_dir, StepFolderName(4))));
 }
 
-// What is frozen stays as it was drawn, has no optimizer state in a checkpoint, and a run goes on from that.
+// Frozen parameters keep their initial values and have no optimizer state in a checkpoint, and a run resumes from it.
 TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
   StartOrder order = Order("run", {"fsdp", 2}, 2);
   order.config.freeze = {"wte.*", "h.0.*"};
@@ -290,7 +291,7 @@ TEST_F(StrategiesTest, FrozenParameters_AreSavedWithoutOptimizerState) {
   EXPECT_THAT(thawed->links[0]->FactsOf<RefusedFact>()[0].message, testing::HasSubstr("train.freeze: h.0."));
 }
 
-// Saved by a job of all keys, in host memory too, and gone on from without them; and the other way round.
+// Saved by a job that uses all keys, including offload, and resumed without them; and the other way round.
 TEST_F(StrategiesTest, KeysTogether_ChangeNeitherLossesNorCheckpoints) {
   auto order_of = [&](const std::string& run, bool keys, uint64_t steps) {
     StartOrder order = Order(run, {"fsdp", keys ? 4 : 1}, steps);
@@ -335,8 +336,8 @@ TEST_F(StrategiesTest, GlobsThatFreezeNothing_AreRefused) {
   }
 }
 
-// Rank 1's host has a longer copy of the text: what both have is trained on, or nothing is.
-TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbers_OrJoined) {
+// Rank 1's host has a longer copy of the text: the job trains on the common part, or not at all.
+TEST_F(StrategiesTest, UnevenData_IsRefusedWithBothNumbersOrJoined) {
   const std::string text = *ReadFile(folder_ / "text.txt");
   ASSERT_TRUE(WriteFileAtomically(folder_ / "longer.txt", absl::StrCat(text, text.substr(0, 1600))).ok());
   const int64_t samples = (static_cast<int64_t>(text.size()) - 1) / 16;
