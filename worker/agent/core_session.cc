@@ -162,7 +162,8 @@ void Core::On(FactsStored event) {
   try_disk_at_ = now_ + kDiskRetry;
   if (!outbox_.Failed(options_.make_outbox_id())) return;
   LogWarning(absl::StrCat("the outbox cannot be written (", event.status.message(),
-                          "): facts are kept in memory and the disk is tried every ", absl::FormatDuration(kDiskRetry),
+                          "): facts are kept in memory and the disk is retried every ",
+                          absl::FormatDuration(kDiskRetry),
                           "; trainers keep what they reported until the coordinator has it"));
   // The hello contains the id under which the facts are sent from now on.
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox continues in memory, under a new id"});

@@ -56,7 +56,7 @@ void TakeSignal(int signals, const Config& config, Daemon& daemon) {
   struct signalfd_siginfo info;
   if (read(signals, &info, sizeof info) != sizeof info) return;
   spdlog::info("{}: leaving; trainers {}", info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
-               config.stop_trainers ? "are stopped" : "go on");
+               config.stop_trainers ? "are stopped" : "continue");
   daemon.RequestLeave(config.stop_trainers ? Leaving::kStoppingTrainers : Leaving::kStayingTrainers);
 }
 

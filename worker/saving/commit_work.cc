@@ -14,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(50);        // between two looks for a part
+constexpr absl::Duration kLook = absl::Milliseconds(50);        // between two tries to read a part
 constexpr absl::Duration kGrantWait = absl::Milliseconds(250);  // short, because another task may come
 // Complete checkpoints that wait for a grant; a further one replaces the oldest.
 constexpr size_t kWaitingMax = 2;

@@ -62,7 +62,7 @@ SaveThread::~SaveThread() {
 absl::Status SaveThread::TakeBuffer(SaveWork& work) {
   {
     absl::MutexLock lock(&state_->mu);
-    if (state_->writes) return absl::UnavailableError("an earlier save has not come back from the disk yet");
+    if (state_->writes) return absl::UnavailableError("an earlier save is still blocked by the disk");
   }
   if (!work.task.copies) return absl::OkStatus();
   const uint64_t bytes = BytesToCopy(work.task);

@@ -208,7 +208,7 @@ TEST_F(SaveTest, HangingDisk_IsGivenUpAndTheNextSaveFailsImmediately) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(thread.ended()->status));
   thread.Begin(TaskOf(state, 6, 0));
   ASSERT_TRUE(thread.ended().has_value());
-  EXPECT_THAT(thread.ended()->status.message(), HasSubstr("has not come back from the disk yet"));
+  EXPECT_THAT(thread.ended()->status.message(), HasSubstr("is still blocked by the disk"));
   thread.WaitForCopy();
 
   disk.go.Notify();
@@ -340,7 +340,7 @@ TEST_F(SaveTest, OldCheckpoints_AreRemovedWhenANewerOneIsConfirmed) {
   SmallState state(1);
   auto commits = NewCommits(FileSystem::Real(), /*keep=*/2);
   link_.set_acknowledges(false);
-  // All at once: the saves do not disturb each other.
+  // All at the same time: the saves do not disturb each other.
   for (uint64_t step : {5, 6, 7}) WriteAll(state, step);
   for (uint64_t step : {5, 6, 7}) commits->Commit(CommitOf(state, step));
   ASSERT_TRUE(commits->Drain(absl::InfiniteDuration()));
