@@ -213,7 +213,7 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
 
 // ---- what earlier generations left ----
 
-// As RunFolder::Take: a later generation of the same job needs no lock, another job waits for it a while.
+// As RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for it a while.
 void Trainer::TakeFolder(uint64_t waited_ms) {
   const RunFolder& folder = world_.storage.FolderOf(id_.job);
   const bool of_this_job = folder.owner == id_.job;

@@ -226,7 +226,7 @@ class Core {
   absl::Duration heartbeat_interval_;
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
   bool desired_since_welcome_ = false;
-  bool desired_in_this_life_ = false;
+  bool desired_in_this_incarnation_ = false;
   uint64_t newest_revision_ = 0;   // the last one received
   uint64_t applied_revision_ = 0;  // the last one that is applied completely: nothing is still starting
   bool hurry_applied_ = false;     // report it immediately, not with the next heartbeat

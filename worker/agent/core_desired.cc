@@ -21,7 +21,7 @@ void Core::On(DesiredStateReceived event) {
   // After a welcome the first desired state counts whatever its revision: a restarted coordinator may number anew.
   if (desired_since_welcome_ && desired.revision() <= newest_revision_) return;
   desired_since_welcome_ = true;
-  desired_in_this_life_ = true;
+  desired_in_this_incarnation_ = true;
   if (desired.revision() < newest_revision_) applied_revision_ = 0;
   newest_revision_ = desired.revision();
 
@@ -186,7 +186,7 @@ void Core::WantLogs(const v1::DesiredState& desired) {
 // never start. So a revision counts as applied only when each dropped trainer that was starting has either started and
 // reported that, or ended.
 void Core::SettleRevision() {
-  if (!desired_in_this_life_ || applied_revision_ == newest_revision_) return;
+  if (!desired_in_this_incarnation_ || applied_revision_ == newest_revision_) return;
   // Facts about the revision must be sent before it.
   if (outbox_.has_unstored()) return;
   for (const auto& [id, trainer] : trainers_) {

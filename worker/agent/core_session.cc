@@ -123,7 +123,7 @@ absl::Status Core::CheckProtocol(const v1::Welcome& welcome) const {
 void Core::StoreFactsWhenDue() {
   if (try_disk_at_ <= now_) {
     try_disk_at_ = absl::InfiniteFuture();
-    outbox_.TryDiskAgain();
+    outbox_.RetryDisk();
   }
   WakeBy(try_disk_at_);
   std::optional<Outbox::Write> write = outbox_.TakeWrite();

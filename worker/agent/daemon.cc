@@ -104,7 +104,7 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
       .coordinator = config_.coordinator,
       .host = config_.name,
       .incarnation = RandomIncarnation(),
-      .inventory = TakeInventory(config_.coordinator),
+      .inventory = ReadInventory(config_.coordinator),
       .cluster_id = ReadCluster(),
       .adopt_cluster = config_.adopt_cluster,
       .outbox = std::move(outbox),
@@ -142,7 +142,7 @@ absl::Status Daemon::StartEndpoints() {
 }
 
 absl::Status Daemon::Start() {
-  ASSIGN_OR_RETURN(home_, Home::Take({.state = config_.state, .own_root = config_.own_root}));
+  ASSIGN_OR_RETURN(home_, Home::Acquire({.state = config_.state, .own_root = config_.own_root}));
   socket_ = home_->listener()->path();
   TakeSnapshotFolder();
   ASSIGN_OR_RETURN(CoreOptions options, MakeCoreOptions());

@@ -45,7 +45,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Claims the state folder, finds the trainers of earlier incarnations, listens for trainers and begins to dial.
-  // Possible errors: those of Home::Take.
+  // Possible errors: those of Home::Acquire.
   absl::Status Start();
 
   // Thread-safe.

@@ -33,17 +33,17 @@ dev_t DeviceBelow(std::filesystem::path path) {
 Home::Home(const Options& options)
     : options_(options), ranks_(JoinPath(options.state, kRanks)), lock_path_(JoinPath(options.state, kLock)) {}
 
-absl::StatusOr<std::shared_ptr<Home>> Home::Take(const Options& options) {
+absl::StatusOr<std::shared_ptr<Home>> Home::Acquire(const Options& options) {
   auto home = std::shared_ptr<Home>(new Home(options));
   {
     absl::MutexLock lock(&home->mu_);
-    RETURN_IF_ERROR(home->TakeState(limits::kTakeOverWait));
+    RETURN_IF_ERROR(home->AcquireState(limits::kTakeOverWait));
   }
   RETURN_IF_ERROR(home->Listen());
   return home;
 }
 
-absl::Status Home::TakeState(absl::Duration patience) {
+absl::Status Home::AcquireState(absl::Duration patience) {
   if (FileExists(JoinPath(options_.state, kStore))) {
     return absl::InvalidArgumentError(absl::StrCat("state folder ", options_.state,
                                                    " is that of a coordinator (it holds '", kStore,
@@ -97,7 +97,7 @@ absl::Status Home::ReacquireState() {
   if (!same_disk && !FileExists(lock_path_)) {
     return absl::FailedPreconditionError("the file system that it was on is gone, too; mount it again");
   }
-  return TakeState(absl::ZeroDuration());
+  return AcquireState(absl::ZeroDuration());
 }
 
 // Returns the trouble, or an empty string.

@@ -3,7 +3,7 @@
 // $XDG_RUNTIME_DIR at logout, a cleaner removes old files, a disk is unmounted. Every trainer started after that would
 // fail, so the daemon checks once a second, recreates what has disappeared, and reports what it cannot recreate.
 //
-//   ASSIGN_OR_RETURN(auto home, Home::Take({.state = "/var/lib/trainyard/h1"}));
+//   ASSIGN_OR_RETURN(auto home, Home::Acquire({.state = "/var/lib/trainyard/h1"}));
 //   HomeLooked looked = home->Look();   // an event for the core
 //
 // Thread-safe. Checks run one at a time, and may hang if the disk does.
@@ -35,7 +35,7 @@ class Home {
   };
   // Creates and locks the state folder and listens. Possible errors: Unavailable: another daemon holds the folder, or
   // no socket can be created. FailedPrecondition: the folder is not this user's. Others: it cannot be written.
-  static absl::StatusOr<std::shared_ptr<Home>> Take(const Options& options);
+  static absl::StatusOr<std::shared_ptr<Home>> Acquire(const Options& options);
 
   // Checks everything and recreates what has disappeared. The state folder is recreated only on the file system that it
   // was on, or on one that has been a daemon's state folder before: a folder must not hide a disk that is temporarily
@@ -50,7 +50,7 @@ class Home {
 
  private:
   explicit Home(const Options& options);
-  absl::Status TakeState(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AcquireState(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ReacquireState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string Recreate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasState() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

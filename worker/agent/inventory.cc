@@ -175,7 +175,7 @@ absl::StatusOr<std::string> InterfaceAddress(const std::string& name) {
                                           "'; interfaces of this host: ", absl::StrJoin(names, ", ")));
 }
 
-v1::Inventory TakeInventory(const std::string& coordinator) {
+v1::Inventory ReadInventory(const std::string& coordinator) {
   v1::Inventory inventory;
   inventory.set_cores(UsableCores());
   inventory.set_memory_bytes(UsableMemoryBytes());

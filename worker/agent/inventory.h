@@ -10,7 +10,7 @@
 namespace trainyard::agent {
 
 // `coordinator` is host:port; the data address is the address of the interface that reaches it.
-v1::Inventory TakeInventory(const std::string& coordinator);
+v1::Inventory ReadInventory(const std::string& coordinator);
 
 // The machine's host name; "localhost" if it has none.
 std::string ThisHost();

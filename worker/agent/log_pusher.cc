@@ -120,10 +120,10 @@ void LogPusher::Push::Run() {
   chunk_.set_request_id(request_.request_id());
   writer_ = stub_->PushLogs(&context_, &response_);
   FindSources();
-  bool heard = SendHistory();
-  if (heard && request_.follow()) heard = Follow();
+  bool accepted = SendHistory();
+  if (accepted && request_.follow()) accepted = Follow();
   // The last chunk may be the first too: it names the request even if there is nothing to send.
-  if (heard) heard = Flush();
+  if (accepted) accepted = Flush();
   writer_->WritesDone();
   writer_->Finish();
   owner_.post_(LogsEnded{request_.request_id()});
@@ -233,10 +233,10 @@ bool LogPusher::Push::Add(const TrainerId& id, bool is_stderr, const std::string
 
 bool LogPusher::Push::Flush() {
   if (chunk_.lines().empty() && chunk_.request_id().empty()) return true;
-  bool heard = writer_->Write(chunk_);
+  bool accepted = writer_->Write(chunk_);
   chunk_.Clear();  // only the first chunk names the request
   chunk_bytes_ = 0;
-  return heard;
+  return accepted;
 }
 
 bool LogPusher::Push::Pause() {

@@ -79,7 +79,7 @@ class Outbox {
   // again.
   bool Abandon(std::string new_id);
   // Allows another write to the disk.
-  void TryDiskAgain() { replace_next_ = true; }
+  void RetryDisk() { replace_next_ = true; }
 
   // From now on facts belong to this cluster. Those of another cluster are dropped, except exits: the slots of trainers
   // that a hello named are free once their exit is reported. Returns how many were dropped.

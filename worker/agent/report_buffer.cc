@@ -26,7 +26,7 @@ void MergePhaseTime(const v1::PhaseTime& time, v1::RankReport& into) {
 }  // namespace
 
 template <typename Report>
-uint64_t ReportBuffer::Kept<Report>::Add(const Report& report) {
+uint64_t ReportBuffer::Queue<Report>::Add(const Report& report) {
   if (report.step() <= last_step) return 0;
   last_step = report.step();
   items.push_back(report);

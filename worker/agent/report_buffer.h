@@ -41,7 +41,7 @@ class ReportBuffer {
 
  private:
   template <typename Report>
-  struct Kept {
+  struct Queue {
     std::deque<Report> items;
     size_t unsent = 0;       // index of the first item not sent on this stream
     uint64_t last_step = 0;  // a trainer whose link broke reports some steps twice
@@ -56,8 +56,8 @@ class ReportBuffer {
   absl::Time newest_at_;
   bool has_news_ = false;
   absl::Time sent_at_ = absl::InfinitePast();
-  Kept<v1::StepReport> steps_;
-  Kept<v1::EvalReport> evals_;
+  Queue<v1::StepReport> steps_;
+  Queue<v1::EvalReport> evals_;
   uint64_t trainer_dropped_ = 0;     // the trainer's own count since it started
   uint64_t unreported_dropped_ = 0;  // by the trainer or here, since the last report of dropped steps
 };

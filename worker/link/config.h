@@ -64,12 +64,12 @@ struct TrainConfig {
     double clip_value = 0;
   } optimizer;
 
-  enum class ScheduleKind { kCosine, kLinear, kConstant };
-  struct Schedule {
-    ScheduleKind kind = ScheduleKind::kCosine;
+  enum class LrScheduleKind { kCosine, kLinear, kConstant };
+  struct LrSchedule {
+    LrScheduleKind kind = LrScheduleKind::kCosine;
     uint64_t warmup_steps = 0;
     double min_ratio = 0.1;
-  } schedule;
+  } lr_schedule;
 
   uint64_t evaluate_every = 0;  // steps; 0: never
   int64_t evaluate_batches = 8;

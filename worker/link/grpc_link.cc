@@ -138,7 +138,7 @@ absl::Status GrpcLink::AwaitGrant(uint64_t step, absl::string_view manifest_hash
   const ReadySave save(step, manifest_hash);
   absl::MutexLock lock(&mu_);
   changed_.AwaitFor(&mu_, limit, [&] { return grants_.contains(save) || !aborted_.ok(); });
-  if (auto word = grants_.find(save); word != grants_.end()) return word->second;
+  if (auto answer = grants_.find(save); answer != grants_.end()) return answer->second;
   RETURN_IF_ERROR(aborted_);
   return absl::DeadlineExceededError(absl::StrCat("the coordinator has not answered about the checkpoint of step ",
                                                   step, " for ", absl::FormatDuration(limit)));

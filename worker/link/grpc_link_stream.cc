@@ -66,7 +66,7 @@ absl::Status GrpcLink::RunStream(bool reconnect) {
   }
   std::shared_ptr<Stream> stream = stub_->Connect(&context);
   if (stream->Write(hello)) {
-    if (reconnect) values_.PutAgain();
+    if (reconnect) values_.RepeatPuts();
     {
       absl::MutexLock lock(&mu_);
       outbox_.Rewind();

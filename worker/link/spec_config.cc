@@ -79,17 +79,17 @@ absl::Status ReadOptimizer(const v1::Train& train, TrainConfig& out) {
   const v1::Schedule& schedule = train.schedule();
   switch (schedule.kind()) {
     case v1::SCHEDULE_KIND_LINEAR:
-      out.schedule.kind = TrainConfig::ScheduleKind::kLinear;
+      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kLinear;
       break;
     case v1::SCHEDULE_KIND_CONSTANT:
-      out.schedule.kind = TrainConfig::ScheduleKind::kConstant;
+      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kConstant;
       break;
     default:
-      out.schedule.kind = TrainConfig::ScheduleKind::kCosine;
+      out.lr_schedule.kind = TrainConfig::LrScheduleKind::kCosine;
       break;
   }
-  out.schedule.warmup_steps = schedule.warmup_steps();
-  if (schedule.has_min_ratio()) out.schedule.min_ratio = schedule.min_ratio();
+  out.lr_schedule.warmup_steps = schedule.warmup_steps();
+  if (schedule.has_min_ratio()) out.lr_schedule.min_ratio = schedule.min_ratio();
   return absl::OkStatus();
 }
 

@@ -33,7 +33,7 @@ void ValueCalls::Pause(absl::Duration duration) {
   aborted_now_.AwaitFor(&mu_, duration, [this] { return !aborted_.ok(); });
 }
 
-void ValueCalls::PutAgain() {
+void ValueCalls::RepeatPuts() {
   std::map<std::string, std::string> values;
   {
     absl::MutexLock lock(&mu_);

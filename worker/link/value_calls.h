@@ -28,7 +28,7 @@ class ValueCalls {
   absl::StatusOr<std::string> Get(absl::string_view name, absl::Duration timeout);
 
   // A new daemon does not know the values that this rank has put. Puts all of them again, unless Forget was called.
-  void PutAgain();
+  void RepeatPuts();
   void Forget();
 
   // Ends all calls, present and future, with `reason`.

@@ -78,7 +78,7 @@ struct CommitThread::State {
   absl::StatusOr<Ready> Complete(CommitTask task);
   void CommitOne(CommitTask task);
   // Returns whether the coordinator answered.
-  bool AskForGrant();
+  bool RequestGrant();
   void Name(Ready ready);
   void Prune(uint64_t step);
 };

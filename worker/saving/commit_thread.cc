@@ -46,7 +46,7 @@ void CommitThread::Serve(State& state) {
       }
       state.busy = task.has_value();
     }
-    asked = !task.has_value() && !state.AskForGrant();
+    asked = !task.has_value() && !state.RequestGrant();
     if (!task.has_value()) continue;
     if (auto* commit = std::get_if<CommitTask>(&*task)) {
       state.CommitOne(std::move(*commit));

@@ -115,7 +115,7 @@ void CommitThread::State::CommitOne(CommitTask task) {
   changed.SignalAll();
 }
 
-bool CommitThread::State::AskForGrant() {
+bool CommitThread::State::RequestGrant() {
   const Ready& oldest = waiting.front();
   const uint64_t step = oldest.task.save.step;
   absl::Status grant = deps.link.AwaitGrant(step, oldest.manifest_hash, kGrantWait);

@@ -22,14 +22,14 @@ at::Tensor MakeLike(const at::Tensor& values) {
 }  // namespace
 
 std::vector<at::Tensor> DeviceCopies::Copy(const std::vector<at::Tensor>& of) {
-  kept_.resize(of.size());
+  slots_.resize(of.size());
   std::vector<at::Tensor> copies;
   for (size_t i = 0; i < of.size(); ++i) {
-    Kept& kept = kept_[i];
-    const bool fits = kept.memory.defined() && kept.memory.use_count() == 1 &&
-                      kept.memory.scalar_type() == of[i].scalar_type() && kept.memory.sizes() == of[i].sizes();
-    if (!fits) kept.memory = TrackTensor(ledger_, MemoryKind::kSnapshots, kept.held, [&] { return MakeLike(of[i]); });
-    copies.push_back(kept.memory.copy_(of[i], /*non_blocking=*/true));
+    Slot& slot = slots_[i];
+    const bool fits = slot.memory.defined() && slot.memory.use_count() == 1 &&
+                      slot.memory.scalar_type() == of[i].scalar_type() && slot.memory.sizes() == of[i].sizes();
+    if (!fits) slot.memory = TrackTensor(ledger_, MemoryKind::kSnapshots, slot.held, [&] { return MakeLike(of[i]); });
+    copies.push_back(slot.memory.copy_(of[i], /*non_blocking=*/true));
   }
   if (!of.empty() && !of[0].is_cpu()) {
     c10::impl::VirtualGuardImpl(of[0].device().type()).getStream(of[0].device()).synchronize();

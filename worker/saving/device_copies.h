@@ -20,12 +20,12 @@ class DeviceCopies {
   std::vector<at::Tensor> Copy(const std::vector<at::Tensor>& of);
 
  private:
-  struct Kept {
+  struct Slot {
     TrackedMemory held;
     at::Tensor memory;
   };
   Ledger* const ledger_;
-  std::vector<Kept> kept_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@ constexpr uint64_t kStepsBetweenTries = 128;
 
 }  // namespace
 
-void SavePolicy::TryAgain(uint64_t step) {
+void SavePolicy::ScheduleRetry(uint64_t step) {
   const uint64_t most = every_steps_ > 0 ? every_steps_ : kStepsBetweenTries;
   retry_at_ = step + std::min(most, uint64_t{1} << std::min<uint64_t>(failures_, 32));
   ++failures_;
@@ -24,14 +24,14 @@ SavePolicy::Outcome SavePolicy::Update(uint64_t step, const Sums& sums) {
   if (sums.commits_failed > commits_failed_) {
     commits_failed_ = sums.commits_failed;
     commit_failed_ = true;
-    TryAgain(step);
+    ScheduleRetry(step);
   }
   if (!under_way_.has_value() || sums.of_step <= *under_way_ || (sums.ended < world_size_ && !sums.given_up))
     return Outcome::kNothing;
   const bool failed = sums.failed > 0 || sums.given_up;
   under_way_.reset();
   if (failed) {
-    if (!waited_) TryAgain(step);
+    if (!waited_) ScheduleRetry(step);
     return Outcome::kFailed;
   }
   if (!queued_) patient_ = true;

@@ -50,7 +50,7 @@ class SavePolicy {
   std::optional<uint64_t> under_way() const { return under_way_; }
 
  private:
-  void TryAgain(uint64_t step);
+  void ScheduleRetry(uint64_t step);
 
   const uint64_t every_steps_;
   const int world_size_;

@@ -314,19 +314,19 @@ absl::Status Restore(const StartOrder& order, RestorePoint chosen, const std::op
 
 // For rank 0: locks the folder; nothing of another job is changed before every check has passed (Claim). `reading` gets
 // the time spent on choosing the checkpoint.
-absl::StatusOr<RestorePoint> TakeFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
-                                        absl::Duration& reading) {
+absl::StatusOr<RestorePoint> AcquireFolder(const StartOrder& order, FileSystem& file_system, Rank& rank,
+                                           absl::Duration& reading) {
   RETURN_IF_ERROR(CheckMayResume(order));
   const bool had = order.restart_step.has_value();
-  auto folder = RunFolder::Take({.folder = order.config.checkpoint_dir,
-                                 .job_id = order.job_id,
-                                 .generation = order.generation,
-                                 .wait = kFolderWait,
-                                 .had = had});
+  auto folder = RunFolder::Acquire({.folder = order.config.checkpoint_dir,
+                                    .job_id = order.job_id,
+                                    .generation = order.generation,
+                                    .wait = kFolderWait,
+                                    .had = had});
   if (had && absl::IsNotFound(folder.status())) return CheckpointMissing(folder.status());
   ASSIGN_OR_RETURN(rank.folder, std::move(folder));
   const absl::Time began = Clock::GetSteadyClock().TimeNow();
-  const TakenFolder taken{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
+  const LockedFolder taken{.settled = rank.folder->settled(), .claimed = rank.folder->claimed()};
   ASSIGN_OR_RETURN(RestorePoint point, ChooseRestorePoint(order, taken, file_system));
   reading += Clock::GetSteadyClock().TimeNow() - began;
   if (point.checkpoint != nullptr) {
@@ -383,7 +383,7 @@ absl::StatusOr<std::unique_ptr<Rank>> PrepareRank(const StartOrder& order, Link&
   Clock& clock = Clock::GetSteadyClock();
   absl::Duration reading;
   if (order.rank == 0) {
-    ASSIGN_OR_RETURN(point, TakeFolder(order, file_system, *rank, reading));
+    ASSIGN_OR_RETURN(point, AcquireFolder(order, file_system, *rank, reading));
   }
   ASSIGN_OR_RETURN(rank->model, MakeModel(order.config, /*backed=*/false));
   if (!rank->device.device.is_cpu()) rank->model->PlaceOn(rank->device.device);

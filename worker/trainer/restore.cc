@@ -37,7 +37,7 @@ struct Outcome {
   absl::Status status = absl::OkStatus();
 };
 
-absl::Status NoneIsLeft(const StartOrder& order, const std::vector<std::string>& passed_over) {
+absl::Status NoCheckpointLeft(const StartOrder& order, const std::vector<std::string>& passed_over) {
   auto end = passed_over.begin() + static_cast<long>(std::min(passed_over.size(), kDamagedShown));
   return absl::DataLossError(absl::StrCat("none of the ", passed_over.size(), " checkpoints in ",
                                           order.config.checkpoint_dir,
@@ -60,15 +60,15 @@ absl::Status NothingToResume(const StartOrder& order, absl::string_view found) {
                    "--allow-fresh-start"));
 }
 
-SettleOptions SettleOptionsOf(const StartOrder& order, const TakenFolder& folder) {
+SettleOptions SettleOptionsOf(const StartOrder& order, const LockedFolder& folder) {
   SettleOptions settle{.job_id = order.job_id, .settled = folder.settled, .removes = folder.claimed};
   for (const GrantedSave& grant : order.grants) settle.granted.insert(grant.manifest_hash);
   return settle;
 }
 
-absl::Status CheckFound(const StartOrder& order, const TakenFolder& folder, const FoundCheckpoint& found) {
+absl::Status CheckFound(const StartOrder& order, const LockedFolder& folder, const FoundCheckpoint& found) {
   const std::string& path = order.config.checkpoint_dir;
-  if (found.checkpoint == nullptr && !found.damaged.empty()) return NoneIsLeft(order, found.damaged);
+  if (found.checkpoint == nullptr && !found.damaged.empty()) return NoCheckpointLeft(order, found.damaged);
   if (found.checkpoint == nullptr && order.restart_step.has_value()) {
     return CheckpointMissing(absl::NotFoundError(
         absl::StrCat("the checkpoint of step ", *order.restart_step, " that was recorded is not in ", path, " as host ",
@@ -173,7 +173,7 @@ absl::Status ChooseOlder(const StartOrder& order, uint64_t step, RestorePoint& p
                    FindCheckpoint(order.config.checkpoint_dir, {.before_step = step, .every_byte = false}));
   point.passed_over.insert(point.passed_over.end(), found.damaged.begin(), found.damaged.end());
   point.checkpoint = std::move(found.checkpoint);
-  return point.checkpoint == nullptr ? NoneIsLeft(order, point.passed_over) : absl::OkStatus();
+  return point.checkpoint == nullptr ? NoCheckpointLeft(order, point.passed_over) : absl::OkStatus();
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<std::string>> ClaimRunFolder(const StartOrder& order,
   return notes;
 }
 
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system) {
   RestorePoint point;
   if (!Resumes(order)) {

@@ -41,7 +41,7 @@ struct AnnouncedCheckpoint {
 };
 
 // What rank 0 knows about the run folder that it has locked.
-struct TakenFolder {
+struct LockedFolder {
   std::optional<JobGeneration> settled = {};  // see RunFolder
   bool claimed = true;
 };
@@ -52,7 +52,7 @@ struct TakenFolder {
 // are checkpoints but none can be trusted; NotFound (IsCheckpointMissing) if neither the requested checkpoint nor any
 // other exists. Resumes from checkpoints of another job only if the user requested that. Settles partial folders first,
 // but removes nothing before the job has claimed the folder.
-absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const TakenFolder& folder,
+absl::StatusOr<RestorePoint> ChooseRestorePoint(const StartOrder& order, const LockedFolder& folder,
                                                 FileSystem& file_system);
 
 // Call before the folder is changed: a user who resumes from a folder that does not exist has mistyped its path.

@@ -138,7 +138,7 @@ class LockWait {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Take(const Options& options) {
+absl::StatusOr<std::unique_ptr<RunFolder>> RunFolder::Acquire(const Options& options) {
   Found found{.made = MissingFolders(options.folder)};
   RETURN_IF_ERROR(MakeFolders(options.folder)) << "while creating checkpoint.dir";
   ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock, LockWait(options).Acquire(found.fence));

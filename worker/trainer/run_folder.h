@@ -22,7 +22,7 @@ namespace trainyard {
 // A run folder that this process has locked (`.lock`). Once it is claimed, `.fence` durably names this job and
 // generation.
 //
-//   auto folder = RunFolder::Take(options)    locked; claimed already if the fence is of this job
+//   auto folder = RunFolder::Acquire(options)    locked; claimed already if the fence is of this job
 //   ...                                       all checks, on all ranks; nothing of another job is changed
 //   folder->Claim()
 //
@@ -51,8 +51,8 @@ class RunFolder {
   // the result is destroyed or the process ends. Possible errors: Aborted: a later generation of this job has the
   // folder. FailedPrecondition: another job trains into it for longer than `wait`. NotFound: it `had` the folder and
   // another job has claimed it since; nothing is changed. PermissionDenied and others of the file system.
-  static absl::StatusOr<std::unique_ptr<RunFolder>> Take(const Options& options);
-  // Removes what Take has created, if the folder was not claimed.
+  static absl::StatusOr<std::unique_ptr<RunFolder>> Acquire(const Options& options);
+  // Removes what Acquire has created, if the folder was not claimed.
   ~RunFolder();
 
   bool claimed() const;
@@ -79,7 +79,7 @@ class RunFolder {
   absl::Status MarkSettled() const;
 
  private:
-  // What Take found in the folder.
+  // What Acquire found in the folder.
   struct Found {
     std::optional<JobGeneration> fence = {};
     std::optional<JobGeneration> settled = {};
@@ -105,7 +105,7 @@ class RunFolder {
 // fenced the folder. Possible errors: Aborted.
 absl::Status CheckFenceOf(const std::string& folder, const std::string& job_id, uint64_t generation);
 
-// Possible errors: FailedPrecondition if the folder holds anything except what Take and trainctl create; the message
+// Possible errors: FailedPrecondition if the folder holds anything except what Acquire and trainctl create; the message
 // names both ways out.
 absl::Status CheckEmpty(const std::string& folder);
 

@@ -32,14 +32,15 @@ double SteadySeconds() {
 }
 
 LrSchedule LrScheduleFrom(const TrainConfig& config) {
-  LrSchedule::Kind kind = config.schedule.kind == TrainConfig::ScheduleKind::kLinear     ? LrSchedule::Kind::kLinear
-                          : config.schedule.kind == TrainConfig::ScheduleKind::kConstant ? LrSchedule::Kind::kConstant
-                                                                                         : LrSchedule::Kind::kCosine;
+  LrSchedule::Kind kind = config.lr_schedule.kind == TrainConfig::LrScheduleKind::kLinear ? LrSchedule::Kind::kLinear
+                          : config.lr_schedule.kind == TrainConfig::LrScheduleKind::kConstant
+                              ? LrSchedule::Kind::kConstant
+                              : LrSchedule::Kind::kCosine;
   return {.kind = kind,
           .peak = config.optimizer.lr,
-          .warmup_steps = config.schedule.warmup_steps,
+          .warmup_steps = config.lr_schedule.warmup_steps,
           .total_steps = config.steps,
-          .min_ratio = config.schedule.min_ratio};
+          .min_ratio = config.lr_schedule.min_ratio};
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ Trainer::Trainer(const StartOrder& order, Rank& rank, Link& link, FileSystem& fi
       rank_(rank),
       link_(link),
       log_(log),
-      told_to_leave_(std::move(must_leave)),
+      must_leave_(std::move(must_leave)),
       saver_({.order = order,
               .corpus = *rank.corpus,
               .strategy = *rank.strategy,
@@ -126,7 +127,7 @@ absl::Status Trainer::MakeStep() {
     terms.request = static_cast<double>(stop.number);
     terms.needs_save = stop.needs_save ? 1 : 0;
   }
-  terms.notice = told_to_leave_() ? 1 : 0;
+  terms.notice = must_leave_() ? 1 : 0;
   saver_.AddTerms(terms);
   RETURN_IF_ERROR(StartAgreement(terms));
 
@@ -326,7 +327,7 @@ absl::Status Trainer::SaveAndLeave() {
     return absl::OkStatus();
   }
   link_.ReportProgress(Phase::kLeaving, step_);
-  saver_.Finish(told_to_leave_);
+  saver_.Finish(must_leave_);
   return absl::OkStatus();
 }
 
@@ -339,7 +340,7 @@ absl::Status Trainer::SaveLast() {
   ASSIGN_OR_RETURN(Saver::LastSave last,
                    saver_.SaveLast(step_, Position(),
                                    {.enter = [this](Phase phase) { link_.ReportProgress(phase, step_); },
-                                    .leaves = told_to_leave_,
+                                    .leaves = must_leave_,
                                     .new_stop = new_stop}));
   unsaved_ = !last.saved;
   why_unsaved_ = std::move(last.unsaved);

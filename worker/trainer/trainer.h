@@ -78,7 +78,7 @@ class Trainer {
   Rank& rank_;
   Link& link_;
   std::ostream& log_;
-  const std::function<bool()> told_to_leave_;
+  const std::function<bool()> must_leave_;
   Saver saver_;
 
   std::unique_ptr<MetricsFile> metrics_;  // rank 0

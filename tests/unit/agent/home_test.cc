@@ -34,7 +34,7 @@ bool CanDial(const std::string& path) {
 class HomeTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::shared_ptr<Home>> Take(const std::string& name) {
-    return Home::Take({.state = temporary_ / name, .sockets = {.runtime = "", .shared = temporary_.path()}});
+    return Home::Acquire({.state = temporary_ / name, .sockets = {.runtime = "", .shared = temporary_.path()}});
   }
   std::shared_ptr<Home> home_;
   const TemporaryFolder temporary_;
@@ -133,7 +133,7 @@ TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {
   std::filesystem::create_directory(root);
   ASSERT_EQ(chmod(root.c_str(), 0777), 0);
 
-  auto taken = Home::Take({.state = JoinPath(root, "trainyard/a"), .own_root = root});
+  auto taken = Home::Acquire({.state = JoinPath(root, "trainyard/a"), .own_root = root});
 
   EXPECT_TRUE(absl::IsFailedPrecondition(taken.status())) << taken.status();
   EXPECT_FALSE(FileExists(JoinPath(root, "trainyard")));

@@ -227,7 +227,7 @@ TEST(Outbox, FailedWrite_LetsFactsContinueInMemoryUnderANewId) {
   EXPECT_FALSE(disk.outbox.TakeWrite().has_value());
   EXPECT_THAT(disk.Unsent(), ElementsAre(2));
   // The disk works again: everything is written, under the new id.
-  disk.outbox.TryDiskAgain();
+  disk.outbox.RetryDisk();
   EXPECT_EQ(disk.Sync(), 1);
   EXPECT_TRUE(disk.outbox.on_disk());
   EXPECT_EQ(disk.Next().outbox.id(), "memory");

@@ -133,7 +133,7 @@ TEST(TrainerIds, FolderNames_ReadBack) {
 }
 
 TEST(Inventory, OfThisHost_IsPlausible) {
-  v1::Inventory inventory = TakeInventory("127.0.0.1:7070");
+  v1::Inventory inventory = ReadInventory("127.0.0.1:7070");
 
   EXPECT_GE(inventory.cores(), 1);
   EXPECT_GT(inventory.memory_bytes(), 100 << 20);

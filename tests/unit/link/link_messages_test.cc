@@ -46,8 +46,8 @@ TEST(SpecConfigTest, EveryKey_IsConverted) {
   EXPECT_EQ(config->optimizer.lr, 0.5);
   EXPECT_EQ(config->optimizer.beta1, 0.8);
   EXPECT_EQ(config->optimizer.clip_norm, 0);
-  EXPECT_EQ(config->schedule.kind, TrainConfig::ScheduleKind::kLinear);
-  EXPECT_EQ(config->schedule.min_ratio, 0);
+  EXPECT_EQ(config->lr_schedule.kind, TrainConfig::LrScheduleKind::kLinear);
+  EXPECT_EQ(config->lr_schedule.min_ratio, 0);
   EXPECT_EQ(config->evaluate_every, 10u);
   EXPECT_EQ(config->evaluate_batches, 8);
   EXPECT_FALSE(config->parallel.overlap);

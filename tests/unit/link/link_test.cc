@@ -269,8 +269,8 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   auto order = link->AwaitStart(kLimit);
   ASSERT_TRUE(order.ok());
   EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
-  absl::Status word = absl::UnknownError("no answer");
-  std::thread waits([&] { word = link->AwaitGrant(80, "h80", kLimit); });
+  absl::Status answer = absl::UnknownError("no answer");
+  std::thread waits([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
 
   v1::LinkMessage message;
   *message.mutable_grants()->add_grants() = Grant(40, order->generation - 1, "h40");
@@ -281,8 +281,8 @@ TEST_F(LinkTest, Grant_EndsOnlyTheWaitForItsStepAndHash) {
   daemon->Send(message);
   waits.join();
 
-  EXPECT_EQ(word.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(word.message()), HasSubstr("granted before"));
+  EXPECT_EQ(answer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(answer.message()), HasSubstr("granted before"));
   EXPECT_EQ(link->AwaitGrant(80, "other", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(link->AwaitGrant(40, "h40", absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded)
       << "granted in an earlier generation";
@@ -293,8 +293,8 @@ TEST_F(LinkTest, Grant_OutlivesItsGenerationButAWaitDoesNot) {
   auto link = Connect();
   auto order = link->AwaitStart(kLimit);
   ASSERT_TRUE(order.ok());
-  absl::Status word;
-  std::thread waits([&] { word = link->AwaitGrant(80, "h80", kLimit); });
+  absl::Status answer;
+  std::thread waits([&] { answer = link->AwaitGrant(80, "h80", kLimit); });
 
   v1::LinkMessage grants, abort;
   *grants.mutable_grants()->add_grants() = Grant(60, order->generation, "h60");
@@ -303,7 +303,7 @@ TEST_F(LinkTest, Grant_OutlivesItsGenerationButAWaitDoesNot) {
   daemon->Send(abort);
   waits.join();
 
-  EXPECT_EQ(word.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(answer.code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(link->AwaitGrant(60, "h60", absl::ZeroDuration()).ok());
 }
 

@@ -202,7 +202,7 @@ TEST(OutboxTest, Reports_BeyondTheLimit_DropTheOldestAndCountUnsentOnes) {
 absl::StatusOr<std::unique_ptr<RunFolder>> TakeFor(const std::string& folder, const std::string& job,
                                                    uint64_t generation) {
   auto taken =
-      RunFolder::Take({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
+      RunFolder::Acquire({.folder = folder, .job_id = job, .generation = generation, .wait = absl::ZeroDuration()});
   absl::Status claimed = taken.ok() ? (*taken)->Claim() : absl::OkStatus();
   EXPECT_TRUE(claimed.ok()) << claimed;
   return taken;
@@ -255,19 +255,20 @@ TEST(RunFolderTest, JobThatDoesNotClaimTheFolder_LeavesItUnchanged) {
   const RunFolder::Options other{.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}};
   const RunFolder::Options made{.folder = folder / "new/run", .job_id = "b", .generation = 1, .wait = {}};
 
-  EXPECT_TRUE(RunFolder::Take(other).ok());
-  EXPECT_TRUE(RunFolder::Take(made).ok());
+  EXPECT_TRUE(RunFolder::Acquire(other).ok());
+  EXPECT_TRUE(RunFolder::Acquire(made).ok());
 
   EXPECT_EQ(*ReadFile(folder / ".fence"), fence);
   EXPECT_FALSE(FileExists(folder / ".claim"));
   EXPECT_FALSE(FileExists(folder / "new"));
-  EXPECT_TRUE(RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .had = true}).ok());
+  EXPECT_TRUE(
+      RunFolder::Acquire({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}, .had = true}).ok());
 }
 
 TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
   TemporaryFolder folder;
   ASSERT_TRUE(TakeFor(folder.path(), "a", 1).ok());
-  auto checked = RunFolder::Take({.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}});
+  auto checked = RunFolder::Acquire({.folder = folder.path(), .job_id = "b", .generation = 1, .wait = {}});
   ASSERT_TRUE(checked.ok()) << checked.status();
 
   auto back = TakeFor(folder.path(), "a", 2);
@@ -281,10 +282,10 @@ TEST(RunFolderTest, OwningJob_ReclaimsTheFolderFromAJobThatIsStillChecked) {
 
 TEST(RunFolderTest, NewerGeneration_FencesOffOneThatHasNotClaimedYet) {
   TemporaryFolder folder;
-  auto first = RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 1, .wait = {}});
+  auto first = RunFolder::Acquire({.folder = folder.path(), .job_id = "a", .generation = 1, .wait = {}});
   ASSERT_TRUE(first.ok()) << first.status();
 
-  auto second = RunFolder::Take({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}});
+  auto second = RunFolder::Acquire({.folder = folder.path(), .job_id = "a", .generation = 2, .wait = {}});
 
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE(absl::IsAborted((*first)->Claim())) << (*first)->Claim();
@@ -313,7 +314,7 @@ TEST(RunFolderTest, FolderThatAnotherJobHasClaimed_StaysThatJobs) {
   ASSERT_TRUE(TakeFor(folder.path(), "b", 1).ok());
   const std::string fence = *ReadFile(folder / ".fence");
 
-  auto again = RunFolder::Take(
+  auto again = RunFolder::Acquire(
       {.folder = folder.path(), .job_id = "a", .generation = 2, .wait = absl::ZeroDuration(), .had = true});
 
   EXPECT_TRUE(absl::IsNotFound(again.status())) << again.status();

@@ -29,7 +29,7 @@ class RunTest : public SmallJobTest {
     order.config.model.dropout = 0.1;
     order.config.batch_global = 4;
     order.config.batch_micro = 2;
-    order.config.schedule.warmup_steps = 3;
+    order.config.lr_schedule.warmup_steps = 3;
     return order;
   }
 

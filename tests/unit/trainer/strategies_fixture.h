@@ -40,7 +40,7 @@ class StrategiesTest : public SmallJobTest {
     config.batch_micro = 1;
     config.evaluate_every = 2;
     config.evaluate_batches = 3;
-    config.schedule.kind = TrainConfig::ScheduleKind::kConstant;
+    config.lr_schedule.kind = TrainConfig::LrScheduleKind::kConstant;
     config.parallel.strategy = layout.strategy;
     config.parallel.shard = layout.shard;
     return order;
