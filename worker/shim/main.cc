@@ -161,7 +161,7 @@ bool PlaceExit(int fd, const FieldWriter& record) {
 
 // The rank folder was removed while the trainer ran: writes the record to a new one, below the folder that the daemon
 // has recreated.
-void PlaceExitAnew(const char* folder, const FieldWriter& record) {
+void PlaceExitInNewFolder(const char* folder, const FieldWriter& record) {
   if ((mkdir(folder, 0755) != 0 && errno != EEXIST) || chdir(folder) != 0) return;
   int fd = open(kExitTemporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd >= 0) PlaceExit(fd, record);
@@ -196,7 +196,7 @@ void WriteExit(int fd, const char* folder, const End& end, LastLines* lines) {
     const char* text = lines->line(i, &size);
     writer.Text(kLastLine, text, size);
   }
-  if (!PlaceExit(fd, writer)) PlaceExitAnew(folder, writer);
+  if (!PlaceExit(fd, writer)) PlaceExitInNewFolder(folder, writer);
 }
 
 // Creates the file for the exit record and reserves its space while there is some.
