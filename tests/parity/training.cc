@@ -301,7 +301,7 @@ absl::Status SaveTo(const std::string& folder, int64_t step, const PoolRank& ran
   SaveTask task{.save = save,
                 .rank = static_cast<uint64_t>(rank.rank),
                 .folder = PartialPath(folder, save.step, save.generation),
-                .copies = step % 2 == 0};
+                .needs_copy = step % 2 == 0};
   DeviceCopies copies(nullptr);
   RETURN_IF_ERROR(AddOwnState(strategy, StateRoles::kAll, copies, task));
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);

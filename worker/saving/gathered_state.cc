@@ -49,7 +49,7 @@ struct Appender {
     }
     file.ranges.push_back({.entry = {.tensor = header, .count = static_cast<uint64_t>(values.numel())},
                            .bytes = bytes + at,
-                           .stays = true});
+                           .is_stable = true});
     at += length;
     return absl::OkStatus();
   }

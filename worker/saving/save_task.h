@@ -17,7 +17,7 @@ namespace trainyard {
 struct SaveRange {
   ShardEntry entry = {};
   const char* bytes = nullptr;
-  bool stays = false;  // `bytes` do not change while `owner` exists, so they need no copy
+  bool is_stable = false;  // `bytes` do not change while `owner` exists, so they need no copy
 };
 
 struct SaveTask {
@@ -32,9 +32,9 @@ struct SaveTask {
   std::vector<File> files = {};
   std::vector<SaveRange> witnessed = {};   // hashed, but not written
   std::shared_ptr<const void> owner = {};  // keeps all the bytes alive
-  bool again = false;                      // the same save has failed before
-  bool copies = true;                      // false: the state does not change until this save has ended or was given up
-  std::string more = {};                   // stored in the snapshot unchanged
+  bool is_retry = false;                   // the same save has failed before
+  bool needs_copy = true;                  // false: the state does not change until this save has ended or was given up
+  std::string snapshot_text = {};          // stored in the snapshot unchanged
   // called before the folder is created, and after everything is written
   std::function<absl::Status()> may_write = nullptr;
 };

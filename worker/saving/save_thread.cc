@@ -38,8 +38,8 @@ struct SaveThread::State {
   SteadyCondVar changed;
   std::shared_ptr<SaveWork> to_copy ABSL_GUARDED_BY(mu), to_write ABSL_GUARDED_BY(mu);
   std::shared_ptr<SaveBuffer> newest_whole ABSL_GUARDED_BY(mu);
-  SnapshotPlace place ABSL_GUARDED_BY(mu);                  // of what is copied
-  std::optional<SnapshotPlace> clears ABSL_GUARDED_BY(mu);  // where to remove snapshots of older generations
+  SnapshotPlace place ABSL_GUARDED_BY(mu);                        // of what is copied
+  std::optional<SnapshotPlace> remove_older ABSL_GUARDED_BY(mu);  // where to remove snapshots of older generations
   bool writes ABSL_GUARDED_BY(mu) = false;
   bool closing ABSL_GUARDED_BY(mu) = false;
 };
@@ -64,7 +64,7 @@ absl::Status SaveThread::TakeBuffer(SaveWork& work) {
     absl::MutexLock lock(&state_->mu);
     if (state_->writes) return absl::UnavailableError("an earlier save is still blocked by the disk");
   }
-  if (!work.task.copies) return absl::OkStatus();
+  if (!work.task.needs_copy) return absl::OkStatus();
   const uint64_t bytes = BytesToCopy(work.task);
   RETURN_IF_ERROR(memory_.ReservePrivate(bytes));  // if it was not reserved, or the state has grown
   absl::MutexLock lock(&state_->mu);
@@ -99,7 +99,7 @@ void SaveThread::CopyChunks(State& state, SaveWork& work) {
     {
       absl::MutexLock lock(&state.mu);
       if (work.cancelled) {
-        work.torn = true;
+        work.incomplete = true;
         ++work.chunks_done;
         continue;
       }
@@ -146,7 +146,7 @@ bool SaveThread::AwaitEnd(absl::Duration limit) {
 
 void SaveThread::Hurry() {
   absl::MutexLock lock(&state_->mu);
-  if (last_ != nullptr) last_->hurries = true;
+  if (last_ != nullptr) last_->unlimited = true;
   state_->changed.SignalAll();
 }
 
@@ -160,7 +160,7 @@ void SaveThread::GiveUp(absl::Status why) {
 
 void SaveThread::RemoveOlderSnapshots(SnapshotPlace place) {
   absl::MutexLock lock(&state_->mu);
-  state_->clears = std::move(place);
+  state_->remove_older = std::move(place);
   state_->changed.SignalAll();
 }
 
@@ -168,18 +168,18 @@ void SaveThread::WriteForever(State& state) {
   LowerPriority();
   while (true) {
     std::shared_ptr<SaveWork> work;
-    std::optional<SnapshotPlace> clears;
+    std::optional<SnapshotPlace> remove_older;
     {
       absl::MutexLock lock(&state.mu);
       state.changed.AwaitFor(&state.mu, absl::InfiniteDuration(), [&] {
-        return state.closing || state.clears.has_value() || (state.to_write != nullptr && state.to_write->copied);
+        return state.closing || state.remove_older.has_value() || (state.to_write != nullptr && state.to_write->copied);
       });
       if (state.closing) return;
-      clears = std::exchange(state.clears, std::nullopt);
+      remove_older = std::exchange(state.remove_older, std::nullopt);
       if (state.to_write != nullptr && state.to_write->copied) work = std::exchange(state.to_write, nullptr);
     }
-    if (clears.has_value()) {
-      trainyard::RemoveOlderSnapshots(clears->folder, clears->job_id, clears->generation);
+    if (remove_older.has_value()) {
+      trainyard::RemoveOlderSnapshots(remove_older->folder, remove_older->job_id, remove_older->generation);
     }
     if (work != nullptr) WriteOne(state, *work);
   }
@@ -192,7 +192,7 @@ void SaveThread::WriteOne(State& state, SaveWork& work) {
   bool seals = work.buffer != nullptr && work.buffer->snapshot() != nullptr;
   {
     absl::MutexLock lock(&state.mu);
-    seals = seals && !work.torn;
+    seals = seals && !work.incomplete;
     place = state.place;
   }
   if (seals) sealed = SealSnapshot(place.job_id, work);
@@ -223,7 +223,7 @@ absl::Status SaveThread::BeforeWrite(State& state, SaveWork& work, uint64_t byte
   if (wait > absl::ZeroDuration() && state.wait != nullptr) state.wait(wait);
   absl::MutexLock lock(&state.mu);
   if (wait > absl::ZeroDuration() && state.wait == nullptr) {
-    state.changed.AwaitFor(&state.mu, wait, [&] { return work.cancelled || work.hurries || state.closing; });
+    state.changed.AwaitFor(&state.mu, wait, [&] { return work.cancelled || work.unlimited || state.closing; });
   }
   return work.cancelled ? absl::CancelledError("the save was given up") : absl::OkStatus();
 }

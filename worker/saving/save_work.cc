@@ -65,7 +65,7 @@ absl::Status WriteFile(FileSystem& file_system, SaveWork& work, size_t index,
 uint64_t BytesToCopy(const SaveTask& task) {
   uint64_t bytes = 0;
   for (const SaveTask::File& file : task.files) {
-    for (const SaveRange& range : file.ranges) bytes += range.stays ? 0 : AlignedInSnapshot(BytesOf(range));
+    for (const SaveRange& range : file.ranges) bytes += range.is_stable ? 0 : AlignedInSnapshot(BytesOf(range));
   }
   return bytes;
 }
@@ -74,7 +74,7 @@ void PlanCopies(SaveWork& work) {
   char* to = work.buffer == nullptr ? nullptr : work.buffer->data();
   for (SaveTask::File& file : work.task.files) {
     for (SaveRange& range : file.ranges) {
-      if (to == nullptr || range.stays) continue;
+      if (to == nullptr || range.is_stable) continue;
       for (uint64_t at = 0; at < BytesOf(range); at += kCopyBytes) {
         const uint64_t length = std::min(kCopyBytes, BytesOf(range) - at);
         work.chunks.push_back({range.bytes + at, to + at, length, nullptr});
@@ -115,7 +115,7 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
     index.files.push_back({.name = file.name, .bytes = work.buffer->bytes()});
     for (const SaveRange& range : file.ranges) {
       const TensorHeader& tensor = range.entry.tensor;
-      if (range.stays) return absl::UnimplementedError("a range of the state was not copied into the snapshot");
+      if (range.is_stable) return absl::UnimplementedError("a range of the state was not copied into the snapshot");
       EntryProof& proof = of_file.emplace_back(ProveEntry(range.entry, {range.bytes, BytesOf(range)}));
       if (proof.nonfinite && index.nonfinite.size() < kNonfiniteListed) {
         index.nonfinite.push_back(absl::StrCat(tensor.role, " '", tensor.name, "'"));
@@ -134,7 +134,7 @@ absl::Status SealSnapshot(absl::string_view job_id, SaveWork& work) {
     }
   }
   work.proofs = std::move(proofs);
-  return work.buffer->snapshot()->Seal(job_id, index, work.task.more);
+  return work.buffer->snapshot()->Seal(job_id, index, work.task.snapshot_text);
 }
 
 namespace {
@@ -146,7 +146,7 @@ absl::Status WriteAll(FileSystem& file_system, SaveWork& work,
   if (task.may_write != nullptr) {
     RETURN_IF_ERROR(task.may_write());
   }
-  if (task.again) {
+  if (task.is_retry) {
     // Rank 0 has removed the folder, but a disk that failed may still show files of it.
     for (const SaveTask::File& file : task.files) {
       RETURN_IF_ERROR(file_system.RemoveAll(JoinPath(task.folder, file.name)));

@@ -38,8 +38,8 @@ struct SaveWork {
 
   // Guarded by the save thread's mutex.
   size_t chunks_done = 0;
-  bool cancelled = false, hurries = false;
-  bool torn = false;  // a chunk was not copied
+  bool cancelled = false, unlimited = false;
+  bool incomplete = false;  // a chunk was not copied
   bool copied = false;
   absl::Time began;
   std::optional<SaveEnd> end;

@@ -191,14 +191,14 @@ absl::Status Saver::Begin(uint64_t step, const Position& position, bool waited, 
   SaveTask task{.save = save,
                 .rank = static_cast<uint64_t>(deps_.order.rank),
                 .folder = PartialPath(config_.checkpoint_dir, step, save.generation),
-                .again = last_try_ > 1,
-                .copies = !waited,
+                .is_retry = last_try_ > 1,
+                .needs_copy = !waited,
                 .may_write = deps_.check_fence};
   const bool shares = shares_ && !waited;
   if (commits_ != nullptr || shares) begun->commit.head = MakeSaveHead(deps_.order, deps_.strategy, step, position);
-  if (shares) task.more = ManifestText(begun->commit.head);
+  if (shares) task.snapshot_text = ManifestText(begun->commit.head);
   if (commits_ != nullptr) begun->commit.tensors = TensorsOfSave();
-  if (const WholeFiles wanted = Wanted(); wanted.any()) {
+  if (const WholeFiles wanted = WantedFiles(); wanted.any()) {
     RETURN_IF_ERROR(gathered_.AddTo(deps_.strategy, wanted, deps_.order.rank == 0, task))
         << "while saving step " << step;
   }
@@ -220,13 +220,13 @@ std::vector<TensorHeader> Saver::TensorsOfSave() const {
   return tensors;
 }
 
-WholeFiles Saver::Wanted() const {
+WholeFiles Saver::WantedFiles() const {
   return {.parameters = config_.checkpoint_full,
           .optimizer = config_.checkpoint_full && config_.checkpoint_full_optimizer,
           .copy_dtype = config_.checkpoint_copy};
 }
 
-absl::Status Saver::AddUp() { return deps_.world.AllReduceSum(terms_)->Wait(); }
+absl::Status Saver::SumTerms() { return deps_.world.AllReduceSum(terms_)->Wait(); }
 
 absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
   const absl::Time since = deps_.clock.TimeNow();
@@ -240,7 +240,7 @@ absl::Status Saver::AwaitUnderWay(uint64_t step, absl::Duration patience) {
     terms[1] = end.has_value() && !end->status.ok() ? 1 : 0;
     terms[2] = leads && GivesUp() ? 1 : 0;
     terms[3] = leads && deps_.clock.TimeNow() - since >= patience ? 1 : 0;
-    RETURN_IF_ERROR(AddUp()) << "while waiting for a save";
+    RETURN_IF_ERROR(SumTerms()) << "while waiting for a save";
     enough = terms[3] > 0;
     Settle(step, {.ended = static_cast<int>(terms[0]), .failed = static_cast<int>(terms[1]), .given_up = terms[2] > 0});
   }
@@ -255,12 +255,12 @@ absl::StatusOr<bool> Saver::AwaitComplete(uint64_t step) {
     terms[0] = known ? 1 : 0;
     terms[1] = known && commits_->newest_complete() >= step ? 1 : 0;
     terms[2] = terms[3] = 0;
-    RETURN_IF_ERROR(AddUp()) << "while waiting for a checkpoint to be complete";
+    RETURN_IF_ERROR(SumTerms()) << "while waiting for a checkpoint to be complete";
     if (terms[0] > 0) return terms[1] > 0;
   }
 }
 
-void Saver::Tend() {
+void Saver::Maintain() {
   if (commits_ == nullptr) return;
   commits_->PruneConfirmed();
   for (const std::string& line : commits_->TakeLines()) deps_.log << line << std::endl;

@@ -117,9 +117,9 @@ class Saver {
   void Finish(const std::function<bool()>& leaves);
   // Removes old checkpoints for which the coordinator has confirmed newer ones, and logs the lines of the commit
   // thread. Cheap when there is nothing new.
-  void Tend();
+  void Maintain();
   // The same, but waits up to `limit` for the last save to be confirmed and old checkpoints to be removed.
-  void TendAtEnd(absl::Duration limit);
+  void MaintainAtEnd(absl::Duration limit);
 
   // Seconds that the loop has waited for saves since the last call.
   double TakeStallSeconds();
@@ -136,11 +136,11 @@ class Saver {
   // Collective. Returns whether all ranks have two copies in shared memory.
   absl::StatusOr<bool> ShareMemory(const StateBytes& state, const SaveRoom& room);
   // Collective. Returns the number of ranks for which `lacks` is true.
-  absl::StatusOr<int> CountLacking(bool lacks);
+  absl::StatusOr<int> CountRanks(bool lacks);
   SnapshotPlace Place() const;
   absl::Status Begin(uint64_t step, const Position& position, bool waited, uint64_t stop_request);
   std::vector<TensorHeader> TensorsOfSave() const;
-  WholeFiles Wanted() const;
+  WholeFiles WantedFiles() const;
   void Settle(uint64_t step, const SavePolicy::Sums& sums);
   // Collective. Waits until no save is under way, or rank 0 has waited for `patience`.
   absl::Status AwaitUnderWay(uint64_t step, absl::Duration patience);
@@ -157,7 +157,7 @@ class Saver {
   // How this rank's part ended, once another save could begin; none: it has not ended, or too many commits are queued.
   std::optional<SaveEnd> Ended() const;
   // Sums terms_ over all ranks.
-  absl::Status AddUp();
+  absl::Status SumTerms();
   bool GivesUp() const;
 
   const Deps deps_;
@@ -175,7 +175,7 @@ class Saver {
   std::string last_failure_;
   GatheredState gathered_;
   DeviceCopies device_copies_;
-  TrackedMemory held_;         // memory for copies
+  TrackedMemory held_;      // memory for copies
   absl::Duration stalled_;  // since the last TakeStallSeconds
   at::Tensor terms_;        // the terms of a wait
 };

@@ -35,15 +35,15 @@ void Saver::Finish(const std::function<bool()>& leaves) {
     commits_->Drain(kNamingWait, /*ungranted=*/true);
     break;
   }
-  Tend();
+  Maintain();
 }
 
-void Saver::TendAtEnd(absl::Duration limit) {
+void Saver::MaintainAtEnd(absl::Duration limit) {
   if (commits_ == nullptr) return;
   if (const uint64_t fact = commits_->unconfirmed_fact(); fact > 0) deps_.link.AwaitAcknowledged(fact, limit);
   commits_->PruneConfirmed();
   commits_->AwaitTasks(kNamingWait);
-  Tend();
+  Maintain();
 }
 
 absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& position, const LastSaveHooks& hooks) {
@@ -58,7 +58,7 @@ absl::StatusOr<Saver::LastSave> Saver::SaveLast(uint64_t step, const Position& p
     if (written) {
       ASSIGN_OR_RETURN(all_there, AwaitName(hooks));
     }
-    Tend();
+    Maintain();
     const std::string own = TakeLastFailure(step, written);
     // The next generation will name a checkpoint that is complete.
     if (!all_there) return LastSave{.saved = own.empty()};
@@ -96,7 +96,7 @@ absl::StatusOr<bool> Saver::AwaitName(const LastSaveHooks& hooks) {
     terms[0] = ended ? 1 : 0;
     terms[1] = leaves ? 1 : 0;
     terms[2] = terms[3] = 0;
-    RETURN_IF_ERROR(AddUp()) << "while waiting for the name of the last checkpoint";
+    RETURN_IF_ERROR(SumTerms()) << "while waiting for the name of the last checkpoint";
     if (terms[0] > 0) return true;
     if (terms[1] == 0) continue;
     // Naming the checkpoint needs rank 0 only.
@@ -152,7 +152,7 @@ absl::StatusOr<bool> Saver::AwaitNextTry(absl::Duration delay, const LastSaveHoo
     terms[0] = go ? 1 : 0;
     terms[1] = ends ? 1 : 0;
     terms[2] = terms[3] = 0;
-    RETURN_IF_ERROR(AddUp()) << "while waiting to save again";
+    RETURN_IF_ERROR(SumTerms()) << "while waiting to save again";
     if (terms[1] > 0) return false;
     if (terms[0] > 0) return true;
   }

@@ -26,7 +26,7 @@ absl::StatusOr<Saver::StateBytes> Saver::MeasureState() {
     return absl::OkStatus();
   }));
   bytes.all = bytes.own;
-  if (deps_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(deps_.strategy, Wanted()));
+  if (deps_.order.rank == 0) bytes.all += static_cast<uint64_t>(GatheredBytes(deps_.strategy, WantedFiles()));
   return bytes;
 }
 
@@ -37,7 +37,7 @@ SnapshotPlace Saver::Place() const {
           .rank = static_cast<uint64_t>(deps_.order.rank)};
 }
 
-absl::StatusOr<int> Saver::CountLacking(bool lacks) {
+absl::StatusOr<int> Saver::CountRanks(bool lacks) {
   at::Tensor count = at::zeros({1}, at::kDouble);
   *count.mutable_data_ptr<double>() = lacks ? 1 : 0;
   RETURN_IF_ERROR(deps_.world.AllReduceSum(count)->Wait()) << "while preparing to save";
@@ -62,7 +62,7 @@ absl::Status Saver::Prepare() {
   ASSIGN_OR_RETURN(shares_, ShareMemory(state, room));
   if (!shares_) {
     const bool has_copy = room.one_copy && thread_.Reserve(state.copied).ok();
-    ASSIGN_OR_RETURN(const int lacking, CountLacking(!has_copy));
+    ASSIGN_OR_RETURN(const int lacking, CountRanks(!has_copy));
     copies_ = lacking == 0;
     if (!copies_) thread_.DropMemory();
     if (!copies_ && deps_.order.rank == 0) {
@@ -70,7 +70,7 @@ absl::Status Saver::Prepare() {
                 << state.all << " bytes here), so training waits for every save" << std::endl;
     }
   }
-  if (deps_.order.rank == 0 && Wanted().any()) gathered_.Reserve(GatheredBytes(deps_.strategy, Wanted()));
+  if (deps_.order.rank == 0 && WantedFiles().any()) gathered_.Reserve(GatheredBytes(deps_.strategy, WantedFiles()));
   held_ = TrackMemory(deps_.ledger, MemoryKind::kSnapshots, static_cast<int64_t>(thread_.reserved_bytes()));
   return absl::OkStatus();
 }
@@ -79,11 +79,11 @@ absl::Status Saver::Prepare() {
 absl::StatusOr<bool> Saver::ShareMemory(const StateBytes& state, const SaveRoom& room) {
   const bool wants = !deps_.order.snapshot_folder.empty() && !config_.checkpoint_full && state.copied == state.own;
   std::string why = room.why_not_shared;
-  ASSIGN_OR_RETURN(int lacking, CountLacking(!wants || !room.shared));
+  ASSIGN_OR_RETURN(int lacking, CountRanks(!wants || !room.shared));
   if (lacking == 0) {
     absl::Status taken = thread_.ReserveShared(Place(), state.copied);
     why = std::string(taken.message());
-    ASSIGN_OR_RETURN(lacking, CountLacking(!taken.ok()));
+    ASSIGN_OR_RETURN(lacking, CountRanks(!taken.ok()));
   }
   if (lacking == 0) return true;
   thread_.DropMemory();

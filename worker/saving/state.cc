@@ -83,14 +83,14 @@ absl::Status AddOwnState(DataParallel& strategy, StateRoles roles, DeviceCopies&
     return
         [&, into = &ranges](absl::string_view role, absl::string_view name, int64_t first, const at::Tensor& values) {
           if (roles == StateRoles::kOptimizer && role == kParameterRole) return absl::OkStatus();
-          const bool stays = !values.is_cpu();
-          if (stays) awaited.emplace_back(into, into->size());
+          const bool is_stable = !values.is_cpu();
+          if (is_stable) awaited.emplace_back(into, into->size());
           into->push_back({.entry = {.tensor = headers.at(ShardTensorName(role, name)),
                                      .first = static_cast<uint64_t>(first),
                                      .count = static_cast<uint64_t>(values.numel())},
-                           .bytes = stays ? nullptr : static_cast<const char*>(values.const_data_ptr()),
-                           .stays = stays});
-          (stays ? on_device : owner->tensors).push_back(values);
+                           .bytes = is_stable ? nullptr : static_cast<const char*>(values.const_data_ptr()),
+                           .is_stable = is_stable});
+          (is_stable ? on_device : owner->tensors).push_back(values);
           return absl::OkStatus();
         };
   };

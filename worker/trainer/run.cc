@@ -43,7 +43,7 @@ absl::Status Train(const StartOrder& order, const RunOptions& options, Rank& ran
   finished_fact = link.ReportFact(
       FinishedFact{.step = result->step, .stopped = result->stopped, .loss = result->loss, .unsaved = result->unsaved});
   if (order.rank == 0) {
-    trainer.saver().TendAtEnd(kConfirmWait);
+    trainer.saver().MaintainAtEnd(kConfirmWait);
     options.log << (result->stopped ? "stopped" : "finished") << " after step " << result->step << ", loss "
                 << result->loss << (result->unsaved.empty() ? "" : "; no checkpoint holds it: ") << result->unsaved
                 << std::endl;

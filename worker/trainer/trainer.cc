@@ -102,7 +102,7 @@ absl::StatusOr<TrainResult> Trainer::Run() {
       RETURN_IF_ERROR(saver_.AtBoundary(step_, Position(), Due(config_.checkpoint_every)));
     }
     RETURN_IF_ERROR(CheckFence());
-    saver_.Tend();
+    saver_.Maintain();
   }
   // Snapshots since the last good save exist nowhere else, so keep them if the last save failed.
   if (!unsaved_) saver_.DropSnapshots();

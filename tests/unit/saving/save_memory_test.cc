@@ -36,7 +36,7 @@ class SaveMemoryTest : public testing::Test {
     SaveTask task{.save = {.step = step, .generation = 2, .world_size = 2},
                   .rank = 1,
                   .folder = disk_folder_ / absl::StrCat("step-", step),
-                  .more = absl::StrCat("step ", step)};
+                  .snapshot_text = absl::StrCat("step ", step)};
     SaveTask::File file{.name = "shard-00001.safetensors"};
     for (const char* role : {"parameter", "exp_avg"}) {
       file.ranges.push_back(

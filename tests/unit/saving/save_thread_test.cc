@@ -46,7 +46,7 @@ class SaveTest : public testing::Test {
 
   // Rank `rank` has the first or second half of each tensor, and witnesses none.
   SaveTask TaskOf(SmallState& state, uint64_t step, uint64_t rank, bool copies = true) {
-    SaveTask task{.save = Key(step), .rank = rank, .folder = Partial(step), .copies = copies};
+    SaveTask task{.save = Key(step), .rank = rank, .folder = Partial(step), .needs_copy = copies};
     SaveTask::File file{.name = ShardName(rank)};
     for (const TensorBytes& tensor : state.tensors()) {
       const uint64_t half = tensor.bytes.size() / 8;
@@ -110,9 +110,10 @@ TEST_F(SaveTest, DerivedFileWithInfiniteValues_IsReportedAndTheStateIsNotMarked)
   SaveTask task = TaskOf(state, 5, 0);
   const std::string infinite = std::string("\x00\x7c", 2) + std::string("\x00\x00", 2);
   const TensorHeader header{.name = "wte.weight", .role = kCopyRole, .dtype = "F16", .shape = {2}};
-  task.files.push_back({.name = "weights-fp16.safetensors",
-                        .ranges = {{.entry = {.tensor = header, .count = 2}, .bytes = infinite.data(), .stays = true}},
-                        .derived = true});
+  task.files.push_back(
+      {.name = "weights-fp16.safetensors",
+       .ranges = {{.entry = {.tensor = header, .count = 2}, .bytes = infinite.data(), .is_stable = true}},
+       .derived = true});
   const std::string folder = task.folder;
   SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
 
