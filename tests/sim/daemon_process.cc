@@ -208,12 +208,12 @@ void DaemonProcess::Do(agent::ExamineProcess& effect) {
 }
 
 // Run folders are shared here.
-void DaemonProcess::Do(agent::LookForPath& effect) {
+void DaemonProcess::Do(agent::CheckPath& effect) {
   world_.engine.After(absl::Milliseconds(5), [this, life = life_, effect] {
     v1::PathAnswer answer;
     answer.set_request_id(effect.request_id);
     answer.set_there(true);
-    Post(life, agent::PathLooked{answer});
+    Post(life, agent::PathChecked{answer});
   });
 }
 

@@ -74,7 +74,7 @@ class DaemonProcess {
   void Do(agent::StoreFacts& effect);
   void Do(agent::SampleProcesses& effect);
   void Do(agent::ExamineProcess& effect);
-  void Do(agent::LookForPath& effect);
+  void Do(agent::CheckPath& effect);
   void Do(agent::SendLink& effect);
   void Do(agent::CloseLink& effect);
   void Do(agent::StartProcess& effect);

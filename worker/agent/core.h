@@ -148,11 +148,11 @@ class Core {
   void DropTrainers(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
   void Drop(Trainer& trainer);
   void EndGroups(const std::set<TrainerId>& wanted, const std::set<std::string>& unknown_jobs);
-  void WantTrainer(const v1::DesiredTrainer& desired);
+  void ApplyDesiredTrainer(const v1::DesiredTrainer& desired);
   void StartTrainer(Trainer& trainer);
   void ReportDecisions(const Trainer& trainer, uint32_t threads);
-  void WantLogs(const v1::DesiredState& desired);
-  void WantSnapshots(const v1::DesiredState& desired);
+  void ApplyLogRequests(const v1::DesiredState& desired);
+  void ApplySnapshotJobs(const v1::DesiredState& desired);
   absl::Status DecideDataAddress(v1::DesiredTrainer* desired) const;
   void SettleRevision();
 
@@ -176,11 +176,11 @@ class Core {
   // core_probe.cc: what the daemon observes of processes and paths.
   void SampleWhenDue();
   void On(ProcessesSampled event);
-  void WantExaminations(const v1::DesiredState& desired);
+  void ApplyExaminations(const v1::DesiredState& desired);
   void On(ProcessExamined event);
-  void WantPaths(const v1::DesiredState& desired);
-  void On(PathLooked event);
-  void On(HomeLooked event);
+  void ApplyPathRequests(const v1::DesiredState& desired);
+  void On(PathChecked event);
+  void On(HomeChecked event);
   void SendPaths();
 
   // core.cc

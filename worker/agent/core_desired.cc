@@ -32,11 +32,11 @@ void Core::On(DesiredStateReceived event) {
   const std::set<std::string> unknown_jobs(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
   DropTrainers(wanted, unknown_jobs);
   EndGroups(wanted, unknown_jobs);
-  WantSnapshots(desired);
-  for (const v1::DesiredTrainer& trainer : desired.trainers()) WantTrainer(trainer);
-  WantLogs(desired);
-  WantExaminations(desired);
-  WantPaths(desired);
+  ApplySnapshotJobs(desired);
+  for (const v1::DesiredTrainer& trainer : desired.trainers()) ApplyDesiredTrainer(trainer);
+  ApplyLogRequests(desired);
+  ApplyExaminations(desired);
+  ApplyPathRequests(desired);
 }
 
 // Trainers of a job that the coordinator does not know continue until they end on their own.
@@ -74,7 +74,7 @@ void Core::EndGroups(const std::set<TrainerId>& wanted, const std::set<std::stri
   }
 }
 
-void Core::WantTrainer(const v1::DesiredTrainer& desired) {
+void Core::ApplyDesiredTrainer(const v1::DesiredTrainer& desired) {
   TrainerId id = FromProto(desired.key());
   if (absl::Status valid = CheckJobId(id.job.value()); !valid.ok()) {
     LogWarning(absl::StrCat("a desired trainer is ignored: ", valid.message()));
@@ -156,7 +156,7 @@ absl::Status Core::DecideDataAddress(v1::DesiredTrainer* desired) const {
   return absl::OkStatus();
 }
 
-void Core::WantSnapshots(const v1::DesiredState& desired) {
+void Core::ApplySnapshotJobs(const v1::DesiredState& desired) {
   std::set<std::string> jobs(desired.jobs().begin(), desired.jobs().end());
   for (const v1::DesiredTrainer& trainer : desired.trainers()) jobs.insert(trainer.key().job_id());
   jobs.insert(desired.unknown_jobs().begin(), desired.unknown_jobs().end());
@@ -165,7 +165,7 @@ void Core::WantSnapshots(const v1::DesiredState& desired) {
   Emit(KeepSnapshots{std::move(jobs)});
 }
 
-void Core::WantLogs(const v1::DesiredState& desired) {
+void Core::ApplyLogRequests(const v1::DesiredState& desired) {
   std::set<std::string> wanted;
   for (const v1::LogRequest& request : desired.logs()) {
     wanted.insert(request.request_id());

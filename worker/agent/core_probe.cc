@@ -45,7 +45,7 @@ void Core::On(ProcessesSampled event) {
   }
 }
 
-void Core::WantExaminations(const v1::DesiredState& desired) {
+void Core::ApplyExaminations(const v1::DesiredState& desired) {
   std::set<std::string> wanted;
   for (const v1::ExamineRequest& request : desired.examine()) {
     wanted.insert(request.request_id());
@@ -66,16 +66,16 @@ void Core::On(ProcessExamined event) {
   AddFact(at->second, std::move(fact), {.trainer = at->first});
 }
 
-void Core::WantPaths(const v1::DesiredState& desired) {
+void Core::ApplyPathRequests(const v1::DesiredState& desired) {
   std::set<std::string> wanted;
   for (const v1::PathRequest& request : desired.look_for()) {
     wanted.insert(request.request_id());
-    if (paths_.try_emplace(request.request_id()).second) Emit(LookForPath{request.request_id(), request.path()});
+    if (paths_.try_emplace(request.request_id()).second) Emit(CheckPath{request.request_id(), request.path()});
   }
   std::erase_if(paths_, [&](const auto& path) { return !wanted.contains(path.first); });
 }
 
-void Core::On(PathLooked event) {
+void Core::On(PathChecked event) {
   auto at = paths_.find(event.answer.request_id());
   if (at == paths_.end()) return;
   at->second = std::move(event.answer);

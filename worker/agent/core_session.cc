@@ -169,7 +169,7 @@ void Core::On(FactsStored event) {
   if (stream_ != Stream::kDown) Emit(HangUp{"the outbox continues in memory, under a new id"});
 }
 
-void Core::On(HomeLooked event) {
+void Core::On(HomeChecked event) {
   if (event.socket_is_new) LogWarning("the trainers' socket had disappeared and was recreated");
   if (event.state_is_new) {
     LogWarning("the state folder had disappeared and was recreated; the output of earlier trainers is lost");

@@ -24,9 +24,9 @@ namespace {
 constexpr char kClusterFile[] = "cluster";
 constexpr int kTokenLength = 32;
 constexpr int kOutboxIdLength = 16;
-constexpr absl::Duration kLookInterval = absl::Seconds(1);
+constexpr absl::Duration kCheckInterval = absl::Seconds(1);
 // Checking the state folder takes microseconds.
-constexpr absl::Duration kLookPatience = absl::Seconds(10);
+constexpr absl::Duration kCheckPatience = absl::Seconds(10);
 
 SnapshotFolderOptions MemoryOptions(const Config& config) {
   return {.root = config.snapshots, .state = config.state, .is_private = config.lifeline_fd >= 0};
@@ -51,7 +51,7 @@ Daemon::Daemon(Config config, Clock& clock)
 
 Daemon::~Daemon() {
   // Stops the parts that may still post or call first; waits for the coordinator end before the links that need them.
-  looks_.reset();
+  home_checks_.reset();
   if (relay_ != nullptr) relay_->Detach();
   session_.reset();
   paths_.reset();
@@ -114,8 +114,8 @@ absl::StatusOr<CoreOptions> Daemon::MakeCoreOptions() {
       .interface_address = InterfaceAddress,
   };
   for (const auto& [key, value] : config_.labels) (*options.inventory.mutable_labels())[key] = value;
-  disk_look_->free_bytes = DiskFreeBytes(config_.state);
-  options.inventory.set_disk_free_bytes(disk_look_->free_bytes);
+  disk_check_->free_bytes = DiskFreeBytes(config_.state);
+  options.inventory.set_disk_free_bytes(disk_check_->free_bytes);
   options.data_interface = InterfaceOf(options.inventory.data_address());
   uint32_t gpus = static_cast<uint32_t>(options.inventory.gpus_size());
   options.slots = config_.slots > 0 ? config_.slots : std::max(1u, gpus);
@@ -165,8 +165,10 @@ absl::Status Daemon::Start() {
                           .log_bytes_per_rank = config_.log_bytes_per_rank,
                           .on_kept = [this](const RankFolders& folders) { metrics_.CountRankFolders(folders); }},
       post);
-  examiner_ = std::make_unique<ProcessExaminer>(
-      post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) { return AskTrainer(request, pause); });
+  examiner_ =
+      std::make_unique<ProcessExaminer>(post, [this](const ExamineProcess& request, ProcessExaminer::Pause pause) {
+        return RequestTrainerStack(request, pause);
+      });
   disk_ = std::make_unique<TaskThread>();
   paths_ = std::make_unique<TaskThread>();
   // Before the daemon can be reached: a trainer that dials must be known, and a hello must name it.
@@ -177,7 +179,7 @@ absl::Status Daemon::Start() {
                                               .relay = *relay_,
                                               .post = post,
                                               .wake = wake}));
-  looks_ = std::make_unique<TaskThread>();
+  home_checks_ = std::make_unique<TaskThread>();
   logs_ = std::make_unique<LogPusher>(home_->ranks(), post);
   session_ = std::make_unique<Session>(DialOptions{.address = config_.coordinator, .token_file = config_.token_file},
                                        post, [this](const v1::StoreValues& values) { relay_->Take(values); });
@@ -194,8 +196,8 @@ int Daemon::AwaitEnd() {
 // The event thread.
 void Daemon::Run() {
   while (!exit_code_.has_value()) {
-    LookAtHome();
-    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), look_at_});
+    CheckHome();
+    absl::Time deadline = std::min({core_->NextWake(), cache_.NextDeadline(), relay_->NextDeadline(), check_at_});
     Event event = events_.Take(std::max(absl::ZeroDuration(), deadline - clock_.TimeNow())).value_or(Tick{});
     // The sender of this event may send again once it is handled: at most one event of each sender waits here.
     LinkId link;
@@ -207,7 +209,7 @@ void Daemon::Run() {
     bool from_coordinator = welcomed || std::holds_alternative<DesiredStateReceived>(event) ||
                             std::holds_alternative<FactsAcknowledged>(event);
     if (ended) relay_->Detach();
-    if (auto* looked = std::get_if<HomeLooked>(&event)) NoteHome(*looked);
+    if (auto* looked = std::get_if<HomeChecked>(&event)) NoteHome(*looked);
 
     absl::Time now = clock_.TimeNow();
     for (Effect& effect : core_->Handle(std::move(event), now)) {
@@ -233,46 +235,46 @@ void Daemon::Do(SendUp& effect) {
   if (effect.message.has_heartbeat()) {
     v1::Heartbeat& beat = *effect.message.mutable_heartbeat();
     beat.set_time_unix_ms(absl::ToUnixMillis(absl::Now()));
-    beat.set_disk_free_bytes(disk_look_->free_bytes);
+    beat.set_disk_free_bytes(disk_check_->free_bytes);
     metrics_.ObserveDisk(beat.disk_free_bytes());
-    LookAtDisk();
+    CheckDisk();
   }
   session_->Send(std::move(effect.message));
 }
 
 // For the next heartbeat. A check that hangs is not repeated before it has returned.
-void Daemon::LookAtDisk() {
-  if (disk_look_->under_way.exchange(true)) return;
-  const bool taken = disk_->Post([path = config_.state, look = disk_look_]() -> std::function<void()> {
+void Daemon::CheckDisk() {
+  if (disk_check_->under_way.exchange(true)) return;
+  const bool taken = disk_->Post([path = config_.state, look = disk_check_]() -> std::function<void()> {
     look->free_bytes = DiskFreeBytes(path);
     look->under_way = false;
     return nullptr;
   });
-  if (!taken) disk_look_->under_way = false;
+  if (!taken) disk_check_->under_way = false;
 }
 
 // Once a second, on a thread that may hang if the disk does: a check that does not return is trouble, too.
-void Daemon::LookAtHome() {
+void Daemon::CheckHome() {
   const absl::Time now = clock_.TimeNow();
-  if (now < look_at_) return;
-  look_at_ = now + kLookInterval;
-  if (looking_since_ == absl::InfiniteFuture()) {
-    looking_since_ = now;
-    looks_->Post([home = home_] { return home->Look(); }, [this](const HomeLooked& looked) { Post(looked); });
-  } else if (now - looking_since_ >= kLookPatience) {
-    Post(HomeLooked{.trouble = absl::StrCat("the disk of its state folder ", config_.state, " has not answered for ",
-                                            absl::FormatDuration(kLookPatience)),
-                    .hangs = true});
+  if (now < check_at_) return;
+  check_at_ = now + kCheckInterval;
+  if (checking_since_ == absl::InfiniteFuture()) {
+    checking_since_ = now;
+    home_checks_->Post([home = home_] { return home->Inspect(); }, [this](const HomeChecked& looked) { Post(looked); });
+  } else if (now - checking_since_ >= kCheckPatience) {
+    Post(HomeChecked{.trouble = absl::StrCat("the disk of its state folder ", config_.state, " has not answered for ",
+                                             absl::FormatDuration(kCheckPatience)),
+                     .hangs = true});
   }
 }
 
-void Daemon::NoteHome(const HomeLooked& looked) {
-  if (!looked.hangs) looking_since_ = absl::InfiniteFuture();
+void Daemon::NoteHome(const HomeChecked& looked) {
+  if (!looked.hangs) checking_since_ = absl::InfiniteFuture();
   if (looked.state_is_new) ClearMemory();
   if (health_ != nullptr) health_->SetTrouble(!looked.trouble.empty());
 }
 
-void Daemon::Do(LookForPath& effect) {
+void Daemon::Do(CheckPath& effect) {
   v1::PathAnswer answer;
   answer.set_request_id(effect.request_id);
   auto look = [path = effect.path, answer]() mutable {
@@ -281,13 +283,13 @@ void Daemon::Do(LookForPath& effect) {
     if (!answer.there()) answer.set_note(strerror(errno));
     return answer;
   };
-  if (paths_->Post(std::move(look), [this](const v1::PathAnswer& found) { Post(PathLooked{found}); })) return;
+  if (paths_->Post(std::move(look), [this](const v1::PathAnswer& found) { Post(PathChecked{found}); })) return;
   answer.set_note("too many requested paths are being checked on this host");
-  Post(PathLooked{answer});
+  Post(PathChecked{answer});
 }
 
 // Asks the process of that pid, unless another process has reused the pid.
-StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
+StackAnswer Daemon::RequestTrainerStack(const ExamineProcess& request, ProcessExaminer::Pause pause) const {
   constexpr absl::Duration kLimit = absl::Seconds(3);
   const std::string folder = JoinPath(home_->ranks(), FolderName(request.id));
   const pid_t pid = static_cast<pid_t>(request.pid);
@@ -296,7 +298,7 @@ StackAnswer Daemon::AskTrainer(const ExamineProcess& request, ProcessExaminer::P
   if (pids->trainer.pid != pid || shim::StartTime(pid) != pids->trainer.start) {
     return {.frames = {}, .note = "the process has exited"};
   }
-  return AskForStack(pid, folder, kLimit, pause);
+  return RequestStack(pid, folder, kLimit, pause);
 }
 
 // Takes microseconds for each, so the event thread does it itself.
@@ -330,7 +332,7 @@ void Daemon::Do(RememberCluster& effect) {
 }
 
 void Daemon::Do(KeepSnapshots& effect) {
-  if (snapshots_ == nullptr || !snapshots_->Want(std::move(effect.jobs))) return;
+  if (snapshots_ == nullptr || !snapshots_->SetJobs(std::move(effect.jobs))) return;
   memory_->Post([folder = snapshots_]() -> std::function<void()> {
     folder->Sweep();
     return nullptr;

@@ -63,10 +63,10 @@ class Daemon {
   std::string ReadCluster() const;
   absl::StatusOr<CoreOptions> MakeCoreOptions();
   absl::Status StartEndpoints();
-  StackAnswer AskTrainer(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
-  void LookAtDisk();
-  void LookAtHome();
-  void NoteHome(const HomeLooked& looked);
+  StackAnswer RequestTrainerStack(const ExamineProcess& request, ProcessExaminer::Pause pause) const;
+  void CheckDisk();
+  void CheckHome();
+  void NoteHome(const HomeChecked& looked);
   void TakeSnapshotFolder();
   void ClearMemory();
   void Post(Event event) { events_.Post(std::move(event)); }
@@ -83,7 +83,7 @@ class Daemon {
   void Do(SignalProcess& effect) { processes_->Signal(effect.id, effect.signal); }
   void Do(SampleProcesses& effect);
   void Do(ExamineProcess& effect) { examiner_->Examine(effect); }
-  void Do(LookForPath& effect);
+  void Do(CheckPath& effect);
   void Do(MarkReported& effect) { processes_->MarkReported(effect.id); }
   void Do(AdmitTrainer& effect);
   void Do(SealGroup& effect) { relay_->Seal(effect.group); }
@@ -124,15 +124,15 @@ class Daemon {
   std::unique_ptr<Session> session_;
   // For calls that may hang on a disk: the disk of the state folder, and the disks of paths that the coordinator
   // requests.
-  struct DiskLook {
+  struct DiskCheck {
     std::atomic<uint64_t> free_bytes = 0;
     std::atomic<bool> under_way = false;
   };
-  const std::shared_ptr<DiskLook> disk_look_ = std::make_shared<DiskLook>();
+  const std::shared_ptr<DiskCheck> disk_check_ = std::make_shared<DiskCheck>();
   // Used by the event thread only: when to check `home_` next, and since when a check is under way.
-  absl::Time look_at_ = absl::InfinitePast();
-  absl::Time looking_since_ = absl::InfiniteFuture();
-  std::unique_ptr<TaskThread> looks_;
+  absl::Time check_at_ = absl::InfinitePast();
+  absl::Time checking_since_ = absl::InfiniteFuture();
+  std::unique_ptr<TaskThread> home_checks_;
   std::unique_ptr<TaskThread> disk_;
   std::unique_ptr<TaskThread> paths_;
   std::unique_ptr<TaskThread> memory_;  // removing a large file takes a while

@@ -92,12 +92,12 @@ struct ProcessExamined {
 };
 
 // The answer about a path that the coordinator requested.
-struct PathLooked {
+struct PathChecked {
   v1::PathAnswer answer;
 };
 
 // The result of a check of the state folder and the sockets (home.h).
-struct HomeLooked {
+struct HomeChecked {
   std::string trouble = {};    // why no trainer can be started on this host; empty: it can
   bool state_is_new = false;   // the state folder had disappeared and was recreated
   bool socket_is_new = false;  // a socket had disappeared and was recreated
@@ -118,9 +118,10 @@ struct LeaveRequested {
 };
 struct Tick {};
 
-using Event = std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened,
-                           LinkFact, LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded,
-                           ProcessesSampled, ProcessExamined, PathLooked, HomeLooked, LogsEnded, LeaveRequested, Tick>;
+using Event =
+    std::variant<Welcomed, DesiredStateReceived, FactsAcknowledged, FactsStored, SessionEnded, LinkOpened, LinkFact,
+                 LinkReport, LinkClosed, ProcessFound, AllFound, ProcessStarted, ProcessEnded, ProcessesSampled,
+                 ProcessExamined, PathChecked, HomeChecked, LogsEnded, LeaveRequested, Tick>;
 
 // ---- Effects, carried out in order ----
 
@@ -172,8 +173,8 @@ struct ExamineProcess {
   std::string request_id;
   bool with_stack = false;  // the process will be killed anyway, so it may be interrupted
 };
-// Checks whether something is at this path, which may take long (a network file system); PathLooked follows.
-struct LookForPath {
+// Checks whether something is at this path, which may take long (a network file system); PathChecked follows.
+struct CheckPath {
   std::string request_id;
   std::string path;
 };
@@ -224,7 +225,7 @@ struct Leave {
 };
 
 using Effect = std::variant<Dial, HangUp, SendUp, StoreFacts, SendLink, CloseLink, StartProcess, SignalProcess,
-                            SampleProcesses, ExamineProcess, LookForPath, MarkReported, AdmitTrainer, SealGroup,
-                            EndGroup, StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
+                            SampleProcesses, ExamineProcess, CheckPath, MarkReported, AdmitTrainer, SealGroup, EndGroup,
+                            StartLogs, StopLogs, ForgetLogs, RememberCluster, KeepSnapshots, Log, Leave>;
 
 }  // namespace trainyard::agent

@@ -114,7 +114,7 @@ std::string Home::Recreate() {
   return "";
 }
 
-HomeLooked Home::Look() {
+HomeChecked Home::Inspect() {
   absl::MutexLock lock(&mu_);
   std::string trouble = Recreate();
   return {.trouble = std::move(trouble),

@@ -4,7 +4,7 @@
 // fail, so the daemon checks once a second, recreates what has disappeared, and reports what it cannot recreate.
 //
 //   ASSIGN_OR_RETURN(auto home, Home::Acquire({.state = "/var/lib/trainyard/h1"}));
-//   HomeLooked looked = home->Look();   // an event for the core
+//   HomeChecked looked = home->Inspect();   // an event for the core
 //
 // Thread-safe. Checks run one at a time, and may hang if the disk does.
 #pragma once
@@ -40,9 +40,9 @@ class Home {
   // Checks everything and recreates what has disappeared. The state folder is recreated only on the file system that it
   // was on, or on one that has been a daemon's state folder before: a folder must not hide a disk that is temporarily
   // unmounted.
-  HomeLooked Look();
-  // The same, before a trainer is started; the next Look reports what was recreated. Possible errors: Unavailable: the
-  // trouble.
+  HomeChecked Inspect();
+  // The same, before a trainer is started; the next Inspect reports what was recreated. Possible errors: Unavailable:
+  // the trouble.
   absl::Status Check();
 
   const std::string& ranks() const { return ranks_; }

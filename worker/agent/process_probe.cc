@@ -164,8 +164,8 @@ v1::Examination InspectProcess(pid_t pid) {
   return seen;
 }
 
-ProcessExaminer::ProcessExaminer(Post post, AskStack ask_stack, absl::Duration watch)
-    : post_(std::move(post)), ask_stack_(std::move(ask_stack)), watch_(watch), thread_([this] { Run(); }) {}
+ProcessExaminer::ProcessExaminer(Post post, StackRequest request_stack, absl::Duration watch)
+    : post_(std::move(post)), request_stack_(std::move(request_stack)), watch_(watch), thread_([this] { Run(); }) {}
 
 ProcessExaminer::~ProcessExaminer() {
   {
@@ -197,14 +197,14 @@ void ProcessExaminer::Run() {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    std::optional<v1::Examination> seen = request.with_stack ? LookWithStack(request) : Look(request);
+    std::optional<v1::Examination> seen = request.with_stack ? ExamineWithStack(request) : ExamineOnce(request);
     if (!seen.has_value()) return;
     seen->set_request_id(request.request_id);
     post_(ProcessExamined{request.id, *std::move(seen)});
   }
 }
 
-std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& request) {
+std::optional<v1::Examination> ProcessExaminer::ExamineOnce(const ExamineProcess& request) {
   pid_t pid = static_cast<pid_t>(request.pid);
   absl::StatusOr<ProcessStat> before = ReadProcessStat(pid);
   absl::Time began = Clock::GetSteadyClock().TimeNow();
@@ -219,11 +219,11 @@ std::optional<v1::Examination> ProcessExaminer::Look(const ExamineProcess& reque
 }
 
 // Returns the stack that the process itself reports; else the kernel's, and why there is no more.
-v1::Examination ProcessExaminer::LookWithStack(const ExamineProcess& request) {
+v1::Examination ProcessExaminer::ExamineWithStack(const ExamineProcess& request) {
   v1::Examination seen = InspectProcess(static_cast<pid_t>(request.pid));
   if (seen.state().empty()) return seen;
   StackAnswer answer = {.frames = {}, .note = "this daemon cannot ask the process"};
-  if (ask_stack_) answer = ask_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
+  if (request_stack_) answer = request_stack_(request, [this](absl::Duration duration) { return Wait(duration); });
   if (!answer.frames.empty()) {
     seen.clear_stack();
     seen.clear_stack_note();

@@ -52,10 +52,11 @@ class ProcessExaminer {
   using Post = std::function<void(Event)>;
   // Returns false if the wait must end.
   using Pause = absl::FunctionRef<bool(absl::Duration)>;
-  using AskStack = std::function<StackAnswer(const ExamineProcess& request, Pause pause)>;
+  using StackRequest = std::function<StackAnswer(const ExamineProcess& request, Pause pause)>;
 
-  // `ask_stack` is called for requests with a stack; null: stacks are not available.
-  explicit ProcessExaminer(Post post, AskStack ask_stack = nullptr, absl::Duration watch = absl::Milliseconds(300));
+  // `request_stack` is called for requests with a stack; null: stacks are not available.
+  explicit ProcessExaminer(Post post, StackRequest request_stack = nullptr,
+                           absl::Duration watch = absl::Milliseconds(300));
   // Ends the thread; requests without an answer get none.
   ~ProcessExaminer();
   ProcessExaminer(const ProcessExaminer&) = delete;
@@ -68,11 +69,11 @@ class ProcessExaminer {
   void Run();
   bool Wait(absl::Duration duration);
   // None: the thread must end.
-  std::optional<v1::Examination> Look(const ExamineProcess& request);
-  v1::Examination LookWithStack(const ExamineProcess& request);
+  std::optional<v1::Examination> ExamineOnce(const ExamineProcess& request);
+  v1::Examination ExamineWithStack(const ExamineProcess& request);
 
   const Post post_;
-  const AskStack ask_stack_;
+  const StackRequest request_stack_;
   const absl::Duration watch_;
   absl::Mutex mu_;
   SteadyCondVar changed_;

@@ -137,7 +137,7 @@ void ProcessTable::Run() {
     }
     for (size_t i = 0; i < order.size(); ++i) {
       auto at = followed_.find(order[i]);
-      if (LookAfter(at->second, fds[i + 2].revents != 0)) continue;
+      if (Poll(at->second, fds[i + 2].revents != 0)) continue;
       close(at->second.pidfd);
       followed_.erase(at);
     }
@@ -269,8 +269,8 @@ void ProcessTable::FindAll() {
   post_(AllFound{});
 }
 
-bool ProcessTable::LookAfter(Followed& followed, bool shim_ended) {
-  if (!followed.pids.has_value()) LookForPids(followed);
+bool ProcessTable::Poll(Followed& followed, bool shim_ended) {
+  if (!followed.pids.has_value()) FindPids(followed);
   if (followed.pidfd < 0) {
     // Found while its shim was starting.
     if (followed.pids.has_value()) followed.pidfd = OpenPidfd(followed.pids->shim.pid);
@@ -281,7 +281,7 @@ bool ProcessTable::LookAfter(Followed& followed, bool shim_ended) {
   return false;
 }
 
-void ProcessTable::LookForPids(Followed& followed) {
+void ProcessTable::FindPids(Followed& followed) {
   absl::StatusOr<PidRecord> pids = ReadPids(followed.folder);
   if (pids.ok()) {
     followed.pids = *pids;
@@ -296,7 +296,7 @@ void ProcessTable::LookForPids(Followed& followed) {
 
 void ProcessTable::Finish(Followed& followed) {
   // A trainer that ran only for a moment was still started.
-  if (!followed.pids.has_value()) LookForPids(followed);
+  if (!followed.pids.has_value()) FindPids(followed);
   absl::StatusOr<v1::TrainerExited> exited = ReadExit(followed.folder);
   if (!exited.ok()) {
     if (followed.pids.has_value()) EndLostTrainer(followed.pids->trainer);

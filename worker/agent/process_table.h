@@ -87,8 +87,8 @@ class ProcessTable {
   absl::Status Spawn(const std::string& folder, pid_t* pid) const;
   void Follow(Followed followed);
   // Returns whether the shim is still running.
-  bool LookAfter(Followed& followed, bool shim_ended);
-  void LookForPids(Followed& followed);
+  bool Poll(Followed& followed, bool shim_ended);
+  void FindPids(Followed& followed);
   void Finish(Followed& followed);
   std::string FolderOf(const TrainerId& id) const;
 

@@ -133,7 +133,7 @@ absl::Status SnapshotFolder::Make() {
   return absl::OkStatus();
 }
 
-bool SnapshotFolder::Want(std::set<std::string> jobs) {
+bool SnapshotFolder::SetJobs(std::set<std::string> jobs) {
   absl::MutexLock lock(&mu_);
   jobs_ = std::move(jobs);
   return !std::exchange(sweep_waits_, true);

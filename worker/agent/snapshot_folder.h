@@ -40,7 +40,7 @@ class SnapshotFolder {
   absl::Status Make();
 
   // Sets the jobs whose snapshots are kept from now on. Returns true if the caller must schedule a call of Sweep.
-  bool Want(std::set<std::string> jobs);
+  bool SetJobs(std::set<std::string> jobs);
   // Removes the snapshots of other jobs, as of the time of the removal. May take a while.
   void Sweep();
   // Removes everything, including the folder.

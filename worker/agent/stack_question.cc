@@ -22,8 +22,8 @@ constexpr absl::Duration kSlice = absl::Milliseconds(20);
 
 }  // namespace
 
-StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration limit,
-                        absl::FunctionRef<bool(absl::Duration)> pause) {
+StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration limit,
+                         absl::FunctionRef<bool(absl::Duration)> pause) {
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
   if (!stat.ok()) return {.frames = {}, .note = "the process has exited"};
   if (stat->state == "T" || stat->state == "t")

@@ -23,7 +23,7 @@ struct StackAnswer {
 
 // Waits up to `limit`, in slices of `pause`, which returns false to end the wait. REQUIRES: `pid` is the trainer of
 // this rank folder.
-StackAnswer AskForStack(pid_t pid, const std::string& folder, absl::Duration limit,
-                        absl::FunctionRef<bool(absl::Duration)> pause);
+StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration limit,
+                         absl::FunctionRef<bool(absl::Duration)> pause);
 
 }  // namespace trainyard::agent

@@ -65,11 +65,11 @@ void KillChildren() {
     execve(launch.program, launch.arguments, launch.variables);
   }
   int error = errno;
-  char told[1 + sizeof error];
-  told[0] = what;
-  memcpy(told + 1, &error, sizeof error);
+  char message[1 + sizeof error];
+  message[0] = what;
+  memcpy(message + 1, &error, sizeof error);
   // If this write fails, the exit code 127 still reports the failure.
-  if (write(report, told, sizeof told) < 0) _exit(127);
+  if (write(report, message, sizeof message) < 0) _exit(127);
   _exit(127);
 }
 
@@ -106,12 +106,12 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
   if (pid == 0) BecomeTrainer(launch, stdout_fd, stderr_fd, report[1], shim);
   int fork_error = errno;
   close(report[1]);
-  char told[1 + sizeof(int)] = {};
+  char message[1 + sizeof(int)] = {};
   ssize_t n = 0;
   if (pid > 0) {
     // Returns no bytes if exec closes the other end.
     do {
-      n = read(report[0], told, sizeof told);
+      n = read(report[0], message, sizeof message);
     } while (n < 0 && errno == EINTR);
   }
   close(report[0]);
@@ -119,11 +119,11 @@ pid_t StartTrainer(const Launch& launch, int stdout_fd, int stderr_fd, const cha
     errno = fork_error;
     return -1;
   }
-  if (n != sizeof told) return pid;
+  if (n != sizeof message) return pid;
   waitpid(pid, nullptr, 0);
   int error;
-  memcpy(&error, told + 1, sizeof error);
-  *failed = told[0] == 'x' ? "execve" : "dup2";
+  memcpy(&error, message + 1, sizeof error);
+  *failed = message[0] == 'x' ? "execve" : "dup2";
   errno = error;
   return -1;
 }

@@ -159,15 +159,15 @@ TEST_F(ProbeTest, Path_IsCheckedOnceAndItsAnswerReportedAsLongAsRequested) {
     return count;
   };
   driver_.Handle(asking(2, true));
-  ASSERT_THAT(driver_.Last<LookForPath>(), SizeIs(1));
-  EXPECT_EQ(driver_.Last<LookForPath>()[0].path, "/runs/a/step-40");
+  ASSERT_THAT(driver_.Last<CheckPath>(), SizeIs(1));
+  EXPECT_EQ(driver_.Last<CheckPath>()[0].path, "/runs/a/step-40");
   driver_.Handle(asking(3, true));
-  EXPECT_THAT(driver_.Last<LookForPath>(), IsEmpty());
+  EXPECT_THAT(driver_.Last<CheckPath>(), IsEmpty());
   driver_.Forget();
   driver_.Run(absl::Seconds(3));
   EXPECT_EQ(reported(), 0) << "nothing is known yet";
 
-  PathLooked looked;
+  PathChecked looked;
   looked.answer.set_request_id("p1");
   looked.answer.set_there(true);
   driver_.Handle(looked);

@@ -126,11 +126,11 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   };
   driver.Attach();
 
-  driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
+  driver.Handle(HomeChecked{.trouble = "its state folder /state is gone"});
   EXPECT_EQ(last_trouble(), "its state folder /state is gone");
   EXPECT_TRUE(driver.core().stats().trouble);
   EXPECT_THAT(driver.Last<Log>(), SizeIs(1));
-  driver.Handle(HomeLooked{.trouble = "its state folder /state is gone"});
+  driver.Handle(HomeChecked{.trouble = "its state folder /state is gone"});
   EXPECT_THAT(driver.Last<Log>(), IsEmpty()) << "logged once for each reason";
 
   driver.Handle(SessionEnded{absl::UnavailableError("cut")});
@@ -138,7 +138,7 @@ TEST(AgentCore, TroubleOfTheHost_IsReportedImmediatelyOnEveryStreamUntilItEnds) 
   driver.Handle(driver.Welcome());
   EXPECT_EQ(last_trouble(), "its state folder /state is gone") << "before anything is placed here";
 
-  driver.Handle(HomeLooked{});
+  driver.Handle(HomeChecked{});
   EXPECT_EQ(last_trouble(), "");
   EXPECT_FALSE(driver.core().stats().trouble);
 }
@@ -147,7 +147,7 @@ TEST_F(RunningTrainerTest, RecreatedStateFolder_GetsTheWaitingFactsAndTheCluster
   driver_.Handle(driver_.Saved(LinkId(1), 1, 10));
   const std::string whole = driver_.disk();
 
-  driver_.Handle(HomeLooked{.state_is_new = true});
+  driver_.Handle(HomeChecked{.state_is_new = true});
 
   ASSERT_EQ(ReadOutboxFile(driver_.disk()).value().facts.size(), ReadOutboxFile(whole).value().facts.size());
   EXPECT_EQ(ReadOutboxFile(driver_.disk()).value().header.outbox_id(), "outbox-1") << "its numbers are still valid";

@@ -54,12 +54,12 @@ TEST_F(HomeTest, SocketOfALongStateFolder_IsWhereItsPathIsShort) {
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   std::filesystem::remove_all(std::filesystem::path(home_->listener()->path()).parent_path());
 
-  const HomeLooked looked = home_->Look();
+  const HomeChecked looked = home_->Inspect();
 
   EXPECT_TRUE(looked.socket_is_new);
   EXPECT_EQ(looked.trouble, "");
   EXPECT_TRUE(CanDial(home_->listener()->path()));
-  EXPECT_FALSE(home_->Look().socket_is_new) << "reported once";
+  EXPECT_FALSE(home_->Inspect().socket_is_new) << "reported once";
 }
 
 TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket) {
@@ -72,7 +72,7 @@ TEST_F(HomeTest, TrainersOfAnEarlierIncarnation_FindTheDaemonAtTheEarlierSocket)
   EXPECT_TRUE(CanDial(earlier));
   std::filesystem::remove_all(temporary_ / "run");
 
-  EXPECT_TRUE(home_->Look().socket_is_new);
+  EXPECT_TRUE(home_->Inspect().socket_is_new);
   EXPECT_TRUE(CanDial(earlier));
 }
 
@@ -82,21 +82,21 @@ TEST_F(HomeTest, RemovedStateFolder_IsRecreatedLockedAndListenedAt) {
 
   EXPECT_EQ(home_->Check(), absl::OkStatus()) << "a trainer can be started immediately";
 
-  const HomeLooked looked = home_->Look();
+  const HomeChecked looked = home_->Inspect();
   EXPECT_TRUE(looked.state_is_new && looked.socket_is_new) << "Check did not consume the news";
   EXPECT_TRUE(CanDial(home_->listener()->path()));
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
-  EXPECT_FALSE(home_->Look().state_is_new);
+  EXPECT_FALSE(home_->Inspect().state_is_new);
 }
 
 TEST_F(HomeTest, ContentsOfTheStateFolder_MayDisappear) {
   home_ = Take("state").value();
   std::filesystem::remove_all(temporary_ / "state/ranks");
-  EXPECT_TRUE(home_->Look().state_is_new);
+  EXPECT_TRUE(home_->Inspect().state_is_new);
   EXPECT_TRUE(FileExists(home_->ranks()));
 
   std::filesystem::remove(temporary_ / "state/lock");
-  EXPECT_EQ(home_->Look().trouble, "");
+  EXPECT_EQ(home_->Inspect().trouble, "");
   EXPECT_TRUE(absl::IsUnavailable(FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration()).status()));
 }
 
@@ -107,9 +107,9 @@ TEST_F(HomeTest, FolderThatAnotherDaemonClaimed_IsTrouble) {
   auto other = FileLock::Acquire(temporary_ / "state/lock", absl::ZeroDuration());
   ASSERT_TRUE(other.ok());
 
-  EXPECT_THAT(home_->Look().trouble, HasSubstr("belongs to another worker daemon"));
+  EXPECT_THAT(home_->Inspect().trouble, HasSubstr("belongs to another worker daemon"));
   other->reset();
-  EXPECT_EQ(home_->Look().trouble, "");
+  EXPECT_EQ(home_->Inspect().trouble, "");
 }
 
 TEST_F(HomeTest, UnmountedDisk_IsNotHiddenByAFolderInItsPlace) {
@@ -120,12 +120,12 @@ TEST_F(HomeTest, UnmountedDisk_IsNotHiddenByAFolderInItsPlace) {
   std::filesystem::remove(temporary_ / "disk");
   std::filesystem::create_directory(temporary_ / "disk");
 
-  EXPECT_THAT(home_->Look().trouble, HasSubstr("mount it again"));
+  EXPECT_THAT(home_->Inspect().trouble, HasSubstr("mount it again"));
   EXPECT_TRUE(std::filesystem::is_empty(temporary_ / "disk"));
 
   std::filesystem::remove(temporary_ / "disk");
   std::filesystem::create_directory_symlink(disk.path(), temporary_ / "disk");
-  EXPECT_EQ(home_->Look().trouble, "");
+  EXPECT_EQ(home_->Inspect().trouble, "");
 }
 
 TEST_F(HomeTest, RootThatAnotherUserCanChange_IsRefused) {

@@ -169,7 +169,7 @@ TEST(StackQuestion, TheTrainersOwnHandlerAnswers_AndABlockedProcessIsWaitedForNo
   TemporaryFolder folder;
   const std::string file = JoinPath(folder.path(), kStackFile);
   auto ask = [&](pid_t pid, absl::Duration limit) {
-    return AskForStack(pid, folder.path(), limit, [](absl::Duration slice) {
+    return RequestStack(pid, folder.path(), limit, [](absl::Duration slice) {
       absl::SleepFor(slice);
       return true;
     });

@@ -58,12 +58,12 @@ TEST_F(SnapshotFolderTest, Folder_IsPrivateAndKeepsSnapshotsOfRunningJobs) {
   ASSERT_EQ(folder.status(), absl::OkStatus());
   for (const char* name : {"aaaa.g1.r0.a", "aaaa.g2.r0.b", "bbbb.g1.r3.a"}) Put(**folder, name);
 
-  EXPECT_TRUE((*folder)->Want({"bbbb"}));
-  EXPECT_FALSE((*folder)->Want({"aaaa", "cccc"})) << "one sweep is enough";
+  EXPECT_TRUE((*folder)->SetJobs({"bbbb"}));
+  EXPECT_FALSE((*folder)->SetJobs({"aaaa", "cccc"})) << "one sweep is enough";
   (*folder)->Sweep();
 
   EXPECT_THAT(SnapshotsIn((*folder)->path()), UnorderedElementsAre("aaaa.g1.r0.a", "aaaa.g2.r0.b"));
-  EXPECT_TRUE((*folder)->Want({}));
+  EXPECT_TRUE((*folder)->SetJobs({}));
   struct stat info;
   ASSERT_EQ(stat((*folder)->path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);

@@ -198,21 +198,21 @@ TEST_F(SaveMemoryTest, OlderGenerations_AreRemovedInTheBackground) {
 // marked as whole is whole.
 TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
   for (int kill_after = 1; kill_after <= 40; ++kill_after) {
-    int told[2];
-    ASSERT_EQ(pipe(told), 0);
+    int progress[2];
+    ASSERT_EQ(pipe(progress), 0);
     const pid_t child = fork();
     if (child == 0) {
       SaveThread thread(FileSystem::Real(), Clock::GetSteadyClock(), 0);
       if (!thread.ReserveShared(Place(), Room()).ok()) _exit(1);
       for (uint8_t step = 1;; ++step) {
-        if (!Save(thread, step).ok() || write(told[1], &step, 1) != 1) _exit(1);
+        if (!Save(thread, step).ok() || write(progress[1], &step, 1) != 1) _exit(1);
         std::filesystem::remove_all(disk_folder_ / absl::StrCat("step-", step));
       }
     }
-    close(told[1]);
+    close(progress[1]);
     uint8_t step = 0;
     // Sometimes a moment later, during the next copy, seal or write.
-    while (step < 1 + kill_after % 5 && read(told[0], &step, 1) == 1) {
+    while (step < 1 + kill_after % 5 && read(progress[0], &step, 1) == 1) {
     }
     for (std::atomic<int> i = 0; i < kill_after * 20'000; ++i) {
     }
@@ -220,9 +220,9 @@ TEST_F(SaveMemoryTest, KilledAnywhere_KeepsTheNewestWholeSnapshot) {
     int status = 0;
     waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "it ended on its own";
-    while (read(told[0], &step, 1) == 1) {
+    while (read(progress[0], &step, 1) == 1) {
     }
-    close(told[0]);
+    close(progress[0]);
 
     const uint64_t newest = std::max(WholeStep('a').value_or(0), WholeStep('b').value_or(0));
     EXPECT_GE(newest, step);

@@ -153,7 +153,7 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
     const char* strategy;
     int rank;  // the rank that sees it
     std::function<void(const std::string& view)> damage;
-    std::vector<std::string> told;
+    std::vector<std::string> reasons;
   };
   const std::vector<Case> cases = {
       {"last_byte",
@@ -212,7 +212,7 @@ TEST_F(RestoreTest, DamageSeenByOneHostOnly_MakesAllRanksRestoreTheOlderCheckpoi
     ASSERT_THAT(prepared.restored, SizeIs(1));
     EXPECT_EQ(prepared.restored[0].step, 4u);
     ASSERT_THAT(prepared.restored[0].passed_over, SizeIs(1));
-    for (const std::string& text : c.told) EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr(text));
+    for (const std::string& text : c.reasons) EXPECT_THAT(prepared.restored[0].passed_over[0], HasSubstr(text));
   }
   EXPECT_NE(CleanStates(Order(), 6), clean.at("fsdp")) << "else nothing was compared";
 }
