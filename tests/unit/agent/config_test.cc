@@ -107,7 +107,7 @@ TEST(WorkerConfig, ShippedFile_IsValid) {
 struct BadCase {
   const char* name;
   std::vector<const char*> arguments;
-  std::vector<const char*> said;
+  std::vector<const char*> expected;
 };
 
 class BadConfigTest : public ::testing::TestWithParam<BadCase> {};
@@ -116,7 +116,7 @@ TEST_P(BadConfigTest, IsRefusedWithASentenceForEachProblem) {
   absl::StatusOr<Config> config = Read(GetParam().arguments);
 
   ASSERT_TRUE(absl::IsInvalidArgument(config.status())) << config.status();
-  for (const char* text : GetParam().said) EXPECT_THAT(std::string(config.status().message()), HasSubstr(text));
+  for (const char* text : GetParam().expected) EXPECT_THAT(std::string(config.status().message()), HasSubstr(text));
 }
 
 INSTANTIATE_TEST_SUITE_P(

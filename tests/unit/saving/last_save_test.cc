@@ -65,7 +65,7 @@ class LastSaveTest : public SmallJobTest {
 };
 
 // Fails the first `refused_renames` renames, or removes the run folder at the first save, as another process might.
-class MeddledDisk final : public ForwardingDisk {
+class InterferingDisk final : public ForwardingDisk {
  public:
   absl::Status MakeFolder(const std::string& path) override {
     if (!remove_at_save.empty()) std::filesystem::remove_all(std::exchange(remove_at_save, ""));
@@ -126,7 +126,7 @@ TEST_F(LastSaveTest, RankThatMustLeave_EndsTheRetries) {
 
 TEST_F(LastSaveTest, CheckpointThatCannotBeNamed_IsSavedAgain) {
   FakeLink link;
-  MeddledDisk disk;
+  InterferingDisk disk;
   disk.refused_renames = 2;
 
   ASSERT_EQ(Run(Order(600), link, disk, [](int) {}), kExitDone) << log_.str();
@@ -140,7 +140,7 @@ TEST_F(LastSaveTest, CheckpointThatCannotBeNamed_IsSavedAgain) {
 
 TEST_F(LastSaveTest, RemovedRunFolder_IsRecreatedAndClaimedAgain) {
   FakeLink link;
-  MeddledDisk disk;
+  InterferingDisk disk;
   disk.remove_at_save = folder_ / "run";
 
   ASSERT_EQ(Run(Order(600), link, disk, [](int) {}), kExitDone) << log_.str();

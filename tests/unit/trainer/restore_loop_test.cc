@@ -188,20 +188,20 @@ TEST_F(RestoreLoopTest, AnotherCheckpointOfThatName_IsNotUsed) {
 TEST_F(RestoreLoopTest, AnyErrors_EndAllRanksIdentically) {
   constexpr int kCases = 200, kWorld = 4;
   std::mt19937 random(1);
-  struct Said {
+  struct Outcomes {
     std::map<std::pair<int, uint64_t>, int> of;  // 0 loaded, 1 damaged, 2 refused
   };
-  std::vector<Said> all(kCases);
+  std::vector<Outcomes> all(kCases);
   std::vector<Load> loads;
-  for (Said& said : all) {
+  for (Outcomes& outcomes : all) {
     for (int rank = 0; rank < kWorld; ++rank) {
       for (uint64_t step : {100, 200, 300}) {
         const int drawn = static_cast<int>(random() % 16);
-        said.of[{rank, step}] = drawn == 0 ? 2 : drawn < 4 ? 1 : 0;
+        outcomes.of[{rank, step}] = drawn == 0 ? 2 : drawn < 4 ? 1 : 0;
       }
     }
-    loads.push_back([&said](int rank, uint64_t step) {
-      const int what = said.of.at({rank, step});
+    loads.push_back([&outcomes](int rank, uint64_t step) {
+      const int what = outcomes.of.at({rank, step});
       return what == 2 ? OtherModel() : what == 1 ? DiskError() : absl::OkStatus();
     });
   }
