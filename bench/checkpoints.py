@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""./dev bench checkpoints: the cost of saves, and our saves and loads compared with torch.distributed.checkpoint and dd.
+"""./dev bench checkpoints: the cost of saves, and our saves and loads compared with torch.distributed.checkpoint and
+dd.
 
-Each round runs the sides of a comparison one after another, in the opposite order of the round before. A figure is the median of
-the rounds' ratios, with the smallest and the largest. bench/README.md describes the rows.
+Each round runs the sides of a comparison one after another, in the opposite order of the round before. A figure is the
+median of the rounds' ratios, with the smallest and the largest. bench/README.md describes the rows.
 """
 
 import argparse
@@ -49,7 +50,8 @@ class Job:
 
 def settings_of(shape, folder, **changes):
     settings = {
-        "name": "bench", "train.model.layers": shape.layers, "train.model.heads": shape.heads, "train.model.width": shape.width,
+        "name": "bench", "train.model.layers": shape.layers, "train.model.heads": shape.heads,
+        "train.model.width": shape.width,
         "train.model.context": shape.context, "train.data.text": [str(sides.text_file(folder))],
         "train.batch.global": shape.batch * shape.ranks, "train.batch.micro": shape.batch, "train.optimizer.lr": 3e-4,
         "train.schedule.kind": "constant", "train.schedule.warmup_steps": 0, "train.evaluate.every_steps": 0,
@@ -64,7 +66,8 @@ def run_job(shape, folder, run_folder, steps, every, resume=False):
     """One `trainctl run`. A step's time is that between two reported steps, so waits between steps are included."""
     command = [sides.BIN / "trainctl", "run", ROOT / "configs" / "jobs" / "lab-10m.yaml", "--json",
                *(["--resume"] if resume else []),
-               *settings_of(shape, folder, train__steps=steps, checkpoint__every_steps=every, checkpoint__dir=str(run_folder))]
+               *settings_of(shape, folder, train__steps=steps, checkpoint__every_steps=every,
+                            checkpoint__dir=str(run_folder))]
     before, steps_s, errors = None, [], ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         for line in process.stdout:
@@ -93,7 +96,8 @@ def bytes_of(checkpoint):
 def dd_write_s(folder, size):
     target = pathlib.Path(folder) / "dd"
     begin = time.perf_counter()
-    subprocess.run(["dd", "if=/dev/zero", f"of={target}", "bs=1M", f"count={max(1, size >> 20)}", "conv=fsync"], check=True,
+    subprocess.run(["dd", "if=/dev/zero", f"of={target}", "bs=1M", f"count={max(1, size >> 20)}", "conv=fsync"],
+                   check=True,
                    capture_output=True)
     seconds = time.perf_counter() - begin
     target.unlink()
@@ -138,7 +142,8 @@ def peer_save_and_load(folder):
         command = [torchrun, "--nproc-per-node", STATE.ranks, sides.PEERS / "dcp_torch.py", "--out", temporary,
                    "--layers", STATE.layers, "--heads", STATE.heads, "--width", STATE.width, "--seq", STATE.context,
                    "--threads", STATE.threads]
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder, timeout=sides.LIMIT_S)
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder,
+                              timeout=sides.LIMIT_S)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not lines:
             raise sides.MeasurementFailed(f"dcp_torch.py ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -193,14 +198,18 @@ def make_rows():
         return saves[0], later, saves[0] / later
 
     return [
-        ratio("overhead", f"lab-10m, 2 ranks: {STEPS} steps saving every {EVERY} ÷ {STEPS} steps without", 1.05, 1.01, overhead,
+        ratio("overhead", f"lab-10m, 2 ranks: {STEPS} steps saving every {EVERY} ÷ {STEPS} steps without", 1.05, 1.01,
+              overhead,
               ("saving", "not-saving")),
         ratio("longest", "longest step of a run that saves ÷ median step", 1.3, 1.1, longest, ("saving",)),
-        ratio("dcp", "sharded save + load ÷ torch.distributed.checkpoint (async_save, load), same state, to durable", 0.8, 0.5,
+        ratio("dcp", "sharded save + load ÷ torch.distributed.checkpoint (async_save, load), same state, to durable",
+              0.8, 0.5,
               run.ratio_of("ours-state", "peer-state", "both_s"), ("ours-state", "peer-state")),
-        ratio("write-dd", "write of a save ÷ dd with fsync of the same number of bytes", 1.4, 1.1, of_state("save_s", "dd_write_s"),
+        ratio("write-dd", "write of a save ÷ dd with fsync of the same number of bytes", 1.4, 1.1,
+              of_state("save_s", "dd_write_s"),
               ("ours-state",)),
-        ratio("load-dd", "verified load ÷ dd of the same files", 1.5, 1.2, of_state("load_s", "dd_read_s"), ("ours-state",)),
+        ratio("load-dd", "verified load ÷ dd of the same files", 1.5, 1.2, of_state("load_s", "dd_read_s"),
+              ("ours-state",)),
         ratio("first", "first save ÷ a later one", 1.5, 1.1, first, ("saves",)),
     ]
 
@@ -224,7 +233,8 @@ def main():
 
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+              file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=args.folder) as folder:
         try:
             run.measure(rows, make_measures(folder, args.steps), args.pairs,

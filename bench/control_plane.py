@@ -2,8 +2,8 @@
 """./dev bench control-plane: the cost and the reaction times of the control plane, compared with fixed bars.
 
 Rows with simulated hosts run trainyard-bench-control: the worker daemon's production core and session for N hosts in
-one process, with a connection each, and a real trainyard-coordinator. Rows about training run real daemons and trainers.
-bench/README.md describes the rows.
+one process, with a connection each, and a real trainyard-coordinator. Rows about training run real daemons and
+trainers. bench/README.md describes the rows.
 """
 
 import argparse
@@ -61,10 +61,12 @@ def simulated(kind, hosts, samples=None, limit=60):
 
 
 def make_rows():
-    rows = [Row(f"formation-{n}", f"last of {n:,} hosts attaches → every rank has received go, p99", "p99", "ms", bar, aim,
+    rows = [Row(f"formation-{n}", f"last of {n:,} hosts attaches → every rank has received go, p99", "p99", "ms", bar,
+                aim,
                 simulated("formation", n, samples, limit), takes)
             for n, bar, aim, samples, limit, takes in [(64, 15, 5, 200, 60, 10), (256, 60, 25, 200, 120, 50),
-                                                       (1024, 300, 130, 100, 300, 150), (4096, 6000, 2000, 10, 240, 150)]]
+                                                       (1024, 300, 130, 100, 300, 150),
+                                                       (4096, 6000, 2000, 10, 240, 150)]]
     rows += [Row(f"storm-{n}", f"{n:,} hosts connect at the same time → all attached, p99", "p99", "ms", bar, aim,
                  simulated("storm", n, 20), takes) for n, bar, aim, takes in [(256, 150, 45, 5), (1024, 500, 150, 20)]]
     rows += [Row(f"death-{n}", f"a trainer is killed → the last of {n:,} daemons is informed, p99", "p99", "ms", bar,

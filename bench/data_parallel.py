@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""./dev bench data-parallel: every data-parallel strategy compared with PyTorch's own, both measured in this run, as ratios.
+"""./dev bench data-parallel: every data-parallel strategy compared with PyTorch's own, both measured in this run, as
+ratios.
 
-Each round runs the sides of a row one after another, in the opposite order of the round before, so that a machine that slows
-down affects both equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as installed, and tuned,
-which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be measured here give the reason.
+Each round runs the sides of a row one after another, in the opposite order of the round before, so that a machine that
+slows down affects both equally. A figure is the median of the rounds' ratios. PyTorch is measured twice: as installed,
+and tuned, which means that MKL uses AVX-512 on this CPU (peers/mkl_lever.c). Rows that cannot be measured here give the
+reason.
 """
 
 import argparse
@@ -55,7 +57,8 @@ AGAINST = [
     ("tiny-ddp", "tiny, 2 ranks: our DDP ÷ torchrun DDP", (2.0, None), (4, None)),
     ("tiny-fsdp", "tiny, 2 ranks: our FSDP ÷ torchrun FSDP2", (4, None), (9, None)),
 ]
-TABLE = ["ours-ddp", "ours-zero1", "ours-zero2", "ours-zero3", "ours-fsdp", "ours-fsdp-kept", "ours-hsdp", "ours-recompute",
+TABLE = ["ours-ddp", "ours-zero1", "ours-zero2", "ours-zero3", "ours-fsdp", "ours-fsdp-kept", "ours-hsdp",
+         "ours-recompute",
          "ours-ddp-bf16", "ours-fsdp-bf16"]
 
 
@@ -71,7 +74,8 @@ def memory_of(measured, kind, field):
 
 
 def recompute_bytes(measured):
-    with_it, without = (memory_of(measured[name], "activations", "peak_bytes") for name in ("ours-recompute", "ours-ddp"))
+    with_it, without = (memory_of(measured[name], "activations", "peak_bytes")
+                        for name in ("ours-recompute", "ours-ddp"))
     return with_it, without, with_it / without
 
 
@@ -107,11 +111,14 @@ def make_rows():
                 run.ratio_of("ours-fsdp", "ours-ddp", "tokens_per_s"), ("ours-fsdp", "ours-ddp")),
         run.Row("recompute-memory", "recompute every block: peak of activations ÷ without", "ratio", "lower", 0.5, 0.5,
                 recompute_bytes, ("ours-recompute", "ours-ddp")),
-        run.Row("recompute-time", "recompute every block: increase of the step time", "%", "lower", 30, 25, recompute_time,
+        run.Row("recompute-time", "recompute every block: increase of the step time", "%", "lower", 30, 25,
+                recompute_time,
                 ("ours-recompute", "ours-ddp")),
-        run.Row("state-bytes", "bytes per rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)", "ratio", "lower",
+        run.Row("state-bytes", "bytes per rank just before the optimizer step, FSDP ÷ (16 x parameters ÷ ranks)",
+                "ratio", "lower",
                 1.02, 1.01, state_bytes, ("ours-fsdp",)),
-        run.Row("exchanges", "exchanges per step, simulated: legacy DataParallel ÷ DDP", "ratio", "higher", 5, 5, exchanges,
+        run.Row("exchanges", "exchanges per step, simulated: legacy DataParallel ÷ DDP", "ratio", "higher", 5, 5,
+                exchanges,
                 ("exchanges",)),
     ]
     return rows
@@ -135,7 +142,8 @@ def make_measures(folder):
 
 
 def measure(rows, table, rounds, folder, log):
-    """Takes the measurements of the rows and the table in every round. Returns results and reasons of failures by name."""
+    """Takes the measurements of the rows and the table in every round. Returns results and reasons of failures by
+    name."""
     measures, found, skipped = {**make_measures(folder), **gpu.make_measures(folder)}, {}, {}
     needed = {name for row in rows for name in row.measures} | set(table)
     wanted = [name for name in measures if name in needed]
@@ -168,7 +176,8 @@ def strategy_lines(found, skipped):
     lines = ["", "| Run (settings on lab-10m) | tokens/s | exposed communication | final loss | "
              + "".join(f"{kind}, peak MB | " for kind in kinds), "|" + "---|" * (4 + len(kinds))]
     for name in TABLE:
-        settings = ", ".join(f"{key.split('.')[-1]} {json.dumps(value).strip(chr(34))}" for key, value in OURS[name][1].items())
+        settings = ", ".join(f"{key.split('.')[-1]} {json.dumps(value).strip(chr(34))}"
+                             for key, value in OURS[name][1].items())
         what = f"{name.removeprefix('ours-')}: {OURS[name][0].ranks} ranks x {OURS[name][0].batch} sequences; {settings or 'ddp'}"
         if name not in found:
             lines.append(f"| {what} | not measured: {skipped.get(name, 'not requested')} |" + " |" * (2 + len(kinds)))
@@ -203,7 +212,8 @@ def main():
 
     facts = run.machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+              file=sys.stderr)
     def log(line):
         print(f"bench: {line}", file=sys.stderr, flush=True)
 
@@ -213,7 +223,8 @@ def main():
     not_measured = [{"row": row.name, "what": row.what, "why": skipped[row.name]} for row in rows if not row.figures]
     not_measured += [{"row": row.name, "what": f"{row.what} (aim {row.aim})", "why": no_gpu}
                      for row in gpu_rows if no_gpu and (not asked or row.name in asked)]
-    all_runs = {name: [one if isinstance(one, dict) else dataclasses.asdict(one) for one in runs] for name, runs in found.items()}
+    all_runs = {name: [one if isinstance(one, dict) else dataclasses.asdict(one) for one in runs]
+                for name, runs in found.items()}
     document = json.dumps({"machine": facts, "rounds": args.rounds, "rows": summaries, "not_measured": not_measured,
                            "runs": all_runs}, indent=1)
     text = run.table(facts, summaries, args.rounds)

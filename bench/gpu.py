@@ -1,8 +1,10 @@
-"""Rows for a machine with an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, compared with PyTorch eager and compiled.
+"""Rows for a machine with an NVIDIA GPU: GPT-2 124M in bf16, context 1024, on one GPU, compared with PyTorch eager and
+compiled.
 
-For data_parallel.py: `why_not()` returns why nothing can be measured here, or None; `make_measures(folder)` maps names of
-measurements to functions; `make_rows()` returns the rows that compare them. Both sides train the same shape on the same bytes
-with fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, ours computes with bf16 copies of fp32 masters.
+For data_parallel.py: `why_not()` returns why nothing can be measured here, or None; `make_measures(folder)` maps names
+of measurements to functions; `make_rows()` returns the rows that compare them. Both sides train the same shape on the
+same bytes with fused AdamW and clipping; PyTorch's autocast keeps fp32 weights, ours computes with bf16 copies of fp32
+masters.
 """
 
 import json
@@ -21,7 +23,8 @@ KEYS = {"resources.device": "cuda", "train.precision": "bf16", "train.model.voca
 
 def gpu_names():
     try:
-        listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
+                                text=True,
                                 timeout=60)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return []
@@ -35,12 +38,14 @@ def why_not():
 def run_peer(mode, folder):
     shape = GPT2
     command = [sys.executable, sides.PEERS / "gpt_torch.py", "--mode", mode, "--device", "cuda", "--bf16"]
-    sizes = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, "seq": shape.context, "vocab": VOCABULARY,
+    sizes = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, "seq": shape.context,
+             "vocab": VOCABULARY,
              "batch": shape.batch, "warmup": shape.warmup, "steps": shape.steps, "data": sides.text_file(folder)}
     for name, value in sizes.items():
         command += [f"--{name}", value]
     typed = time.time()
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder, timeout=sides.LIMIT_S)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder,
+                          timeout=sides.LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise sides.MeasurementFailed(f"PyTorch's {mode} on the GPU ended with {done.returncode}:\n{done.stderr[-2000:]}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """./dev bench: our speed compared with PyTorch's, both measured in this run, as ratios.
 
-Sides alternate, and their order is swapped every round, so that a machine that slows down affects both equally. A row's figure
-is the median of the rounds' ratios, with the smallest and the largest.
+Sides alternate, and their order is swapped every round, so that a machine that slows down affects both equally. A row's
+figure is the median of the rounds' ratios, with the smallest and the largest.
 """
 
 import argparse
@@ -37,8 +37,10 @@ class Row:
         median = statistics.median(figures)
         meets = median >= self.bar if self.better == "higher" else median <= self.bar
         return {
-            "row": self.name, "what": self.what, "unit": self.unit, "better": self.better, "bar": self.bar, "aim": self.aim,
-            "ours_median": statistics.median(ours), "peer_median": statistics.median(peer) if peer[0] is not None else None,
+            "row": self.name, "what": self.what, "unit": self.unit, "better": self.better, "bar": self.bar,
+            "aim": self.aim,
+            "ours_median": statistics.median(ours),
+            "peer_median": statistics.median(peer) if peer[0] is not None else None,
             "median": median, "min": min(figures), "max": max(figures), "meets_bar": meets, "rounds": self.figures,
         }
 
@@ -54,13 +56,16 @@ def ratio_of(ours, peer, attribute):
 def make_rows():
     speed, start = "tokens_per_s", "start_s"
     return [
-        Row("lab-10m", "lab-10m fp32, 2 ranks x 1 thread: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.8, 2.0,
+        Row("lab-10m", "lab-10m fp32, 2 ranks x 1 thread: tokens/s ÷ torchrun DDP as installed", "ratio", "higher",
+            1.8, 2.0,
             ratio_of("ours-10m", "peer-10m", speed), ("ours-10m", "peer-10m")),
         Row("lab-10m-tuned", "the same ÷ torchrun DDP tuned", "ratio", "higher", 0.96, 1.05,
             ratio_of("ours-10m", "tuned-10m", speed), ("ours-10m", "tuned-10m")),
-        Row("tiny", "tiny, 2 ranks, batch 2 per rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3, 1.6,
+        Row("tiny", "tiny, 2 ranks, batch 2 per rank: tokens/s ÷ torchrun DDP as installed", "ratio", "higher", 1.3,
+            1.6,
             ratio_of("ours-tiny", "peer-tiny", speed), ("ours-tiny", "peer-tiny")),
-        Row("start", "tiny: from the command to the end of the first step, minus a steady step ÷ torchrun", "ratio", "lower", 0.4, 0.2,
+        Row("start", "tiny: from the command to the end of the first step, minus a steady step ÷ torchrun", "ratio",
+            "lower", 0.4, 0.2,
             ratio_of("ours-tiny", "peer-tiny", start), ("ours-tiny", "peer-tiny")),
         Row("submit", "from submit to the first rank's main, daemons running", "s", "lower", 0.5, 0.2,
             lambda measured: (measured["submit"], None, measured["submit"]), ("submit",)),
@@ -101,8 +106,10 @@ def measure(rows, measures, pairs, log):
 
 
 def machine():
-    model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    model = next((line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+                 "unknown")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
+                            cwd=ROOT).stdout.strip()
     return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "commit": commit or "unknown",
             "avx512": " avx512f " in open("/proc/cpuinfo").read(), "load_before": os.getloadavg()[0],
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -150,7 +157,8 @@ def main():
 
     facts = machine()
     if facts["load_before"] > 0.5:
-        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable", file=sys.stderr)
+        print(f"bench: the machine is busy (load {facts['load_before']:.1f}): the figures will be less reliable",
+              file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         try:
             measure(rows, make_measures(folder), args.pairs,

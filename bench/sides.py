@@ -1,7 +1,8 @@
-"""The two sides of a comparison: a run of Trainyard through trainctl and one of PyTorch through torchrun, measured identically.
+"""The two sides of a comparison: a run of Trainyard through trainctl and one of PyTorch through torchrun, measured
+identically.
 
-Both train the same model on the same bytes with the same tokens per step, and are measured over the same steps: those after
-`warmup`, as total tokens divided by total time. Both start from a command as a user would type it.
+Both train the same model on the same bytes with the same tokens per step, and are measured over the same steps: those
+after `warmup`, as total tokens divided by total time. Both start from a command as a user would type it.
 """
 
 import dataclasses
@@ -116,7 +117,8 @@ def run_ours(shape, folder, changes=None):
             command += ["--set", f"{key}={json.dumps(value)}"]
         first, events, output = None, [], []
         typed = time.time()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=run_folder) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              cwd=run_folder) as process:
             for line in process.stdout:
                 output.append(line)
                 event = json.loads(line)
@@ -132,7 +134,8 @@ def run_ours(shape, folder, changes=None):
     window = [event for event in events if event["step"] > shape.warmup]
     seconds = [shape.tokens_per_step / event["tokens_per_s"] for event in window]
     exposed = statistics.median(event["exposed_communication_s"] for event in window)
-    return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - typed, statistics.median(seconds), exposed,
+    return Measured(shape.tokens_per_step * len(window) / sum(seconds), first - typed, statistics.median(seconds),
+                    exposed,
                     window[-1]["loss"], memory_in(events))
 
 
@@ -147,10 +150,12 @@ def build_lever(folder):
 def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     """One run of PyTorch's `mode` of gpt_torch.py, under torchrun if it has ranks; as installed or tuned."""
     programs = pathlib.Path(sys.executable)
-    launcher = [programs] if mode in ("eager", "compile") else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
+    one_process = mode in ("eager", "compile")
+    launcher = [programs] if one_process else [programs.with_name("torchrun"), "--nproc-per-node", shape.ranks]
     command = [*launcher, PEERS / "gpt_torch.py", "--mode", mode, "--threads", shape.threads, "--layers", shape.layers,
                "--heads", shape.heads, "--width", shape.width, "--seq", shape.context, "--batch", shape.batch,
-               "--warmup", shape.warmup, "--steps", shape.steps, "--data", text_file(folder), *(["--bf16"] if bf16 else [])]
+               "--warmup", shape.warmup, "--steps", shape.steps, "--data", text_file(folder),
+               *(["--bf16"] if bf16 else [])]
     environment = dict(os.environ, OMP_NUM_THREADS=str(shape.threads))
     if tuned:
         environment["LD_PRELOAD"] = str(build_lever(folder))
@@ -161,13 +166,15 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
     if done.returncode != 0 or not lines:
         raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
     result = json.loads(lines[-1])
-    return Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3, last_loss=result["last_loss"])
+    return Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
+                    last_loss=result["last_loss"])
 
 
 def run_exchanges(shape, folder):
     """The counts of the simulated legacy DataParallel (peers/exchanges.py)."""
     torchrun = pathlib.Path(sys.executable).with_name("torchrun")
-    done = subprocess.run([str(torchrun), "--nproc-per-node", str(shape.ranks), str(PEERS / "exchanges.py")], capture_output=True,
+    done = subprocess.run([str(torchrun), "--nproc-per-node", str(shape.ranks), str(PEERS / "exchanges.py")],
+                          capture_output=True,
                           text=True, cwd=folder, timeout=LIMIT_S, env=dict(os.environ, OMP_NUM_THREADS="1"))
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
@@ -178,7 +185,8 @@ def run_exchanges(shape, folder):
 def submit_to_main_s(folder, stubs):
     """Seconds from `trainctl submit` to the first message of a rank to its daemon, with coordinator and daemon running.
 
-    A rank sends that message first thing in main. The coordinator is polled every few milliseconds, so this is an upper bound.
+    A rank sends that message first thing in main. The coordinator is polled every few milliseconds, so this is an upper
+    bound.
     """
     sys.path.insert(0, str(ROOT / "tests" / "cluster"))
     import harness

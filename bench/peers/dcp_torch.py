@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch's side of the checkpoint comparison: torch.distributed.checkpoint saves and loads the state of the same model.
+"""PyTorch's side of the checkpoint comparison: torch.distributed.checkpoint saves and loads the state of the same
+model.
 
     torchrun --nproc-per-node 2 dcp_torch.py --out FOLDER
 
-The model is gpt_torch.py's, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and the wait
-for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer. Nothing else runs
-meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
+The model is gpt_torch.py's, sharded by fully_shard, with AdamW's state after one step. A save is `async_save` and the
+wait for its future, when the bytes are synced; a load is `load` and setting the state of model and optimizer. Nothing
+else runs meanwhile. Prints one JSON line with the seconds of each save and load on the slowest rank.
 """
 
 import argparse
@@ -50,7 +51,8 @@ def main():
     torch.set_num_threads(args.threads)
     dist.init_process_group("gloo")
     torch.manual_seed(1337)
-    model = gpt_torch.Gpt2(types.SimpleNamespace(vocab=256, width=args.width, seq=args.seq, layers=args.layers, heads=args.heads))
+    model = gpt_torch.Gpt2(types.SimpleNamespace(vocab=256, width=args.width, seq=args.seq, layers=args.layers,
+                                                 heads=args.heads))
     gpt_torch.distribute(model, "fsdp2", dist.get_world_size())
     optimizer = gpt_torch.make_optimizer(model, "fsdp2")
     model(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 8, dtype=torch.long)).backward()

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The exchanges per step of the legacy DataParallel and of DistributedDataParallel, simulated by ranks; prints one JSON line.
+"""The exchanges per step of the legacy DataParallel and of DistributedDataParallel, simulated by ranks; prints one JSON
+line.
 
     torchrun --nproc-per-node 2 exchanges.py
 
-nn.DataParallel drives all devices from one process, which owns the parameters. Here that process is rank 0: each
-step it scatters the batch, replicates the parameters, gathers the outputs, scatters the outputs' gradients and reduces the
-parameters' gradients. DDP exchanges only gradients. Every exchange goes through one function that counts it; bytes are those
-that rank 0 sends and receives. Checks that both have the same parameters after the same steps.
+nn.DataParallel drives all devices from one process, which owns the parameters. Here that process is rank 0: each step
+it scatters the batch, replicates the parameters, gathers the outputs, scatters the outputs' gradients and reduces the
+parameters' gradients. DDP exchanges only gradients. Every exchange goes through one function that counts it; bytes are
+those that rank 0 sends and receives. Checks that both have the same parameters after the same steps.
 """
 
 import argparse
@@ -133,7 +134,8 @@ def run(step, args, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("layers", 6), ("heads", 6), ("width", 384), ("seq", 256), ("vocab", 256), ("batch", 16), ("steps", 4)):
+    for name, value in (("layers", 6), ("heads", 6), ("width", 384), ("seq", 256), ("vocab", 256), ("batch", 16),
+                        ("steps", 4)):
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     args.data = None

@@ -6,9 +6,9 @@
     torchrun --nproc-per-node 2 gpt_torch.py --mode zero1         two, like ddp, each with half of the optimizer state
     torchrun --nproc-per-node 2 gpt_torch.py --mode fsdp2         two, sharded by fully_shard
 
-Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks in the measured steps, those after the
-warm-up. `first_step_unix` is the time at which the first step was done, to be compared with the time of the command;
-`first_step_s` counts from the start of this file.
+Batch is per rank, as PyTorch users write it. `tok_s` counts the tokens of all ranks in the measured steps, those after
+the warm-up. `first_step_unix` is the time at which the first step was done, to be compared with the time of the
+command; `first_step_s` counts from the start of this file.
 """
 
 import time
@@ -181,7 +181,8 @@ def main():
         flops_per_token = 6 * parameters + 12 * args.layers * args.width * args.seq
         line = dict(mode=args.mode, params=parameters, world=world, threads=torch.get_num_threads(), bf16=args.bf16,
                     tok_s=round(tokens_per_s, 1), gflops=round(tokens_per_s * flops_per_token / 1e9, 1),
-                    step_ms=round(1e3 * seconds / args.steps, 3), first_step_s=round(first_s, 3), first_step_unix=first_unix,
+                    step_ms=round(1e3 * seconds / args.steps, 3), first_step_s=round(first_s, 3),
+                    first_step_unix=first_unix,
                     last_loss=round(losses[-1].item(), 4))
         if args.losses:
             line["losses"] = [loss.item() for loss in losses]

@@ -29,7 +29,8 @@ def test_a_taken_port_is_refused_with_the_address(cluster):
 
 
 def test_a_second_coordinator_on_the_same_state_is_refused(one_host):
-    program = one_host.start("second", [harness.BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{harness.free_port()}",
+    program = one_host.start("second", [harness.BIN / "trainyard-coordinator", "--listen",
+                                        f"127.0.0.1:{harness.free_port()}",
                                         "--state", one_host.folder / "coordinator", "--metrics", ""])
 
     assert program.wait(10) != 0
@@ -80,7 +81,8 @@ def test_allow_plaintext_serves_every_address(cluster):
     program = cluster.start("public", [harness.BIN / "trainyard-coordinator", "--listen", f"0.0.0.0:{port}", "--state",
                                        cluster.folder / "state", "--metrics", "", "--allow-plaintext"])
 
-    harness.wait_until(lambda: cluster.run_trainctl("--coordinator", f"127.0.0.1:{port}", "list", expect=None).returncode == 0,
+    harness.wait_until(lambda: cluster.run_trainctl("--coordinator", f"127.0.0.1:{port}", "list",
+                                                    expect=None).returncode == 0,
                        "the coordinator answers")
     assert program.alive()
 

@@ -1,4 +1,5 @@
-"""A daemon that is killed at any moment: its successor adopts running trainers, reports ended ones, and loses no fact."""
+"""A daemon that is killed at any moment: its successor adopts running trainers, reports ended ones, and loses no
+fact."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""Bad input gets a clear message: each row is refused by `trainctl validate` with exit code 2 before anything starts."""
+"""Bad input gets a clear message: each row is refused by `trainctl validate` with exit code 2 before anything
+starts."""
 
 import os
 

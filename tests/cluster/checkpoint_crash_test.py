@@ -1,7 +1,9 @@
-"""kill -9 at every point of a save, of every participant: a rank, a shim, a daemon, a host, the coordinator, all of them.
+"""kill -9 at every point of a save, of every participant: a rank, a shim, a daemon, a host, the coordinator, all of
+them.
 
-Afterwards the newest reported checkpoint loads, no incomplete one is used, no leftovers remain, and the losses are those of an
-undisturbed run. TRAINYARD_CHECKPOINT_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats a sequence.
+Afterwards the newest reported checkpoint loads, no incomplete one is used, no leftovers remain, and the losses are
+those of an undisturbed run. TRAINYARD_CHECKPOINT_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats a
+sequence.
 """
 
 import json
@@ -18,20 +20,23 @@ import harness
 KILLS = int(os.environ.get("TRAINYARD_CHECKPOINT_KILLS", "68"))
 # Points that each rank passes in a save, and those of rank 0 only, with the number of times per save.
 POINTS_OF_EACH_RANK = {"snapshot": 1, "create:partial:before": 1, "create:shard:before": 1, "create:shard:after": 1,
-                "append:shard:before": 48, "append:shard:after": 48, "sync:shard:before": 1, "sync:shard:after": 1,
-                "create:part:before": 1, "create:part:after": 1, "append:part:before": 1, "append:part:after": 1,
-                "sync:part:before": 1, "sync:part:after": 1, "sync:partial:before": 1, "sync:partial:after": 1}
-POINTS_OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:before": 1, "create:manifest:after": 1,
-             "append:manifest:before": 1, "append:manifest:after": 1, "sync:manifest:before": 1, "sync:manifest:after": 1,
-             "ready": 1, "grant": 1, "rename:partial:before": 1, "rename:partial:after": 1, "sync:run:before": 1,
-             "sync:run:after": 1, "commit": 1, "rename:step:before": 1, "rename:step:after": 1, "remove:partial:before": 1,
-             "remove:partial:after": 1}
+                       "append:shard:before": 48, "append:shard:after": 48, "sync:shard:before": 1,
+                       "sync:shard:after": 1, "create:part:before": 1, "create:part:after": 1, "append:part:before": 1,
+                       "append:part:after": 1, "sync:part:before": 1, "sync:part:after": 1, "sync:partial:before": 1,
+                       "sync:partial:after": 1}
+POINTS_OF_RANK_0 = {"remove:part:before": 2, "remove:part:after": 2, "create:manifest:before": 1,
+                    "create:manifest:after": 1, "append:manifest:before": 1, "append:manifest:after": 1,
+                    "sync:manifest:before": 1, "sync:manifest:after": 1, "ready": 1, "grant": 1,
+                    "rename:partial:before": 1, "rename:partial:after": 1, "sync:run:before": 1, "sync:run:after": 1,
+                    "commit": 1, "rename:step:before": 1, "rename:step:after": 1, "remove:partial:before": 1,
+                    "remove:partial:after": 1}
 SAVE_EVERY = 50
 FILES_OF_A_RUN = {".data", ".lock", ".fence", ".settled", "metrics.jsonl"}
 
 
 def draw_faults(seed, count):
-    """First every point with the rank at that point as victim, then all points with random victims, `count` faults in all."""
+    """First every point with the rank at that point as victim, then all points with random victims, `count` faults in
+    all."""
     chance = random.Random(seed)
     points = [(point, rank, passes) for rank in (0, 1) for point, passes in POINTS_OF_EACH_RANK.items()]
     points += [(point, 0, passes) for point, passes in POINTS_OF_RANK_0.items()]
@@ -101,7 +106,8 @@ def test_a_job_killed_at_every_point_of_a_save_resumes_from_the_newest_checkpoin
 
 
 def test_a_lost_store_loses_no_checkpoint(cluster, tmp_path):
-    """Kills everything when a save is complete except for its final name, and removes the state of coordinator and daemons."""
+    """Kills everything when a save is complete except for its final name, and removes the state of coordinator and
+    daemons."""
     run = tmp_path / "run"
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
@@ -115,11 +121,13 @@ def test_a_lost_store_loses_no_checkpoint(cluster, tmp_path):
         shutil.rmtree(tmp_path / name)
 
     restart()
-    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2, "both daemons are back", 30)
+    harness.wait_until(lambda: cluster._server_info() and cluster._server_info().hosts == 2, "both daemons are back",
+                       30)
     job = cluster.submit(run_folder=run, flags=["--resume"], train__steps=complete + 20)
 
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
-    restored = [event.notice.text for event in cluster.watch(job) if event.HasField("notice") and "restored" in event.notice.text]
+    restored = [event.notice.text for event in cluster.watch(job) if event.HasField("notice")
+                and "restored" in event.notice.text]
     assert f"restored from step {complete}," in restored[0], restored
     assert_no_leftovers(run)
 
@@ -146,7 +154,8 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
     loop = fault_loop.FaultLoop(cluster)
     loop.start()
     faults = [fault_loop.Fault("rename:step:before", 0, "self", 2) for _ in range(20)]
-    job = loop.submit(faults, run_folder=run, train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY, checkpoint__keep=4,
+    job = loop.submit(faults, run_folder=run, train__steps=1_000_000, checkpoint__every_steps=SAVE_EVERY,
+                      checkpoint__keep=4,
                       recovery__max_restarts=1000)
     flips = []
 
@@ -156,7 +165,8 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
     def flip_and_kill(fault, pid):
         newest = newest_checkpoint(run)
         step = int(newest.name.removeprefix("step-"))
-        harness.wait_until(lambda: any(each.step == step for each in cluster.get(job).job.checkpoints), f"{newest} is recorded")
+        harness.wait_until(lambda: any(each.step == step for each in cluster.get(job).job.checkpoints),
+                           f"{newest} is recorded")
         flips.append((step, flip_a_bit(newest, chance)))
         original_kill(fault, pid)
 
@@ -164,14 +174,16 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
     for _ in loop.carry_out():
         pass
 
-    harness.wait_until(lambda: cluster.get(job).job.restarts >= 20 and cluster.get(job).state_name == "RUNNING", "it runs again")
+    harness.wait_until(lambda: cluster.get(job).job.restarts >= 20 and cluster.get(job).state_name == "RUNNING",
+                       "it runs again")
     why = cluster.trainctl("why", job).stdout
     notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]
                if "could not be used" in (text := json.dumps(line))]
     for step, what in flips:
         assert any(f"step {step} could not be used" in text for text in notices), f"{what} of {step} is not reported: {why}"
     # Damaged checkpoints stay until their step is saved again.
-    harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips), "they are replaced")
+    harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips),
+                       "they are replaced")
     cluster.trainctl("cancel", job)
     assert cluster.wait_for_end(job).state_name == "CANCELLED"
     cluster.trainctl("checkpoint", "verify", run)

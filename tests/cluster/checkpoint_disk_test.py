@@ -1,4 +1,5 @@
-"""Saves on full, read-only or slow disks and with a clock that is set back: failures are reported and training continues."""
+"""Saves on full, read-only or slow disks and with a clock that is set back: failures are reported and training
+continues."""
 
 import os
 import shutil
@@ -19,7 +20,8 @@ def start_with_rules(cluster, monkeypatch, rules):
 
 
 def notices(cluster, job, words):
-    return [event.notice.text for event in cluster.watch(job) if event.HasField("notice") and words in event.notice.text]
+    return [event.notice.text for event in cluster.watch(job) if event.HasField("notice")
+            and words in event.notice.text]
 
 
 def names_in(run_folder):
@@ -30,7 +32,8 @@ def names_in(run_folder):
                                         ("erofs", "Read-only file system")])
 @pytest.mark.parametrize("point", ["create:shard:before", "sync:shard:before", "create:manifest:before",
                                    "rename:partial:before"])
-def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, tmp_path, monkeypatch, point, act, words):
+def test_a_failed_save_is_reported_with_its_path_and_causes_no_restart(cluster, tmp_path, monkeypatch, point, act,
+                                                                       words):
     start_with_rules(cluster, monkeypatch, f"rank=0,point={point},nth=2,do={act}")
 
     job = cluster.submit(run_folder=tmp_path / "run", train__steps=4 * SAVE_EVERY, checkpoint__every_steps=SAVE_EVERY)
@@ -88,8 +91,10 @@ class SetBack:
             during.setenv("LD_PRELOAD", str(library))
             cluster.start_coordinator()
             hosts = cluster._server_info().hosts
-            cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address, "--slots", 2,
-                                        "--name", "h1", "--state", folder / "worker-h1", "--metrics", "", "--health", ""])
+            cluster.start("worker-h1", [programs / "trainyard-worker", "--coordinator", cluster.coordinator.address,
+                                        "--slots", 2,
+                                        "--name", "h1", "--state", folder / "worker-h1", "--metrics", "", "--health",
+                                        ""])
         harness.wait_until(lambda: cluster._server_info().hosts > hosts, "worker h1 attaches")
 
     def go_back(self):

@@ -1,5 +1,5 @@
-"""A coordinator accepts more connections than its shell's soft limit of descriptors allows, and recovers after running out of
-them."""
+"""A coordinator accepts more connections than its shell's soft limit of descriptors allows, and recovers after running
+out of them."""
 
 import os
 import resource

@@ -1,5 +1,5 @@
-"""The environment does not stop a coordinator or a daemon: a log reader that does not read, closed standard descriptors, silent
-clients of /metrics."""
+"""The environment does not stop a coordinator or a daemon: a log reader that does not read, closed standard
+descriptors, silent clients of /metrics."""
 
 import os
 import pathlib
@@ -93,7 +93,8 @@ def test_an_explicit_port_in_use_fails_the_start(cluster):
         program = cluster.start("worker", [*worker, flag, taken])
         assert program.wait(10) == 1
         assert f"port {taken} is taken" in program.output() and flag in program.output()
-    second = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", taken,
+    second = cluster.start("coordinator", [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0",
+                                           "--metrics", taken,
                                            "--state", cluster.folder / "second"])
     assert second.wait(10) == 1
     assert f"port {taken} is taken" in second.output()

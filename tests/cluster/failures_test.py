@@ -17,7 +17,8 @@ LONG = harness.LONG_JOB
 
 
 def checkpoints(run_folder):
-    return sorted(path for path in pathlib.Path(run_folder).iterdir() if path.name.startswith("step-") and "." not in path.name)
+    return sorted(path for path in pathlib.Path(run_folder).iterdir() if path.name.startswith("step-")
+                  and "." not in path.name)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -44,7 +45,8 @@ def test_a_job_without_restarts_left_fails_with_the_cause(one_host):
     for generation in (1, 2):
         view = one_host.wait_for_state(job, "RUNNING", "FAILED")
         view = harness.wait_until(
-            lambda: (now := one_host.get(job)).job.generation == generation and now.pid_of(1) and now.state_name == "RUNNING"
+            lambda: (now := one_host.get(job)).job.generation == generation and now.pid_of(1)
+            and now.state_name == "RUNNING"
             and now, f"generation {generation} runs")
         os.kill(view.pid_of(1), signal.SIGKILL)
 
@@ -183,7 +185,8 @@ def test_a_last_save_on_a_full_disk_is_retried_until_there_is_space(cluster, tmp
     job = cluster.submit(run_folder=disk / "run", train__steps=20)
 
     trying = harness.wait_until(
-        lambda: next((view for view in [cluster.get(job)] if "tried again" in view.job.reason), None), "the save is tried again")
+        lambda: next((view for view in [cluster.get(job)] if "tried again" in view.job.reason), None),
+        "the save is tried again")
     filler.unlink()
 
     for words in ("No space left", str(disk), "bytes free"):
@@ -273,7 +276,8 @@ def start_run_on_a_small_disk(cluster, tmp_path):
     run = cluster.start("trainctl", [*mount_prefix(tmpfs(disk, "8m")), harness.BIN / "trainctl", "run", job, "--json"])
     harness.wait_until(lambda: '"event":"step"' in run.output().replace(" ", ""), "it trains")
     filler = fill(pathlib.Path(f"/proc/{run.pid}/root{disk}"))
-    harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress", 30)
+    harness.wait_until(lambda: "cannot write to its store" in run.output(), "the output says why it makes no progress",
+                       30)
     return run, filler
 
 
@@ -284,7 +288,8 @@ def test_a_run_with_a_full_disk_reports_it_and_continues_when_there_is_space(clu
 
     harness.wait_until(lambda: "can write to its store again" in run.output(), "it continues on its own", 30)
     steps = len(harness.steps_of(harness.events(run.output().rpartition("\n")[0])))
-    harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps, "steps are shown")
+    harness.wait_until(lambda: len(harness.steps_of(harness.events(run.output().rpartition("\n")[0]))) > steps,
+                       "steps are shown")
     run.signal(signal.SIGINT)
     assert run.wait(30) == 130, run.output()
 
@@ -325,7 +330,8 @@ def test_a_killed_daemon_leaves_its_trainers_running_and_its_successor_adopts_th
     worker.signal(signal.SIGKILL)
     worker.wait()
     at_kill = one_host.get(job).job.last_step
-    one_host.start("worker-h1", [harness.BIN / "trainyard-worker", "--coordinator", one_host.coordinator.address, "--slots", 2,
+    one_host.start("worker-h1", [harness.BIN / "trainyard-worker", "--coordinator", one_host.coordinator.address,
+                                 "--slots", 2,
                                  "--name", "h1", "--state", one_host.folder / "worker-h1"])
 
     one_host.wait_for_step(job, at_kill + 50)

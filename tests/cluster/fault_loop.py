@@ -6,9 +6,9 @@
     for fault in loop.carry_out():
         ...                            # after each kill
 
-A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed meanwhile. Trainers read their rules
-when they start, so the rules of a generation are written before it: some with victims other than trainers, and one that kills
-trainers.
+A fault is a point at which a rank waits (docs/fault-points.md) and a victim that is killed meanwhile. Trainers read
+their rules when they start, so the rules of a generation are written before it: some with victims other than trainers,
+and one that kills trainers.
 """
 
 import dataclasses
@@ -139,13 +139,15 @@ class FaultLoop:
             address = self.cluster.coordinator.address
             if not self.cluster.coordinator.alive():
                 self.cluster.coordinator = self.cluster.start(
-                    "coordinator", [harness.BIN / "trainyard-coordinator", "--listen", address, "--metrics", "", "--state",
+                    "coordinator", [harness.BIN / "trainyard-coordinator", "--listen", address, "--metrics", "",
+                                    "--state",
                                     self.cluster.folder / "coordinator"])
                 self.cluster.coordinator.address = address
             for name, program in self.daemons.items():
                 if not program.alive():
                     self.daemons[name] = self.cluster.start(
-                        f"worker-{name}", [harness.BIN / "trainyard-worker", "--coordinator", address, "--slots", 1, "--name",
+                        f"worker-{name}", [harness.BIN / "trainyard-worker", "--coordinator", address, "--slots", 1,
+                                           "--name",
                                            name, "--state", self.cluster.folder / f"worker-{name}"])
         finally:
             del os.environ["TRAINYARD_FAULT_POINTS"]
@@ -153,10 +155,12 @@ class FaultLoop:
     # The loop
 
     def carry_out(self, seconds=120.0):
-        """Injects every fault in some order; yields each once its victims are dead and dead daemons have been restarted."""
+        """Injects every fault in some order; yields each once its victims are dead and dead daemons have been
+        restarted."""
         waiting, armed = self.waiting, self.armed
         while armed:
-            fault, pid = harness.wait_until(lambda: self.reached(armed), f"one of {[str(each) for each in armed]}; rules "
+            fault, pid = harness.wait_until(lambda: self.reached(armed),
+                                            f"one of {[str(each) for each in armed]}; rules "
                                             f"{self.rules.read_text()!r}", seconds)
             armed.remove(fault)
             alive = bool(processes._stat(pid)) and processes._stat(pid)[0] != "Z"

@@ -45,7 +45,8 @@ exec {harness.BIN}/trainyard-trainer "$@"
 
     @staticmethod
     def _skipped_function():
-        symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True, text=True)
+        symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True,
+                                 text=True)
         found = re.search(SKIPPED, symbols.stdout, re.MULTILINE)
         assert found, f"the trainer has no function {SKIPPED}; name another one that starts a collective and returns a status"
         return found[1]

@@ -47,8 +47,8 @@ def start_steady(host, run_folder, **keys):
     return job
 
 
-# Expected report on ranks in different collectives, with and without shared memory. Without it, gloo detects the mismatch
-# and ends the process.
+# Expected report on ranks in different collectives, with and without shared memory. Without it, gloo detects the
+# mismatch and ends the process.
 MISMATCH = {"on": r"\[restart\] .* of rank \d of 2 failed: rank \d takes part in all-reduce \d+ \(.*\) at the same time; rank 1 "
                   r"is at fault: in earlier steps, all-reduce \(.*\) came next",
             "off": r"last output of rank \d on h1:(.|\n)*collective mismatch"}
@@ -95,7 +95,8 @@ def test_notify_leaves_a_stopped_rank_alone_and_reports_when_it_continues(one_ho
 
 @pytest.mark.parametrize("fault, how", [("spin", r"spinning \(CPU share \d\.\d\d, state R\)"),
                                         ("block", r"blocked in the system call (pause|ppoll) \(state S\)( \[.*\])?")])
-def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state(faulty_host, tmp_path, undisturbed, fault, how):
+def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state(faulty_host, tmp_path, undisturbed,
+                                                                                 fault, how):
     job = start_steady(faulty_host, tmp_path / "run")
 
     faulty_host.set_fault(1, fault)
@@ -109,7 +110,8 @@ def test_a_rank_that_does_not_enter_a_collective_is_named_with_its_process_state
 
 
 @pytest.mark.parametrize("shared_memory", MISMATCH)
-def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_collective(faulty_host, tmp_path, undisturbed,
+def test_a_rank_that_skips_a_collective_is_reported_immediately_with_its_actual_collective(faulty_host, tmp_path,
+                                                                                           undisturbed,
                                                                                     shared_memory):
     job = start_steady(faulty_host, tmp_path / "run", network__shared_memory=shared_memory)
 

@@ -6,8 +6,9 @@
     job = cluster.submit(steps=20, ranks=2)
     assert cluster.wait_for_end(job).state_name == "SUCCEEDED"
 
-All files are in one temporary folder; `close` (called by the fixture) kills the remaining processes with SIGKILL. Tests wait
-for conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from build/bin.
+All files are in one temporary folder; `close` (called by the fixture) kills the remaining processes with SIGKILL. Tests
+wait for conditions with `wait_until`, never for a fixed time. Programs are taken from TRAINYARD_BIN, else from
+build/bin.
 """
 
 import dataclasses
@@ -149,7 +150,8 @@ class Cluster:
         port = port or free_port()
         self.metrics_port = free_port()
         metrics = [] if "--metrics" in flags else ["--metrics", f"127.0.0.1:{self.metrics_port}"]
-        program = self.start("coordinator", [*prefix, BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{port}", "--state",
+        program = self.start("coordinator", [*prefix, BIN / "trainyard-coordinator", "--listen", f"127.0.0.1:{port}",
+                                             "--state",
                                              state or self.folder / "coordinator", *metrics, *flags])
         program.address = f"127.0.0.1:{port}"
         self.coordinator = program
@@ -160,7 +162,8 @@ class Cluster:
 
     def start_worker(self, name, slots=2, *flags, state=None, prefix=()):
         hosts = self._server_info().hosts
-        program = self.start(f"worker-{name}", [*prefix, BIN / "trainyard-worker", "--coordinator", self.coordinator.address,
+        program = self.start(f"worker-{name}", [*prefix, BIN / "trainyard-worker", "--coordinator",
+                                                self.coordinator.address,
                                                 "--slots", slots, "--name", name, "--state",
                                                 state or self.folder / f"worker-{name}", *flags])
         self._wait_for(program, lambda: self._server_info().hosts > hosts, f"worker {name} attaches")
@@ -304,7 +307,8 @@ def remove_memory_folders(below):
 
 def trainers():
     """Running trainers below this test process: {pid: command line}."""
-    return {pid: line for pid, line in processes.descendants().items() if processes.name_of(pid).startswith("trainyard-trai")}
+    return {pid: line for pid, line in processes.descendants().items()
+            if processes.name_of(pid).startswith("trainyard-trai")}
 
 
 def assert_nothing_runs(seconds=30.0):

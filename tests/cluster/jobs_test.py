@@ -1,4 +1,5 @@
-"""Jobs without faults on real processes: submitting, watching, waiting, running concurrently, cancelling, reading output."""
+"""Jobs without faults on real processes: submitting, watching, waiting, running concurrently, cancelling, reading
+output."""
 
 import math
 
@@ -6,7 +7,8 @@ import harness
 
 
 def test_a_job_trains_to_its_end_reports_every_step_once_and_reduces_the_loss(one_host, tmp_path):
-    job = one_host.submit(run_folder=tmp_path / "run", train__steps=60, train__evaluate={"every_steps": 20, "batches": 2})
+    job = one_host.submit(run_folder=tmp_path / "run", train__steps=60,
+                          train__evaluate={"every_steps": 20, "batches": 2})
 
     seen = one_host.watch(job)
 
@@ -127,7 +129,8 @@ def test_logs_can_be_limited_to_a_rank_or_a_tail_or_followed(one_host):
     of_rank_0 = one_host.trainctl("logs", "--rank", "0", job).stdout.splitlines()
 
     assert of_rank_0, "rank 0 wrote nothing"
-    assert sorted(everything) == sorted([f"rank 0: {line}" for line in of_rank_0] + [f"rank 1: {line}" for line in of_rank_1])
+    assert sorted(everything) == sorted([f"rank 0: {line}" for line in of_rank_0] + [f"rank 1: {line}"
+                                                                                     for line in of_rank_1])
     assert by_default == of_rank_0, "rank 0 reports for the whole job"
     assert last_two == of_rank_0[-2:]
     assert sorted(followed.output().splitlines()) == sorted(everything)

@@ -72,7 +72,8 @@ def test_metrics_show_memory_by_rank_and_kind_and_exposed_communication(one_host
     assert set(memory) == set(peaks)
     for rank in (0, 1):
         kinds = {re.search(r'kind="(\w+)"', labels)[1] for labels in memory if f'rank="{rank}"' in labels}
-        assert kinds == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved", "snapshots"}
+        assert kinds == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved",
+                         "snapshots"}
     optimizer = [value for labels, value in memory.items() if 'kind="optimizer"' in labels]
     assert all(value > 0 for value in optimizer), memory
     (exposed,) = samples["trainyard_job_exposed_communication_seconds"].values()

@@ -71,7 +71,8 @@ def test_drain_moves_a_job_with_a_save_and_counts_no_restart(two_hosts):
     assert host in two_hosts.trainctl("why", job).stdout
 
 
-# One host uses shared memory. Two hosts use gloo if their numbers of ranks differ, else gloo and shared memory together.
+# One host uses shared memory. Two hosts use gloo if their numbers of ranks differ, else gloo and shared memory
+# together.
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [(2, 1), (2, 2), (3, 2)], ids=lambda slots: f"{sum(slots)}_ranks")
 def test_drain_from_one_host_to_two_leaves_all_losses_bit_equal(cluster, slots):
@@ -81,7 +82,8 @@ def test_drain_from_one_host_to_two_leaves_all_losses_bit_equal(cluster, slots):
         cluster.start_worker(name, count, "--metrics", "", "--health", "")
     for name in ("h2", "h3"):
         cluster.trainctl("cordon", name)
-    keys = {"train__steps": 300, "train__model": SLOW["train__model"], "train__batch": {"global": 2 * ranks, "micro": 2},
+    keys = {"train__steps": 300, "train__model": SLOW["train__model"],
+            "train__batch": {"global": 2 * ranks, "micro": 2},
             "resources__ranks": ranks}
     stayed = cluster.submit(cluster.folder / "stayed", **keys)
     assert cluster.wait_for_end(stayed).state_name == "SUCCEEDED"

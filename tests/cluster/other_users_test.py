@@ -1,7 +1,7 @@
 """Other users of the same host: what they may not call, read, impersonate or find.
 
-As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip what needs a
-second user."""
+As root, the tests run programs as another user. Otherwise they run programs that do not find the token, and skip what
+needs a second user."""
 
 import os
 import pathlib
@@ -177,7 +177,8 @@ def test_another_users_listener_on_the_port_gets_no_token_and_controls_nothing(o
 def test_a_private_cluster_has_no_port_and_serves_only_its_user(cluster, other_user):
     run = cluster.start_trainctl("run", cluster.write_job(train__steps=1_000_000), "--json")
     harness.wait_until(lambda: any(line.get("event") == "step" for line in harness.events(
-        "\n".join(line for line in run.output().splitlines() if line.startswith("{") and line.endswith("}")))), "a step")
+        "\n".join(line for line in run.output().splitlines() if line.startswith("{") and line.endswith("}")))),
+        "a step")
     daemons = {pid: line for pid, line in processes.descendants().items()
                if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")}
     assert len(daemons) == 2

@@ -59,10 +59,13 @@ def test_a_verb_with_unwritable_output_fails_with_a_message(one_host):
     file = one_host.write_job(train__steps=4)
     job = one_host.submit(run_folder=run, train__steps=4)
     assert one_host.wait_for_end(job).state_name == "SUCCEEDED"
-    verbs = [["--help"], ["help", "run"], ["completion", "bash"], ["version"], ["validate", file], ["list"], ["list", "--json"],
+    verbs = [["--help"], ["help", "run"], ["completion", "bash"], ["version"], ["validate", file], ["list"],
+             ["list", "--json"],
              ["status", job], ["watch", job], ["watch", job, "--json"], ["logs", job], ["why", job], ["events"],
-             ["events", "--job", job, "--json"], ["goodput", job], ["cluster"], ["doctor", "--no-probes"], ["cancel", job],
-             ["checkpoint", "ls", run], ["checkpoint", "show", run], ["checkpoint", "verify", run], ["checkpoint", "ls", job],
+             ["events", "--job", job, "--json"], ["goodput", job], ["cluster"], ["doctor", "--no-probes"],
+             ["cancel", job],
+             ["checkpoint", "ls", run], ["checkpoint", "show", run], ["checkpoint", "verify", run],
+             ["checkpoint", "ls", job],
              ["checkpoint", "export", run, one_host.folder / "out"], ["sample", run, "--tokens", "3"], ["submit", file]]
 
     for verb in verbs:
@@ -103,7 +106,8 @@ def test_a_run_with_a_closed_pipe_trains_to_its_end_and_fails(cluster):
     run = cluster.folder / "run"
     job = cluster.write_job(train__steps=30, checkpoint__dir=str(run))
 
-    popen = processes.start(["bash", "-c", '"$0" run "$1" --json | head -n 1; exit ${PIPESTATUS[0]}', TRAINCTL, str(job)],
+    popen = processes.start(["bash", "-c", '"$0" run "$1" --json | head -n 1; exit ${PIPESTATUS[0]}', TRAINCTL,
+                             str(job)],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cluster.folder)
     out, err = popen.communicate(timeout=60)
 
@@ -124,7 +128,8 @@ def test_tables_and_the_live_line_fit_sixty_columns(one_host):
     assert any(len(line) > 60 for line in wide.splitlines()), "output to a pipe is not wrapped"
     live = on_terminal(one_host, 60, "run", one_host.write_job(train__steps=300))
     assert b" %" in live and "█".encode() in live and b"ETA" in live
-    steps = [width for line, width in zip(re.split(rb"[\r\n]+", live), widths(live)) if b"step " in line and b"/300" in line]
+    steps = [width for line, width in zip(re.split(rb"[\r\n]+", live), widths(live)) if b"step " in line
+             and b"/300" in line]
     assert steps and max(steps) < 60
 
 
@@ -175,7 +180,8 @@ def test_a_job_is_found_by_a_prefix_of_its_id_and_by_its_name(one_host):
     for each in (job, *others):
         assert one_host.wait_for_end(each).state_name == "SUCCEEDED"
 
-    for verb in (["status"], ["watch"], ["logs"], ["why"], ["goodput"], ["cancel"], ["checkpoint", "ls"], ["events", "--job"]):
+    for verb in (["status"], ["watch"], ["logs"], ["why"], ["goodput"], ["cancel"], ["checkpoint", "ls"],
+                 ["events", "--job"]):
         assert one_host.trainctl(*verb, "the-only-one").stdout, verb
     assert job in one_host.trainctl("status", job[:7]).stdout
     refused = one_host.trainctl("cancel", "one-of-two", expect=2).stderr

@@ -1,7 +1,9 @@
-"""Tracks every process that a test starts, including those that outlive their parents, so that tests can check for leftovers.
+"""Tracks every process that a test starts, including those that outlive their parents, so that tests can check for
+leftovers.
 
 The test process makes itself a subreaper: a shim or trainer whose parent ends becomes its child instead of init's. A
-thread reaps zombies among those immediately, as init would do, but not processes started through `start`, and not trainctl.
+thread reaps zombies among those immediately, as init would do, but not processes started through `start`, and not
+trainctl.
 """
 
 import ctypes

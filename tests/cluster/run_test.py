@@ -30,7 +30,8 @@ def run_folders(cluster):
 
 
 def test_run_reports_every_step_once_ends_with_done_and_leaves_no_process(cluster):
-    done = cluster.run_trainctl("run", cluster.write_job(train__steps=40, train__evaluate={"every_steps": 20, "batches": 2}),
+    done = cluster.run_trainctl("run", cluster.write_job(train__steps=40,
+                                                         train__evaluate={"every_steps": 20, "batches": 2}),
                                 "--json")
 
     assert not processes.descendants(), "a process outlived trainctl"
@@ -59,7 +60,8 @@ def test_run_text_ends_with_a_summary_and_a_plot(cluster):
 def test_set_overrides_the_file_and_is_yaml(cluster):
     job = cluster.write_job(train__steps=1_000_000)
 
-    done = cluster.run_trainctl("run", job, "--json", "--set", "train.steps=3", "--set", "train.optimizer.betas=[0.8, 0.9]")
+    done = cluster.run_trainctl("run", job, "--json", "--set", "train.steps=3", "--set",
+                                "train.optimizer.betas=[0.8, 0.9]")
 
     assert len(harness.steps_of(harness.events(done.stdout))) == 3
 
@@ -103,7 +105,8 @@ def test_no_process_is_left_after_kill_9_of_trainctl(cluster):
 def test_no_process_is_left_after_kill_9_of_trainctl_and_its_private_daemons(cluster):
     run = start_run(cluster, **FOREVER)
     wait_for_steps(run, 3)
-    daemons = [pid for pid in processes.descendants() if processes.name_of(pid) in ("trainyard-coord", "trainyard-worke")]
+    daemons = [pid for pid in processes.descendants() if processes.name_of(pid) in ("trainyard-coord",
+                                                                                    "trainyard-worke")]
     assert len(daemons) == 2
 
     for pid in (run.pid, *daemons):
@@ -127,7 +130,8 @@ def test_a_killed_trainer_of_a_run_is_restarted(cluster):
 
 def test_resume_continues_the_newest_run_of_that_name(cluster):
     keys = {"train__steps": 1200, "checkpoint__every_steps": 50}
-    whole = harness.steps_of(harness.events(cluster.run_trainctl("run", cluster.write_job("whole.yaml", name="whole", **keys),
+    whole = harness.steps_of(harness.events(cluster.run_trainctl("run",
+                                                                 cluster.write_job("whole.yaml", name="whole", **keys),
                                                                  "--json").stdout))
     run = start_run(cluster, **keys)
     wait_for_steps(run, 120)

@@ -1,4 +1,5 @@
-"""Snapshots that trainers copy for a save are in shared memory and outlive the trainers, for as long as they are useful."""
+"""Snapshots that trainers copy for a save are in shared memory and outlive the trainers, for as long as they are
+useful."""
 
 import os
 import signal

@@ -1,4 +1,5 @@
-"""Every data-parallel strategy as a user runs it: the shipped job files, and a run that resumes under another strategy."""
+"""Every data-parallel strategy as a user runs it: the shipped job files, and a run that resumes under another
+strategy."""
 
 import pathlib
 
@@ -44,7 +45,8 @@ def test_shipped_sixteen_bit_job_trains(cluster, precision):
     assert losses[1] == pytest.approx(5.55, abs=0.5), "not the loss of an untrained model"
 
 
-LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}), ("zero3", 1, {})]
+LAYOUTS = [("ddp", 2, {}), ("fsdp", 3, {}), ("hsdp", 4, {"shard": 2}), ("zero2", 2, {}), ("zero1", 4, {}),
+           ("zero3", 1, {})]
 
 
 def test_each_strategy_resumes_from_the_checkpoint_of_another(cluster):
@@ -54,7 +56,8 @@ def test_each_strategy_resumes_from_the_checkpoint_of_another(cluster):
 
     found = {}
     for i, (strategy, ranks, sizes) in enumerate(LAYOUTS):
-        job = cluster.write_job(train__steps=2 * (i + 1), parallel={"data": strategy, **sizes}, resources__ranks=ranks, **keys)
+        job = cluster.write_job(train__steps=2 * (i + 1), parallel={"data": strategy, **sizes}, resources__ranks=ranks,
+                                **keys)
         found.update(losses_of(cluster, job, *(["--resume"] if i > 0 else [])))
 
     assert sorted(found) == sorted(whole)
@@ -82,7 +85,8 @@ def test_steps_report_memory_by_kind(cluster):
 
     steps = [line for line in harness.events(done.stdout) if line["event"] == "step"]
     memory = steps[0]["memory"]
-    assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved", "snapshots"}
+    assert set(memory) == {"parameters", "gradients", "optimizer", "buffers", "activations", "host", "reserved",
+                           "snapshots"}
     # Two moments per parameter, of the same type.
     assert memory["optimizer"]["bytes"] == pytest.approx(2 * memory["parameters"]["bytes"], rel=0.1)
     assert memory["activations"]["peak_bytes"] > memory["activations"]["bytes"]

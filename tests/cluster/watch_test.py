@@ -1,5 +1,5 @@
-"""watch, run and logs -f: a restart of the coordinator loses and repeats no event, and closing the terminal does not affect
-the job."""
+"""watch, run and logs -f: a restart of the coordinator loses and repeats no event, and closing the terminal does not
+affect the job."""
 
 import pathlib
 import shlex

@@ -1,7 +1,7 @@
 """The table of cells: target x fault x phase, and the expected result of each.
 
-Targets that a fault cannot distinguish are omitted: a shim has no connection of its own, and its files are in its daemon's
-state folder. `chosen` selects the cells of one test run.
+Targets that a fault cannot distinguish are omitted: a shim has no connection of its own, and its files are in its
+daemon's state folder. `chosen` selects the cells of one test run.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ CELLS_IN_CI = 24
 HOLD_S = 8.0
 HOLD_FULL_S = 20.0
 
-# (fault, target) -> what `trainctl why` must report once it is due. For other cells, or before, the job may not notice the
-# fault; then `why` reports that nothing disturbed it.
+# (fault, target) -> what `trainctl why` must report once it is due. For other cells, or before, the job may not notice
+# the fault; then `why` reports that nothing disturbed it.
 CAUSES = {
     ("kill", "coordinator"): r"a new coordinator took the job up",
     ("kill", "daemon"): r"a new daemon of host b took up rank \d",
@@ -46,8 +46,8 @@ CAUSES = {
     ("disk_full", "coordinator"): r"the coordinator was held up for .* by a store that took nothing",
     ("disk_full", "all"): r"the coordinator was held up for .* by a store that took nothing",
 }
-# What is reported while the fault lasts: these faults last until it is reported or the job has ended. A network is slow only
-# compared with earlier measurements, so the job must already be training.
+# What is reported while the fault lasts: these faults last until it is reported or the job has ended. A network is slow
+# only compared with earlier measurements, so the job must already be training.
 NETWORK = r"\[network\] .*(slow|late)"
 REPORTED_MEANWHILE = {
     ("loss", "daemon"): (NETWORK, ("training", "saving")),
@@ -59,8 +59,8 @@ REPORTED_MEANWHILE = {
     ("delay", "all"): (NETWORK, ("first_step", "training", "saving")),
     ("disk_full", "daemon"): (r"\[disk\] +the disk of host b .* is full", ("first_step", "training", "saving")),
 }
-# The cause must be reported if the job continued for this long after the fault began: a kill is noticed immediately, silence
-# after the lease. A stopped shim is noticed when its rank has finished and the job waits for it.
+# The cause must be reported if the job continued for this long after the fault began: a kill is noticed immediately,
+# silence after the lease. A stopped shim is noticed when its rank has finished and the job waits for it.
 REPORTED_AFTER_S = {"kill": 0.5}
 REPORTED_AFTER_LEASE_S = 4.0
 REPORTED_AFTER_LEAVE_S = 11.0
@@ -82,8 +82,8 @@ class Cell:
         return (self.fault, self.target) in {("kill", "shim"), ("host_cut", "daemon"), ("host_cut", "all")}
 
     def cause(self, lasted_s, left_s):
-        """What must be reported about a job that continued for `lasted_s` after the fault began and `left_s` after its last
-        checkpoint; empty: nothing."""
+        """What must be reported about a job that continued for `lasted_s` after the fault began and `left_s` after its
+        last checkpoint; empty: nothing."""
         due = REPORTED_AFTER_S.get(self.fault, REPORTED_AFTER_LEASE_S)
         if (self.fault, self.target) == ("stop", "shim"):
             lasted_s, due = left_s, REPORTED_AFTER_LEAVE_S
@@ -114,7 +114,8 @@ def _commit():
 
 
 def rotated(seed, count=CELLS_IN_CI):
-    """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random phases."""
+    """`count` cells, a different set for each seed: all faults in turn, for each its targets in turn, with random
+    phases."""
     draw = random.Random(seed)
     queues = []
     for fault in TARGETS:
@@ -133,8 +134,8 @@ def rotated(seed, count=CELLS_IN_CI):
 
 
 def chosen():
-    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset: as many as
-    fit in CI, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
+    """The cells selected by TRAINYARD_FAULTS: `full` is every cell; otherwise a regular expression of names; unset: as
+    many as fit in CI, rotating with the commit (TRAINYARD_FAULTS_SEED selects another set)."""
     selection = os.environ.get("TRAINYARD_FAULTS", "")
     if selection == "full":
         return ALL

@@ -1,7 +1,9 @@
-"""Target x fault x phase, each in a real cluster in its own namespaces: the job succeeds with the losses of an undisturbed run.
+"""Target x fault x phase, each in a real cluster in its own namespaces: the job succeeds with the losses of an
+undisturbed run.
 
-`./dev test faults` runs about two dozen cells, a different set for every commit; TRAINYARD_FAULTS=full runs all of them with
-longer faults, TRAINYARD_FAULTS=kill-shim those with matching names. The cells are defined in cells.py, the faults in faults.py.
+`./dev test faults` runs about two dozen cells, a different set for every commit; TRAINYARD_FAULTS=full runs all of them
+with longer faults, TRAINYARD_FAULTS=kill-shim those with matching names. The cells are defined in cells.py, the faults
+in faults.py.
 """
 
 import itertools
@@ -69,7 +71,8 @@ def hold(cell, cluster):
     """Waits while the fault lasts: a fixed time, and if required until the operator has been informed of it."""
     time.sleep(cells.hold_s())
     if cell.reported_meanwhile:
-        harness.wait_until(lambda: cluster.watcher.of("done") or re.search(cell.reported_meanwhile, cluster.explanation()),
+        harness.wait_until(lambda: cluster.watcher.of("done")
+                           or re.search(cell.reported_meanwhile, cluster.explanation()),
                            f"`why` matches {cell.reported_meanwhile!r}, or the job has ended", END_S)
 
 

@@ -1,7 +1,7 @@
 """Repeated kill -9 of the coordinator at random moments, with running and just submitted jobs.
 
-Everything acknowledged is preserved, no step is lost or reported twice, no state is wrong, and a watcher sees every event once.
-TRAINYARD_COORDINATOR_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats the moments.
+Everything acknowledged is preserved, no step is lost or reported twice, no state is wrong, and a watcher sees every
+event once. TRAINYARD_COORDINATOR_KILLS=1000 sets the number of kills; TRAINYARD_FAULTS_SEED repeats the moments.
 """
 
 import os
@@ -67,7 +67,8 @@ def check(cluster, job, run_folder, watcher):
     assert {line["step"]: line["loss"] for line in steps} == losses
 
     saved = [line["step"] for line in watcher.of("checkpoint")]
-    # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and reported.
+    # While no coordinator answers, complete saves wait to be published; the oldest of more than two is removed and
+    # reported.
     notices = "\n".join(line["text"] for line in watcher.of("notice"))
     gone = {int(step) for step in re.findall(r"checkpoint of step (\d+) made room for a newer one", notices)}
     due = [step for step in losses if (step % SAVE_EVERY == 0 or step == len(losses)) and step not in gone]

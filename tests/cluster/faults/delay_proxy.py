@@ -2,8 +2,9 @@
 
     python delay_proxy.py PORT DELAY_MS
 
-Accepts connections that iptables has redirected (nat, REDIRECT), connects to their original destination, and forwards bytes in
-both directions. SIGUSR1: from now on, delays every byte by DELAY_MS in each direction; SIGUSR2: no delay. Keeps the order.
+Accepts connections that iptables has redirected (nat, REDIRECT), connects to their original destination, and forwards
+bytes in both directions. SIGUSR1: from now on, delays every byte by DELAY_MS in each direction; SIGUSR2: no delay.
+Keeps the order.
 """
 
 import asyncio

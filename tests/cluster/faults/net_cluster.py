@@ -8,8 +8,8 @@
         ...
         cluster.watcher.wait_for_end(60)
 
-Phases are recognised from outside: by the watcher's events and by files. Every wait has a limit and reports what it waited
-for. Not thread-safe; several clusters may run concurrently.
+Phases are recognised from outside: by the watcher's events and by files. Every wait has a limit and reports what it
+waited for. Not thread-safe; several clusters may run concurrently.
 """
 
 import json
@@ -94,8 +94,8 @@ class Watcher:
 
 class NetCluster:
     def __init__(self, folder, name, small_disks=(), delayed=None):
-        """`small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB. `delayed`: the traffic that goes through
-        proxies that can delay it: None, "control" or "all"."""
+        """`small_disks`: those of "c", "a", "b" whose state is on a disk of a few MB. `delayed`: the traffic that goes
+        through proxies that can delay it: None, "control" or "all"."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_folder = self.folder / "run"
@@ -138,7 +138,8 @@ class NetCluster:
         harness.wait_until(lambda: self._server_info().get("hosts") == 2, "both daemons attach", 15)
 
     def start_program(self, name):
-        """Starts the coordinator ("c") or the daemon of host "a" or "b"; after it has ended, restarts it with the same state."""
+        """Starts the coordinator ("c") or the daemon of host "a" or "b"; after it has ended, restarts it with the same
+        state."""
         if name == "c":
             command = [harness.BIN / "trainyard-coordinator", "--listen", f"0.0.0.0:{PORT}", "--metrics", "",
                        "--allow-plaintext", "--state", self.state_of("c")]
