@@ -224,7 +224,7 @@ def main():
                         help=f"steps of the runs that train (default {STEPS}; fewer only check that a row works)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json and NAME.md")
-    parser.add_argument("--folder", help="folder for checkpoints, for example on another disk (default: that of temporary files)")
+    parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
     args = parser.parse_args()
     unknown = sorted(set(args.row) - {row.name for row in rows})
     if unknown or args.pairs < 1 or args.steps < 2 * WARM:

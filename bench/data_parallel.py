@@ -178,7 +178,8 @@ def strategy_lines(found, skipped):
     for name in TABLE:
         settings = ", ".join(f"{key.split('.')[-1]} {json.dumps(value).strip(chr(34))}"
                              for key, value in OURS[name][1].items())
-        what = f"{name.removeprefix('ours-')}: {OURS[name][0].ranks} ranks x {OURS[name][0].batch} sequences; {settings or 'ddp'}"
+        shape = OURS[name][0]
+        what = f"{name.removeprefix('ours-')}: {shape.ranks} ranks x {shape.batch} sequences; {settings or 'ddp'}"
         if name not in found:
             lines.append(f"| {what} | not measured: {skipped.get(name, 'not requested')} |" + " |" * (2 + len(kinds)))
             continue

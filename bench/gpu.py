@@ -48,7 +48,8 @@ def run_peer(mode, folder):
                           timeout=sides.LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
-        raise sides.MeasurementFailed(f"PyTorch's {mode} on the GPU ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise sides.MeasurementFailed(f"PyTorch's {mode} on the GPU ended with {done.returncode}:\n"
+                                      f"{done.stderr[-2000:]}")
     result = json.loads(lines[-1])
     return sides.Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
                           last_loss=result["last_loss"])

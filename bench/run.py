@@ -122,14 +122,15 @@ def number(value):
 
 
 def table(facts, summaries, pairs):
-    lines = [f"{facts['cpu']}, {facts['cores']} cores, AVX-512 {'yes' if facts['avx512'] else 'no'}; commit {facts['commit']}, "
-             f"{facts['date']}; {pairs} rounds, sides alternating", "",
+    lines = [f"{facts['cpu']}, {facts['cores']} cores, AVX-512 {'yes' if facts['avx512'] else 'no'}; "
+             f"commit {facts['commit']}, {facts['date']}; {pairs} rounds, sides alternating", "",
              "| What | Ours | Peer | Figure: median (min, max) | Bar | Aim | |", "|---|---|---|---|---|---|---|"]
     for row in summaries:
         unit = "" if row["unit"] == "ratio" else f" {row['unit']}"
         sign = "≥" if row["better"] == "higher" else "≤"
-        lines.append(f"| {row['what']} | {number(row['ours_median'])} | {number(row['peer_median'])} | {row['median']:.2f}{unit} "
-                     f"({row['min']:.2f}, {row['max']:.2f}) | {sign} {row['bar']} | {row['aim']} | "
+        lines.append(f"| {row['what']} | {number(row['ours_median'])} | {number(row['peer_median'])} | "
+                     f"{row['median']:.2f}{unit} ({row['min']:.2f}, {row['max']:.2f}) | {sign} {row['bar']} | "
+                     f"{row['aim']} | "
                      f"{'ok' if row['meets_bar'] else 'BELOW BAR'} |")
     return "\n".join(lines) + "\n"
 

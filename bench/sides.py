@@ -164,7 +164,8 @@ def run_peer(shape, folder, tuned=False, mode="ddp", bf16=False):
                           timeout=LIMIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
-        raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+        output = done.stdout[-1000:] + done.stderr[-2000:]
+        raise MeasurementFailed(f"PyTorch's {mode} ended with {done.returncode}:\n{output}")
     result = json.loads(lines[-1])
     return Measured(result["tok_s"], result["first_step_unix"] - typed, result["step_ms"] / 1e3,
                     last_loss=result["last_loss"])

@@ -180,7 +180,8 @@ def test_after_each_of_twenty_flipped_bits_the_job_resumes_from_the_previous_che
     notices = [text for line in json.loads(cluster.trainctl("why", job, "--json").stdout)["chain"]
                if "could not be used" in (text := json.dumps(line))]
     for step, what in flips:
-        assert any(f"step {step} could not be used" in text for text in notices), f"{what} of {step} is not reported: {why}"
+        reported = any(f"step {step} could not be used" in text for text in notices)
+        assert reported, f"{what} of step {step} is not reported: {why}"
     # Damaged checkpoints stay until their step is saved again.
     harness.wait_until(lambda: cluster.get(job).job.checkpoints[-1].step > max(step for step, _ in flips),
                        "they are replaced")

@@ -133,8 +133,10 @@ def test_a_state_folder_in_use_or_of_another_program_is_refused_by_name(cluster)
     worker = cluster.start_worker("h1")
     command = [harness.BIN / "trainyard-coordinator", "--listen", "127.0.0.1:0", "--metrics", "", "--state"]
     daemon = [harness.BIN / "trainyard-worker", "--coordinator", first.address, "--name", "h2", "--state"]
-    cases = ((command, "coordinator", 1, f"is locked by process {first.pid} ({harness.BIN}/trainyard-coordinator --listen"),
-             (daemon, "worker-h1", 1, f"is locked by process {worker.pid} ({harness.BIN}/trainyard-worker --coordinator"),
+    by_first = f"is locked by process {first.pid} ({harness.BIN}/trainyard-coordinator --listen"
+    by_worker = f"is locked by process {worker.pid} ({harness.BIN}/trainyard-worker --coordinator"
+    cases = ((command, "coordinator", 1, by_first),
+             (daemon, "worker-h1", 1, by_worker),
              (command, "worker-h1", 2, "is that of a worker daemon (it holds 'ranks')"),
              (daemon, "coordinator", 2, "is that of a coordinator (it holds 'store.db')"))
     for program, state, code, said in cases:

@@ -133,8 +133,8 @@ def test_a_trainer_killed_for_its_memory_is_reported_with_the_limit(small_memory
     assert (view.job.restarts, view.job.generation) == (1, 2)
     assert harness.metrics_steps(tmp_path / "run") == undisturbed
     report = cluster.trainctl("why", job).stdout
-    assert re.search(r"rank 1 on h1 was killed by signal 9 \(SIGKILL\): out of memory: the kernel killed it \(cgroup \S+, "
-                     r"limit 1024 MiB: oom_kill 0 to 1\)", report), report
+    assert re.search(r"rank 1 on h1 was killed by signal 9 \(SIGKILL\): out of memory: the kernel killed it "
+                     r"\(cgroup \S+, limit 1024 MiB: oom_kill 0 to 1\)", report), report
 
 
 def mount_prefix(mount):

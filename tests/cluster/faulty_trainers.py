@@ -48,7 +48,7 @@ exec {harness.BIN}/trainyard-trainer "$@"
         symbols = subprocess.run(["nm", "-C", harness.BIN / "trainyard-trainer"], check=True, capture_output=True,
                                  text=True)
         found = re.search(SKIPPED, symbols.stdout, re.MULTILINE)
-        assert found, f"the trainer has no function {SKIPPED}; name another one that starts a collective and returns a status"
+        assert found, f"the trainer has no function {SKIPPED}; choose another that starts a collective"
         return found[1]
 
     def _file(self, rank):

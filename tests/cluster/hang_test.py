@@ -49,8 +49,8 @@ def start_steady(host, run_folder, **keys):
 
 # Expected report on ranks in different collectives, with and without shared memory. Without it, gloo detects the
 # mismatch and ends the process.
-MISMATCH = {"on": r"\[restart\] .* of rank \d of 2 failed: rank \d takes part in all-reduce \d+ \(.*\) at the same time; rank 1 "
-                  r"is at fault: in earlier steps, all-reduce \(.*\) came next",
+MISMATCH = {"on": r"\[restart\] .* of rank \d of 2 failed: rank \d takes part in all-reduce \d+ \(.*\) "
+                  r"at the same time; rank 1 is at fault: in earlier steps, all-reduce \(.*\) came next",
             "off": r"last output of rank \d on h1:(.|\n)*collective mismatch"}
 
 

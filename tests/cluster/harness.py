@@ -118,7 +118,8 @@ class Program:
         try:
             return self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.log.name} did not end within {seconds} s; its output:\n{self.output()}") from None
+            message = f"{self.log.name} did not end within {seconds} s; its output:\n{self.output()}"
+            raise AssertionError(message) from None
 
     def signal(self, number):
         self.popen.send_signal(number)
@@ -203,7 +204,8 @@ class Cluster:
             out, err = popen.communicate()
             raise AssertionError(f"{shlex.join(command)} did not end within {timeout} s\n{out}\n{err}") from None
         if expect is not None:
-            assert popen.returncode == expect, f"{shlex.join(command)} ended with {popen.returncode}, not {expect}\n{out}\n{err}"
+            assert popen.returncode == expect, (
+                f"{shlex.join(command)} ended with {popen.returncode}, not {expect}\n{out}\n{err}")
         return subprocess.CompletedProcess(command, popen.returncode, out, err)
 
     def start_trainctl(self, *arguments, cwd=None):

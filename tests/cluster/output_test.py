@@ -148,7 +148,8 @@ def test_bash_completes_verbs_options_and_files(cluster):
 
     def completed(*words):
         given = " ".join(f"'{word}'" for word in words)
-        program = f'source {script}; COMP_WORDS=(trainctl {given}); COMP_CWORD={len(words)}; _trainctl; echo "${{COMPREPLY[@]}}"'
+        program = (f"source {script}; COMP_WORDS=(trainctl {given}); COMP_CWORD={len(words)}; _trainctl; "
+                   'echo "${COMPREPLY[@]}"')
         return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
     assert completed("va") == ["validate"]

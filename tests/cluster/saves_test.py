@@ -66,7 +66,8 @@ def test_a_refused_job_does_not_claim_the_run_folder_of_another(one_host, tmp_pa
     other = one_host.submit(run_folder=run, train__steps=1_000_000, train__model=wider, flags=["--resume"])
     refused = one_host.wait_for_end(other)
 
-    assert refused.state_name == "FAILED" and "train.model.width was 16, is 32" in refused.job.reason, refused.job.reason
+    assert refused.state_name == "FAILED", refused.job.reason
+    assert "train.model.width was 16, is 32" in refused.job.reason, refused.job.reason
     assert sorted(path.name for path in run.iterdir()) == before
     one_host.trainctl("resume", paused)
     one_host.wait_for_step(paused, saved + 5)

@@ -58,7 +58,8 @@ def test_a_killed_group_leaves_complete_snapshots_until_the_next_one_has_saved(c
     both = snapshots_of(cluster, "worker-h1")
     assert generations(both) == {1, 2} and first < set(both)
     for rank in (0, 1):
-        assert both[f"{job}.g1.r{rank}.a"] or both[f"{job}.g1.r{rank}.b"], f"rank {rank} has no complete snapshot: {both}"
+        complete = both[f"{job}.g1.r{rank}.a"] or both[f"{job}.g1.r{rank}.b"]
+        assert complete, f"rank {rank} has no complete snapshot: {both}"
     gate.touch()
 
     harness.wait_until(lambda: generations(snapshots_of(cluster, "worker-h1")) == {2}, "the next group has saved", 60)
