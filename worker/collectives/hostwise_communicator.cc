@@ -125,7 +125,7 @@ class HostwiseCommunicator final : public Communicator {
     std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(whole.nbytes()));
     const at::Tensor raw = scratch->ViewLike(whole), mine = whole.narrow(0, inside_->rank() * share, share);
     RETURN_IF_ERROR(inside_->AllToAll(raw, whole)->Wait());
-    RETURN_IF_ERROR(chain_.SumForAll(mine, raw));
+    RETURN_IF_ERROR(chain_.AllReduceSum(mine, raw));
     RETURN_IF_ERROR(inside_->AllGather(whole, mine)->Wait());
     scratch->is_over = true;
     if (size != share * locals) tensor.view(-1).copy_(whole.narrow(0, 0, size));
@@ -149,7 +149,7 @@ class HostwiseCommunicator final : public Communicator {
     std::shared_ptr<Scratch> scratch = scratch_.Take(static_cast<int64_t>(by_local.nbytes()));
     const at::Tensor raw = scratch->ViewLike(by_local);
     RETURN_IF_ERROR(inside_->AllToAll(raw, by_local)->Wait());
-    RETURN_IF_ERROR(chain_.SumForEach(out, raw));
+    RETURN_IF_ERROR(chain_.ReduceScatterSum(out, raw));
     scratch->is_over = true;
     return absl::OkStatus();
   }
