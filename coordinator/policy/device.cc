@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint32_t kBfloat16Major = 8;
 
-// Empty: nothing.
-std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
+// Why the job cannot use the host's GPUs; empty: it can.
+std::string ReasonAgainstGpus(const DeviceHost& host, bool needs_bfloat16) {
   const std::string& name = host.name.value();
   if (host.gpus == 0) return absl::StrCat(name, " has no GPU", host.gpu_note.empty() ? "" : ": ", host.gpu_note);
   if (!host.cuda_note.empty()) return absl::StrCat("trainers cannot use the GPUs of ", name, ": ", host.cuda_note);
@@ -17,7 +17,7 @@ std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
     return absl::StrCat(name, " has ", Plural(host.gpus, "GPU"), " for ", Plural(host.ranks, "rank"));
   }
   if (needs_bfloat16 && host.compute_major < kBfloat16Major) {
-    return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job asks for");
+    return absl::StrCat("a GPU of ", name, " does not compute in bf16, which the job requests");
   }
   if (!host.others.empty()) return absl::StrCat("the GPUs of ", name, " may be in use by ", host.others);
   return "";
@@ -27,15 +27,15 @@ std::string WhatSpeaksAgainst(const DeviceHost& host, bool needs_bfloat16) {
 
 DeviceDecision DecideDevice(const DeviceFacts& facts) {
   for (const DeviceHost& host : facts.hosts) {
-    if (std::string against = WhatSpeaksAgainst(host, facts.needs_bfloat16); !against.empty()) return {false, against};
+    if (std::string against = ReasonAgainstGpus(host, facts.needs_bfloat16); !against.empty()) return {false, against};
   }
   if (facts.hosts.empty()) return {false, "the job has no host"};
   const DeviceHost& first = facts.hosts.front();
-  const std::string told =
+  const std::string reason =
       absl::StrCat(first.name.value(), " has ", Plural(first.gpus, "GPU"), " for ", Plural(first.ranks, "rank"));
   const size_t more = facts.hosts.size() - 1;
-  if (more == 0) return {true, told};
-  return {true, absl::StrCat(told, ", and ", Plural(more, "more host has", "more hosts have"), " enough, too")};
+  if (more == 0) return {true, reason};
+  return {true, absl::StrCat(reason, ", and ", Plural(more, "more host has", "more hosts have"), " enough too")};
 }
 
 }  // namespace trainyard

@@ -1,5 +1,5 @@
-// Decides whether a job that leaves resources.device open computes on GPUs: where each host that it was placed on has
-// one for every rank there. Pure; called when a generation is placed, so a job may change over with its hosts.
+// Decides whether a job without a value for resources.device computes on GPUs: it does if each host of its placement
+// has a GPU for every rank there. Pure; called when a generation is placed, so the device may change with the hosts.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace trainyard {
 
 struct DeviceHost {
   HostName name;
-  uint32_t ranks = 0;     // of the job
-  uint32_t gpus = 0;      // that its driver lists
-  std::string gpu_note;   // why there are none
-  std::string cuda_note;  // why trainers cannot compute on them; empty: they can
-  // "job ab12": who else may compute on them. A rank takes its GPU by its number among the job's ranks of a host, so
-  // two jobs would take the same one.
+  uint32_t ranks = 0;     // of the job, on this host
+  uint32_t gpus = 0;      // as listed by its driver
+  std::string gpu_note;   // why it has no GPU
+  std::string cuda_note;  // why trainers cannot use them; empty: they can
+  // "job ab12": other jobs that may use the GPUs. A rank chooses its GPU by its number among the job's ranks of a host,
+  // so two jobs would choose the same one.
   std::string others;
-  uint32_t compute_major = 0;  // of the weakest GPU; 0: not told
+  uint32_t compute_major = 0;  // of the weakest GPU; 0: not reported
 };
 
 struct DeviceFacts {

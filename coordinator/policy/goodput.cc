@@ -60,7 +60,7 @@ GoodputPart PartOf(const GoodputFacts& facts) {
     case v1::JOB_STATE_RUNNING:
       return facts.saves ? GoodputPart::kSave : GoodputPart::kTrain;
     case v1::JOB_STATE_STOPPING:
-      // On its way to a step boundary it makes steps that count.
+      // Its steps until it stops at a step boundary still count.
       if (!facts.makes_steps) return GoodputPart::kRecover;
       return facts.saves ? GoodputPart::kSave : GoodputPart::kTrain;
     case v1::JOB_STATE_RECOVERING:

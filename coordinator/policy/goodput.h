@@ -1,8 +1,8 @@
-// The ledger of where the time of a job's ranks went. Pure. All sums are integers of rank-milliseconds, and whole spans
-// move between parts, so the parts add up to the ranks times the time accounted, always.
+// Accounts for the time of a job's ranks. Pure. All sums are integers of rank-milliseconds, and only whole spans move
+// between parts, so the parts always add up to the number of ranks times the accounted time.
 //
-// Time is the coordinator's steady time anchored at the wall clock of its start: a step of the wall clock moves
-// nothing. What passed while no coordinator ran goes to the part the job was recorded in.
+// Time is the coordinator's steady clock, anchored at the wall clock of its start, so changes of the wall clock have no
+// effect. Time without a running coordinator counts as the part in which the job was last recorded.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,24 @@ const char* GoodputPartName(GoodputPart part);
 struct GoodputFacts {
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
   uint64_t generation = 0;
-  bool makes_steps = false;  // the group has formed and is not being killed
-  bool saves = false;        // rank 0 is in phase save
+  bool makes_steps = false;  // the group has formed and is not being ended
+  bool saves = false;        // rank 0 is in the save phase
 };
-// What the ranks spend their time with now.
+// The part that the ranks' current time counts as.
 GoodputPart PartOf(const GoodputFacts& facts);
 
-// The ledger of a job that begins now.
+// The ledger of a job that starts at `now_ms`.
 v1::GoodputRecord BeginGoodput(int64_t now_ms);
-// Everything up to `now_ms` is accounted, the newest span as `part`. A clock that is behind the ledger (the machine's
-// was set back while no coordinator ran) adds nothing and takes nothing away.
+// Accounts for all time up to `now_ms`, the newest span as `part`. If the clock is behind the ledger (it was set back
+// while no coordinator ran), nothing changes.
 void Account(GoodputPart part, int64_t now_ms, uint64_t ranks, v1::GoodputRecord& ledger);
-// REQUIRES of the three below: everything up to now is accounted.
-// Rank 0 told a completed step.
+// REQUIRES for the next three functions: all time up to now is accounted for.
+// Rank 0 reported a completed step.
 void StepCompleted(v1::GoodputRecord& ledger);
-// A checkpoint of the newest completed step was recorded; or one that does not hold the newest `after_ms` of train_ms.
+// A checkpoint was recorded. It holds the newest completed step, or all but the newest `after_ms` of train_ms.
 void StepsSaved(v1::GoodputRecord& ledger, uint64_t after_ms = 0);
-// The generation is over without a save of its last steps: they are lost, and what followed the last of them was spent
-// until somebody knew.
+// The generation ended without a save of its last steps: they count as lost, and the time since the last of them counts
+// as detection.
 void StepsLost(v1::GoodputRecord& ledger);
 
 uint64_t PartMs(const v1::GoodputRecord& ledger, GoodputPart part);

@@ -13,28 +13,28 @@ namespace {
 
 constexpr size_t kTimesKept = 64;
 constexpr absl::Duration kLeast = absl::Seconds(5);
-// What an operator would wait before looking, where nothing is known.
+// How long an operator would wait if no duration is known.
 constexpr absl::Duration kUnlearned = absl::Seconds(120);
 constexpr uint32_t kMostDoublings = 6;
-// A trainer whose link is not open (its daemon is new) opens it within a second or two; one that has not by then is
-// taken as silent.
+// A trainer whose link is closed (its daemon was restarted) reopens it within a second or two; after this time it
+// counts as silent.
 constexpr absl::Duration kLinkPatience = absl::Seconds(30);
-// What the network does not carry for the moment, a lossy one carries later: TCP doubles its pauses. A connection that
-// is dead is told by the ranks themselves, which see it go silent for 15 s.
+// A lossy network delivers later, because TCP doubles its pauses. Dead connections are reported by the ranks
+// themselves, which detect 15 s of silence.
 constexpr absl::Duration kNetworkPatience = absl::Seconds(30);
-// A little more than the time from one report of a rank to the next.
+// Slightly longer than the interval between two reports of a rank.
 constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 constexpr double kSpinning = 0.8;
-// On a host with more to do than cores a process that wants all of one gets less, but is found running.
+// On a host with more work than cores a spinning process gets less than a core, but is seen running.
 constexpr double kSpinningCrowded = 0.1;
 constexpr size_t kNamed = 3;
 constexpr int kFramesTold = 4;
 
-// "ready" in a group that runs: it has not heard of that yet, or makes its first step.
+// "ready" in a running group means that the rank has not received `go` yet, or makes its first step.
 std::string PhaseOf(const RankPosition& rank) { return rank.phase == "ready" ? "first_step" : rank.phase; }
 
 bool IsStopped(const RankPosition& rank) { return rank.process_state == "T"; }
-// Somebody looks at it with a debugger, and would not thank us for a restart.
+// A user has attached a debugger, so the group must not be restarted.
 bool IsTraced(const RankPosition& rank) { return rank.process_state == "t"; }
 
 const v1::CommunicatorReport* Waiting(const RankPosition& rank) {
@@ -46,15 +46,15 @@ const v1::CommunicatorReport* Waiting(const RankPosition& rank) {
 
 std::string Seconds(absl::Duration duration) { return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration)); }
 
-// Whom the others wait for, and in what.
+// The ranks that the others wait for, and the operation.
 struct Blame {
   std::vector<const RankPosition*> culprits;
-  bool hard = false;     // by the state of a process
-  bool certain = false;  // holds whatever ranks that cannot be heard would say
+  bool hard = false;     // derived from the state of a process
+  bool certain = false;  // valid whatever unreachable ranks would report
   std::vector<const RankPosition*> waiting;
-  std::string operation;  // that the waiting ranks are in
-  std::string mismatch;   // what the culprits entered instead
-  std::string text;       // where it cannot be put in the common form
+  std::string operation;  // in which the waiting ranks are
+  std::string mismatch;   // that the culprits have entered instead
+  std::string text;       // set if the common form does not fit
 };
 
 class Judge {
@@ -74,7 +74,8 @@ class Judge {
     if (alive_.empty() || now_ - last_ < kHangExamineAfter) return decision;
     Blame blame = FindBlame();
     bool all_heard = std::all_of(alive_.begin(), alive_.end(), [this](const RankPosition* r) { return IsKnown(*r); });
-    // With a host out of reach it is for the rule of lost hosts to say what is wrong, unless it is plain without it.
+    // If a host is unreachable, the rule for lost hosts decides, unless the cause is certain without that host's
+    // reports.
     if (!all_heard && !blame.hard && !blame.certain) return decision;
     const absl::Time heard = HeardUntil(blame);
     if (heard - last_ < kHangExamineAfter) return decision;
@@ -82,7 +83,7 @@ class Judge {
     for (const RankPosition* rank : blame.culprits) decision.culprits.push_back(rank->rank);
     absl::Time last = last_;
     if (!blame.hard && !limit_learned_) {
-      // Of a phase of unknown length, work that a process does is progress.
+      // In a phase of unknown length, CPU use counts as progress.
       for (const RankPosition* rank : alive_) last = std::max(last, rank->busy_at);
     }
     decision.stalled_since = last;
@@ -96,7 +97,7 @@ class Judge {
     bool traced = std::any_of(blame.culprits.begin(), blame.culprits.end(), [](const auto* r) { return IsTraced(*r); });
     bool restart = facts_.restart && decision.learned && !traced;
     decision.act = restart ? HangDecision::Act::kRestart : HangDecision::Act::kNotify;
-    decision.reason = absl::StrCat(Tell(blame), "; ", TellPatience(now_ - last, blame.hard));
+    decision.reason = absl::StrCat(Describe(blame), "; ", DescribeLimit(now_ - last, blame.hard));
     return decision;
   }
 
@@ -116,9 +117,9 @@ class Judge {
     }
   }
 
-  // Spoke since the stall began.
+  // It has reported since the stall began.
   bool IsFresh(const RankPosition& rank) const { return rank.reachable && rank.told_at > last_; }
-  // A rank that a new coordinator has not heard at all yet has had since then.
+  // For a rank that a new coordinator has not heard from at all, the time since the coordinator started.
   absl::Duration QuietFor(const RankPosition& rank) const { return now_ - std::max(rank.told_at, facts_.since); }
   bool IsSilent(const RankPosition& rank) const {
     absl::Duration quiet = QuietFor(rank);
@@ -130,8 +131,8 @@ class Judge {
   }
   bool IsKnown(const RankPosition& rank) const { return IsFresh(rank) || IsHard(rank); }
 
-  // Until when those it is concluded from are known to have stood still. Of a host whose messages are late, and which
-  // still has its lease, nothing newer is known.
+  // The time until which the ranks used for the conclusion are known to have made no progress. For a host whose
+  // messages are late but whose lease has not expired, nothing newer is known.
   absl::Time HeardUntil(const Blame& blame) const {
     absl::Time until = now_;
     for (const RankPosition* rank : blame.hard ? blame.culprits : alive_) {
@@ -179,8 +180,9 @@ class Judge {
     return operation;
   }
 
-  // All wait, in one communicator or in several. Who has started less than another in one that somebody waits in has
-  // left an operation out, or is yet to come to it: that does not count against a rank that itself waits for one such.
+  // All ranks wait, in one communicator or in several. A rank that has started fewer operations than the others in a
+  // communicator in which a rank waits has skipped an operation or not reached it yet. This is not held against a rank
+  // that itself waits for such a rank.
   void CompareOperations(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
     std::map<std::string, uint64_t> newest;
     for (const RankPosition* rank : fresh) newest[Waiting(*rank)->name()];
@@ -219,15 +221,15 @@ class Judge {
       });
       blame.operation = NewestWaitedFor(blame.waiting);
       blame.mismatch = Waiting(*blame.culprits.front())->waits_in();
-      TellUnderWay(fresh, blame);
+      DescribeUndelivered(fresh, blame);
       return;
     }
     CompareNames(fresh, blame);
   }
 
-  // A rank that still waits in an operation which another has completed has entered it too: what it is to get is on its
-  // way, and once it has come the rank catches up.
-  static void TellUnderWay(const std::vector<const RankPosition*>& fresh, Blame& blame) {
+  // A rank that waits in an operation that another rank has completed has entered it too: its data is on the way, and
+  // the rank continues when it arrives.
+  static void DescribeUndelivered(const std::vector<const RankPosition*>& fresh, Blame& blame) {
     for (const RankPosition* culprit : blame.culprits) {
       const v1::CommunicatorReport& own = *Waiting(*culprit);
       const bool under_way = std::any_of(fresh.begin(), fresh.end(), [&](const RankPosition* rank) {
@@ -238,13 +240,14 @@ class Judge {
       if (!under_way) return;
     }
     const RankPosition& first = *blame.culprits.front();
-    blame.text = absl::StrCat(TellWho(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
-                              blame.mismatch, " of ", TellWhere(first),
-                              ", which others have completed: the network does not carry it to ", first.host);
+    blame.text = absl::StrCat(RankList(blame.culprits), blame.culprits.size() == 1 ? " waits" : " wait", " in ",
+                              blame.mismatch, " of ", DescribePosition(first),
+                              ", which others have completed: the network does not deliver its data to ", first.host);
     blame.culprits.clear();
   }
 
-  // All have started as many: who entered another operation under the same number took a wrong turn.
+  // All ranks have started equally many operations: a rank that entered a different operation under the same number is
+  // wrong.
   void CompareNames(const std::vector<const RankPosition*>& fresh, Blame& blame) const {
     std::map<std::string, std::map<std::string, std::vector<const RankPosition*>>> by_communicator;
     for (const RankPosition* rank : fresh) {
@@ -252,21 +255,21 @@ class Judge {
       by_communicator[communicator.name()][communicator.last_started()].push_back(rank);
     }
     for (const auto& [name, by_operation] : by_communicator) {
-      if (by_operation.size() > 1) return TakeMinority(by_operation, blame);
+      if (by_operation.size() > 1) return BlameMinority(by_operation, blame);
     }
     std::set<std::string> hosts;
     for (const RankPosition* rank : fresh) hosts.insert(rank->host);
     std::vector<std::string> named(hosts.begin(), hosts.end());
     const size_t shown = named.size() > kNamed + 1 ? kNamed : named.size();
     blame.text = absl::StrCat(
-        "all ", fresh.size(), " ranks are inside ", blame.operation, " of ", TellWhere(*fresh.front()),
+        "all ", fresh.size(), " ranks are inside ", blame.operation, " of ", DescribePosition(*fresh.front()),
         ", none of them stopped: the network between ",
         named.size() == 1 ? absl::StrCat("the ranks on ", named.front()) : JoinFirst(named, shown, " and "),
-        " does not carry it");
+        " does not deliver its data");
   }
 
-  static void TakeMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
-    // The most ranks are right; of as many, those with the lowest rank.
+  static void BlameMinority(const std::map<std::string, std::vector<const RankPosition*>>& by_operation, Blame& blame) {
+    // The majority is right; in a tie, the side with the lowest rank.
     auto right = std::max_element(by_operation.begin(), by_operation.end(), [](const auto& a, const auto& b) {
       if (a.second.size() != b.second.size()) return a.second.size() < b.second.size();
       return a.second.front()->rank > b.second.front()->rank;
@@ -282,46 +285,46 @@ class Judge {
               [](const RankPosition* a, const RankPosition* b) { return a->rank < b->rank; });
   }
 
-  std::string Tell(const Blame& blame) const {
+  std::string Describe(const Blame& blame) const {
     if (!blame.text.empty()) return blame.text;
     if (blame.culprits.empty()) return "no rank makes progress";
     const RankPosition& first = *blame.culprits.front();
     bool one = blame.culprits.size() == 1;
     if (!blame.hard && blame.waiting.empty() && alive_.size() > 1) {
       return absl::StrCat("none of ", alive_.size(),
-                          " ranks makes progress and none waits for another: ", TellWho(blame.culprits), " ",
-                          TellHow(first, one), " in ", TellWhere(first));
+                          " ranks makes progress and none waits for another: ", RankList(blame.culprits), " ",
+                          DescribeState(first, one), " in ", DescribePosition(first));
     }
-    std::string text = absl::StrCat(TellWho(blame.culprits), " ", TellHow(first, one));
-    if (blame.waiting.empty()) return absl::StrCat(text, " in ", TellWhere(first));
-    // What it did between its last words and its stop nobody knows.
+    std::string text = absl::StrCat(RankList(blame.culprits), " ", DescribeState(first, one));
+    if (blame.waiting.empty()) return absl::StrCat(text, " in ", DescribePosition(first));
+    // Its actions between its last report and its stop are unknown.
     const char* has_not = blame.hard ? (one ? " and was not seen to enter " : " and were not seen to enter ")
                                      : (one ? " and has not entered " : " and have not entered ");
-    absl::StrAppend(&text, has_not, blame.operation, " of ", TellWhere(*blame.waiting.front()), ", in which ",
+    absl::StrAppend(&text, has_not, blame.operation, " of ", DescribePosition(*blame.waiting.front()), ", in which ",
                     Plural(blame.waiting.size(), "rank waits", "ranks wait"));
     return text;
   }
 
-  static std::string TellWho(const std::vector<const RankPosition*>& ranks) {
+  static std::string RankList(const std::vector<const RankPosition*>& ranks) {
     std::vector<std::string> named;
     for (const RankPosition* rank : ranks) named.push_back(absl::StrCat(rank->rank, " on ", rank->host));
     return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", JoinFirst(named, kNamed));
   }
 
-  std::string TellHow(const RankPosition& rank, bool one) const {
+  std::string DescribeState(const RankPosition& rank, bool one) const {
     const char* is = one ? "is " : "are ";
     if (IsStopped(rank)) return absl::StrCat(is, "stopped (SIGSTOP, state T)");
     if (IsTraced(rank)) return absl::StrCat(is, "held by a debugger (state t)");
     std::string state = rank.examination != nullptr ? rank.examination->state() : rank.process_state;
     std::string in_state = state.empty() ? "" : absl::StrCat(", state ", state);
     if (IsHard(rank)) {
-      return absl::StrCat(one ? "has" : "have", " said nothing for ", Seconds(QuietFor(rank)),
+      return absl::StrCat(one ? "has" : "have", " sent no report for ", Seconds(QuietFor(rank)),
                           state.empty() ? "" : absl::StrCat(" (state ", state, ")"));
     }
     if (const v1::CommunicatorReport* waits = Waiting(rank); waits != nullptr) {
       return absl::StrCat(one ? "waits in " : "wait in ", waits->waits_in());
     }
-    std::string stack = TellStack(rank);
+    std::string stack = DescribeStack(rank);
     if (rank.examination == nullptr) return absl::StrCat(one ? "makes" : "make", " no progress", stack);
     const v1::Examination& seen = *rank.examination;
     bool runs = seen.state() == "R" && seen.system_call().empty();
@@ -336,36 +339,36 @@ class Judge {
                         absl::StrFormat(" (CPU share %.2f%s)", seen.cpu_share(), in_state), stack);
   }
 
-  static std::string TellStack(const RankPosition& rank) {
+  static std::string DescribeStack(const RankPosition& rank) {
     if (rank.examination == nullptr || rank.examination->stack().empty()) return "";
     const auto& stack = rank.examination->stack();
     return absl::StrCat(" [", absl::StrJoin(stack.begin(), stack.begin() + std::min(kFramesTold, stack.size()), " < "),
                         "]");
   }
 
-  static std::string TellWhere(const RankPosition& rank) {
+  static std::string DescribePosition(const RankPosition& rank) {
     if (rank.phase == "evaluate") return absl::StrCat("the evaluation after step ", rank.last_step);
     if (rank.phase == "save") return absl::StrCat("the save after step ", rank.last_step);
     if (rank.phase == "leaving") return absl::StrCat("the end after step ", rank.last_step);
     return absl::StrCat("step ", rank.last_step + 1);
   }
 
-  std::string TellPatience(absl::Duration stalled, bool hard) const {
+  std::string DescribeLimit(absl::Duration stalled, bool hard) const {
     std::string text = absl::StrCat("no progress for ", Seconds(stalled));
     if (hard) return text;
     if (!limit_learned_) {
-      return absl::StrCat(text, ", and no process works; how long ", limit_phase_, " takes is not known yet (limit ",
-                          Seconds(limit_), ")");
+      return absl::StrCat(text, ", and no process uses the CPU; the usual time of ", limit_phase_,
+                          " is not known yet (limit ", Seconds(limit_), ")");
     }
-    return absl::StrCat(text, " (limit ", Seconds(limit_), "; the longest ",
-                        limit_phase_ == "train" ? "step" : limit_phase_, " lately took ",
+    return absl::StrCat(text, " (limit ", Seconds(limit_), "; the longest recent ",
+                        limit_phase_ == "train" ? "step" : limit_phase_, " took ",
                         absl::StrFormat("%.2f s", learned_s_), ")");
   }
 
   const absl::Time now_;
   const HangFacts& facts_;
   std::vector<const RankPosition*> alive_;
-  absl::Time last_;  // when anything last moved
+  absl::Time last_;  // of the last progress
   absl::Duration limit_;
   std::string limit_phase_;
   bool limit_learned_ = false;
@@ -375,7 +378,7 @@ class Judge {
 }  // namespace
 
 void PhaseTimes::Add(uint64_t step, double seconds) {
-  // Ranks tell of about the same step one after another.
+  // Ranks report the end of the same step one after another.
   if (!times_.empty() && step <= times_.back().first) {
     times_.back().second = std::max(times_.back().second, seconds);
   } else {

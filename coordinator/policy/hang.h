@@ -1,11 +1,11 @@
-// When a group of ranks hangs, who holds it up, and what is done about it. Pure: the core calls it with what ranks and
-// their daemons told.
+// Decides whether a group of ranks hangs, which ranks cause it, and what to do. Pure: its input is what ranks and their
+// daemons have reported.
 //
-// A group hangs when nothing of it moves (step, phase, operations started or completed) for longer than the phase that
-// its ranks are in has ever taken. Who holds it up is read from the communicators: each counts its operations in one
-// order on all ranks, so the rank that has not entered the operation in which the others wait is the one they wait for.
-// How it does so (stopped, spinning, blocked in a system call) is told in the reason, but decides nothing, but for two
-// facts that need no patience: a stopped process, and a process that no longer speaks.
+// A group hangs when nothing in it progresses (step, phase, operations started or completed) for longer than the
+// current phase of its ranks has ever taken. The culprit is derived from the communicators: each numbers its operations
+// in the same order on all ranks, so the others wait for the rank that has not entered their operation. The state of a
+// process (stopped, spinning, blocked in a system call) is part of the reason, but does not affect the decision, with
+// two exceptions that need no patience: a stopped process, and a process that no longer sends reports.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@
 
 namespace trainyard {
 
-// Nothing is looked at before the group has stood still for so long.
+// Ranks are examined only after the group has made no progress for this long.
 inline constexpr absl::Duration kHangExamineAfter = absl::Seconds(3);
-// A daemon that was asked to look at a process is not waited for longer.
+// How long to wait for a daemon that was asked to examine a process.
 inline constexpr absl::Duration kExaminationWait = absl::Seconds(2);
 
-// A rank that is to be ended for a hang lives so much longer, for its stack to be read.
+// A rank that is ended because of a hang is given this much more time, so that its stack can be read.
 inline constexpr absl::Duration kStackWait = absl::Seconds(5);
 
-// The longest times that a phase took lately, over all ranks. One entry a step (of the last 64 that had one).
+// The longest recent durations of a phase over all ranks: one entry per step, for the last 64 steps that had the phase.
 class PhaseTimes {
  public:
   void Add(uint64_t step, double seconds);
-  // 0: none is known.
+  // 0: unknown.
   double longest() const { return longest_; }
 
  private:
@@ -42,38 +42,38 @@ class PhaseTimes {
 };
 
 struct PhaseFacts {
-  double learned_s = 0;    // 0: not known yet
-  uint32_t doublings = 0;  // hangs of this phase that led to a restart
+  double learned_s = 0;    // 0: unknown
+  uint32_t doublings = 0;  // the number of hangs in this phase that led to a restart
 };
 
-// For how long nothing may move while a rank is in this phase.
+// How long a group may make no progress while a rank is in this phase.
 absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts);
 
-// One rank, as it and its daemon told last.
+// The last reports of one rank and of its daemon.
 struct RankPosition {
   uint32_t rank = 0;
   std::string host;
-  bool reachable = true;  // its host is
-  bool ended = false;     // its process has, or has no more to do
+  bool reachable = true;  // whether its host is reachable
+  bool ended = false;     // its process has exited or has nothing more to do
 
   std::string phase;
   uint64_t last_step = 0;
   double phase_s = 0;
   std::vector<v1::CommunicatorReport> communicators;
-  absl::Time told_at = absl::InfinitePast();      // when it spoke itself
-  absl::Time progress_at = absl::InfinitePast();  // when what it tells of itself last changed
+  absl::Time told_at = absl::InfinitePast();      // time of the rank's own last report
+  absl::Time progress_at = absl::InfinitePast();  // when the rank's own reports last changed
 
-  std::string process_state;                     // "T"; empty: not looked at
-  absl::Time seen_at = absl::InfinitePast();     // when its daemon last told of it
+  std::string process_state;                     // "T"; empty: unknown
+  absl::Time seen_at = absl::InfinitePast();     // time of the daemon's last report about it
   absl::Time busy_at = absl::InfinitePast();     // when its process last used the CPU
-  bool silent = false;                           // its link is open, and it says nothing
-  const v1::Examination* examination = nullptr;  // none: not asked, or not answered
+  bool silent = false;                           // its link is open, but it sends nothing
+  const v1::Examination* examination = nullptr;  // null: not requested, or not answered
 };
 
 struct HangFacts {
-  absl::Time since;     // no stall began before: go, an attach of a host, a time when the coordinator was away
+  absl::Time since;     // earliest start of a stall: go, attach of a host, or end of a coordinator outage
   bool restart = true;  // recovery.on_hang
-  bool asked = false;   // daemons were asked to look, and at least one has not answered, and may yet
+  bool asked = false;   // daemons were asked to examine ranks, and at least one answer is outstanding
   std::vector<RankPosition> ranks;
   std::map<std::string, PhaseFacts> phases;
 };
@@ -81,14 +81,14 @@ struct HangFacts {
 struct HangDecision {
   enum class Act {
     kNone,
-    kExamine,  // ask the daemons of `culprits` to look at them
+    kExamine,  // ask the daemons of `culprits` to examine them
     kNotify,
     kRestart,
   };
   Act act = Act::kNone;
-  std::vector<uint32_t> culprits;  // empty: no rank can be named
-  std::string phase;               // whose limit ran out; empty: the state of a process was enough
-  bool learned = false;            // by what was learned, or by the state of a process; not by patience alone
+  std::vector<uint32_t> culprits;  // empty: no rank can be identified
+  std::string phase;               // the phase whose limit was exceeded; empty: the state of a process was sufficient
+  bool learned = false;  // based on a learned time or the state of a process, and not on the default limit only
   absl::Time stalled_since = absl::InfiniteFuture();
   std::string reason;  // "rank 1 on w2 is stopped (SIGSTOP, state T) and ..."
 };

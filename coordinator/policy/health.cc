@@ -9,18 +9,19 @@ namespace trainyard {
 HostJudgement JudgeHost(absl::Time now, const HostFacts& facts) {
   absl::Duration silent = std::max(now - facts.last_heard, absl::ZeroDuration());
   if (silent <= facts.lease) {
-    return {.reachable = true, .reason = facts.attached ? "attached" : "its stream ended; the lease still runs"};
+    return {.reachable = true,
+            .reason = facts.attached ? "attached" : "its stream has ended, but its lease has not expired"};
   }
-  std::string told = absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(100)));
+  std::string silence = absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(100)));
   return {.reachable = false,
-          .reason = absl::StrCat("not heard of for ", told, " (lease ", absl::FormatDuration(facts.lease), ")")};
+          .reason = absl::StrCat("no contact for ", silence, " (lease ", absl::FormatDuration(facts.lease), ")")};
 }
 
 absl::Duration HeartbeatInterval(absl::Duration lease) { return std::max(lease / 3, absl::Milliseconds(20)); }
 
 void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps) {
   if (gap <= absl::ZeroDuration() || gap > base * kLeaseGrowth) return;
-  // The weights of a TCP round trip's estimate: quick to widen, slow to forget.
+  // The weights of TCP's round-trip estimate: quick to widen, slow to narrow.
   absl::Duration error = gap - gaps.mean;
   gaps.mean += error / 8;
   gaps.deviation += (absl::AbsDuration(error) - gaps.deviation) / 4;

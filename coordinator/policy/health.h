@@ -1,5 +1,6 @@
-// Judges a host by when it was last heard of. Pure. Contact lost is *unreachable*, not *failed*: trainers go on without
-// their daemon and without the coordinator, so nothing here ends a rank; what does is policy/host_loss.
+// Decides from the time of the last contact whether a host is reachable. Pure. A host without contact is *unreachable*,
+// not *failed*: trainers continue without their daemon and without the coordinator, so nothing here ends a rank;
+// policy/host_loss decides that.
 #pragma once
 
 #include <string>
@@ -10,33 +11,33 @@ namespace trainyard {
 
 struct HostFacts {
   bool attached = false;  // its stream is open
-  absl::Time last_heard;  // any message counts; the coordinator's start where there was none yet
+  absl::Time last_heard;  // time of the last message of any kind; the coordinator's start if there was none
   absl::Duration lease;
 };
 
 struct HostJudgement {
   bool reachable = false;
-  std::string reason;  // "not heard of for 3.2 s (lease 3 s)"
+  std::string reason;  // "no contact for 3.2s (lease 3s)"
 };
 
 HostJudgement JudgeHost(absl::Time now, const HostFacts& facts);
 
-// Heartbeats come three times a lease: one lost packet is normal, two suspicious.
+// Three heartbeats are sent per lease: one lost packet is normal, two are suspicious.
 absl::Duration HeartbeatInterval(absl::Duration lease);
 
-// How evenly a host is heard of: smoothed mean and mean deviation of the gaps between two messages.
+// How regularly a host's messages arrive: smoothed mean and mean deviation of the gaps between messages.
 struct HeartbeatGaps {
   absl::Duration mean;
   absl::Duration deviation;
 };
 
-// A lease grows to this many times the configured one, for a host whose messages come unevenly.
+// The limit, as a multiple of the configured lease, to which the lease of a host with irregular messages may grow.
 inline constexpr int kLeaseGrowth = 4;
 
-// Takes one gap into account. One longer than the longest lease is an outage, not unevenness, and changes nothing.
+// Adds one gap. A gap longer than the longest lease is an outage and is ignored.
 void ObserveGap(absl::Duration gap, absl::Duration base, HeartbeatGaps& gaps);
 
-// The mean gap and four deviations, but not less than `base` nor more than kLeaseGrowth times that.
+// The mean gap plus four deviations, but at least `base` and at most kLeaseGrowth times `base`.
 absl::Duration LeaseOf(absl::Duration base, const HeartbeatGaps& gaps);
 
 }  // namespace trainyard

@@ -10,30 +10,29 @@ namespace {
 std::string Tell(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
 
 HostLossDecision Lost(const HostLossFacts& facts, const char* rule, absl::string_view why) {
-  return {
-      .lost = true,
-      .rule = rule,
-      .reason = absl::StrCat("host ", facts.host, " is lost: not heard of for ", Tell(facts.silent), ", and ", why)};
+  return {.lost = true,
+          .rule = rule,
+          .reason = absl::StrCat("host ", facts.host, " is lost: no contact for ", Tell(facts.silent), ", and ", why)};
 }
 
 HostLossDecision Kept(std::string why) { return {.lost = false, .rule = "host_lost", .reason = std::move(why)}; }
 
-// Rule (b). What is missing for it is said, for `why`.
+// Rule (b). If it does not apply, the reason says what is missing, for `trainctl why`.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
-  if (facts.peers.empty()) return Kept("no rank on a reachable host could tell");
-  if (facts.begun && facts.learned_step <= absl::ZeroDuration()) return Kept("no step time is learned yet");
+  if (facts.peers.empty()) return Kept("no rank on a reachable host can report it");
+  if (facts.begun && facts.learned_step <= absl::ZeroDuration()) return Kept("the step time is not known yet");
   absl::string_view operation = facts.peers.front().waits_in;
   absl::Duration unknown = absl::ZeroDuration();
   for (const PeerRank& peer : facts.peers) {
     if (!peer.reports) return Kept("a rank on a reachable host does not report");
     const absl::Duration beyond = std::max(absl::ZeroDuration(), peer.unheard - kReportInterval);
     unknown = std::max(unknown, beyond);
-    if (peer.suspect) return Kept("a rank on a reachable host is suspected of a hang");
+    if (peer.suspect) return Kept("a rank on a reachable host is suspected of hanging");
     if (peer.waits_in.empty() || peer.waits_in != operation) return Kept("its peers do not wait for it");
-    // How long a first step takes is often not known; nothing but forming is lost if this was one.
+    // The time of a first step is often unknown; a wrong decision then costs only a new forming of the group.
     bool unlearned = !facts.begun && peer.phase_limit == absl::InfiniteDuration();
     const absl::Duration known_time = std::max(absl::ZeroDuration(), peer.phase_time - beyond);
-    if (!unlearned && known_time < peer.phase_limit) return Kept("a rank's phase still has its time");
+    if (!unlearned && known_time < peer.phase_limit) return Kept("a rank's phase has not reached its limit");
   }
   absl::Duration limit = facts.begun ? kStallShare * facts.lease + 2 * facts.learned_step : kFormingPatience;
   const absl::Duration stalled = facts.since_progress - unknown;
@@ -57,7 +56,7 @@ HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
   }
   if (!facts.broken.empty()) return Lost(facts, "host_lost", facts.broken);
   if (facts.over) {
-    // A rank of it has ended, or will with its kill: what may live beyond the cut cannot complete a step alone.
+    // At least one rank has ended or is being killed; unreachable ranks cannot complete a step alone.
     if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
     if (!facts.peers.empty()) return Kept("reachable ranks of the group are still being ended");
     return Lost(facts, "host_lost", "every reachable rank of the group has ended");

@@ -1,14 +1,18 @@
-// Decides whether a host that is unreachable counts as lost for one job. Pure. Lost contact alone never does: trainers
-// step without daemon and coordinator. What does, once its lease has run out (the operator's word needs no rule):
+// Decides whether an unreachable host counts as lost for one job. Pure. Lost contact alone is not sufficient, because
+// trainers run without daemon and coordinator. After its lease has expired, a host is lost in one of these cases (an
+// operator's `forget` needs no rule):
 //
-//   broken     (a) a rank on a reachable host told a broken collective, or has failed itself
-//   over       the end of the group was asked for, and no reachable rank of it is left
-//   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease and
-//                  two learned steps, as far as each of them was heard: where it is the coordinator that is cut off,
-//                  all fall silent at once, and one of them first. A rank that evaluates, saves or makes its first step
-//                  is given that phase's time. Where the host may not have heard `go` (which tells that no step was
-//                  made), its trainers may be waiting for that word: then no sooner than by the rule for forming
-//   forming    the group forms, and nothing of it has moved for kFormingPatience
+//   broken     (a) a rank on a reachable host reported a broken collective, or has failed itself
+//   over       the group is being ended, and no reachable rank of it is left
+//   stall      (b) every reachable rank waits in the same operation, and no step was completed for 0.8 of the lease
+//   plus
+//                  two learned step times, as far as reports were received from each rank. (If the coordinator itself
+//                  is
+//                  cut off, all hosts become silent at about the same time, and one of them first.) A rank that
+//                  evaluates, saves or makes its first step is given that phase's time. If the host may not have
+//                  received `go` (known because no step was made), its trainers may be waiting for it: then not earlier
+//                  than by the rule for forming
+//   forming    the group is forming and has made no progress for kFormingPatience
 //   abandon    no host of the job was reachable for recovery.abandon_after_s
 #pragma once
 
@@ -20,39 +24,39 @@
 
 namespace trainyard {
 
-// A group that forms through its daemons waits so long for one that is unreachable before it takes other hosts. Nothing
-// is lost by waiting, and a daemon that is restarted, stopped or cut off for a moment comes back within it.
+// How long a forming group waits for an unreachable host before it uses other hosts. Waiting loses nothing, and a
+// daemon that is restarted, stopped or cut off briefly comes back within this time.
 inline constexpr absl::Duration kFormingPatience = absl::Seconds(30);
 
-// No step was completed for this share of the lease and two steps: the stall begins when the silence does, is counted
-// exactly, and both are seen within a tick or a report of it; so the decision falls within the lease and two steps.
+// The limit of a stall is this share of the lease plus two steps. The stall begins together with the silence and is
+// detected within a tick or a report, so the decision is made within one lease plus two steps.
 inline constexpr double kStallShare = 0.8;
 
-// A little more than the time from one report of a rank to the next: nothing is known of a peer beyond that.
+// Slightly longer than the interval between two reports of a rank: nothing newer is known about a peer.
 inline constexpr absl::Duration kReportInterval = absl::Milliseconds(600);
 
-// A rank on a reachable host that has not ended.
+// A rank on a reachable host whose process has not exited.
 struct PeerRank {
-  bool reports = false;        // has reported since its link was last open, and lately
-  absl::Duration unheard;      // since its last report was made
-  bool suspect = false;        // is the culprit of a suspected hang: others wait for it, not for the host
-  absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: waits in no collective
-  absl::Duration phase_time;   // in its present phase
-  absl::Duration phase_limit;  // of that phase, as learned; infinite: not learned yet
+  bool reports = false;        // has reported recently, and since its link was last opened
+  absl::Duration unheard;      // age of its last report
+  bool suspect = false;        // is the culprit of a suspected hang: others wait for it, and not for the host
+  absl::string_view waits_in;  // "all-reduce 17 (6553600 x fp32)"; empty: it waits in no collective
+  absl::Duration phase_time;   // time in its current phase
+  absl::Duration phase_limit;  // learned limit of that phase; infinite: unknown
 };
 
 struct HostLossFacts {
   absl::string_view host;
-  absl::Duration silent;  // not heard of for
+  absl::Duration silent;  // time since the last contact
   absl::Duration lease;
   bool forming = false;        // PLACED or STARTING
   bool over = false;           // the group is being ended
-  bool begun = true;           // the host's ranks are known to have heard `go`
-  size_t reachable_ranks = 0;  // on reachable hosts, ended or not
-  absl::string_view broken;    // what a rank told of a broken collective, or how it failed; empty: none did
+  bool begun = true;           // the host's ranks are known to have received `go`
+  size_t reachable_ranks = 0;  // on reachable hosts, running or not
+  absl::string_view broken;    // a rank's report of a broken collective, or how it failed; empty: none
   absl::Span<const PeerRank> peers;
-  absl::Duration since_progress;      // forming: since anything of the group moved; else since the last completed step
-  absl::Duration learned_step;        // zero: not learned yet
+  absl::Duration since_progress;  // forming: since the group's last progress; otherwise since the last completed step
+  absl::Duration learned_step;    // zero: unknown
   absl::Duration none_reachable_for;  // zero: some host of the job is reachable
   absl::Duration abandon_after;
 };

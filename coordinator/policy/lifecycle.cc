@@ -60,7 +60,7 @@ bool HasTrainers(v1::JobState state) {
 }
 
 absl::string_view StateName(v1::JobState state) {
-  // The names live as long as the descriptor, which is for ever.
+  // The names are valid as long as the descriptor, which is never destroyed.
   const auto* value = v1::JobState_descriptor()->FindValueByNumber(state);
   if (value == nullptr) return "UNKNOWN";
   return absl::StripPrefix(absl::string_view(value->name()), "JOB_STATE_");

@@ -1,5 +1,4 @@
-// The states of a job and what leads from one to the next: one table, which the core moves jobs by and ARCHITECTURE.md
-// prints. Pure.
+// The states of a job and its transitions: one table, which the core uses and ARCHITECTURE.md prints. Pure.
 //
 //                     ┌──────────────◀─────────────┐ placed again
 //   QUEUED ─▶ PLACED ─▶ STARTING ─▶ RUNNING ─▶ RECOVERING        (a rank failed, restarts are left)
@@ -7,8 +6,8 @@
 //      │         └──────────┴────┬─────┘
 //      ▼                         ▼
 //   CANCELLED, FAILED ◀────── STOPPING ──▶ QUEUED, PAUSED
-//                             (cancelled, failed for good, or ended as asked: restart, drain, pause; ranks are being
-//                             ended. Back to RUNNING where the save before such an end fails)
+//                             (cancelled, failed permanently, or ended on request: restart, drain, pause; its ranks are
+//                             being ended. Back to RUNNING if the save before such an end fails)
 #pragma once
 
 #include <optional>
@@ -25,17 +24,17 @@ enum class LifecycleEvent {
   kTrainerStarted,  // the first trainer of the generation runs
   kAllReady,        // every rank has built its model and warmed up its communicators
   kAllDone,         // every rank made all steps and exited with 0
-  kRestart,         // a rank failed; the group is to be formed again
-  kGiveUp,          // a rank failed in a way, or so often, that starting again is no use
-  kStopAsked,       // restart, pause or drain: the group is to end, and nothing has failed
-  kStopUndone,      // the save before such an end failed: the group goes on as it was
-  kPause,           // asked of a job that has no group
-  kResume,          // asked of a paused job
-  kCancel,          // somebody asked
-  kEndedRestart,    // the ranks are gone, and a new group is to be formed, as was asked
-  kEndedPaused,     // the ranks are gone, and the job rests, as was asked
-  kEndedCancelled,  // the ranks are gone, as was asked
-  kEndedFailed,     // the ranks are gone after the job was given up
+  kRestart,         // a rank failed; a new group must be formed
+  kGiveUp,          // a rank failed in such a way, or so often, that a restart is useless
+  kStopAsked,       // restart, pause or drain: the group must end, but nothing has failed
+  kStopUndone,      // the save before such an end failed: the group continues
+  kPause,           // requested for a job without a group
+  kResume,          // requested for a paused job
+  kCancel,          // a user requested it
+  kEndedRestart,    // all ranks have ended, and a new group must be formed, as requested
+  kEndedPaused,     // all ranks have ended, and the job pauses, as requested
+  kEndedCancelled,  // all ranks have ended, as requested
+  kEndedFailed,     // all ranks have ended after the job was given up
 };
 
 struct Transition {
@@ -46,10 +45,10 @@ struct Transition {
 
 const std::vector<Transition>& LifecycleTable();
 
-// None: the event means nothing in this state.
+// nullopt: the event has no effect in this state.
 std::optional<v1::JobState> NextState(v1::JobState from, LifecycleEvent event);
 
-// SUCCEEDED, FAILED, CANCELLED: nothing leads out of these.
+// SUCCEEDED, FAILED and CANCELLED have no transitions to other states.
 bool IsFinal(v1::JobState state);
 // States in which a generation's trainers may be running.
 bool HasTrainers(v1::JobState state);

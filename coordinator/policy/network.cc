@@ -11,12 +11,12 @@ namespace trainyard {
 namespace {
 
 constexpr absl::Duration kWindow = absl::Seconds(2);
-// A judgement older than this says nothing of now: the rank makes no steps, or is not heard.
+// An older result is outdated: the rank makes no steps, or its reports do not arrive.
 constexpr absl::Duration kFresh = absl::Seconds(6);
 constexpr double kTimesSlow = 3;
-constexpr double kLeastSlow_s = 0.010;  // a busy host's scheduler makes less
+constexpr double kMinSlowSeconds = 0.010;  // the scheduler of a busy host causes smaller delays
 constexpr double kTimesComputing = 2;
-constexpr size_t kHostsNamed = 4;
+constexpr size_t kMaxHostsNamed = 4;
 
 constexpr absl::Duration kLate = absl::Milliseconds(40);
 constexpr absl::Duration kPunctual = absl::Milliseconds(20);
@@ -27,7 +27,7 @@ constexpr absl::Duration kBestOf = absl::Minutes(1);
 
 void WaitTrend::Add(absl::Time at, double compute_s, double wait_s, uint64_t steps) {
   const Totals now{.at = at, .compute_s = compute_s, .wait_s = wait_s, .steps = steps};
-  // Totals that fall are another process's.
+  // Totals that decrease belong to a new process.
   const bool fell = first_.has_value() && (steps < first_->steps || compute_s < first_->compute_s);
   if (!first_.has_value() || fell) {
     if (fell) *this = WaitTrend();
@@ -43,8 +43,8 @@ void WaitTrend::Add(absl::Time at, double compute_s, double wait_s, uint64_t ste
 
 void WaitTrend::Judge(double compute_s, double wait_s) {
   wait_s_ = wait_s;
-  const bool computes_longer = compute_s > kTimesComputing * usual_compute_s_ + kLeastSlow_s / 10;
-  slow_ = known_ && wait_s > kTimesSlow * usual_wait_s_ + kLeastSlow_s && !computes_longer;
+  const bool computes_longer = compute_s > kTimesComputing * usual_compute_s_ + kMinSlowSeconds / 10;
+  slow_ = known_ && wait_s > kTimesSlow * usual_wait_s_ + kMinSlowSeconds && !computes_longer;
   if (slow_) return;
   const double weight = known_ ? 0.25 : 1;
   known_ = true;
@@ -63,13 +63,12 @@ std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks) 
   if (hosts.size() < 2) return "";
   std::vector<std::string> named;
   for (absl::string_view host : hosts) {
-    named.push_back(named.size() < kHostsNamed ? std::string(host) : "...");
-    if (named.size() > kHostsNamed) break;
+    named.push_back(named.size() < kMaxHostsNamed ? std::string(host) : "...");
+    if (named.size() > kMaxHostsNamed) break;
   }
   return absl::StrFormat(
-      "the network between hosts %s is slow or loses packets: a step waits %.0f ms for the other ranks, %.1f ms "
-      "before; "
-      "computing takes no longer",
+      "the network between hosts %s is slow or loses packets: a step waits %.0f ms for the other ranks "
+      "(before: %.1f ms), while its computing time is unchanged",
       absl::StrJoin(named, ", "), least->wait_s() * 1e3, least->usual_wait_s() * 1e3);
 }
 
@@ -85,7 +84,7 @@ void ArrivalTrend::Expect(absl::Time at, absl::Duration clock_offset) {
 }
 
 ArrivalTrend::Change ArrivalTrend::Add(absl::Time at, absl::Duration clock_offset) {
-  // So that a clock that was set, or that drifts, is what is usual after a while.
+  // After some time a clock that was set, or that drifts, counts as usual.
   if (at - since_ >= kBestOf) {
     best_before_ = best_;
     best_ = clock_offset;

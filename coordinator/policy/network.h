@@ -1,6 +1,6 @@
-// What a network that is slow, or loses packets, does to a job that loses no rank by it: its ranks wait for one another
-// far longer than they did, while they compute as fast as before; and what a host sends arrives late. Neither ends
-// anything: both are told, so that nobody need guess why a job became slow. Pure.
+// Detects a network that is slow or loses packets, by its effect on a job that loses no rank: its ranks wait for one
+// another much longer than before, although they compute as fast; and a host's messages arrive late. Neither ends
+// anything; both are reported, so that users know why a job became slow. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace trainyard {
 
-// How long one rank waits for the others in a step, over windows of about two seconds, from the totals it tells.
+// How long one rank waits for the others per step, in windows of about two seconds, from the totals that it reports.
 class WaitTrend {
  public:
-  // Totals since the trainer began, as told at `at`.
+  // Totals since the trainer started, as reported at `at`.
   void Add(absl::Time at, double compute_s, double wait_s, uint64_t steps);
 
-  // Of the newest window: the waiting is many times what it was, the computing is not.
+  // For the newest window: the waiting time is many times the usual one, while the computing time is not.
   bool is_slow() const { return slow_; }
-  double wait_s() const { return wait_s_; }              // a step, in the newest window
-  double usual_wait_s() const { return usual_wait_s_; }  // in those before that were not slow
+  double wait_s() const { return wait_s_; }              // per step, in the newest window
+  double usual_wait_s() const { return usual_wait_s_; }  // in the earlier windows that were not slow
   absl::Time judged_at() const { return judged_at_; }
 
  private:
@@ -34,8 +34,8 @@ class WaitTrend {
   };
   void Judge(double compute_s, double wait_s);
 
-  std::optional<Totals> first_;  // of the window that is open
-  bool known_ = false;           // the usual times
+  std::optional<Totals> first_;  // of the current window
+  bool known_ = false;           // the usual times are known
   double usual_wait_s_ = 0;
   double usual_compute_s_ = 0;
   double wait_s_ = 0;
@@ -48,26 +48,26 @@ struct WaitingRank {
   const WaitTrend* trend;
 };
 
-// "the network between hosts a, b is slow or loses packets: a step waits 152 ms for other ranks, 4.1 ms before"; empty:
-// it is not, or it cannot be told. All ranks of the group that have not ended must be slow, and on several hosts: one
-// that waits less than the others is what they wait for.
+// "the network between hosts a, b is slow or loses packets: a step waits 152 ms for the other ranks (before: 4.1 ms), ...";
+// empty if it is not, or if it cannot be determined. All running ranks of the group must be slow, on several hosts: a rank
+// that waits less than the others is the one they wait for.
 std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks);
-// None of them waits longer than usual any more.
+// Whether no rank waits longer than usual any more.
 bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks);
 
-// Whether what a host sends arrives later than it did, from the clock in its heartbeats less ours: the largest
-// difference lately is that of the quickest way, and what is less was on its way for longer.
+// Detects that a host's messages arrive later than before, from the difference between the clock in its heartbeats and
+// ours: the largest recent difference belongs to the fastest message, and a smaller one means a delay.
 class ArrivalTrend {
  public:
   enum class Change { kNone, kLate, kPunctual };
   Change Add(absl::Time at, absl::Duration clock_offset);
-  // Of a message that may have been late for reasons of its own: counts as far as it was quick.
+  // Adds a message that may have other delays: it only counts if it was fast.
   void Expect(absl::Time at, absl::Duration clock_offset);
-  absl::Duration late_by() const { return late_by_; }  // the newest
+  absl::Duration late_by() const { return late_by_; }  // of the newest message
 
  private:
   absl::Duration best_ = -absl::InfiniteDuration(), best_before_ = -absl::InfiniteDuration();
-  absl::Time since_ = absl::InfinitePast();  // of best_
+  absl::Time since_ = absl::InfinitePast();  // time of best_
   absl::Duration late_by_;
   int in_a_row_ = 0;
   bool late_ = false;

@@ -12,10 +12,10 @@
 namespace trainyard {
 namespace {
 
-// Lists are cut here, so that a sentence stays one on a large cluster.
-constexpr size_t kNamesTold = 3;
+// Limits lists, so that a sentence stays short on a large cluster.
+constexpr size_t kMaxNames = 3;
 
-std::string TellNames(const std::vector<std::string>& names) { return JoinFirst(names, kNamesTold); }
+std::string NameList(const std::vector<std::string>& names) { return JoinFirst(names, kMaxNames); }
 
 uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
   if (!BarredFor(facts, host).empty()) return 0;
@@ -23,11 +23,11 @@ uint32_t Slots(const PlacementFacts& facts, const HostSlots& host) {
   return facts.needs_gpu ? std::min(host.slots, host.gpus) : host.slots;
 }
 
-// The slots of a host that this job's ranks could take now.
+// The slots of a host that this job's ranks could use now.
 uint32_t Usable(const PlacementFacts& facts, const HostSlots& host) { return std::min(host.free, Slots(facts, host)); }
 
-// What the hosts lack on their own, whatever is free.
-std::string TellSlots(const PlacementFacts& facts) {
+// Describes the free slots, or why there are none.
+std::string DescribeSlots(const PlacementFacts& facts) {
   std::vector<std::string> names;
   uint64_t free = 0, slots = 0, gpus = 0;
   for (const HostSlots& host : facts.hosts) {
@@ -45,10 +45,10 @@ std::string TellSlots(const PlacementFacts& facts) {
                         "; attach hosts with GPUs, or set resources.device to cpu");
   }
   return absl::StrCat(free, " of ", Plural(slots, "slot"), " free on ", Plural(hosts, "host"), " (",
-                      TellNames(std::move(names)), ")");
+                      NameList(std::move(names)), ")");
 }
 
-std::string TellWaiting(const PlacementFacts& facts) {
+std::string DescribeWaiting(const PlacementFacts& facts) {
   std::vector<std::string> barred, busy, missing;
   for (const HostSlots& host : facts.hosts) {
     std::string why = BarredFor(facts, host);
@@ -63,16 +63,17 @@ std::string TellWaiting(const PlacementFacts& facts) {
   for (const std::string& name : facts.only) {
     if (here.count(name) == 0) missing.push_back(name);
   }
-  std::string text = absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " asked, ", TellSlots(facts));
-  if (!busy.empty()) absl::StrAppend(&text, "; busy: ", TellNames(std::move(busy)));
-  if (!barred.empty()) absl::StrAppend(&text, "; not used: ", TellNames(std::move(barred)));
+  std::string text =
+      absl::StrCat("waits for slots: ", Plural(facts.ranks, "rank"), " requested, ", DescribeSlots(facts));
+  if (!busy.empty()) absl::StrAppend(&text, "; busy: ", NameList(std::move(busy)));
+  if (!barred.empty()) absl::StrAppend(&text, "; not used: ", NameList(std::move(barred)));
   if (!missing.empty()) {
-    absl::StrAppend(&text, "; of resources.hosts not attached: ", TellNames(std::move(missing)));
+    absl::StrAppend(&text, "; hosts of resources.hosts that are not attached: ", NameList(std::move(missing)));
   }
   return text;
 }
 
-// Ranks stay where they were; `taken` gets the counts. Returns how many ranks are left.
+// Keeps ranks on their previous hosts and adds the counts to `taken`. Returns the number of ranks that are left.
 uint32_t KeepHosts(const PlacementFacts& facts, std::map<HostName, uint32_t>& taken) {
   std::map<HostName, uint32_t> had;
   for (const HostName& host : facts.previous) had[host]++;
@@ -113,7 +114,7 @@ bool CouldFit(const PlacementFacts& facts) {
 PlacementDecision DecidePlacement(const PlacementFacts& facts) {
   uint64_t free = 0;
   for (const HostSlots& host : facts.hosts) free += Usable(facts, host);
-  if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = TellWaiting(facts)};
+  if (free < facts.ranks) return {.ranks_by_host = std::nullopt, .reason = DescribeWaiting(facts)};
 
   std::map<HostName, uint32_t> taken;
   uint32_t left = KeepHosts(facts, taken);
@@ -127,7 +128,7 @@ PlacementDecision DecidePlacement(const PlacementFacts& facts) {
     chosen.emplace_back(host.name, had + more);
     names.push_back(absl::StrCat(host.name.value(), " (", had + more, ")"));
   }
-  std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", TellNames(std::move(names)));
+  std::string reason = absl::StrCat(Plural(facts.ranks, "rank"), " on ", NameList(std::move(names)));
   return {.ranks_by_host = std::move(chosen), .reason = std::move(reason)};
 }
 

@@ -1,6 +1,6 @@
-// Chooses the hosts of a job: all ranks get a slot or none does. Pure; called by the core for each waiting job, oldest
-// first, and a job that does not fit lets a later one that does go ahead, until it has waited for kOvertakeLimit: from
-// then on the slots it could use are kept for it.
+// Chooses the hosts of a job: either all ranks get a slot or none does. Pure; the core calls it for each waiting job,
+// oldest first. A job that does not fit is overtaken by later jobs that do, until it has waited for kOvertakeLimit:
+// from then on the slots that it could use are reserved for it.
 //
 //   PlacementDecision decision = DecidePlacement({.ranks = 4, .hosts = hosts, .previous = {}});
 //   if (!decision.ranks_by_host) job.reason = decision.reason;
@@ -20,7 +20,7 @@
 
 namespace trainyard {
 
-// After a job has waited so long, later jobs no longer take slots that it could use.
+// When a job has waited this long, later jobs no longer get slots that it could use.
 inline constexpr absl::Duration kOvertakeLimit = absl::Minutes(10);
 
 struct HostSlots {
@@ -28,44 +28,44 @@ struct HostSlots {
   uint32_t slots = 0;
   uint32_t free = 0;
   uint32_t gpus = 0;
-  std::string switch_name;  // labels of the host; empty: it has none
+  std::string switch_name;  // labels of the host; empty: none
   std::string rack;
-  std::string barred;     // why nothing new is placed there: "cordoned: disk"; empty: it may be used
-  std::string busy_with;  // "job ab12, job cd34"; what its used slots are used for
+  std::string barred;     // why no new job may be placed there: "cordoned: disk"; empty: the host may be used
+  std::string busy_with;  // "job ab12, job cd34": the users of its used slots
 };
 
-// Hosts near each other are next to each other: by switch, rack and name.
+// Sorts hosts by switch, rack and name, so that nearby hosts are next to each other.
 void OrderByPlace(std::vector<HostSlots>& hosts);
 
 struct PlacementFacts {
   uint32_t ranks = 0;
-  bool needs_gpu = false;                  // each rank needs one; a host has as many slots for them as GPUs at most
-  absl::Span<const HostSlots> hosts = {};  // reachable ones, as OrderByPlace leaves them
-  std::vector<HostName> previous = {};     // by rank, of the generation before; empty: there was none
-  std::set<std::string> only = {};         // resources.hosts; empty: any
+  bool needs_gpu = false;                  // each rank needs one; a host offers at most as many slots as GPUs
+  absl::Span<const HostSlots> hosts = {};  // the reachable ones, sorted by OrderByPlace
+  std::vector<HostName> previous = {};     // by rank, of the previous generation; empty: there was none
+  std::set<std::string> only = {};         // resources.hosts; empty: any host
   std::set<std::string> excluded = {};     // resources.exclude_hosts
-  // Hosts that could not run this job lately, and why: "the checkpoint of step 40 is not in /runs/a".
+  // Hosts that recently could not run this job, with the reason: "the checkpoint of step 40 is not in /runs/a".
   std::map<std::string, std::string> avoided = {};
-  bool one_a_host = false;  // a probe of hosts: each of `only` gets one rank
+  bool one_a_host = false;  // a probe of hosts: each host in `only` gets one rank
 };
 
-// How many ranks each chosen host gets, hosts in their order. No count is 0.
+// The number of ranks of each chosen host, in the order of the hosts. No count is 0.
 using RanksByHost = std::vector<std::pair<HostName, uint32_t>>;
 
 struct PlacementDecision {
-  std::optional<RanksByHost> ranks_by_host;  // none: the job waits
-  // "4 ranks on w1 (2), w2 (2)"; "waits for slots: 4 ranks asked, 0 of 2 slots free on 1 host (w1); busy: w1 (job
+  std::optional<RanksByHost> ranks_by_host;  // nullopt: the job waits
+  // "4 ranks on w1 (2), w2 (2)"; "waits for slots: 4 ranks requested, 0 of 2 slots free on 1 host (w1); busy: w1 (job
   // ab12); not used: w2 (cordoned: disk)".
   std::string reason;
 };
 
-// A host that had ranks of the job keeps as many of them as it has free slots for; what is left goes to the hosts in
-// their order, as many a host as it has free slots.
+// A host that ran ranks of the job keeps as many of them as it has free slots; the remaining ranks are placed on the
+// hosts in order, up to the free slots of each.
 PlacementDecision DecidePlacement(const PlacementFacts& facts);
 
 // Why this job may not use the host; empty: it may.
 std::string BarredFor(const PlacementFacts& facts, const HostSlots& host);
-// Whether the job would fit if every slot it may use were free: then it is worth keeping slots for it.
+// Whether the job would fit if all slots that it may use were free; only then are slots reserved for it.
 bool CouldFit(const PlacementFacts& facts);
 
 }  // namespace trainyard

@@ -15,8 +15,9 @@ using Failure = v1::FailureRecord;
 
 constexpr double kGibibyte = 1 << 30;
 
-// ", having used up to 1.21 GiB of memory and 35.2 s of CPU": what a kernel that kills for memory never says.
-std::string TellUsage(const v1::TrainerExited& exit) {
+// ", having used up to 1.21 GiB of memory and 35.2 s of CPU": a kernel that kills for lack of memory does not report
+// this.
+std::string DescribeUsage(const v1::TrainerExited& exit) {
   if (exit.max_rss_bytes() == 0) return "";
   return absl::StrFormat(", having used up to %.2f GiB of memory and %.1f s of CPU",
                          static_cast<double>(exit.max_rss_bytes()) / kGibibyte, exit.user_s() + exit.system_s());
@@ -56,8 +57,7 @@ std::string TellExit(const v1::TrainerExited& exit) {
     case v1::TrainerExited::CAUSE_STOPPED:
       return "ended by its daemon";
     default:
-      return exit.message().empty() ? "lost: its shim is gone without a record"
-                                    : absl::StrCat("lost: ", exit.message());
+      return exit.message().empty() ? "lost: its shim exited without a record" : absl::StrCat("lost: ", exit.message());
   }
 }
 
@@ -73,7 +73,7 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
         if (ended.stopped_unasked) {
           return fail(Failure::KIND_HOST, "stopped although the job was not cancelled (a SIGTERM?)");
         }
-        return fail(Failure::KIND_EXIT, "exited with code 0 before its steps were made");
+        return fail(Failure::KIND_EXIT, "exited with code 0 before all its steps were made");
       }
       if (exit.code() == kExitRefused) {
         return fail(Failure::KIND_REFUSED,
@@ -86,9 +86,9 @@ std::optional<Failure> JudgeExit(const EndedRank& ended) {
       if (exit.code() == kExitCannotRun) {
         return fail(Failure::KIND_START, "could not be run (exit code 127); see its output");
       }
-      return fail(Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code(), TellUsage(exit)));
+      return fail(Failure::KIND_EXIT, absl::StrCat("exited with code ", exit.code(), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_SIGNAL:
-      return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit), TellUsage(exit)));
+      return fail(Failure::KIND_SIGNAL, absl::StrCat("was ", TellExit(exit), DescribeUsage(exit)));
     case v1::TrainerExited::CAUSE_START_FAILED:
       return fail(exit.may_pass() ? Failure::KIND_NO_ROOM : Failure::KIND_START, TellExit(exit));
     case v1::TrainerExited::CAUSE_STOPPED:
@@ -110,7 +110,7 @@ bool HasOwnCause(Failure::Kind kind) { return kind != Failure::KIND_ABORTED && k
 
 bool IsBetterCause(const Failure& found, const Failure& known) {
   if (IsForGood(found.kind()) != IsForGood(known.kind())) return IsForGood(found.kind());
-  // A refusal told in words explains more than the exit code that follows it, which comes later and is not better.
+  // A refusal with a message explains more than the exit code, which arrives later and must not replace it.
   return HasOwnCause(found.kind()) && !HasOwnCause(known.kind());
 }
 
@@ -163,7 +163,7 @@ RecoveryDecision DecideRecovery(const RecoveryFacts& facts) {
   if (failure.kind() == Failure::KIND_START && !facts.elsewhere) {
     return {.restart = false,
             .delay = absl::ZeroDuration(),
-            .reason = absl::StrCat(failure.text(), "; no other host could take the job")};
+            .reason = absl::StrCat(failure.text(), "; no other host can run the job")};
   }
   const bool is_paid = IsPaidByTheJob(failure.kind());
   if (is_paid && facts.restarts >= facts.max_restarts) {

@@ -1,5 +1,5 @@
-// What a rank's end means for its job: whether it is a failure, of which cause, and whether the group is started again.
-// Pure; called by the core with each fact that ends a rank.
+// Decides what the end of a rank means for its job: whether it is a failure, its cause, and whether the group is
+// restarted. Pure; the core calls it for each fact that ends a rank.
 #pragma once
 
 #include <cstdint>
@@ -25,51 +25,51 @@ std::string TellExit(const v1::TrainerExited& exit);
 struct EndedRank {
   uint32_t rank = 0;
   absl::string_view host;
-  bool told_finished = false;    // it said that all its steps are made, or that it stopped as asked
-  bool stopped_unasked = false;  // it stopped between two steps although nobody here asked for it
-  bool was_desired = true;       // false: it was being ended anyway
+  bool told_finished = false;    // it reported that all its steps are made, or that it stopped as requested
+  bool stopped_unasked = false;  // it stopped between two steps although the coordinator had not requested it
+  bool was_desired = true;       // false: it was already being ended
   const v1::TrainerExited* exit = nullptr;
 };
 
-// None: the rank ended well, or as it was told to.
+// nullopt: the rank ended successfully, or as it was told to.
 std::optional<v1::FailureRecord> JudgeExit(const EndedRank& ended);
 
-// Whether `found` explains the failure better than `known`: a refusal above all, then the first cause of its own; what
-// the peers of a failed rank report is no cause of its own.
+// Whether `found` explains the failure better than `known`: a refusal is best, then the first failure with a cause of
+// its own. Reports of a failed rank's peers are not a cause of their own.
 bool IsBetterCause(const v1::FailureRecord& found, const v1::FailureRecord& known);
 bool HasOwnCause(v1::FailureRecord::Kind kind);
-// Whether restarting after such a failure takes one of the job's restarts. That a host lacks the checkpoint, or has no
-// room for now (its disk is full, its state folder is gone), is nothing that the job could have done better.
+// Whether a restart after such a failure counts against the job's limit of restarts. It does not if a host lacks the
+// checkpoint or currently has no space (its disk is full, its state folder is missing): the job cannot prevent that.
 bool IsPaidByTheJob(v1::FailureRecord::Kind kind);
-// Starting again is no use, wherever: the job cannot work as it is written, or it has made all steps and given up
-// saving the last one.
+// Whether a restart cannot help on any host: the job cannot work as specified, or it has made all steps and has given
+// up saving the last one.
 bool IsForGood(v1::FailureRecord::Kind kind);
 // "signal": a label of metrics and reports.
 absl::string_view FailureKindName(v1::FailureRecord::Kind kind);
 
-// A host that could not run a job is left out of its placement for so long, doubling with each time up to the most.
+// A host that could not run a job is excluded from its placement for this long, doubled each time up to the maximum.
 inline constexpr absl::Duration kAvoidLeast = absl::Minutes(1);
 inline constexpr absl::Duration kAvoidMost = absl::Minutes(10);
 
 struct RecoveryFacts {
   const v1::FailureRecord* failure = nullptr;
-  uint32_t restarts = 0;  // already made
+  uint32_t restarts = 0;  // restarts so far
   uint32_t max_restarts = 0;
-  std::optional<uint64_t> checkpoint_step;  // newest recorded
-  uint32_t failures_without_progress = 0;   // in a row, before this one
+  std::optional<uint64_t> checkpoint_step;  // of the newest recorded checkpoint
+  uint32_t failures_without_progress = 0;   // in a row, before this failure
   bool elsewhere = false;                   // the job could be placed without the host of the failed rank
 };
 
 struct RecoveryDecision {
   bool restart = false;
-  absl::Duration delay;  // before the group is started again
+  absl::Duration delay;  // before the group is restarted
   std::string reason;    // "...; restarting from step 100 (restart 1 of 10)"
 };
 
-// Restart, or give up with the cause. What only one host cannot do is done elsewhere: a start that fails there for good
-// where the job fits without it, and a checkpoint that is missing there in any case, which is not counted. The first
-// failure restarts at once; those that follow without a step gained wait 250 ms, doubling up to 10 s, so that a job
-// that cannot start does not burn its host.
+// Decides to restart, or to give up with the cause. A failure that is specific to a host leads to a restart on other
+// hosts: a permanent failure to start, if the job fits without that host, and a missing checkpoint in any case, which
+// is not counted. The first failure restarts immediately; later ones without progress in between wait 250 ms, doubled
+// up to 10 s, so that a job that cannot start does not overload its host.
 RecoveryDecision DecideRecovery(const RecoveryFacts& facts);
 
 }  // namespace trainyard

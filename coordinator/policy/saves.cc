@@ -10,37 +10,37 @@
 namespace trainyard {
 namespace {
 
-// What of this generation came to be, or was granted to, last.
+// The newest save of this generation, recorded or granted.
 struct Newest {
   uint64_t step = 0;
   std::string hash;
 };
 
-Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& words) {
+Newest NewestOfGeneration(const v1::Job& head, const CheckpointGrants& grants) {
   Newest newest;
   for (const v1::CheckpointInfo& info : head.checkpoints()) {
     if (info.generation() == head.generation() && info.step() >= newest.step) {
       newest = {.step = info.step(), .hash = info.manifest_hash()};
     }
   }
-  for (const v1::CheckpointGrant& word : words) {
-    if (!word.refused() && word.generation() == head.generation() && word.step() >= newest.step) {
-      newest = {.step = word.step(), .hash = word.manifest_hash()};
+  for (const v1::CheckpointGrant& grant : grants) {
+    if (!grant.refused() && grant.generation() == head.generation() && grant.step() >= newest.step) {
+      newest = {.step = grant.step(), .hash = grant.manifest_hash()};
     }
   }
   return newest;
 }
 
-// Why it does not get its name; empty: it does.
-std::string WhyRefused(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointReady& ready) {
+// Why it is refused; empty: it is granted.
+std::string RefusalReason(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
   if (ready.manifest_hash().empty() || ready.manifest_hash().size() > kManifestHashBytes) {
-    return "it is told without the hash of a manifest";
+    return "it was reported without the hash of a manifest";
   }
-  if (ready.path().empty() || ready.path().size() > limits::kPathBytes) return "it is told without a path";
+  if (ready.path().empty() || ready.path().size() > limits::kPathBytes) return "it was reported without a path";
   if (ready.step() == 0 || ready.step() > head.spec().train().steps()) {
     return absl::StrCat("train.steps is ", head.spec().train().steps());
   }
-  const Newest newest = NewestOfGeneration(head, words);
+  const Newest newest = NewestOfGeneration(head, grants);
   if (ready.step() > newest.step) return "";
   if (ready.step() == newest.step && ready.manifest_hash() == newest.hash) return "";
   return ready.step() == newest.step
@@ -50,57 +50,58 @@ std::string WhyRefused(const v1::Job& head, const CheckpointGrants& words, const
 
 }  // namespace
 
-v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointReady& ready) {
-  const v1::CheckpointGrant* known = FindGrant(words, head.generation(), ready.step(), ready.manifest_hash());
+v1::CheckpointGrant DecideGrant(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointReady& ready) {
+  const v1::CheckpointGrant* known = FindGrant(grants, head.generation(), ready.step(), ready.manifest_hash());
   if (known != nullptr) return *known;
-  v1::CheckpointGrant word;
-  word.set_step(ready.step());
-  word.set_generation(head.generation());
-  word.set_manifest_hash(ready.manifest_hash().substr(0, kManifestHashBytes));
-  word.set_path(ready.path().substr(0, limits::kPathBytes));
-  word.set_size_bytes(ready.size_bytes());
-  word.set_reason(WhyRefused(head, words, ready));
-  word.set_refused(!word.reason().empty());
-  return word;
+  v1::CheckpointGrant grant;
+  grant.set_step(ready.step());
+  grant.set_generation(head.generation());
+  grant.set_manifest_hash(ready.manifest_hash().substr(0, kManifestHashBytes));
+  grant.set_path(ready.path().substr(0, limits::kPathBytes));
+  grant.set_size_bytes(ready.size_bytes());
+  grant.set_reason(RefusalReason(head, grants, ready));
+  grant.set_refused(!grant.reason().empty());
+  return grant;
 }
 
-void AddGrant(v1::CheckpointGrant word, CheckpointGrants& words) {
-  *words.Add() = std::move(word);
-  while (words.size() > kWordsKept) {
-    auto oldest = std::find_if(words.begin(), words.end(), [](const auto& known) { return known.refused(); });
-    words.erase(oldest == words.end() ? words.begin() : oldest);
+void AddGrant(v1::CheckpointGrant grant, CheckpointGrants& grants) {
+  *grants.Add() = std::move(grant);
+  while (grants.size() > kWordsKept) {
+    auto oldest = std::find_if(grants.begin(), grants.end(), [](const auto& known) { return known.refused(); });
+    grants.erase(oldest == grants.end() ? grants.begin() : oldest);
   }
 }
 
-const v1::CheckpointGrant* FindGrant(const CheckpointGrants& words, uint64_t generation, uint64_t step,
+const v1::CheckpointGrant* FindGrant(const CheckpointGrants& grants, uint64_t generation, uint64_t step,
                                      const std::string& manifest_hash) {
-  for (const v1::CheckpointGrant& word : words) {
-    if (word.generation() == generation && word.step() == step && word.manifest_hash() == manifest_hash) return &word;
+  for (const v1::CheckpointGrant& grant : grants) {
+    if (grant.generation() == generation && grant.step() == step && grant.manifest_hash() == manifest_hash)
+      return &grant;
   }
   return nullptr;
 }
 
-void ForgetGrants(uint64_t generation, uint64_t step, CheckpointGrants& words) {
-  words.erase(std::remove_if(words.begin(), words.end(),
-                             [&](const v1::CheckpointGrant& word) {
-                               if (word.generation() != generation) return false;
-                               return word.step() == step || (word.refused() && word.step() < step);
-                             }),
-              words.end());
+void ForgetGrants(uint64_t generation, uint64_t step, CheckpointGrants& grants) {
+  grants.erase(std::remove_if(grants.begin(), grants.end(),
+                              [&](const v1::CheckpointGrant& grant) {
+                                if (grant.generation() != generation) return false;
+                                return grant.step() == step || (grant.refused() && grant.step() < step);
+                              }),
+               grants.end());
 }
 
-const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& words) {
+const v1::CheckpointGrant* NewestGranted(const CheckpointGrants& grants) {
   const v1::CheckpointGrant* newest = nullptr;
-  for (const v1::CheckpointGrant& word : words) {
-    if (!word.refused() && (newest == nullptr || word.step() >= newest->step())) newest = &word;
+  for (const v1::CheckpointGrant& grant : grants) {
+    if (!grant.refused() && (newest == nullptr || grant.step() >= newest->step())) newest = &grant;
   }
   return newest;
 }
 
-std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointGrants& words) {
+std::optional<uint64_t> NewestKeptStep(const v1::Job& head, const CheckpointGrants& grants) {
   std::optional<uint64_t> step;
   if (head.checkpoints_size() > 0) step = head.checkpoints(head.checkpoints_size() - 1).step();
-  const v1::CheckpointGrant* granted = NewestGranted(words);
+  const v1::CheckpointGrant* granted = NewestGranted(grants);
   if (granted != nullptr && granted->step() > step.value_or(0)) step = granted->step();
   return step;
 }

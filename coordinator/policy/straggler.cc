@@ -13,11 +13,11 @@ constexpr absl::Duration kLeastSpan = absl::Seconds(10);
 constexpr absl::Duration kSlowFor = absl::Seconds(30);
 constexpr double kSlow = 1.3;
 constexpr double kNoLongerSlow = 1.2;
-// A difference that nobody would feel is none: the scheduler of a busy host makes as much.
-constexpr double kLeastDifference = 1e-3;
+// Smaller differences are caused by the scheduler of a busy host and are not reported.
+constexpr double kMinDifference = 1e-3;
 
-// Of the sorted `values` without the one at `index`. REQUIRES: at least two values.
-double MedianOfOthers(const std::vector<double>& values, size_t index) {
+// The median of the sorted `values` without the one at `index`. REQUIRES: at least two values.
+double MedianWithout(const std::vector<double>& values, size_t index) {
   size_t others = values.size() - 1;
   auto at = [&](size_t i) { return values[i < index ? i : i + 1]; };
   return others % 2 == 1 ? at(others / 2) : (at(others / 2 - 1) + at(others / 2)) / 2;
@@ -26,7 +26,7 @@ double MedianOfOthers(const std::vector<double>& values, size_t index) {
 }  // namespace
 
 void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches, uint64_t steps, double wait_s) {
-  // A total that falls is of another process.
+  // A total that decreases belongs to a new process.
   if (!samples_.empty() && micro_batches < samples_.back().micro_batches) samples_.clear();
   if (!samples_.empty() && at - samples_.back().at < kSampleInterval) return;
   samples_.push_back({at, compute_s, micro_batches, steps, wait_s});
@@ -71,9 +71,9 @@ std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<Straggl
     if (rank.micro_batch_s <= 0) continue;
     size_t index =
         static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), rank.micro_batch_s) - sorted.begin());
-    double median = MedianOfOthers(sorted, index);
+    double median = MedianWithout(sorted, index);
     double limit = rank.named ? kNoLongerSlow : kSlow;
-    bool slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kLeastDifference;
+    bool slow = rank.micro_batch_s > limit * median && rank.micro_batch_s - median > kMinDifference;
     if (!slow) rank.slow_since = absl::InfiniteFuture();
     if (slow && rank.slow_since == absl::InfiniteFuture()) rank.slow_since = now;
     bool named = slow && (rank.named || now - rank.slow_since >= kSlowFor);
@@ -81,7 +81,7 @@ std::vector<StragglerChange> JudgeStragglers(absl::Time now, std::vector<Straggl
     rank.named = named;
     changes.push_back({.rank = rank.rank,
                        .named = named,
-                       .text = absl::StrFormat("rank %d on %s is %s: %.1f ms a micro-batch, %.2f times the median of "
+                       .text = absl::StrFormat("rank %d on %s is %s: %.1f ms per micro-batch, %.2f times the median of "
                                                "the other ranks",
                                                rank.rank, rank.host, named ? "slow" : "no longer slow",
                                                rank.micro_batch_s * 1e3, rank.micro_batch_s / median)});

@@ -21,7 +21,7 @@ constexpr size_t kWatchersMax = 4;
 // A host that can start nothing fails the job for good, by policy/recovery.
 constexpr char kNoSpace[] = "No space left";
 // What policy/host_loss says of a host that is given up.
-constexpr char kLost[] = " is lost: not heard of";
+constexpr char kLost[] = " is lost: no contact";
 constexpr char kLostByWord[] = " is lost: the operator";
 
 std::string Name(const Job& job) { return absl::StrCat(job.id.value(), " generation ", job.head().generation()); }

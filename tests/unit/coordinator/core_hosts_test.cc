@@ -177,7 +177,7 @@ TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
       EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "where it may fail again, but by policy: " << job.reason();
     } else {
       EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
-      EXPECT_THAT(job.reason(), HasSubstr("no other host could take the job"));
+      EXPECT_THAT(job.reason(), HasSubstr("no other host can run the job"));
     }
   }
 }

@@ -63,7 +63,7 @@ TEST(CoreLifecycle, JobThatDoesNotFit_WaitsAndSaysForWhat_ThenRuns) {
   first.Attach();
 
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
-  EXPECT_EQ(harness.Get(kJob).reason(), "waits for slots: 4 ranks asked, 2 of 2 slots free on 1 host (w1)");
+  EXPECT_EQ(harness.Get(kJob).reason(), "waits for slots: 4 ranks requested, 2 of 2 slots free on 1 host (w1)");
 
   FakeHost second(harness, "w2", 2, 22);
   second.Attach();

@@ -73,7 +73,7 @@ TEST(CoreLoss, BrokenCollective_AndALeaseThatRanOut_LoseTheHost_AndASpareIsUsed)
   EXPECT_EQ(job.generation(), 2u);
   EXPECT_EQ(job.ranks(0).host(), "w1");
   EXPECT_EQ(job.ranks(1).host(), "w3");
-  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost: not heard of for")));
+  EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost: no contact for")));
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 reports a broken collective")));
 
   // It comes back with its rank of the past: that holds nothing but its slot, and is ended at once.
@@ -453,7 +453,7 @@ TEST(CoreEnding, RankThatCannotBeKilled_CountsAsGone_AndHoldsItsSlot) {
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("was killed by signal 9"));
   harness.Advance(absl::Seconds(2));
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
-  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 2 ranks asked, 1 of 2 slots free"));
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 2 ranks requested, 1 of 2 slots free"));
 
   host.running.erase(FakeHost::Name(Key(kJob, 1, 1)));
   v1::Fact fact;

@@ -462,7 +462,7 @@ TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseHasR
 
   harness.Advance(absl::Seconds(4));
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RECOVERING);
-  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 3 ranks asked, 2 of 2 slots free"));
+  EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("waits for slots: 3 ranks requested, 2 of 2 slots free"));
 
   FakeHost third(harness, "w3", 1, 33);
   third.Attach();

@@ -38,13 +38,13 @@ TEST(DecideDevice, IsCudaOnlyWhereEveryHostHasAGpuForEveryRank_AndSaysWhoHasNot)
       {{WithGpus("w1", 2, 2), WithGpus("w6", 1, 1)},
        false,
        true,
-       "w1 has 2 GPUs for 2 ranks, and 1 more host has enough, too"},
+       "w1 has 2 GPUs for 2 ranks, and 1 more host has enough too"},
       {{WithGpus("w1", 2, 1)}, false, false, "w1 has 1 GPU for 2 ranks"},
       {{WithGpus("w1", 1, 1), without}, false, false, "w2 has no GPU: libnvidia-ml.so.1 not found"},
       {{unusable}, false, false, "trainers cannot use the GPUs of w3: libcuda.so.1 not found"},
       {{busy}, false, false, "the GPUs of w4 may be in use by job ab12cd34"},
       {{old}, false, true, "w5 has 1 GPU for 1 rank"},
-      {{old}, true, false, "a GPU of w5 does not compute in bf16, which the job asks for"},
+      {{old}, true, false, "a GPU of w5 does not compute in bf16, which the job requests"},
       {{}, false, false, "the job has no host"},
   };
   for (const Case& c : cases) {

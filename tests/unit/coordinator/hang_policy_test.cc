@@ -176,7 +176,7 @@ TEST_F(HangTest, ASilentRankIsNamedOnceItHasSaidNothingForThreeSeconds) {
   HangDecision decided = At(absl::Seconds(3));
 
   EXPECT_EQ(decided.act, Act::kRestart);
-  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has said nothing for 3.0 s (state D)"));
+  EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has sent no report for 3.0 s (state D)"));
 }
 
 TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
@@ -232,7 +232,7 @@ TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
   HangDecision decided = JudgeHang(now, facts_);
 
   EXPECT_EQ(decided.act, Act::kRestart);
-  EXPECT_THAT(decided.reason, HasSubstr("have said nothing for 31.0 s"));
+  EXPECT_THAT(decided.reason, HasSubstr("have sent no report for 31.0 s"));
 }
 
 TEST_F(HangTest, SlowPhasesNeverAlarmWithinTheirOwnTime) {
@@ -268,7 +268,7 @@ TEST_F(HangTest, APhaseOfUnknownLengthIsOnlyTold_AndNotWhileItsProcessWorks) {
   HangDecision decided = At(absl::Seconds(120));
   EXPECT_EQ(decided.act, Act::kNotify);
   EXPECT_FALSE(decided.learned);
-  EXPECT_THAT(decided.reason, HasSubstr("how long save takes is not known yet"));
+  EXPECT_THAT(decided.reason, HasSubstr("the usual time of save is not known yet"));
 
   facts_.ranks[0].busy_at = kStart + absl::Seconds(100);
   EXPECT_EQ(At(absl::Seconds(219)).act, Act::kExamine);
@@ -334,7 +334,7 @@ TEST_F(HangTest, ARankThatWaitsForWhatOthersHaveCompletedIsNotToBlame_AndTheNetw
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 waits in all-reduce 59 (8 x fp64) of step 37, which others have "
-                                        "completed: the network does not carry it to w2"));
+                                        "completed: the network does not deliver its data to w2"));
 }
 
 TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
@@ -413,7 +413,7 @@ TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
   EXPECT_EQ(decided.act, Act::kRestart);
   EXPECT_THAT(decided.culprits, IsEmpty());
   EXPECT_THAT(decided.reason, HasSubstr("all 2 ranks are inside all-reduce 412 (8 x fp64) of step 37, none of them "
-                                        "stopped: the network between w1 and w2 does not carry it"));
+                                        "stopped: the network between w1 and w2 does not deliver its data"));
 }
 
 TEST_F(HangTest, AWorldOfOneNamesItsOnlyRank) {

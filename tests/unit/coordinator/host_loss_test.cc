@@ -54,7 +54,7 @@ TEST(HostLoss, WithinTheLease_NothingIsDecided) {
   stalled.facts.silent += absl::Milliseconds(1);
   EXPECT_TRUE(stalled.Decide().lost);
   EXPECT_EQ(stalled.Decide().reason,
-            "host w2 is lost: not heard of for 3s, and rank 0 on w1 reports a broken collective");
+            "host w2 is lost: no contact for 3s, and rank 0 on w1 reports a broken collective");
 }
 
 TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterMostOfALeaseAndTwoSteps) {
@@ -108,7 +108,7 @@ TEST(HostLoss, WhatElseMayExplainAStall_KeepsTheHost) {
       {"a peer waits in another operation", [](Stalled& s) { s.peers[1].waits_in = "all-reduce 18 (1 x fp64)"; }},
       {"a peer hangs", [](Stalled& s) { s.peers[1].suspect = true; }},
       {"a peer has not reported since its link opened", [](Stalled& s) { s.peers[0].reports = false; }},
-      {"no step time is learned", [](Stalled& s) { s.facts.learned_step = absl::ZeroDuration(); }},
+      {"the step time is not known", [](Stalled& s) { s.facts.learned_step = absl::ZeroDuration(); }},
       {"nobody can tell", [](Stalled& s) { s.peers.clear(); }},
   };
   for (const Case& c : cases) {

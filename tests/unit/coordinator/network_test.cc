@@ -47,7 +47,7 @@ TEST(Network, RanksThatAllWaitManyTimesLonger_AreToldSo_AndWhenItIsOver) {
   pair.Step(5, 0.010, 0.090);
   EXPECT_THAT(pair.Judge(),
               MatchesRegex("the network between hosts w1, w2 is slow or loses packets: a step waits 90 ms "
-                           "for the other ranks, [45]\\.. ms before; computing takes no longer"));
+                           "for the other ranks \\(before: [45]\\.. ms\\), while its computing time is unchanged"));
   EXPECT_FALSE(WaitsAsUsual(pair.now, pair.Ranks()));
 
   pair.Step(5, 0.010, 0.004);

@@ -34,7 +34,7 @@ TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
   EXPECT_EQ(Print(DecidePlacement(facts)), "w1=1 w2=1 ");
 
   facts.only = {"w1", "w3"};
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks asked"));
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks requested"));
 }
 
 TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
@@ -48,12 +48,12 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
       {2, {Slots("a", 2, 2)}, {}, "a=2 "},
       {3, {Slots("a", 2, 2), Slots("b", 4, 4)}, {}, "a=2 b=1 "},
       {3, {Slots("a", 2, 0), Slots("b", 4, 4)}, {}, "b=3 "},
-      {1, {}, {}, "waits for slots: 1 rank asked, no host is attached; start trainyard-worker on one"},
-      {4, {Slots("w1", 2, 2)}, {}, "waits for slots: 4 ranks asked, 2 of 2 slots free on 1 host (w1)"},
+      {1, {}, {}, "waits for slots: 1 rank requested, no host is attached; start trainyard-worker on one"},
+      {4, {Slots("w1", 2, 2)}, {}, "waits for slots: 4 ranks requested, 2 of 2 slots free on 1 host (w1)"},
       {5,
        {Slots("a", 1, 1), Slots("b", 1, 1), Slots("c", 1, 0), Slots("d", 1, 1)},
        {},
-       "waits for slots: 5 ranks asked, 3 of 4 slots free on 4 hosts (a, b, c and 1 more)"},
+       "waits for slots: 5 ranks requested, 3 of 4 slots free on 4 hosts (a, b, c and 1 more)"},
       // A host that had ranks keeps them, though another comes first by name.
       {2, {Slots("a", 2, 2), Slots("b", 2, 2)}, {HostName("b"), HostName("b")}, "b=2 "},
       {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
@@ -92,7 +92,7 @@ TEST(Placement, HostsThatMayNotBeUsed_AreSkippedAndNamed) {
 
   facts.ranks = 4;
   EXPECT_EQ(Print(DecidePlacement(facts)),
-            "waits for slots: 4 ranks asked, 3 of 4 slots free on 2 hosts (c, d); busy: c (job ab12); not used: "
+            "waits for slots: 4 ranks requested, 3 of 4 slots free on 2 hosts (c, d); busy: c (job ab12); not used: "
             "a (cordoned: disk), b (in resources.exclude_hosts)");
   EXPECT_TRUE(CouldFit(facts)) << "once c is free";
   facts.ranks = 5;
@@ -104,7 +104,7 @@ TEST(Placement, HostsThatMayNotBeUsed_AreSkippedAndNamed) {
   EXPECT_EQ(Print(DecidePlacement(facts)), "b=1 ");
   facts.only = {"a", "z"};
   EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("no host may be used"));
-  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("of resources.hosts not attached: z"));
+  EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("hosts of resources.hosts that are not attached: z"));
 }
 
 TEST(Placement, HostsOfOneSwitchAndRack_AreNextToEachOther) {

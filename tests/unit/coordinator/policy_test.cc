@@ -30,7 +30,7 @@ TEST(Health, LeaseDecides_NotTheStream) {
   EXPECT_TRUE(JudgeHost(now, facts).reachable);
   facts.last_heard -= absl::Milliseconds(200);
   EXPECT_FALSE(JudgeHost(now, facts).reachable);
-  EXPECT_EQ(JudgeHost(now, facts).reason, "not heard of for 3.2s (lease 3s)");
+  EXPECT_EQ(JudgeHost(now, facts).reason, "no contact for 3.2s (lease 3s)");
   facts = {.attached = false, .last_heard = now, .lease = absl::Seconds(3)};
   EXPECT_TRUE(JudgeHost(now, facts).reachable);
   facts.last_heard = now + absl::Seconds(1);
@@ -80,7 +80,7 @@ TEST(Recovery, ExitsAreJudged) {
   const Case cases[] = {
       {v1::TrainerExited::CAUSE_EXIT, 0, true, true, ""},
       {v1::TrainerExited::CAUSE_EXIT, 0, false, false, ""},
-      {v1::TrainerExited::CAUSE_EXIT, 0, false, true, "rank 1 on w1 exited with code 0 before its steps were made"},
+      {v1::TrainerExited::CAUSE_EXIT, 0, false, true, "rank 1 on w1 exited with code 0 before all its steps were made"},
       {v1::TrainerExited::CAUSE_EXIT, 1, false, true, "rank 1 on w1 exited with code 1"},
       {v1::TrainerExited::CAUSE_EXIT, 2, false, true, "rank 1 on w1 refused the job (exit code 2)"},
       {v1::TrainerExited::CAUSE_EXIT, 3, false, true, "rank 1 on w1 left: its group was aborted"},
@@ -155,7 +155,7 @@ TEST(Recovery, WhatOneHostCannotDo_IsDoneElsewhere) {
   v1::FailureRecord failure = MakeRankFailure(v1::FailureRecord::KIND_START, 0, "w2", "could not be started");
   RecoveryFacts facts{.failure = &failure, .restarts = 0, .max_restarts = 0, .checkpoint_step = 40};
   EXPECT_FALSE(DecideRecovery(facts).restart);
-  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("no other host could take the job"));
+  EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("no other host can run the job"));
   facts.max_restarts = 1;
   facts.elsewhere = true;
   EXPECT_TRUE(DecideRecovery(facts).restart);

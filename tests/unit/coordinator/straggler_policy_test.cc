@@ -32,7 +32,7 @@ TEST(StragglerTest, ARankIsNamedAfter30SecondsOfBeingSlow_AndToldOnceWhenItEnds)
   ASSERT_THAT(named, SizeIs(1));
   EXPECT_EQ(named[0].rank, 2u);
   EXPECT_TRUE(named[0].named);
-  EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms a micro-batch, 2.00 times the median"));
+  EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
   EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
 
   ranks[2].micro_batch_s = 0.025;  // between the two limits: still one
