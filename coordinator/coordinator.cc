@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kClusterIdLength = 16;
 
-// The cluster's id is made once, with the state folder.
+// The cluster's id is created once, together with the state folder.
 absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
   for (const auto& [key, value] : snapshot.records) {
     if (key != kClusterKey) continue;
@@ -37,7 +37,8 @@ absl::StatusOr<std::string> TakeClusterId(Store& store, Snapshot& snapshot) {
   return record.cluster_id();
 }
 
-// A folder that a worker daemon has as its own: each of the two would take the other's lock and sweep its files.
+// Fails for a worker daemon's state folder: both programs would acquire each other's lock and delete each other's
+// files.
 absl::Status CheckNotOfWorker(const std::string& folder) {
   for (const char* name : {"ranks", "outbox", "cluster"}) {
     if (!FileExists(JoinPath(folder, name))) continue;
@@ -47,18 +48,18 @@ absl::Status CheckNotOfWorker(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// Nobody but the owner has any business with the store: who may open these files may also lock them. A folder that was
-// there keeps its mode.
+// Restricts the store to its owner, because a process that may open these files may also lock them. The mode of an
+// existing folder is unchanged.
 void CloseToOthers(const std::string& folder) {
   for (const char* name : {"store.db", "store.db-wal", "store.db-shm", "store.db.bak", "lock", "endpoint"}) {
     const std::string path = JoinPath(folder, name);
     struct stat file;
     if (lstat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode) || (file.st_mode & 077) == 0) continue;
-    if (chmod(path.c_str(), 0600) != 0) spdlog::warn("cannot close {} to other users", path);
+    if (chmod(path.c_str(), 0600) != 0) spdlog::warn("cannot restrict the access of other users to {}", path);
   }
   struct stat info;
   if (stat(folder.c_str(), &info) != 0 || (info.st_mode & 077) == 0) return;
-  spdlog::warn("the state folder {} is open to other users (mode {}); what lies in it is not, but chmod 700 is safer",
+  spdlog::warn("the state folder {} is open to other users (mode {}); the files in it are not, but chmod 700 is safer",
                folder, absl::StrFormat("%04o", info.st_mode & 07777));
 }
 
@@ -137,7 +138,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
       .look_at_store = [this] { return store_->CheckPlace(); },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
-            backed_up_ = true;  // what is not ours any more, or damaged, must not replace the backup there is
+            backed_up_ = true;  // a foreign or damaged store must not replace the existing backup
             failed(status);
           },
   });
@@ -145,7 +146,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options) {
-  // Both ports before anything is acknowledged: a coordinator that is refused one has promised nothing.
+  // Both ports are bound before anything is acknowledged, so that a failure here breaks no promise.
   if (!options.metrics.empty()) {
     ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Start(
                                     {.address = options.metrics, .may_move = options.metrics_may_move}, metrics_));
@@ -166,7 +167,7 @@ void Coordinator::Stop() {
   endpoint_.reset();
   if (store_ == nullptr || backed_up_.exchange(true)) return;
   if (absl::Status status = BackUpSqliteStore(store_path_); !status.ok()) {
-    spdlog::warn("{}; the backup before it stays", std::string(status.message()));
+    spdlog::warn("{}; the previous backup remains", std::string(status.message()));
   }
 }
 

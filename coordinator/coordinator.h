@@ -1,5 +1,5 @@
-// The coordinator as a whole: what main() creates and runs. Owns everything in the order of declaration: what comes
-// later uses what comes before, and is destroyed first.
+// The complete coordinator, as main() creates and runs it. Owns its parts in the order of declaration: later members
+// use earlier ones and are destroyed first.
 //
 //   ASSIGN_OR_RETURN(auto coordinator, Coordinator::Start(options));
 //   ... until a signal ...
@@ -26,11 +26,11 @@ namespace trainyard {
 
 class Coordinator final : private EffectSink {
  public:
-  // Serves when this returns. `failed` is called, from another thread, when the store takes nothing any more.
-  // Possible errors:
-  //   InvalidArgument      an address.
-  //   Unavailable          another coordinator holds the state folder, or the port is taken.
-  //   FailedPrecondition, DataLoss  the store is not ours, newer, or damaged.
+  // The coordinator serves when this returns. `failed` is called on another thread when the store accepts no more
+  // writes. Possible errors:
+  //   InvalidArgument      an address is invalid.
+  //   Unavailable          another coordinator uses the state folder, or the port is in use.
+  //   FailedPrecondition, DataLoss  the store is not ours, is newer, or is damaged.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options, Clock& clock,
                                                             std::function<void(absl::Status)> failed);
   ~Coordinator() override;
@@ -38,10 +38,10 @@ class Coordinator final : private EffectSink {
   const std::string& address() const { return server_->address(); }
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
-  // As of the last round. Thread-safe.
+  // As of the last round of the loop. Thread-safe.
   size_t jobs_unfinished() const { return jobs_unfinished_; }
 
-  // Handles what is queued, ends all streams with UNAVAILABLE, closes the store. Jobs go on.
+  // Handles the queued events, ends all streams with UNAVAILABLE and closes the store. Jobs continue.
   void Stop();
 
  private:
@@ -54,8 +54,8 @@ class Coordinator final : private EffectSink {
   absl::Duration Flush() override { return server_->Flush(); }
 
   std::string store_path_;
-  std::atomic<size_t> jobs_unfinished_{1};  // until the first round has said so
-  std::atomic<bool> backed_up_{false};      // or is not to be
+  std::atomic<size_t> jobs_unfinished_{1};  // until the first round has set it
+  std::atomic<bool> backed_up_{false};      // or must not be written
   std::unique_ptr<FileLock> lock_;
   std::unique_ptr<Store> store_;
   std::shared_ptr<CoordinatorMetrics> metrics_ = std::make_shared<CoordinatorMetrics>();

@@ -1,5 +1,5 @@
-// trainyard-coordinator. Reads its settings, runs a Coordinator until SIGTERM, SIGINT, the end of its lifeline or a
-// store that takes nothing any more, and stops it. Exit codes: 0 stopped as asked; 1 failed; 2 bad input.
+// trainyard-coordinator. Reads its settings, and runs a Coordinator until SIGTERM, SIGINT, the end of its lifeline, or
+// a store that accepts no more writes. Exit codes: 0 stopped as requested; 1 failed; 2 invalid input.
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -28,7 +28,7 @@
 namespace trainyard {
 namespace {
 
-// Blocked in every thread from here on and read from a descriptor instead, so no handler ever runs.
+// Blocks the signals in every thread; they are read from a descriptor, so no signal handler ever runs.
 int BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -44,12 +44,13 @@ void TellReady(int fd, const Coordinator& coordinator) {
   std::string line =
       nlohmann::json({{"listen", coordinator.address()}, {"metrics", coordinator.metrics_address()}}).dump() + "\n";
   if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    spdlog::warn("cannot tell the addresses on descriptor {}", fd);
+    spdlog::warn("cannot write the addresses to descriptor {}", fd);
   }
   close(fd);
 }
 
-// From the end of its last job until a coordinator that was let go leaves: a watcher that just lost it comes back.
+// How long a released coordinator waits after the end of its last job before it exits, so that a watcher that just lost
+// its connection can come back.
 constexpr int kIdleSeconds = 10;
 
 // Returns the exit code.
@@ -62,7 +63,7 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
     if (ready == 0) {
       idle_seconds = coordinator.jobs_unfinished() == 0 ? idle_seconds + 1 : 0;
       if (idle_seconds < kIdleSeconds) continue;
-      spdlog::info("let go, and every job has ended: going down");
+      spdlog::info("released, and every job has ended: exiting");
       return 0;
     }
     if (ready < 0) continue;
@@ -70,21 +71,21 @@ int WaitForEnd(int signal_fd, int lifeline_fd, int failed_fd, const Coordinator&
     if (polled[0].revents != 0) {
       signalfd_siginfo info;
       ssize_t got = read(signal_fd, &info, sizeof info);
-      spdlog::info("signal {}: going down; jobs go on", got == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
+      spdlog::info("signal {}: exiting; jobs continue", got == sizeof info ? static_cast<int>(info.ssi_signo) : 0);
       return 0;
     }
     if (lifeline_fd < 0 || polled[2].revents == 0) continue;
     if (LookAtLifeline(lifeline_fd) == Lifeline::kEnded) {
-      spdlog::info("the lifeline has ended: going down");
+      spdlog::info("the lifeline has ended: exiting");
       return 0;
     }
-    spdlog::info("let go: the end of the lifeline means nothing any more; leaving once every job has ended");
+    spdlog::info("released: the lifeline's end is ignored from now on; exiting when every job has ended");
     lifeline_fd = -1;
     let_go = true;
   }
 }
 
-// A daemon is a descriptor here. What the system allows at most is often far above what a shell starts with.
+// Each daemon needs a descriptor. The system's hard limit is often far above a shell's default.
 void RaiseDescriptors() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -94,8 +95,8 @@ void RaiseDescriptors() {
   const rlim_t connections = DescriptorsForConnections(limit.rlim_cur);
   if (connections >= limits::kHosts) return;
   spdlog::warn(
-      "{} descriptors may be open, enough for about {} hosts of the {} that this version takes; raise the hard "
-      "limit (ulimit -Hn, LimitNOFILE=) if there are to be more",
+      "{} file descriptors are allowed, enough for about {} hosts of the {} that this version supports; raise the hard "
+      "limit (ulimit -Hn, LimitNOFILE=) to attach more",
       limit.rlim_cur, connections, limits::kHosts);
 }
 
@@ -103,7 +104,7 @@ int Run(const CoordinatorOptions& options) {
   int signal_fd = BlockSignals();
   int failed_fd = eventfd(0, EFD_CLOEXEC);
   auto coordinator = Coordinator::Start(options, Clock::GetSteadyClock(), [failed_fd](const absl::Status& status) {
-    spdlog::error("the store takes nothing any more: {}; exiting, jobs go on", std::string(status.message()));
+    spdlog::error("the store accepts no more writes: {}; exiting; jobs continue", std::string(status.message()));
     eventfd_write(failed_fd, 1);
   });
   if (!coordinator.ok()) {
@@ -121,7 +122,8 @@ int Run(const CoordinatorOptions& options) {
 
 int main(int argc, char** argv) {
 #ifndef TRAINYARD_SANITIZED
-  // Debian's Abseil runs its deadlock detector also in release builds; with thousands of streams it costs two thirds.
+  // Debian's Abseil runs its deadlock detector also in release builds; with thousands of streams it takes two thirds of
+  // the CPU time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   auto command_line = trainyard::ReadCommandLine(argc, argv);
@@ -138,6 +140,6 @@ int main(int argc, char** argv) {
   trainyard::InitLogging({.program = "coordinator", .json = options.log_json, .level = options.log_level});
   trainyard::RouteRpcLogs();
   trainyard::RaiseDescriptors();
-  umask(077);  // all that a coordinator writes is for its owner
+  umask(077);  // all files of a coordinator are readable only by its owner
   return trainyard::Run(options);
 }

@@ -33,30 +33,33 @@ struct Flags {
 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.listen,
-                 "host:port of the gRPC API, port 0: a free one; or unix:PATH (default 127.0.0.1:7070)");
+                 "host:port of the gRPC API (port 0: a free one) or unix:PATH (default 127.0.0.1:7070)");
   app.add_option("--state", flags.state, "folder of the store (required, here or in --config)");
   app.add_option("--metrics", flags.metrics, "host:port of /metrics (default 127.0.0.1:7071); empty: none");
-  app.add_option("--config", flags.config, "configuration file in YAML; flags win over it");
+  app.add_option("--config", flags.config, "configuration file in YAML; flags override it");
   app.add_flag("--allow-plaintext", flags.allow_plaintext, "serve plain text on an address other than loopback");
   app.add_flag("--allow-local-users", flags.allow_local_users, "let every user of this host call the API on loopback");
-  app.add_option("--token-file", flags.token_file,
-                 "file with the token that calls must carry; made if it is missing (default on loopback: a new token "
-                 "at each start, which programs of this user find)");
+  app.add_option(
+      "--token-file", flags.token_file,
+      "file with the token that calls must carry; created if it does not exist (default on loopback: a new token "
+      "at each start, which programs of this user find)");
   app.add_option("--log-format", flags.log_format, "text or json (default text)");
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error (default info)");
-  app.add_option("--lease-ms", flags.lease_ms, "a host not heard of for so long is unreachable (default 3000)");
+  app.add_option("--lease-ms", flags.lease_ms,
+                 "a host without contact for this time is unreachable, in milliseconds (default 3000)");
   app.add_option("--lifeline-fd", flags.lifeline_fd, "exit when the other end of this pipe is closed");
-  app.add_option("--ready-fd", flags.ready_fd, "write one line of JSON with the addresses here once serving");
+  app.add_option("--ready-fd", flags.ready_fd,
+                 "when serving, write one line of JSON with the addresses to this descriptor");
   app.add_flag("--version", flags.version, "print the version");
   app.add_flag("--print-lifecycle", flags.print_lifecycle, "print the table of job states of ARCHITECTURE.md");
 }
 
-// Flags win; a flag is checked as the same key of a file is, so both have the same ranges and words.
+// Flags override the file; a flag is checked like the same key of a file, so both have the same ranges and values.
 void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& problems) {
   auto set = [&](const char* key, const char* flag, const std::string& yaml) {
     SetYamlKey(key, {.text = yaml, .file_name = flag, .working_directory = WorkingDirectory()}, &config, &problems);
   };
-  // Text is set as it is: an address or a path is no YAML.
+  // Text is set directly: an address or a path is not YAML.
   if (flags.listen) config.set_listen(*flags.listen);
   if (flags.state && !flags.state->empty()) {
     auto path = PathOfUser(*flags.state, WorkingDirectory());
@@ -74,12 +77,14 @@ void ApplyFlags(const Flags& flags, v1::CoordinatorConfig& config, Problems& pro
 
 void CheckConfig(const v1::CoordinatorConfig& config, Problems& problems) {
   if (config.state().empty()) {
-    problems.AddError({}, "", "no state folder: give --state DIR, or `state` in the --config file");
+    problems.AddError({}, "", "no state folder: set --state DIR, or `state` in the --config file");
   }
   absl::Status listen = CheckListenAddress({.listen = config.listen(), .allow_plaintext = config.allow_plaintext()});
   if (!listen.ok()) problems.AddError({}, "", std::string(listen.message()));
   if (config.allow_local_users() && config.has_token_file()) {
-    problems.AddError({}, "", "allow_local_users lets in every user without a token, token_file asks for one: set one");
+    problems.AddError(
+        {}, "",
+        "allow_local_users admits every user without a token, but token_file requires a token: set only one of them");
   }
 }
 
@@ -104,7 +109,7 @@ CoordinatorOptions MakeOptions(const v1::CoordinatorConfig& config, const Flags&
 }  // namespace
 
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
-  CLI::App app("The coordinator of Trainyard: accepts jobs, forms their groups of ranks, watches over them.",
+  CLI::App app("The coordinator of Trainyard: accepts jobs, forms their groups of ranks and supervises them.",
                "trainyard-coordinator");
   Flags flags;
   AddFlags(app, flags);

@@ -1,5 +1,5 @@
-// The coordinator's settings: flags over the configuration file over the defaults that the schema holds. Every problem
-// of both is told at once.
+// The coordinator's settings: flags override the configuration file, which overrides the schema's defaults. All
+// problems of both are reported together.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ struct CoordinatorOptions {
   std::string listen;  // host:port or unix:PATH
   std::string state;
   std::string metrics;            // empty: none
-  bool metrics_may_move = false;  // nobody chose the port: a free one where it is taken
+  bool metrics_may_move = false;  // the port was not chosen by the user: if it is in use, a free one is used
   bool allow_plaintext = false;
   bool allow_local_users = false;
   std::string token_file = {};  // empty: a new token at each start
-  std::string tokens = {};      // folder for it; empty: the user's
+  std::string tokens = {};      // folder for that token; empty: the user's
   uint32_t lease_ms = 0;
   uint32_t finished_jobs = 0;
   bool log_json = false;
   std::string log_level;
-  int lifeline_fd = -1;  // its end ends the coordinator
-  int ready_fd = -1;     // told once the API is served
+  int lifeline_fd = -1;  // exits when the other end is closed
+  int ready_fd = -1;     // gets the addresses once the API is served
 };
 
 struct CommandLine {
@@ -31,7 +31,7 @@ struct CommandLine {
   CoordinatorOptions options;
 };
 
-// Possible errors: InvalidArgument: every problem of the flags and of the file, one a line.
+// Possible errors: InvalidArgument, with all problems of the flags and the file, one per line.
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
 
 }  // namespace trainyard

@@ -17,9 +17,9 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// The loop has a round with every tick, ten times a second.
+// The loop has a round with every tick, ten times per second.
 constexpr std::chrono::seconds kPatience(1);
-constexpr size_t kRanksShown = 256;  // of a job, each with a dozen series
+constexpr size_t kRanksShown = 256;  // per job; each rank has a dozen series
 
 constexpr MetricSpec kBuild = {"trainyard_coordinator_build_info", MetricKind::kGauge,
                                "Always 1; the version is in the label.", "version"};
@@ -162,7 +162,7 @@ void CoordinatorMetrics::ObserveStep(const JobId& job, const v1::StepReport& ste
   step_seconds_->Observe(step.step_s());
 }
 
-// Of the round's steps, once it is known whose they are: an effect names a job by its id alone.
+// Counts the round's newest steps when their jobs are known: an effect names a job only by its id.
 void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
   for (const auto& [id, step] : newest_steps_) {
     auto job = core.state().jobs.find(id);

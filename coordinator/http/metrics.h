@@ -1,11 +1,11 @@
-// The coordinator's metrics: trainyard_*, base units. The table is what docs/metrics.md lists and a test compares.
-// Counted from effects and from rounds of the loop, so that no op carries a line for it. What carries a job's id is
-// dropped when the job is final, so that the number of series is that of unfinished jobs.
+// The coordinator's metrics: trainyard_*, in base units. docs/metrics.md lists this table, and a test compares them.
+// They are counted from effects and from rounds of the loop, so that handlers need no code for them. Series with a
+// job's id are dropped when the job is final, so their number is limited by the unfinished jobs.
 //
-// Gauges of totals are counted when they are asked for: a scrape waits for the loop's next round, which comes with the
-// next event or tick, so what it shows is not older than the scrape, and costs nothing when nobody looks.
+// Totals are counted on request: a scrape waits for the loop's next round, which comes with the next event or tick. So
+// a scrape never shows older values, and costs nothing when there are no scrapes.
 //
-// Observe* on the loop's thread; CountRpc and Collect on any.
+// Observe* are called on the loop's thread, CountRpc and Collect on any thread.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -25,16 +25,16 @@
 
 namespace trainyard {
 
-// Every metric there is.
+// All metrics.
 const std::vector<MetricSpec>& CoordinatorMetricSpecs();
 
 class CoordinatorMetrics final : public prometheus::Collectable {
  public:
   CoordinatorMetrics();
 
-  // A scrape. A loop that stands still is waited for a second; then totals are those of the scrape before.
+  // Handles a scrape. Waits at most a second for a blocked loop; then the totals are those of the previous scrape.
   std::vector<prometheus::MetricFamily> Collect() const override;
-  // All there is, as it was last counted.
+  // All metrics as last counted.
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
   void ObserveEffect(const Effect& effect);
@@ -51,12 +51,12 @@ class CoordinatorMetrics final : public prometheus::Collectable {
     }
   };
   struct JobSeries {
-    prometheus::Labels labels;  // that each of them has
+    prometheus::Labels labels;  // common labels of the series
     prometheus::Gauge* step = nullptr;
     prometheus::Gauge* loss = nullptr;
     prometheus::Gauge* tokens_per_second = nullptr;
     prometheus::Gauge* exposed = nullptr;
-    std::vector<prometheus::Gauge*> goodput;  // as kGoodputParts
+    std::vector<prometheus::Gauge*> goodput;  // in the order of kGoodputParts
     std::map<MemoryLabels, prometheus::Gauge*> memory;
   };
 
@@ -73,7 +73,7 @@ class CoordinatorMetrics final : public prometheus::Collectable {
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
   std::map<JobId, JobSeries> jobs_;
   std::map<JobId, v1::StepReport> newest_steps_;                   // of this round
-  absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, whose address stands for it
+  absl::flat_hash_map<const char*, prometheus::Counter*> events_;  // by name, identified by its address
   prometheus::Counter* records_;
   prometheus::Counter* commit_failures_;
   prometheus::Counter* shed_;
@@ -91,8 +91,8 @@ class CoordinatorMetrics final : public prometheus::Collectable {
 
   mutable std::mutex mutex_;
   mutable std::condition_variable counted_;
-  mutable uint64_t asked_ = 0;  // scrapes that wanted totals
-  uint64_t answered_ = 0;       // of them, how many have been counted for
+  mutable uint64_t asked_ = 0;  // scrapes that requested totals
+  uint64_t answered_ = 0;       // those that were answered
 };
 
 }  // namespace trainyard

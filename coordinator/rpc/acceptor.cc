@@ -42,7 +42,7 @@ uint16_t PortOf(int fd) {
                                              : reinterpret_cast<sockaddr_in&>(storage).sin_port);
 }
 
-// A listening socket at the address, with `port` for its port; or -1 and errno.
+// Returns a listening socket at the address with port `port`, or -1 and errno.
 int ListenAt(const addrinfo& at, uint16_t port) {
   sockaddr_storage storage{};
   std::memcpy(&storage, at.ai_addr, at.ai_addrlen);
@@ -50,7 +50,7 @@ int ListenAt(const addrinfo& at, uint16_t port) {
   if (at.ai_family == AF_INET) reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
   int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
-  // What connections of an earlier life linger there do not hinder; another listener does.
+  // Remaining connections of an earlier process do not prevent this; another listener does.
   Set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (at.ai_family == AF_INET6) Set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&storage), at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0) {
@@ -112,13 +112,13 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::ListenUnix(const std::string
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot listen on unix:", path));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // Nobody answers at a socket whose process is gone.
+  // If nothing accepts at a socket, its process has exited.
   if (connect(fd, at, sizeof address) == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program does"));
+    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": another program listens there"));
   }
   struct stat info;
   if (errno == ECONNREFUSED && lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) unlink(path.c_str());
-  // Admit turns away a client that connects before the mode is set.
+  // Admit refuses a client that connects before the mode is set.
   if (bind(fd, at, sizeof address) != 0 || chmod(path.c_str(), options.any_user ? 0666 : 0600) != 0 ||
       listen(fd, SOMAXCONN) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("cannot listen on unix:", path, ": ", strerror(errno)));
@@ -166,7 +166,7 @@ void Acceptor::Run() {
   for (int fd : listeners_) polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   bool exhausted = false;
   while (true) {
-    // Without a descriptor to accept with, a listener stays ready: only time, or the end, can help.
+    // Without a free descriptor the listener stays readable: wait for time to pass, or for Stop.
     poll(polled.data(), exhausted ? 1 : polled.size(), exhausted ? kOutOfDescriptorsWaitMs : -1);
     if (polled[0].revents != 0) return;
     const bool all = std::exchange(exhausted, false);
@@ -181,11 +181,11 @@ bool Acceptor::AcceptFrom(int listener) {
     int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        TurnAway(absl::StrCat("a connection cannot be accepted now: ", strerror(errno), kMoreDescriptors));
+        TurnAway(absl::StrCat("cannot accept a connection now: ", strerror(errno), kMoreDescriptors));
         return false;
       }
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == EINVAL) return true;
-      continue;  // this one is gone again
+      continue;  // the client has already disconnected
     }
     if (!Admit(fd)) {
       close(fd);
@@ -225,7 +225,7 @@ void Acceptor::TurnAway(const std::string& why) {
   absl::Time now = absl::Now();
   if (options_.warn == nullptr || now - warned_at_ < kWarnInterval) return;
   warned_at_ = now;
-  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0), " since this was last said)"));
+  options_.warn(absl::StrCat(why, " (", std::exchange(turned_away_, 0), " since the last message)"));
 }
 
 }  // namespace trainyard

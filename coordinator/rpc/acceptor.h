@@ -1,13 +1,13 @@
-// Listens, and hands what it accepts to a gRPC server. gRPC could do both, but its listener (1.51) that once finds no
-// descriptor left accepts nobody any more, for good: then a crowd of clients that has gone again leaves a coordinator
-// that serves whom it has and is deaf to everybody else. This one waits for descriptors, and before that keeps some of
-// them for the store and what else opens files: who comes beyond is hung up on at once, and may come again.
+// Listens, and passes accepted connections to a gRPC server. gRPC's own listener (1.51) stops accepting for good when
+// it once runs out of file descriptors: after a burst of clients the coordinator would serve only its old connections.
+// This acceptor waits for free descriptors, and reserves some of them for the store and other files: connections beyond
+// the limit are closed immediately and may be retried.
 //
 //   ASSIGN_OR_RETURN(auto acceptor, Acceptor::Listen({.host = "127.0.0.1", .port = 0}, options));
 //   acceptor->Start(builder.experimental().AddExternalConnectionAcceptor(...));   // once the server has been started
 //   acceptor->Stop();                                                             // before it is shut down
 //
-// Threads: one of its own accepts; the rest on one.
+// Threads: it starts one thread, which accepts; all other calls must come from one thread.
 #pragma once
 
 #include <grpcpp/server_builder.h>
@@ -26,55 +26,56 @@
 
 namespace trainyard {
 
-// Kept for the store, its watchers and all that is no connection; of a limit below four times this, a quarter.
+// Descriptors reserved for the store, its watchers and everything that is not a connection; if the limit is below four
+// times this number, a quarter of the limit.
 inline constexpr rlim_t kDescriptorsKept = 256;
 
-// How many descriptors connections may have, of `limit` that the process may open. Pure.
+// The number of descriptors for connections if the process may open `limit`. Pure.
 rlim_t DescriptorsForConnections(rlim_t limit);
 
 class Acceptor {
  public:
   struct Options {
-    absl::Duration user_timeout;                   // data unacknowledged for so long ends a connection
-    bool any_user = false;                         // over a Unix socket; else this one and root alone
-    std::function<void(const std::string&)> warn;  // who was turned away, at most once a minute; may be empty
+    absl::Duration user_timeout;  // a connection ends when data is unacknowledged for this long
+    bool any_user = false;        // for a Unix socket: all users may connect, not only this user and root
+    std::function<void(const std::string&)> warn;  // reports refused connections, at most once a minute; may be empty
   };
 
-  // On every address of the host's name. Nobody else may listen there meanwhile; port 0 takes a free one.
-  // Possible errors: InvalidArgument: no such address. Unavailable: the port is taken.
+  // Listens on every address of the host name. No other process can listen there at the same time; port 0 chooses a
+  // free port. Possible errors: InvalidArgument if there is no such address; Unavailable if the port is in use.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const HostPort& address, Options options);
-  // On a Unix socket; one that was left there by a process that is gone is replaced. Possible errors: InvalidArgument:
-  // the path cannot take one. Unavailable: somebody listens there.
+  // Listens on a Unix socket; replaces a socket left by a process that has exited. Possible errors: InvalidArgument if
+  // a socket cannot be created at the path; Unavailable if another process listens there.
   static absl::StatusOr<std::unique_ptr<Acceptor>> ListenUnix(const std::string& path, Options options);
-  // Stops.
+  // Calls Stop.
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
   uint16_t port() const { return port_; }
-  // Where it listens, numeric: "127.0.0.1:7070"; none for a Unix socket.
+  // The numeric address on which it listens: "127.0.0.1:7070"; nullopt for a Unix socket.
   std::vector<std::string> addresses() const;
 
   void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to);
-  // The port is free afterwards; what was accepted stays.
+  // Frees the port; accepted connections remain open.
   void Stop();
 
  private:
   explicit Acceptor(Options options) : options_(std::move(options)) {}
   void Run();
-  // False: there is no descriptor left now.
+  // Returns false if no descriptor is free.
   bool AcceptFrom(int listener);
-  // Whether a connection that was accepted is wanted; says so where it is not.
+  // Whether an accepted connection is allowed; reports it if not.
   bool Admit(int fd);
   void TurnAway(const std::string& why);
 
   const Options options_;
   std::vector<int> listeners_;
   uint16_t port_ = 0;
-  std::string path_;  // of a Unix socket, which goes with this; empty: none
+  std::string path_;  // of a Unix socket, which is removed with this object; empty: none
   int stop_fd_ = -1;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_;
-  uint64_t turned_away_ = 0;  // the thread's
+  uint64_t turned_away_ = 0;  // used only by its thread
   absl::Time warned_at_ = absl::InfinitePast();
   std::thread thread_;
 };

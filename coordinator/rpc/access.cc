@@ -16,10 +16,10 @@ absl::Status Access::Check(const grpc::CallbackServerContext& context) const {
   if (token_.empty()) return absl::OkStatus();
   const auto& metadata = context.client_metadata();
   const auto at = metadata.find("authorization");
-  if (at == metadata.end()) return absl::UnauthenticatedError(absl::StrCat("the call shows no token: ", ways_in_));
+  if (at == metadata.end()) return absl::UnauthenticatedError(absl::StrCat("the call has no token: ", ways_in_));
   const absl::string_view shown = BearerToken({at->second.data(), at->second.size()});
   if (SameToken(shown, token_)) return absl::OkStatus();
-  return absl::UnauthenticatedError(absl::StrCat("the call shows another token: ", ways_in_));
+  return absl::UnauthenticatedError(absl::StrCat("the call has the wrong token: ", ways_in_));
 }
 
 }  // namespace trainyard

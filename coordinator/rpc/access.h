@@ -1,5 +1,5 @@
-// Who may call: what every handler of a call asks before it does anything. One rule for all calls so far: whoever shows
-// the token. Immutable once the server has been started, so thread-safe.
+// Decides who may call: every handler checks this first. There is one rule for all calls so far: a caller must present
+// the token. Immutable after the server has been started, and therefore thread-safe.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -15,23 +15,23 @@ namespace trainyard {
 
 class Access {
  public:
-  // Everybody who reaches the server may call.
+  // Allows all callers that reach the server.
   Access() = default;
-  // Who shows `token` may. `ways_in` tells the others what they can do, in a sentence without the token.
+  // Allows callers that present `token`. `ways_in` tells other callers what to do, in a sentence without the token.
   Access(std::string token, std::string ways_in) : token_(std::move(token)), ways_in_(std::move(ways_in)) {}
 
-  // Possible errors: Unauthenticated: no token was shown, or another one.
+  // Possible errors: Unauthenticated if no token or a different one was presented.
   absl::Status Check(const grpc::CallbackServerContext& context) const;
 
  private:
-  std::string token_;  // empty: everybody may
+  std::string token_;  // empty: all callers are allowed
   std::string ways_in_;
 };
 
-// The token in "Bearer TOKEN"; empty: there is none. Pure.
+// The token in "Bearer TOKEN"; empty if there is none. Pure.
 absl::string_view BearerToken(absl::string_view authorization);
 
-// Ends a stream that may not be. Deletes itself when gRPC is done with it.
+// Ends a stream that is not allowed. Deletes itself when gRPC is done with it.
 template <typename Reactor>
 class RefusedStream final : public Reactor {
  public:

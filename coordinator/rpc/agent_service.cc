@@ -11,13 +11,13 @@ namespace trainyard {
 
 namespace {
 
-// Nobody waits for an acknowledgement to go on, and one stands for all before it: they go once no host has told
-// anything for the shorter time, so that those who form a group or end it do not wait behind them; at the latest after
-// the longer.
+// No process waits for an acknowledgement, and a newer one replaces older ones. They are sent when no host has reported
+// anything for kAckQuiet, so that they do not delay hosts that form or end a group, and at the latest after the longer
+// time.
 constexpr absl::Duration kAckQuiet = absl::Milliseconds(20);
 constexpr absl::Duration kAckWait = absl::Milliseconds(100);
 
-// One PushLogs. Reads on only while the reader it feeds keeps up.
+// One PushLogs stream. It reads only as fast as the reader of the logs.
 class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
                              public std::enable_shared_from_this<PushLogsStream> {
  public:
@@ -47,7 +47,7 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
   }
   void OnDone() override {
     context_.Count("PushLogs", code_);
-    self_.reset();  // may be the last reference: nothing follows
+    self_.reset();  // may be the last reference: must come last
   }
 
  private:
@@ -70,7 +70,7 @@ class PushLogsStream final : public grpc::ServerReadReactor<v1::LogChunk>,
   absl::StatusCode code_ = absl::StatusCode::kOk;
   absl::Mutex mu_;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<PushLogsStream> self_;  // until gRPC is done with it
+  std::shared_ptr<PushLogsStream> self_;  // set until gRPC is done with it
 };
 
 }  // namespace

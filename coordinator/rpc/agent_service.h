@@ -1,8 +1,8 @@
-// AgentService: the daemons' side. Attach is one stream per daemon life; its messages become events, and the core's
-// messages to a host are written to it, the newest desired state only. Heartbeats touch a clock here and skip the
-// core's queue.
+// AgentService: the daemons' side. Attach is one stream per run of a daemon. Its messages become events, and the core's
+// messages to a host are written to it, of desired states only the newest. Heartbeats only update a time here and
+// bypass the core's queue.
 //
-// Thread-safe: gRPC calls from many threads, effects come from the loop's.
+// Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace trainyard {
 
 class AttachStream;
 
-// Attach writes values that were encoded once for all hosts.
+// For Attach, which writes values that were encoded once for all hosts.
 using AgentServiceBase = v1::AgentService::WithRawCallbackMethod_Attach<
     v1::AgentService::WithCallbackMethod_PushLogs<v1::AgentService::Service>>;
 
@@ -36,12 +36,12 @@ class AgentServiceImpl final : public AgentServiceBase {
   void Release(SendToHost send);
   void Release(EndSession end);
   void Release(SendValues send) { values_.Add(std::move(send)); }
-  // Values and acknowledgements gather for a while before they are sent. Returns in what time this is to be called
-  // again, at the latest.
+  // Values and acknowledgements are collected for a short time before they are sent. Returns the maximum time until the
+  // next call.
   absl::Duration Flush();
   void EndAll(const absl::Status& status);
 
-  // Sessions that were heard of since this was last asked. On the loop's thread.
+  // The sessions from which messages arrived since the last call. Called on the loop's thread.
   std::vector<Tick::Contact> TakeContacts();
 
  private:
@@ -49,11 +49,11 @@ class AgentServiceImpl final : public AgentServiceBase {
   LogBridge& bridge_;
   Registry<SessionId, AttachStream> sessions_;
 
-  // The loop's thread's own.
+  // Used only by the loop's thread.
   ValueFanOut values_{sessions_};
-  std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest of each host
+  std::map<SessionId, v1::CoordinatorMessage> acks_;  // the newest per host
   absl::Time acks_due_;
-  absl::Time acks_by_;  // at the latest
+  absl::Time acks_by_;  // latest time to send them
 };
 
 }  // namespace trainyard

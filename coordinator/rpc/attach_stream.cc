@@ -15,10 +15,10 @@
 namespace trainyard {
 namespace {
 
-// A message of values is well below what gRPC takes, also with its last piece.
+// The size of a message of values is well below gRPC's limit, even with its last piece.
 constexpr size_t kValuesBytes = 4 << 20;
 static_assert(kValuesBytes + ValueFanOut::kPieceBytes + limits::kStoreValueBytes < limits::kGrpcMessageBytes);
-// Refusals that wait for a daemon which does not read; it asks again for what it is not told.
+// Limit of waiting refusals for a daemon that does not read; the daemon repeats requests that were not answered.
 constexpr int kRefusalsMost = 1'024;
 
 grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
@@ -28,7 +28,7 @@ grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
   return bytes;
 }
 
-// What goes before `size` bytes of values in a CoordinatorMessage.
+// The encoding of a CoordinatorMessage up to its `size` bytes of values.
 grpc::Slice EncodeHead(const v1::StoreValues& head, size_t size) {
   namespace pb = google::protobuf;
   using Wire = pb::internal::WireFormatLite;
@@ -77,7 +77,8 @@ void AttachStream::OnReadDone(bool ok) {
     return End(absl::InvalidArgumentError("a message of Attach cannot be read"));
   }
   if (Take(std::move(message))) return Read();
-  // The queue is full: read on when it was drained. The registry keeps this alive for as long as it may be read.
+  // The queue is full: reading continues when it was drained. The registry keeps this stream alive as long as it may be
+  // read.
   auto self = registry_.Find(id_);
   if (self != nullptr) context_.queue->WhenDrained([self] { self->Read(); });
 }
@@ -90,7 +91,7 @@ bool AttachStream::Take(v1::AgentMessage message) {
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
       if (said_hello_) {
-        End(absl::InvalidArgumentError("`hello` is said once a stream"));
+        End(absl::InvalidArgumentError("`hello` must be sent only once per stream"));
         return true;
       }
       said_hello_ = true;
@@ -104,14 +105,14 @@ bool AttachStream::Take(v1::AgentMessage message) {
     case v1::AgentMessage::kPut:
       return context_.queue->Post(HostValuesReceived{id_, std::move(*message.mutable_put())});
     default:
-      return true;  // of a newer daemon: what this version does not know, it need not
+      return true;  // from a newer daemon: messages that this version does not know are ignored
   }
 }
 
 bool AttachStream::TakeHeartbeat(const v1::Heartbeat& beat) {
   if (beat.time_unix_ms() != 0) {
     absl::MutexLock lock(&mu_);
-    clock_offset_ = absl::FromUnixMillis(beat.time_unix_ms()) - absl::Now();  // what people call the time
+    clock_offset_ = absl::FromUnixMillis(beat.time_unix_ms()) - absl::Now();  // wall clock
     disk_free_bytes_ = beat.disk_free_bytes();
   }
   bool go_on = true;
@@ -147,7 +148,7 @@ void AttachStream::Refuse(v1::CoordinatorMessage message) {
   v1::StoreValues& more = *message.mutable_values();
   bool same = told.job_id() == more.job_id() && told.generation() == more.generation();
   if (!same) {
-    told = std::move(more);  // of another group: what was put for the one before is asked for again, or is over
+    told = std::move(more);  // values of another group: the older ones are requested again or are obsolete
   } else {
     for (v1::RefusedValue& refused : *more.mutable_refused()) {
       if (told.refused_size() >= kRefusalsMost) break;
@@ -228,7 +229,7 @@ void AttachStream::End(const absl::Status& status) {
 void AttachStream::EndLocked(grpc::Status status) {
   if (ended_with_.has_value()) return;
   ended_with_ = std::move(status);
-  // A write that is under way comes to its end first; it fails at once where the daemon has gone.
+  // A write in progress must end first; it fails immediately if the daemon has disconnected.
   if (!writing_) Finish(*ended_with_);
 }
 
@@ -246,7 +247,7 @@ void AttachStream::OnCancel() {
 void AttachStream::OnDone() {
   Detach();
   context_.Count("Attach", code_.load());
-  registry_.Remove(id_);  // may be the last reference: nothing follows
+  registry_.Remove(id_);  // may be the last reference: must come last
 }
 
 std::optional<Tick::Contact> AttachStream::TakeContacts() {

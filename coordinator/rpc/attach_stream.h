@@ -1,8 +1,8 @@
-// One life of a daemon's stream, from its Hello to its end.
+// One Attach stream of a daemon, from its Hello to its end.
 //
-// Writing keeps at most one message of each kind waiting: a newer desired state replaces one that was not yet written,
-// and so does a newer acknowledgement; values are references to what all hosts share. So a slow daemon costs no memory.
-// Kinds go out in the order in which they came to wait. Thread-safe.
+// At most one message of each kind waits to be written: a newer desired state or acknowledgement replaces an older one,
+// and values are references to data that all hosts share. So a slow daemon costs no memory. Kinds are written in the
+// order in which they started to wait. Thread-safe.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -29,7 +29,7 @@ namespace trainyard {
 
 // Some values of a generation's store, encoded once for all its hosts.
 struct ValuePiece {
-  grpc::Slice bytes;  // fields of a StoreValueList
+  grpc::Slice bytes;  // encoded fields of a StoreValueList
   uint32_t count = 0;
 };
 
@@ -37,15 +37,16 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
  public:
   AttachStream(const RpcContext& context, Registry<SessionId, AttachStream>& registry, std::string peer);
 
-  // `self` is kept by the registry until gRPC is done with the stream.
+  // The registry holds `self` until gRPC is done with the stream.
   void Start(std::shared_ptr<AttachStream> self);
 
   void Send(v1::CoordinatorMessage message);
-  // Behind the values of the generation that wait. What waits of an earlier generation of the job is dropped.
+  // Queued after the waiting values of the same generation. Waiting values of an earlier generation of the job are
+  // dropped.
   void SendValues(const JobId& job, uint64_t generation, const ValuePiece* pieces, size_t count);
   void End(const absl::Status& status);
 
-  // When it was last heard of, if since the last call.
+  // When a message last arrived, if one did since the last call.
   std::optional<Tick::Contact> TakeContacts();
 
   void OnReadDone(bool ok) override;
@@ -62,8 +63,8 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
     std::deque<ValuePiece> pieces;
   };
 
-  // Returns whether to go on reading now; otherwise reading goes on when the queue was drained, or the stream is
-  // ending.
+  // Returns whether to continue reading now; otherwise reading continues when the queue was drained, unless the stream
+  // ends.
   bool Take(v1::AgentMessage message);
   bool TakeHeartbeat(const v1::Heartbeat& beat);
   void Read();
@@ -79,12 +80,12 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   const SessionId id_;
   const std::string peer_;
 
-  // Used by the one read that is under way.
+  // Used by the single read in progress.
   grpc::ByteBuffer incoming_;
   bool said_hello_ = false;
   uint64_t applied_revision_ = 0;
   bool draining_ = false;
-  std::optional<std::string> trouble_;  // none: no heartbeat has come yet
+  std::optional<std::string> trouble_;  // nullopt: no heartbeat has arrived yet
 
   std::atomic<int64_t> heard_unix_ns_{0};
   std::atomic<bool> detached_{false};
@@ -93,7 +94,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   absl::Mutex mu_;
   std::optional<absl::Duration> clock_offset_ ABSL_GUARDED_BY(mu_);
   std::optional<uint64_t> disk_free_bytes_ ABSL_GUARDED_BY(mu_);
-  std::vector<Kind> order_ ABSL_GUARDED_BY(mu_);                             // of what waits, each once
+  std::vector<Kind> order_ ABSL_GUARDED_BY(mu_);                             // kinds that wait, each once
   std::array<v1::CoordinatorMessage, kKinds> waiting_ ABSL_GUARDED_BY(mu_);  // by kind
   std::deque<Values> values_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer outgoing_ ABSL_GUARDED_BY(mu_);

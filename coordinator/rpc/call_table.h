@@ -1,5 +1,5 @@
-// Calls that wait for their one answer. A call gets an id, its event goes to the core, and the core's Reply with that
-// id ends it. Thread-safe.
+// Calls with a single answer. A call gets an id, its event is sent to the core, and the core's Reply with that id ends
+// it. Thread-safe.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -25,8 +25,8 @@ class CallTable {
  public:
   explicit CallTable(const RpcContext& context) : context_(context) {}
 
-  // Posts the event that `make_event(call)` gives and answers the call once its reply comes. Who may not call, and a
-  // request that CheckRequest refuses, are answered at once.
+  // Posts the event that `make_event(call)` returns and answers the call when its reply arrives. Callers that are not
+  // allowed, and requests that CheckRequest refuses, are answered immediately.
   template <typename Response, typename MakeEvent>
   grpc::ServerUnaryReactor* Start(const char* method, grpc::CallbackServerContext* context,
                                   const google::protobuf::Message& request, Response* response, MakeEvent make_event) {

@@ -1,4 +1,4 @@
-// What every service and reactor needs: where events go, what time it is, who may call, and who counts the calls.
+// The dependencies of all services and reactors: the event queue, the clock, access control, and the counter of calls.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,20 @@ struct RpcContext {
   EventQueue* queue = nullptr;
   Clock* clock = nullptr;
   const Access* access = nullptr;
-  // A call or stream has ended: its method ("Submit") and code. Called from any thread; may be empty.
+  // Reports the method ("Submit") and status code of an ended call or stream. Called from any thread; may be empty.
   std::function<void(const char* method, absl::StatusCode code)> count;
 
   void Count(const char* method, absl::StatusCode code) const {
     if (count) count(method, code);
   }
 
-  // Null: the caller may make this call. Else the stream that refuses it, to be returned in place of the real one.
+  // Null: the caller is allowed. Otherwise a stream that refuses the call, to be returned instead of the real one.
   template <typename Reactor>
   Reactor* Refuse(const char* method, const grpc::CallbackServerContext& call) const {
     absl::Status status = access->Check(call);
     if (status.ok()) return nullptr;
     Count(method, status.code());
-    return new RefusedStream<Reactor>(status);  // until its OnDone
+    return new RefusedStream<Reactor>(status);  // deletes itself in OnDone
   }
 };
 

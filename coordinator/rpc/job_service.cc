@@ -12,14 +12,14 @@
 namespace trainyard {
 namespace {
 
-constexpr int kJobIdLength = 12;  // 60 bits: no two of a cluster's life are alike
-// Lines that may wait for a slow reader of output before its pushers are told to wait.
+constexpr int kJobIdLength = 12;  // 60 bits: practically unique within a cluster
+// Lines that may wait for a slow reader before its pushers must wait.
 constexpr size_t kLogLinesWaiting = 1'024;
 
 }  // namespace
 
-// One Watch. It asks the core for a batch, writes it, and asks for the next; so it holds one batch, however slow its
-// reader.
+// One Watch stream. It requests a batch from the core, writes it, and requests the next; so it holds only one batch,
+// however slow its reader is.
 class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
  public:
   WatchStream(const RpcContext& context, Registry<WatchId, WatchStream>& registry, const v1::WatchRequest& request)
@@ -38,16 +38,17 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   }
 
   void Deliver(WatchBatch batch) {
-    // The one that Ask has added stays until all are queued: a write that is done at once does not ask before.
+    // The count added by Ask remains until all events are queued, so that an immediately completed write does not
+    // request the next batch too early.
     unwritten_.fetch_add(batch.events.size());
     last_ = batch.last;
-    position_ = batch.position;  // read once the last of the batch is written, which is after this
+    position_ = batch.position;  // read after the last event of the batch has been written, which happens later
     for (EventPtr& event : batch.events) writer_.Push(std::move(event));
     if (batch.last) writer_.End(grpc::Status::OK);
     Written();
   }
 
-  // In addition to what the core has for it.
+  // Sends an event in addition to those of the core.
   void Tell(EventPtr event) {
     unwritten_.fetch_add(1);
     writer_.Push(std::move(event));
@@ -70,11 +71,11 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   void OnDone() override {
     context_.queue->Post(WatchClosed{id_, job_});
     context_.Count("Watch", code_.load());
-    registry_.Remove(id_);  // may be the last reference: nothing follows
+    registry_.Remove(id_);  // may be the last reference: must come last
   }
 
  private:
-  // Counts as unwritten until the core has answered.
+  // Counts as one unwritten event until the core has answered.
   void Ask(bool first) {
     unwritten_.fetch_add(1);
     if (!context_.queue->TryPost(WatchJob{id_, job_, position_, first})) End(OverloadedStatus());
@@ -94,7 +95,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   StreamWriter<WatchStream, v1::Event> writer_;
 };
 
-// One Logs. Lines come through the bridge; when too many wait, pushers wait.
+// One Logs stream. Lines arrive through the bridge; if too many wait, pushers must wait.
 class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public LogSink {
  public:
   LogsStream(const RpcContext& context, Registry<ReaderId, LogsStream>& registry, LogBridge& bridge)
@@ -121,7 +122,7 @@ class LogsStream final : public grpc::ServerWriteReactor<v1::LogLine>, public Lo
     code_.store(status.code());
     writer_.End(ToGrpcStatus(status));
   }
-  // As the core has decided.
+  // Answers with the core's decision.
   void Answer(const absl::Status& status) {
     code_.store(status.code());
     writer_.End(ToGrpcAnswer(status));
@@ -289,8 +290,8 @@ void JobServiceImpl::SetStalled(const std::string& why) {
       why.empty()
           ? "the coordinator can write to its store again"
           : absl::StrCat("the coordinator cannot write to its store (", why,
-                         "): make room on its disk. Training goes on meanwhile, but its steps are shown and its "
-                         "end is recorded only when there is room"));
+                         "): free space on its disk. Training continues meanwhile, but its steps are shown and its "
+                         "end is recorded only when there is space"));
   absl::MutexLock lock(&stalled_mu_);
   for (auto& [id, stream] : watches_.All()) stream->Tell(event);
   stalled_ = why.empty() ? nullptr : std::move(event);

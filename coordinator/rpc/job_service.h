@@ -1,7 +1,7 @@
-// JobService: what trainctl and other programs call. Each call becomes an event; each answer is a reply of the core.
-// Watch and Logs are streams that the core feeds by id. No decision is made here.
+// JobService: the API for trainctl and other programs. Each call becomes an event, and each answer is a reply of the
+// core. Watch and Logs are streams that the core feeds by id. No decisions are made here.
 //
-// Thread-safe: gRPC calls from many threads, effects come from the loop's.
+// Thread-safe: gRPC calls from many threads; effects come from the loop's thread.
 #pragma once
 
 #include <memory>
@@ -59,12 +59,12 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   // Effects, on the loop's thread.
   void Release(WatchBatch batch);
   void Release(EndWatch end);
-  // Tells all who watch why nothing can be written to the store, and when that is over (an empty text): no event of
-  // their job reaches them meanwhile. Their event has the sequence 0, for it is of this moment alone.
+  // Sends all watchers the reason why the store accepts no writes, and an empty text when it does again: meanwhile they
+  // get no events of their jobs. These events have the sequence number 0, because they are not stored.
   void SetStalled(const std::string& why);
   void Release(LogsOpened opened);
   void Release(EndLogs end);
-  // Every stream ends with `status`; new ones are refused by the closed queue.
+  // Ends every stream with `status`; the closed queue refuses new ones.
   void EndAll(const absl::Status& status);
 
  private:
@@ -74,7 +74,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Registry<WatchId, WatchStream> watches_;
   Registry<ReaderId, LogsStream> readers_;
   absl::Mutex stalled_mu_;
-  EventPtr stalled_ ABSL_GUARDED_BY(stalled_mu_);  // what a new watcher is told first; null: nothing
+  EventPtr stalled_ ABSL_GUARDED_BY(stalled_mu_);  // sent first to a new watcher; null: nothing
 };
 
 }  // namespace trainyard

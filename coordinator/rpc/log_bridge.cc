@@ -23,7 +23,7 @@ absl::Status LogBridge::Push(const std::string& request_id, v1::LogChunk chunk, 
     absl::MutexLock lock(&mu_);
     auto it = sinks_.find(request_id);
     if (it == sinks_.end()) {
-      return absl::NotFoundError(absl::StrCat("nobody asks for log request ", request_id, " any more"));
+      return absl::NotFoundError(absl::StrCat("log request ", request_id, " has ended"));
     }
     sink = it->second;
   }

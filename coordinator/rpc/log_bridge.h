@@ -1,6 +1,6 @@
-// Brings trainers' output from the daemons that push it (AgentService.PushLogs) to the reader that asked
-// (JobService.Logs), past the core, which only knows who asks for what. A slow reader slows its pushers; it never fills
-// memory. Thread-safe.
+// Passes trainers' output from the daemons that push it (AgentService.PushLogs) to the reader that requested it
+// (JobService.Logs). The core is not involved; it only knows the requests. A slow reader slows its pushers, so that
+// memory use stays bounded. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -17,21 +17,22 @@
 
 namespace trainyard {
 
-// The reader's stream, as the bridge sees it.
+// The reader's stream, as used by the bridge.
 class LogSink {
  public:
   virtual ~LogSink() = default;
-  // False: taken, but enough is waiting; `resume` runs once there is room, or when the reader has gone.
+  // Returns false if the lines were accepted but too many wait; then `resume` runs when there is space or the reader
+  // has disconnected.
   virtual bool Write(v1::LogChunk chunk, std::function<void()> resume) = 0;
 };
 
 class LogBridge {
  public:
   void Open(const std::vector<std::string>& request_ids, const std::shared_ptr<LogSink>& sink);
-  // Forgets every request of the reader.
+  // Removes all requests of the reader.
   void Close(const std::shared_ptr<LogSink>& sink);
 
-  // Possible errors: NotFound: nobody asks under this id any more.
+  // Possible errors: NotFound if there is no request with this id any more.
   absl::Status Push(const std::string& request_id, v1::LogChunk chunk, std::function<void()> resume, bool& go_on);
 
  private:

@@ -1,5 +1,5 @@
-// What is open on the network, by id: the loop's thread finds here whom an effect is for. Reactors are owned by the
-// registry's shared_ptr and by themselves until gRPC is done with them, so an effect never meets one that is gone.
+// The open calls and streams by id, in which the loop's thread finds the target of an effect. Reactors are owned by the
+// registry's shared_ptr and by themselves until gRPC is done with them, so an effect never uses a deleted one.
 // Thread-safe.
 #pragma once
 
@@ -28,7 +28,7 @@ class Registry {
     auto it = entries_.find(id);
     return it == entries_.end() ? nullptr : it->second;
   }
-  // The entry, if it was there; destroyed by the caller, outside the lock.
+  // Returns the removed entry, if there was one; the caller destroys it outside the lock.
   std::shared_ptr<T> Remove(Id id) {
     absl::MutexLock lock(&mu_);
     auto it = entries_.find(id);

@@ -43,7 +43,7 @@ absl::Status CheckListenAddress(const RpcServerOptions& options) {
   return absl::InvalidArgumentError(
       absl::StrCat("listen address ", options.listen,
                    " is not loopback, and the API is served in plain text: "
-                   "anybody who reaches the port could run jobs. Listen on 127.0.0.1, or say --allow-plaintext on a "
+                   "everybody who reaches the port could run jobs. Listen on 127.0.0.1, or use --allow-plaintext on a "
                    "network you trust"));
 }
 
@@ -60,7 +60,7 @@ RpcServer::~RpcServer() { Stop(); }
 absl::Status RpcServer::Start() {
   RETURN_IF_ERROR(CheckListenAddress(options_));
   RETURN_IF_ERROR(Listen());
-  // Connections wait until they are accepted: who has one reads the token after it was written.
+  // Connections wait until they are accepted: a client that is connected reads the token after it was written.
   RETURN_IF_ERROR(SetAccess());
   return Serve();
 }
@@ -81,7 +81,7 @@ absl::Status RpcServer::Listen() {
     acceptor = listen();
   }
   RETURN_IF_ERROR(acceptor.status()) << "tried for " << absl::FormatDuration(limits::kTakeOverWait)
-                                     << "; choose another --listen, or stop what listens there";
+                                     << "; choose another --listen address, or stop the program that listens there";
   acceptor_ = *std::move(acceptor);
   address_ = path.has_value()
                  ? options_.listen
@@ -92,10 +92,11 @@ absl::Status RpcServer::Listen() {
 absl::Status RpcServer::SetAccess() {
   if (!options_.token_file.empty()) {
     ASSIGN_OR_RETURN(NamedToken named, ReadOrMakeNamedToken(options_.token_file));
-    callers_ = absl::StrCat("who has the token of ", options_.token_file);
-    access_ = Access(named.token,
-                     "this coordinator answers whoever has its token; give the file that holds it: --token-file or "
-                     "TRAINYARD_TOKEN_FILE of trainctl, token_file of a worker daemon");
+    callers_ = absl::StrCat("callers with the token in ", options_.token_file);
+    access_ = Access(
+        named.token,
+        "this coordinator answers only callers that have its token; name the file that holds it with --token-file or "
+        "TRAINYARD_TOKEN_FILE of trainctl, token_file of a worker daemon");
     return absl::OkStatus();
   }
   if (!IsLocalAddress(address_)) {
@@ -113,9 +114,10 @@ absl::Status RpcServer::SetAccess() {
   std::string path;
   RETURN_IF_ERROR(WriteOwnToken(token, &path));
   absl::StrAppend(&callers_, ", by the token in ", path);
-  access_ = Access(token, absl::StrCat("this coordinator answers programs of user ", user, ", who find its token in ",
-                                       path, " by themselves. Others need a copy of that file, named by --token-file ",
-                                       "(TRAINYARD_TOKEN_FILE), or a coordinator started with --allow-local-users"));
+  access_ =
+      Access(token, absl::StrCat("this coordinator answers programs of user ", user, ", which find its token in ", path,
+                                 " automatically. Other users need a copy of that file, named with --token-file ",
+                                 "(TRAINYARD_TOKEN_FILE), or a coordinator started with --allow-local-users"));
   return absl::OkStatus();
 }
 
@@ -137,12 +139,12 @@ absl::Status RpcServer::WriteOwnToken(const std::string& token, std::string* pat
   *path = options_.state_token;
   if (options_.warn) {
     options_.warn(absl::StrCat(written.message(), ": the token is in ", *path,
-                               " instead, where programs find it by --token-file alone"));
+                               " instead, where programs find it only with --token-file"));
   }
   return WriteTokenFile(*path, token);
 }
 
-// Before the port is free: what lies there afterwards is of the next coordinator.
+// Must happen before the port is free: a file at that path belongs to the next coordinator afterwards.
 void RpcServer::RemoveOwnToken() {
   if (own_folder_.empty()) return;
   for (const std::string& address : acceptor_->addresses()) RemoveToken(own_folder_, address, own_token_);
@@ -156,24 +158,25 @@ absl::Status RpcServer::Serve() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, MakeServerCredentials());
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
   builder.SetMaxSendMessageSize(static_cast<int>(limits::kGrpcMessageBytes));
-  // Daemons ping every 2 s to notice a link that swallows everything; by default a server takes that for an attack.
+  // Daemons ping every 2 s to detect a link that drops everything; by default a server treats frequent pings as an
+  // attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Readers that vanished without a word (watchers have no lease) are found within 15 s.
+  // Readers that disappeared without closing their connection (watchers have no lease) are detected within 15 s.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
-  // Connections that are kept open for nothing take descriptors from daemons.
+  // Idle connections would take descriptors from daemons.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 60'000);
-  // Most messages are small, and each of a thousand daemons sends one a second: a ping each, to learn how wide the way
-  // is, would double what they cost.
+  // Most messages are small, and each of a thousand daemons sends one per second: a bandwidth probe for each would
+  // double their cost.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
   builder.RegisterService(&jobs_);
   builder.RegisterService(&agents_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr) return absl::InternalError("gRPC did not start its server, and has logged why");
+  if (server_ == nullptr) return absl::InternalError("gRPC could not start its server; its log has the reason");
   auto* health = server_->GetHealthCheckService();
   health->SetServingStatus("trainyard.v1.JobService", true);
   health->SetServingStatus("trainyard.v1.AgentService", true);
@@ -190,7 +193,7 @@ void RpcServer::Stop() {
   jobs_.EndAll(status);
   agents_.EndAll(status);
   calls_.FailAll(status);
-  // Ended streams leave at once; what came in between is cancelled after this.
+  // Ended streams return immediately; calls that arrived meanwhile are cancelled after this time.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   server_->Wait();
   server_.reset();
@@ -207,7 +210,7 @@ void RpcServer::Release(Effect effect) {
         } else if constexpr (requires { agents_.Release(std::move(what)); }) {
           agents_.Release(std::move(what));
         }
-        // The rest is for logs and metrics, which the composition root takes out before.
+        // All other effects are for logs and metrics; the composition root handles them first.
       },
       effect);
 }

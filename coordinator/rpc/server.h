@@ -1,11 +1,11 @@
-// The gRPC server: both services, health and reflection on one port, and the way back for effects.
+// The gRPC server: both services, health and reflection on one port, and the delivery of effects to them.
 //
 //   RpcServer server({.listen = "127.0.0.1:0", .allow_plaintext = false}, queue, clock, count);
 //   RETURN_IF_ERROR(server.Start());
 //   ... server.address() ...
 //   server.Stop();   // streams end with UNAVAILABLE
 //
-// Start and Stop on one thread; Release on the loop's; everything else on gRPC's.
+// Start and Stop must be called on one thread, Release on the loop's thread; everything else runs on gRPC's threads.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -30,37 +30,39 @@
 namespace trainyard {
 
 struct RpcServerOptions {
-  std::string listen;            // host:port, port 0: a free one; or unix:PATH
-  bool allow_plaintext = false;  // on an address other than loopback
-  // On this machine: let every user call. Else callers show a token (common/tokens.h), or reach a Unix socket.
+  std::string listen;            // host:port (port 0: a free one) or unix:PATH
+  bool allow_plaintext = false;  // allows addresses other than loopback
+  // On this machine: allows every user. Otherwise callers present a token (common/tokens.h) or connect to a Unix
+  // socket.
   bool allow_local_users = false;
-  std::string token_file = {};   // that callers show, whatever the address; made if it is missing; empty: our own
-  std::string tokens = {};       // folder that our own goes into; empty: the user's
-  std::string state_token = {};  // where our own goes if that folder cannot be had; empty: that is an error
-  std::function<void(const std::string&)> warn = nullptr;  // of connections turned away
+  // holds the token that callers must present, on any address; created if it does not exist; empty: a new token
+  std::string token_file = {};
+  std::string tokens = {};       // folder for that new token; empty: the user's
+  std::string state_token = {};  // file for the new token if that folder cannot be used; empty: an error
+  std::function<void(const std::string&)> warn = nullptr;  // reports refused connections
 };
 
-// OK, or InvalidArgument: neither host:port nor unix: with an absolute path, or an address other than loopback without
-// `allow_plaintext`.
+// Returns OK, or InvalidArgument if `listen` is neither host:port nor unix: with an absolute path, or if it is not a
+// loopback address and `allow_plaintext` is not set.
 absl::Status CheckListenAddress(const RpcServerOptions& options);
 
 class RpcServer final : public EffectSink {
  public:
-  // Borrows `queue` and `clock`. `count` may be empty; see RpcContext.
+  // Does not own `queue` and `clock`. `count` may be empty; see RpcContext.
   RpcServer(RpcServerOptions options, EventQueue* queue, Clock* clock,
             std::function<void(const char*, absl::StatusCode)> count);
   ~RpcServer() override;
 
-  // A port that is taken is tried again for limits::kTakeOverWait: the predecessor may be on its way out.
-  // Possible errors: InvalidArgument: the address. Unavailable: the port is taken.
+  // If the port is in use, retries for limits::kTakeOverWait, because the previous coordinator may be exiting. Possible
+  // errors: InvalidArgument for the address; Unavailable if the port is in use.
   absl::Status Start();
-  // host:port as it is, or unix:PATH. REQUIRES: started.
+  // The actual host:port, or unix:PATH. REQUIRES: started.
   const std::string& address() const { return address_; }
-  // Who may call, in words. REQUIRES: started.
+  // Describes who may call. REQUIRES: started.
   const std::string& callers() const { return callers_; }
 
-  // Every stream ends with UNAVAILABLE, then the server. The queue is to be closed before, so that nothing new comes
-  // in.
+  // Ends every stream with UNAVAILABLE, then the server. The caller must close the queue first, so that no new events
+  // are accepted.
   void Stop();
 
   void Release(Effect effect) override;
@@ -85,7 +87,7 @@ class RpcServer final : public EffectSink {
   AgentServiceImpl agents_;
   std::string address_;
   std::string callers_;
-  std::string own_token_, own_folder_;  // what was written, and where; empty: nothing
+  std::string own_token_, own_folder_;  // the token file and its folder; empty: none was written
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;  // last: its threads use all of the above
 };

@@ -1,5 +1,5 @@
-// The writing side of a server's stream: messages go out one at a time, in order, then the end. gRPC allows one write
-// at a time and one Finish ever; this keeps both rules whatever thread asks. Thread-safe.
+// The writing side of a server stream: messages are written one at a time, in order, followed by the end. gRPC allows
+// one write at a time and a single Finish; this class keeps both rules for calls from any thread. Thread-safe.
 //
 // The owner calls OnWriteDone from the reactor's callback of that name.
 #pragma once
@@ -19,10 +19,10 @@ namespace trainyard {
 template <typename Reactor, typename Message>
 class StreamWriter {
  public:
-  // `reactor` owns this.
+  // `reactor` owns this object.
   explicit StreamWriter(Reactor* reactor) : reactor_(reactor) {}
 
-  // Returns how many messages wait, this one included; 0: the stream is ending, the message was dropped.
+  // Returns the number of waiting messages, including this one; 0 if the stream is ending and the message was dropped.
   size_t Push(std::shared_ptr<const Message> message) {
     absl::MutexLock lock(&mu_);
     if (ending_) return 0;
@@ -31,7 +31,7 @@ class StreamWriter {
     return queue_.size();
   }
 
-  // Ends the stream after what is queued.
+  // Ends the stream after the queued messages.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mu_);
     if (ending_) return;
@@ -40,7 +40,7 @@ class StreamWriter {
     if (!writing_) FinishOnce();
   }
 
-  // Ends the stream without what is queued.
+  // Ends the stream without the queued messages.
   void Abort(grpc::Status status) {
     absl::MutexLock lock(&mu_);
     queue_.resize(writing_ ? 1 : 0);
@@ -49,7 +49,7 @@ class StreamWriter {
     if (!writing_) FinishOnce();
   }
 
-  // Returns how many messages still wait.
+  // Returns the number of messages that still wait.
   size_t OnWriteDone(bool ok) {
     absl::MutexLock lock(&mu_);
     writing_ = false;

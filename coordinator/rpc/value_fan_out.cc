@@ -13,14 +13,14 @@
 namespace trainyard {
 namespace {
 
-// About what a write costs: a moment is what sending takes. Who waits for the values of all ranks is not kept waiting
-// by this: once every host has put as many as any other, they go out at once.
+// About the cost of a write per host, so that collecting takes as long as sending. Hosts that wait for the values of
+// all ranks are not delayed: when every host has written equally many values, they are sent immediately.
 constexpr absl::Duration kMomentPerHost = absl::Microseconds(10);
 constexpr int kMomentsMost = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
-// Values as they go over the wire: whole fields of a StoreValueList, so that pieces laid side by side are one too.
+// Encodes values as complete fields of a StoreValueList, so that concatenated pieces are a StoreValueList too.
 void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<ValuePiece>& pieces) {
   namespace pb = google::protobuf;
   constexpr uint32_t kTag = pb::internal::WireFormatLite::MakeTag(
@@ -87,7 +87,7 @@ absl::Duration ValueFanOut::SendDue() {
     Log& log = it->second;
     if (log.waits() && log.due() <= now) Send(log);
     if (log.waits()) wait = std::min(wait, log.due() - now);
-    // The job has let go of it: that generation is over.
+    // The job has released the log: its generation has ended.
     it = !log.waits() && log.log.use_count() == 1 ? logs_.erase(it) : std::next(it);
   }
   return wait;

@@ -1,7 +1,7 @@
-// Tells the hosts of a generation what is new in its store: values that were put within a moment of each other are
-// encoded once, and all hosts' streams write the same bytes. A moment is in proportion to what telling costs.
+// Sends new values of a generation's store to its hosts: values that were written within a short time are encoded once,
+// and all hosts' streams write the same bytes. The time is proportional to the cost of sending.
 //
-// On the loop's thread only.
+// Not thread-safe: used only on the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +21,25 @@ namespace trainyard {
 
 class ValueFanOut {
  public:
-  // A piece has no more than this and one value.
+  // The maximum size of a piece, plus one value.
   static constexpr size_t kPieceBytes = 1 << 20;
 
-  // Does not own `streams`; it must outlive this object.
+  // Does not own `streams`, which must outlive this object.
   explicit ValueFanOut(const Registry<SessionId, AttachStream>& streams) : streams_(streams) {}
 
   void Add(SendValues send);
-  // Sends what has gathered for long enough. Returns in what time that is to be asked again; infinite: nothing waits.
+  // Sends values that have waited long enough. Returns the time until the next call; infinite if nothing waits.
   absl::Duration SendDue();
 
  private:
   struct Log {
     std::shared_ptr<const ValueLog> log;
     std::vector<ValuePiece> pieces;
-    size_t encoded = 0;    // values that the pieces hold
-    SessionList sessions;  // everybody who was attached at the last put; null: nothing was put
+    size_t encoded = 0;    // number of values in the pieces
+    SessionList sessions;  // all sessions attached at the last put; null: no value was written
     std::set<SessionId> newcomers;
-    absl::flat_hash_map<SessionId, size_t> had;  // pieces that a session was sent
-    absl::Time first, last;                      // since it was sent
+    absl::flat_hash_map<SessionId, size_t> had;  // number of pieces sent to a session
+    absl::Time first, last;                      // times of the first and last put since values were sent
 
     bool waits() const { return sessions != nullptr || !newcomers.empty(); }
     absl::Time due() const;
@@ -48,7 +48,7 @@ class ValueFanOut {
   void Send(Log& log);
 
   const Registry<SessionId, AttachStream>& streams_;
-  std::map<const ValueLog*, Log> logs_;  // of generations that form
+  std::map<const ValueLog*, Log> logs_;  // of forming generations
 };
 
 }  // namespace trainyard

@@ -20,11 +20,11 @@
 namespace trainyard {
 namespace {
 
-// Kept in the file's user_version; a file of a newer schema is not touched. 2: with events and reports, and states that
-// the readers of 1 do not know. What 1 wrote is read as it is.
+// Stored in the file's user_version; a file with a newer schema is not changed. Schema 2 has events and reports, and
+// job states that readers of schema 1 do not know. Files with schema 1 can be read unchanged.
 constexpr int kSchema = 2;
 constexpr int kOldestSchema = 1;
-// "TRYD", in the file's application_id: another program's database is not taken for ours.
+// "TRYD", in the file's application_id, which distinguishes our files from other programs' databases.
 constexpr int kApplication = 0x54525944;
 
 absl::Status ToStatus(int code, sqlite3* db, absl::string_view what) {
@@ -44,12 +44,12 @@ absl::Status ToStatus(int code, sqlite3* db, absl::string_view what) {
   }
 }
 
-// Which file lies at a path: another one of the same name has another identity.
+// Identifies the file at a path: a replacement with the same name has a different identity.
 using FileIdentity = std::pair<dev_t, ino_t>;
 
 absl::StatusOr<FileIdentity> IdentityOf(const std::string& path) {
   struct stat st;
-  if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at ", path));
+  if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot check ", path));
   return FileIdentity(st.st_dev, st.st_ino);
 }
 
@@ -64,7 +64,7 @@ class SqliteStore final : public Store {
   absl::Status Prepare() {
     RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
-    // Before anything is written: what is damaged, newer or another program's stays as it was found.
+    // Must come before any write: a damaged, newer or foreign file stays unchanged.
     RETURN_IF_ERROR(CheckPages());
     RETURN_IF_ERROR(CheckSchema());
     const std::pair<sqlite3_stmt**, const char*> statements[] = {
@@ -80,7 +80,7 @@ class SqliteStore final : public Store {
     }
     ASSIGN_OR_RETURN(FileIdentity opened, IdentityOf(path_));
     files_ = {{path_, opened}};
-    // Holds every commit since the last checkpoint; there is none where the file system takes no write-ahead log.
+    // Holds all commits since SQLite's last checkpoint; missing if the file system does not support a write-ahead log.
     const std::string log = absl::StrCat(path_, "-wal");
     if (absl::StatusOr<FileIdentity> log_opened = IdentityOf(log); log_opened.ok())
       files_.push_back({log, *log_opened});
@@ -107,9 +107,9 @@ class SqliteStore final : public Store {
     RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
     absl::Status written = Write(entries, expected_revision);
     if (written.ok()) written = Execute("COMMIT");
-    // SQLite rolls back by itself on some errors; asking again is harmless.
+    // SQLite rolls back by itself after some errors; a second rollback is harmless.
     if (!written.ok()) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
-    // A file that was removed takes commits as before, and the next start finds none of them.
+    // A removed file still accepts commits, but the next start would not find them.
     if (absl::Status place = CheckPlace(); absl::IsFailedPrecondition(place)) return place;
     RETURN_IF_ERROR(written);
     return expected_revision + 1;
@@ -124,8 +124,8 @@ class SqliteStore final : public Store {
       }
       return absl::FailedPreconditionError(
           absl::StrCat(path, found.ok() ? " was replaced" : " was removed",
-                       " while this coordinator used it, so what it knows is kept no more; put back what was there, or "
-                       "a copy, and start the coordinator again"));
+                       " while this coordinator used it, so its state is no longer stored; restore the original, or "
+                       "a copy of it, and restart the coordinator"));
     }
     return absl::OkStatus();
   }
@@ -209,7 +209,7 @@ class SqliteStore final : public Store {
       BindText(statement, 1, entry.key);
       if (entry.value.has_value()) {
         sqlite3_bind_blob64(statement, 2, entry.value->data(), entry.value->size(), SQLITE_STATIC);
-        // An empty value is a value; a null pointer would be bound as NULL.
+        // An empty value is valid, but a null pointer would be bound as NULL.
         if (entry.value->empty()) sqlite3_bind_zeroblob(statement, 2, 0);
       }
       RETURN_IF_ERROR(Run(statement, absl::StrCat("cannot write ", entry.key)));
@@ -239,7 +239,7 @@ class SqliteStore final : public Store {
 
   sqlite3* db_;
   std::string path_;
-  std::vector<std::pair<std::string, FileIdentity>> files_;  // as they were when the store was opened
+  std::vector<std::pair<std::string, FileIdentity>> files_;  // when the store was opened
   sqlite3_stmt* load_ = nullptr;
   sqlite3_stmt* put_ = nullptr;
   sqlite3_stmt* delete_ = nullptr;
@@ -247,13 +247,13 @@ class SqliteStore final : public Store {
   sqlite3_stmt* write_revision_ = nullptr;
 };
 
-// A damaged store is refused whole; the message says how to go on.
+// Adds instructions to the error: a damaged store is never used in part.
 absl::Status TellRestore(const absl::Status& status, const std::string& path) {
   if (!absl::IsDataLoss(status)) return status;
   std::string backup = StoreBackupPath(path);
   std::string how = FileExists(backup)
-                        ? absl::StrCat("to go back to the last clean stop: rm -f ", path, "-wal ", path, "-shm && cp ",
-                                       backup, " ", path)
+                        ? absl::StrCat("to restore the state of the last clean stop: rm -f ", path, "-wal ", path,
+                                       "-shm && cp ", backup, " ", path)
                         : absl::StrCat("restore it from a copy of the state folder, or start with another --state");
   return absl::DataLossError(absl::StrCat(std::string(status.message()), "; nothing of it was used; ", how));
 }
@@ -264,7 +264,7 @@ std::string StoreBackupPath(const std::string& path) { return absl::StrCat(path,
 
 absl::Status BackUpSqliteStore(const std::string& path) {
   std::string made = absl::StrCat(StoreBackupPath(path), ".new");
-  unlink(made.c_str());  // of a backup that was cut short
+  unlink(made.c_str());  // left by an interrupted backup
   sqlite3* db = nullptr;
   int code =
       sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, nullptr);
