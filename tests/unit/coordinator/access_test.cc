@@ -1,4 +1,4 @@
-// Who may call: a whole coordinator, and callers with and without what it asks for.
+// Access control: a complete coordinator, and callers with and without the required token.
 #include "coordinator/rpc/access.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ class AccessTest : public ::testing::Test {
   absl::StatusOr<CoordinatorChannel> Dial(const std::string& token_file = "") {
     return DialCoordinator({.address = coordinator_->address(), .token_file = token_file}, grpc::ChannelArguments());
   }
-  // Any method, streams too: a refusal is all that comes.
+  // For any method, also streams: only the refusal is read.
   grpc::Status Call(const CoordinatorChannel& dialed, const std::string& method) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
@@ -83,7 +83,7 @@ std::set<std::string> AllMethods() {
   return methods;
 }
 
-TEST_F(AccessTest, EveryCall_AsksForTheToken) {
+TEST_F(AccessTest, EveryCall_RequiresTheToken) {
   Start();
   CoordinatorChannel dialed = *Dial();
   EXPECT_FALSE(dialed.token.empty());
@@ -91,7 +91,7 @@ TEST_F(AccessTest, EveryCall_AsksForTheToken) {
 
   for (const std::string& method : AllMethods()) {
     dialed.token = Dial()->token;
-    // A method that nobody has written a handler for answers nobody.
+    // A method without a handler is unimplemented for everybody.
     if (Call(dialed, method).error_code() == grpc::StatusCode::UNIMPLEMENTED) continue;
     dialed.token = "";
     EXPECT_EQ(Call(dialed, method).error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
@@ -102,7 +102,7 @@ TEST_F(AccessTest, EveryCall_AsksForTheToken) {
   }
 }
 
-TEST_F(AccessTest, ARefusal_NamesTheUserAndTheWaysIn_ButNoToken) {
+TEST_F(AccessTest, Refusal_NamesTheUserAndTheWaysIn_ButNoToken) {
   Start();
   CoordinatorChannel dialed = *Dial();
   const std::string token = std::exchange(dialed.token, "");
@@ -113,7 +113,7 @@ TEST_F(AccessTest, ARefusal_NamesTheUserAndTheWaysIn_ButNoToken) {
                           HasSubstr("--allow-local-users"), HasSubstr(OwnTokenFile()), Not(HasSubstr(token))));
 }
 
-TEST_F(AccessTest, ANewCoordinator_HasANewToken_WhichIsFoundWhenDialing) {
+TEST_F(AccessTest, NewCoordinator_HasANewToken_WhichClientsFind) {
   Start();
   CoordinatorChannel first = *Dial();
   EXPECT_TRUE(Ask(first).ok());
@@ -133,7 +133,7 @@ TEST_F(AccessTest, ANewCoordinator_HasANewToken_WhichIsFoundWhenDialing) {
   EXPECT_TRUE(TokenHasChanged({.address = coordinator_->address()}, second));
 }
 
-TEST_F(AccessTest, AllowLocalUsers_AsksForNothing) {
+TEST_F(AccessTest, AllowLocalUsers_RequiresNoToken) {
   options_.allow_local_users = true;
   Start();
 
@@ -143,7 +143,7 @@ TEST_F(AccessTest, AllowLocalUsers_AsksForNothing) {
   EXPECT_TRUE(Ask(dialed).ok());
 }
 
-TEST_F(AccessTest, ANamedTokenFile_IsMade_AndIsTheOneThatCounts) {
+TEST_F(AccessTest, TokenFile_IsCreated_AndUsed) {
   options_.token_file = folder_ / "shared";
   Start();
 
@@ -151,7 +151,7 @@ TEST_F(AccessTest, ANamedTokenFile_IsMade_AndIsTheOneThatCounts) {
   EXPECT_TRUE(Ask(*Dial(options_.token_file)).ok());
 }
 
-TEST_F(AccessTest, ATokenFolderThatCannotBeHad_LeavesTheTokenInTheStateFolder) {
+TEST_F(AccessTest, UnusableTokenFolder_PutsTheTokenIntoTheStateFolder) {
   ASSERT_EQ(symlink("/nowhere", (folder_ / "trainyard").c_str()), 0);
   Start();
 
@@ -167,7 +167,7 @@ TEST_F(AccessTest, HealthAndReflection_NeedNoToken) {
   EXPECT_TRUE(Call(dialed, "/grpc.health.v1.Health/Check").ok());
 }
 
-TEST_F(AccessTest, AUnixSocket_IsForItsUser_AndGoesWithTheCoordinator) {
+TEST_F(AccessTest, UnixSocket_IsForItsUser_AndIsRemovedWithTheCoordinator) {
   const std::string path = folder_ / "socket";
   options_.listen = "unix:" + path;
   Start();
@@ -189,7 +189,7 @@ TEST_F(AccessTest, AUnixSocket_IsForItsUser_AndGoesWithTheCoordinator) {
   EXPECT_NE(stat(path.c_str(), &info), 0);
 }
 
-TEST_F(AccessTest, AUnixSocketThatAKilledCoordinatorLeft_IsReplaced) {
+TEST_F(AccessTest, UnixSocketOfAKilledCoordinator_IsReplaced) {
   const std::string path = folder_ / "socket";
   sockaddr_un at = {};
   at.sun_family = AF_UNIX;
@@ -204,7 +204,7 @@ TEST_F(AccessTest, AUnixSocketThatAKilledCoordinatorLeft_IsReplaced) {
   EXPECT_TRUE(Ask(*Dial()).ok());
 }
 
-// Connects as another user and returns how many bytes came before the end; -1: no connection.
+// Connects as another user and returns how many bytes were received before the end; -1: no connection.
 int BytesForStranger(const std::string& path) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -221,8 +221,8 @@ int BytesForStranger(const std::string& path) {
   return WEXITSTATUS(status) == 100 ? -1 : WEXITSTATUS(status);
 }
 
-TEST_F(AccessTest, AUnixSocketThatOthersCanReach_StillAnswersItsUserAlone) {
-  if (geteuid() != 0) return;  // nobody else can be another user
+TEST_F(AccessTest, UnixSocketThatOthersCanReach_AnswersOnlyItsUser) {
+  if (geteuid() != 0) return;  // only root can become another user
   const std::string path = folder_ / "socket";
   options_.listen = "unix:" + path;
   Start();

@@ -1,4 +1,4 @@
-// Where a job that leaves its device open computes: the policy as a table, and the core with hosts that have GPUs.
+// The device of a job that does not set one: the policy as a table, and the core with hosts that have GPUs.
 #include "coordinator/policy/device.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ DeviceHost WithGpus(const char* name, uint32_t ranks, uint32_t gpus) {
   return host;
 }
 
-TEST(DecideDevice, IsCudaOnlyWhereEveryHostHasAGpuForEveryRank_AndSaysWhoHasNot) {
+TEST(DecideDevice, IsCudaOnlyIfEveryHostHasAGpuForEveryRank_AndNamesTheOthers) {
   DeviceHost without = WithGpus("w2", 1, 0);
   without.gpu_note = "libnvidia-ml.so.1 not found";
   DeviceHost unusable = WithGpus("w3", 1, 1);
@@ -54,14 +54,14 @@ TEST(DecideDevice, IsCudaOnlyWhereEveryHostHasAGpuForEveryRank_AndSaysWhoHasNot)
   }
 }
 
-class DeviceOfJob : public testing::Test {
+class JobDevice : public testing::Test {
  protected:
   static v1::JobSpec OpenSpec(uint32_t ranks) {
     v1::JobSpec spec = MakeSpec(ranks);
     spec.mutable_resources()->clear_device();
     return spec;
   }
-  // One that `gpus` GPUs are listed on.
+  // A host that lists `gpus` GPUs.
   FakeHost& Host(const char* name, uint32_t slots, uint32_t gpus) {
     FakeHost& host = *hosts_.emplace_back(std::make_unique<FakeHost>(harness_, name, slots, hosts_.size() + 1));
     for (uint32_t i = 0; i < gpus; ++i) {
@@ -90,7 +90,7 @@ class DeviceOfJob : public testing::Test {
   std::vector<std::unique_ptr<FakeHost>> hosts_;
 };
 
-TEST_F(DeviceOfJob, LeftOpenIsCudaWhereTheHostHasGpus_AndOutlivesTheCoordinator) {
+TEST_F(JobDevice, DefaultDevice_IsCudaIfTheHostHasGpus_AlsoAfterACoordinatorRestart) {
   FakeHost& host = Host("w1", 2, 2);
 
   harness_.Submit(OpenSpec(2), "aaaaaaaa");
@@ -104,7 +104,7 @@ TEST_F(DeviceOfJob, LeftOpenIsCudaWhereTheHostHasGpus_AndOutlivesTheCoordinator)
   EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CUDA) << "a generation does not change its device";
 }
 
-TEST_F(DeviceOfJob, LeftOpenIsCpuWhereOneHostHasNone) {
+TEST_F(JobDevice, DefaultDevice_IsCpuIfOneHostHasNoGpu) {
   FakeHost& host = Host("w1", 1, 1);
   Host("w2", 1, 0);
 
@@ -115,7 +115,7 @@ TEST_F(DeviceOfJob, LeftOpenIsCpuWhereOneHostHasNone) {
   EXPECT_EQ(Desired(host, "aaaaaaaa"), v1::DEVICE_CPU);
 }
 
-TEST_F(DeviceOfJob, AJobThatIsPlacedBesideAnotherOnTheGpusComputesOnTheCpu) {
+TEST_F(JobDevice, DefaultDevice_IsCpuIfAnotherJobUsesTheGpus) {
   FakeHost& host = Host("w1", 2, 2);
 
   harness_.Submit(OpenSpec(1), "aaaaaaaa");
@@ -126,7 +126,7 @@ TEST_F(DeviceOfJob, AJobThatIsPlacedBesideAnotherOnTheGpusComputesOnTheCpu) {
   EXPECT_EQ(Decision("bbbbbbbb").reason(), "the GPUs of w1 may be in use by job aaaaaaaa");
 }
 
-TEST_F(DeviceOfJob, WhatTheSpecSaysIsNoDecision) {
+TEST_F(JobDevice, DeviceInTheSpec_IsNotADecision) {
   FakeHost& host = Host("w1", 1, 1);
 
   harness_.Submit(MakeSpec(1), "aaaaaaaa");
@@ -135,7 +135,7 @@ TEST_F(DeviceOfJob, WhatTheSpecSaysIsNoDecision) {
   EXPECT_EQ(Decision("aaaaaaaa").value(), "");
 }
 
-TEST_F(DeviceOfJob, AJobForTheCpuAloneIsTold) {
+TEST_F(JobDevice, CpuOnlyJob_IsReported) {
   FakeHost& host = Host("w1", 1, 1);
   v1::JobSpec spec = OpenSpec(1);
   spec.mutable_parallel()->mutable_offload()->set_optimizer(true);
@@ -147,7 +147,7 @@ TEST_F(DeviceOfJob, AJobForTheCpuAloneIsTold) {
 }
 
 // Another generation, on another host.
-TEST_F(DeviceOfJob, IsDecidedAnewWithEachPlacing) {
+TEST_F(JobDevice, IsDecidedAtEachPlacement) {
   FakeHost& first = Host("w1", 1, 1);
   harness_.Submit(OpenSpec(1), "aaaaaaaa");
   EXPECT_EQ(Desired(first, "aaaaaaaa"), v1::DEVICE_CUDA);

@@ -1,4 +1,4 @@
-// What tests of durable events share: a job on one host, and the events that ListEvents returns.
+// Shared by tests of durable events: a job on one host, and the events that ListEvents returns.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The ledger of goodput: every rank-millisecond is in one part, whatever happens in which order.
+// The goodput ledger: every rank-millisecond is in exactly one part, for any order of events.
 #include "coordinator/policy/goodput.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ uint64_t Accounted(const v1::GoodputRecord& ledger, uint64_t ranks) {
   return static_cast<uint64_t>(ledger.until_unix_ms() - ledger.begin_unix_ms()) * ranks;
 }
 
-TEST(Goodput, FailureMovesWhatTheCheckpointLacks_ToLost_AndTheSilenceToDetect) {
+TEST(Goodput, Failure_MovesUnsavedTimeToLost_AndSilenceToDetect) {
   v1::GoodputRecord ledger = BeginGoodput(kBegin);
   Account(GoodputPart::kQueue, kBegin + 1'000, 2, ledger);
   Account(GoodputPart::kStart, kBegin + 3'000, 2, ledger);
@@ -39,7 +39,7 @@ TEST(Goodput, FailureMovesWhatTheCheckpointLacks_ToLost_AndTheSilenceToDetect) {
   EXPECT_EQ(goodput.total_s(), 18);
 }
 
-TEST(Goodput, PartsOfStates) {
+TEST(Goodput, EachState_HasItsPart) {
   auto part = [](v1::JobState state, uint64_t generation, bool makes_steps, bool saves) {
     return PartOf({.state = state, .generation = generation, .makes_steps = makes_steps, .saves = saves});
   };
@@ -54,7 +54,7 @@ TEST(Goodput, PartsOfStates) {
   EXPECT_EQ(part(v1::JOB_STATE_PAUSED, 1, false, false), GoodputPart::kPause);
 }
 
-TEST(Goodput, ClockBehindTheLedger_AddsNothing_AndTimeGoesOnFromThere) {
+TEST(Goodput, ClockBehindTheLedger_AddsNothing_AndTimeContinuesFromThere) {
   v1::GoodputRecord ledger = BeginGoodput(kBegin);
   Account(GoodputPart::kTrain, kBegin + 10'000, 1, ledger);
   Account(GoodputPart::kTrain, kBegin + 4'000, 1, ledger);

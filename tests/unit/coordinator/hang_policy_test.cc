@@ -1,4 +1,4 @@
-// policy/hang in tables: who is named, how soon, and above all who is not.
+// policy/hang in tables: which rank is named, how soon, and which ranks must not be named.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::string Op(uint64_t number, const std::string& what = "8 x fp64") {
   return absl::StrCat("all-reduce ", number, " (", what, ")");
 }
 
-// A group that made its last progress at kStart; every rank goes on reporting.
+// A group that made its last progress at kStart; every rank continues to report.
 class HangTest : public ::testing::Test {
  protected:
   HangTest() { facts_.since = kStart; }
@@ -37,13 +37,13 @@ class HangTest : public ::testing::Test {
     facts_.ranks.push_back(stand);
     return facts_.ranks.back();
   }
-  // In operation `number`, having started `started`.
+  // The rank is in operation `number` and has started `started` operations.
   static void Wait(RankPosition& rank, uint64_t number, uint64_t started, const std::string& last = "") {
     v1::CommunicatorReport& world = Stand(rank, started, last.empty() ? Op(started) : last);
     world.set_waits_in(Op(number));
     world.set_completed(number - 1);
   }
-  // Computes.
+  // The rank computes.
   static v1::CommunicatorReport& Stand(RankPosition& rank, uint64_t started, const std::string& last = "") {
     rank.communicators.assign(1, {});
     rank.communicators[0].set_name("world");
@@ -55,7 +55,7 @@ class HangTest : public ::testing::Test {
   void Learned(const std::string& phase, double seconds, uint32_t doublings = 0) {
     facts_.phases[phase] = {.learned_s = seconds, .doublings = doublings};
   }
-  // `after` of no progress, with reports of every rank that is not silent.
+  // The decision after `after` without progress, with reports of every rank that is not silent.
   HangDecision At(absl::Duration after) {
     absl::Time now = kStart + after;
     for (RankPosition& rank : facts_.ranks) {
@@ -69,7 +69,7 @@ class HangTest : public ::testing::Test {
   HangFacts facts_;
 };
 
-TEST_F(HangTest, TheRankThatHasNotEnteredWhatTheOthersWaitInIsNamed) {
+TEST_F(HangTest, RankThatHasNotEnteredTheOthersOperation_IsNamed) {
   Add();
   Add();
   Add();
@@ -92,7 +92,7 @@ TEST_F(HangTest, TheRankThatHasNotEnteredWhatTheOthersWaitInIsNamed) {
                         "step 37, in which 2 ranks wait; no progress for 5.1 s (limit 5.0 s"));
 }
 
-TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
+TEST_F(HangTest, Examination_IsReported_ButDoesNotDecide) {
   v1::Examination seen;
   seen.set_state("R");
   seen.set_cpu_share(0.99);
@@ -106,7 +106,7 @@ TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
   EXPECT_EQ(At(absl::Seconds(4.9)).act, Act::kExamine);
   EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("rank 1 on w2 is spinning (CPU share 0.99, state R) and has not"));
 
-  seen.set_cpu_share(0.3);  // a crowded host
+  seen.set_cpu_share(0.3);  // on a crowded host
   EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("is spinning (CPU share 0.30, state R) and has not"));
   seen.set_state("S");
   EXPECT_THAT(At(absl::Seconds(5)).reason, HasSubstr("makes no progress (CPU share 0.30, state S) and has not"));
@@ -118,7 +118,7 @@ TEST_F(HangTest, WhatTheExaminationSawIsToldButDoesNotDecide) {
               HasSubstr("is blocked in the system call pause (state S) [__pause < main] and has not entered"));
 }
 
-TEST_F(HangTest, ADecisionWaitsForTheExaminationThatIsOnItsWay) {
+TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
   Add();
   Add();
   Wait(facts_.ranks[0], 9, 9);
@@ -132,7 +132,7 @@ TEST_F(HangTest, ADecisionWaitsForTheExaminationThatIsOnItsWay) {
   EXPECT_EQ(At(absl::Seconds(5.6)).act, Act::kRestart);
 }
 
-TEST_F(HangTest, AStoppedRankIsNamedAfterThreeSecondsWhateverThePhase) {
+TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
   for (const char* phase : {"train", "evaluate", "save", "first_step", "ready"}) {
     facts_.ranks.clear();
     Add(phase);
@@ -153,7 +153,7 @@ TEST_F(HangTest, AStoppedRankIsNamedAfterThreeSecondsWhateverThePhase) {
   }
 }
 
-TEST_F(HangTest, AProcessUnderADebuggerIsNotAStoppedOne) {
+TEST_F(HangTest, ProcessUnderADebugger_IsNotStopped) {
   Add();
   Add();
   Wait(facts_.ranks[0], 412, 412);
@@ -165,7 +165,7 @@ TEST_F(HangTest, AProcessUnderADebuggerIsNotAStoppedOne) {
   EXPECT_EQ(At(absl::Seconds(19)).act, Act::kExamine);
 }
 
-TEST_F(HangTest, ASilentRankIsNamedOnceItHasSaidNothingForThreeSeconds) {
+TEST_F(HangTest, SilentRank_IsNamedAfterThreeSecondsWithoutReports) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -179,7 +179,7 @@ TEST_F(HangTest, ASilentRankIsNamedOnceItHasSaidNothingForThreeSeconds) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 has sent no report for 3.0 s (state D)"));
 }
 
-TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
+TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -189,17 +189,18 @@ TEST_F(HangTest, ATrainerWhoseLinkIsNotOpenYetIsNotSilent) {
   facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   facts_.ranks[1].told_at = kStart - absl::Seconds(1);
 
-  // A new daemon: nothing is known of rank 1, which may be the one that works.
+  // After a daemon restart nothing is known about rank 1, which may be the one that works.
   EXPECT_EQ(JudgeHang(now, facts_).act, Act::kNone);
 
-  // But not for ever.
+  // But not forever.
   now = kStart + absl::Seconds(31);
   facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
   EXPECT_EQ(JudgeHang(now, facts_).act, Act::kRestart);
 }
 
-// Its host is given a longer lease where its messages come unevenly: what was said before they stopped is no stall.
-TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
+// The lease of its host grows because its messages arrive irregularly: the last reports before they stopped prove no
+// stall.
+TEST_F(HangTest, LateMessages_ProveNoStall) {
   Add();
   Add();
   Stand(facts_.ranks[0], 4);
@@ -210,7 +211,7 @@ TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
 
   EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
 
-  // A second that waits for the first, and may still be heard, changes nothing.
+  // A second host that waits for the first, and whose messages may still arrive, changes nothing.
   Wait(facts_.ranks[1], 5, 5);
   facts_.ranks[1].told_at = facts_.ranks[1].seen_at = kStart + absl::Seconds(8);
   EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kNone);
@@ -219,7 +220,7 @@ TEST_F(HangTest, WhileMessagesAreLate_NothingIsKnownOfTheRanks) {
   EXPECT_EQ(JudgeHang(kStart + absl::Seconds(8), facts_).act, Act::kRestart) << "all were heard to stand still";
 }
 
-TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
+TEST_F(HangTest, RanksUnknownToANewCoordinator_GetTheSameTime) {
   Add();
   Add();
   for (RankPosition& rank : facts_.ranks) rank.progress_at = absl::InfinitePast();
@@ -235,7 +236,7 @@ TEST_F(HangTest, RanksThatANewCoordinatorHasNotHeardYetHaveTheSameTime) {
   EXPECT_THAT(decided.reason, HasSubstr("have sent no report for 31.0 s"));
 }
 
-TEST_F(HangTest, SlowPhasesNeverAlarmWithinTheirOwnTime) {
+TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
   struct Case {
     const char* phase;
     double learned_s;
@@ -257,7 +258,7 @@ TEST_F(HangTest, SlowPhasesNeverAlarmWithinTheirOwnTime) {
   }
 }
 
-TEST_F(HangTest, APhaseOfUnknownLengthIsOnlyTold_AndNotWhileItsProcessWorks) {
+TEST_F(HangTest, PhaseOfUnknownLength_IsOnlyReported_AndNotWhileItsProcessWorks) {
   Add("save");
   Add("save");
   Stand(facts_.ranks[0], 4);
@@ -275,7 +276,7 @@ TEST_F(HangTest, APhaseOfUnknownLengthIsOnlyTold_AndNotWhileItsProcessWorks) {
   EXPECT_EQ(At(absl::Seconds(220)).act, Act::kNotify);
 }
 
-TEST_F(HangTest, CpuIsNoProgressOncePhasesAreKnown) {
+TEST_F(HangTest, CpuUse_IsNoProgress_WhenPhaseTimesAreKnown) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -286,7 +287,7 @@ TEST_F(HangTest, CpuIsNoProgressOncePhasesAreKnown) {
   EXPECT_EQ(At(absl::Seconds(6)).act, Act::kRestart);
 }
 
-TEST_F(HangTest, NotifyIsAllThatIsDoneWhereTheJobSaysSo) {
+TEST_F(HangTest, OnHangNotify_OnlyNotifies) {
   facts_.restart = false;
   Add();
   Add();
@@ -297,7 +298,7 @@ TEST_F(HangTest, NotifyIsAllThatIsDoneWhereTheJobSaysSo) {
   EXPECT_EQ(At(absl::Seconds(3)).act, Act::kNotify);
 }
 
-TEST_F(HangTest, AHangThatLedToARestartDoublesTheLimit) {
+TEST_F(HangTest, RestartAfterAHang_DoublesTheLimit) {
   EXPECT_EQ(HangLimit("train", {.learned_s = 0.1}), absl::Seconds(5));
   EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1}), absl::Seconds(10));
   EXPECT_EQ(HangLimit("train", {.learned_s = 4}), absl::Seconds(8));
@@ -306,10 +307,10 @@ TEST_F(HangTest, AHangThatLedToARestartDoublesTheLimit) {
   EXPECT_EQ(HangLimit("train", {.learned_s = 0.1, .doublings = 1000}), absl::Seconds(5 * 64));
 }
 
-TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
+TEST_F(HangTest, SkippedCollective_NamesTheRankThatStartedFewer) {
   for (int i = 0; i < 3; ++i) Add();
   Wait(facts_.ranks[0], 411, 414);
-  Wait(facts_.ranks[1], 411, 413);  // what it calls by that number comes behind the one it left out
+  Wait(facts_.ranks[1], 411, 413);  // its operation with that number follows the one that it skipped
   Wait(facts_.ranks[2], 411, 414);
   Learned("train", 0.1);
 
@@ -321,8 +322,9 @@ TEST_F(HangTest, ASkippedCollective_IsTheRankThatStartedFewer) {
                         "411 (8 x fp64) of step 37, in which 2 ranks wait"));
 }
 
-// A lost segment on the way to rank 1: it has entered what rank 0 has completed, and does not know so yet.
-TEST_F(HangTest, ARankThatWaitsForWhatOthersHaveCompletedIsNotToBlame_AndTheNetworkIsGivenTime) {
+// A lost packet on its way to rank 1: the rank has entered the operation that rank 0 has completed, and does not know
+// it yet.
+TEST_F(HangTest, RankInAnOperationThatOthersCompleted_IsNotBlamed_AndTheNetworkGetsTime) {
   for (int i = 0; i < 2; ++i) Add();
   Wait(facts_.ranks[0], 61, 61);
   Wait(facts_.ranks[1], 59, 60);
@@ -337,8 +339,8 @@ TEST_F(HangTest, ARankThatWaitsForWhatOthersHaveCompletedIsNotToBlame_AndTheNetw
                                         "completed: the network does not deliver its data to w2"));
 }
 
-TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
-  // Rank 0 has launched three buckets and waits for the first; rank 1 computes on, having launched the first alone.
+TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
+  // Rank 0 has started three buckets and waits for the first; rank 1 still computes and has started only the first.
   Add();
   Add();
   Wait(facts_.ranks[0], 10, 12);
@@ -348,7 +350,7 @@ TEST_F(HangTest, OperationsStartedAheadAreNoneLeftOut) {
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
-TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
+TEST_F(HangTest, MismatchedOperation_BlamesTheMinority_AndRank0IsRightInATie) {
   for (int i = 0; i < 3; ++i) Add();
   Wait(facts_.ranks[0], 412, 412, Op(412, "4096 x fp32"));
   Wait(facts_.ranks[1], 412, 412);
@@ -361,9 +363,9 @@ TEST_F(HangTest, AMismatchedOperationIsThatOfTheFew_AndRank0IsRightInATie) {
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
 }
 
-// 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; 2 waits in the shard group of 2 and 3 for 3, which left one out
-// there and waits across.
-TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
+// 2 x 2: ranks 0 and 1 wait in the world for 2 and 3; rank 2 waits in the shard group of 2 and 3 for rank 3, which has
+// skipped an operation there and waits in the replicate group.
+TEST_F(HangTest, SeveralGroups_NameTheRankAtTheEndOfTheChain) {
   auto stand = [](RankPosition& rank, const std::string& name, uint64_t started, bool waits) {
     v1::CommunicatorReport& report = rank.communicators.emplace_back();
     report.set_name(name);
@@ -391,7 +393,7 @@ TEST_F(HangTest, AmongSeveralGroupsTheRankIsNamedThatAllWaitForInTheEnd) {
   EXPECT_THAT(decided.reason, HasSubstr("in which 3 ranks wait"));
 }
 
-TEST_F(HangTest, ARankInADebuggerIsNamed_AndLeftAlone) {
+TEST_F(HangTest, RankInADebugger_IsNamed_ButNotRestarted) {
   Wait(Add(), 412, 412);
   Add().process_state = "t";
   facts_.ranks[1].silent = true;
@@ -403,7 +405,7 @@ TEST_F(HangTest, ARankInADebuggerIsNamed_AndLeftAlone) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 1 on w2 is held by a debugger (state t)"));
 }
 
-TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
+TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
   for (int i = 0; i < 2; ++i) Wait(Add(), 412, 412);
   Learned("train", 0.1);
 
@@ -416,7 +418,7 @@ TEST_F(HangTest, AllInsideTheSameOperationIsTheNetwork_WithNoRankNamed) {
                                         "stopped: the network between w1 and w2 does not deliver its data"));
 }
 
-TEST_F(HangTest, AWorldOfOneNamesItsOnlyRank) {
+TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
   Stand(Add(), 0);
   Learned("train", 0.1);
 
@@ -426,7 +428,7 @@ TEST_F(HangTest, AWorldOfOneNamesItsOnlyRank) {
   EXPECT_THAT(decided.reason, HasSubstr("rank 0 on w1 makes no progress in step 37"));
 }
 
-TEST_F(HangTest, WhereNobodyWaitsAllAreNamed) {
+TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
   for (int i = 0; i < 2; ++i) Stand(Add(), 7);
   Learned("train", 0.1);
 
@@ -436,7 +438,7 @@ TEST_F(HangTest, WhereNobodyWaitsAllAreNamed) {
   EXPECT_THAT(decided.reason, HasSubstr("none of 2 ranks makes progress and none waits for another"));
 }
 
-TEST_F(HangTest, AHostOutOfReachIsForTheRuleOfLostHosts_UnlessTheCulpritIsPlain) {
+TEST_F(HangTest, UnreachableHost_IsLeftToHostLoss_UnlessTheCulpritIsCertain) {
   for (int i = 0; i < 3; ++i) Wait(Add(), 412, 412);
   facts_.ranks[2].reachable = false;
   Learned("train", 0.1);
@@ -447,8 +449,8 @@ TEST_F(HangTest, AHostOutOfReachIsForTheRuleOfLostHosts_UnlessTheCulpritIsPlain)
   EXPECT_THAT(At(absl::Seconds(60)).culprits, ElementsAre(1));
 }
 
-TEST_F(HangTest, ATimerThatBeganAnewIsWaitedForAnew) {
-  // A coordinator that was restarted in the middle, or a host that attached.
+TEST_F(HangTest, RestartedTimer_IsWaitedForAgain) {
+  // A coordinator that was restarted meanwhile, or a host that attached.
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
@@ -461,7 +463,7 @@ TEST_F(HangTest, ATimerThatBeganAnewIsWaitedForAnew) {
   EXPECT_EQ(At(absl::Seconds(15)).act, Act::kRestart);
 }
 
-TEST_F(HangTest, ARankThatHasEndedHoldsUpNobody) {
+TEST_F(HangTest, EndedRank_BlocksNoRank) {
   Add("save");
   Add("ended").ended = true;
   Stand(facts_.ranks[0], 4);
@@ -480,7 +482,7 @@ TEST(PhaseTimesTest, KeepsTheLongestOfTheLast64Steps) {
   for (uint64_t step = 2; step <= 64; ++step) times.Add(step, 0.1);
   EXPECT_EQ(times.longest(), 5.0);
 
-  // Another rank tells of the same step: no step is forgotten for that.
+  // Another rank reports the same step: no step is dropped for that.
   times.Add(64, 0.3);
   EXPECT_EQ(times.longest(), 5.0);
 

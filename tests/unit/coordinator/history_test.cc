@@ -1,4 +1,4 @@
-// Histories, commits and the queue before the core: their limits and what falls out first.
+// Histories, commits and the queue before the core: their limits and what is dropped first.
 #include "coordinator/core/history.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ std::vector<uint64_t> SequencesOf(const std::vector<EventPtr>& events) {
   return sequences;
 }
 
-TEST(History, BothKinds_AreToldInOrderOfSequence_InBatches) {
+TEST(History, BothKinds_AreSentInSequenceOrder_InBatches) {
   History history;
   history.AddDurable(NoticeOf(1));
   history.AddReport(StepOf(2, 1));
@@ -60,7 +60,7 @@ TEST(History, BothKinds_AreToldInOrderOfSequence_InBatches) {
   EXPECT_THAT(SequencesOf(rest), ElementsAre(4));
 }
 
-TEST(History, StepsThatAWatcherHasSeen_AreNotToldAgain_WhateverTheirSequence) {
+TEST(History, StepsThatAWatcherHasSeen_AreNotRepeated) {
   History history;
   for (uint64_t step = 1; step <= 5; ++step) history.AddReport(StepOf(100 + step, step));
   WatchPosition position{.sequence = 40, .step = 3, .eval_step = 0};
@@ -91,7 +91,7 @@ TEST(History, OverItsLimit_KeepsTheFirstAndTheNewest) {
   EXPECT_EQ(reports_gone, 2u);
 }
 
-TEST(History, WhatRepeatsItself_GoesBeforeDecisions) {
+TEST(History, RepeatedEvents_AreDroppedBeforeDecisions) {
   History history({.durable = 4, .first = 1, .reports = 3});
   auto saved = std::make_shared<v1::Event>();
   saved->set_sequence(4);
@@ -118,7 +118,7 @@ std::vector<std::string> KeysOf(const std::vector<StoreEntry>& commit) {
   return keys;
 }
 
-TEST(Commits, HoldWholeTurns_AndTheLastOfEachKey) {
+TEST(Commits, HoldWholeTurns_AndTheLastEntryPerKey) {
   auto commits = MakeCommits({{{"a", "1"}, {"b", "1"}}, {{"a", "2"}}, {{"c", "1"}, {"d", std::nullopt}}}, 3);
 
   ASSERT_EQ(commits.size(), 2u);
@@ -127,7 +127,7 @@ TEST(Commits, HoldWholeTurns_AndTheLastOfEachKey) {
   EXPECT_THAT(MakeCommits({}, 3), IsEmpty());
 }
 
-TEST(Commits, ATurnTooLargeForOne_IsSplitBetweenItsGroups) {
+TEST(Commits, TurnTooLargeForACommit_IsSplitBetweenItsGroups) {
   std::vector<Record> turn = {{"rank/x", "1"},       {"event/x/1", "1", 1}, {"job/x", "1", 1},
                               {"event/y/1", "1", 2}, {"job/y", "1", 2},     {"host/h", "1"}};
 
@@ -139,7 +139,7 @@ TEST(Commits, ATurnTooLargeForOne_IsSplitBetweenItsGroups) {
   EXPECT_THAT(KeysOf(commits[2]), ElementsAre("event/y/1=1", "job/y=1", "host/h=1"));
 }
 
-TEST(Commits, AGroupTooLargeForOne_IsWrittenInOrder) {
+TEST(Commits, GroupTooLargeForACommit_IsWrittenInOrder) {
   std::vector<Record> turn;
   for (int i = 0; i < 5; ++i) turn.push_back({absl::StrCat("event/x/", i), "1", 1});
   turn.push_back({"job/x", "1", 1});
@@ -161,7 +161,7 @@ RankReportsReceived ReportsOf(uint32_t rank, int steps) {
   return told;
 }
 
-TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
+TEST(EventQueue, FloodOfReports_IsThinnedAndCounted_ExceptStepsOfRankZero) {
   EventQueue queue(1'000, /*report_bytes=*/4'000);
   uint64_t posted = 0;
   while (queue.Post(ReportsOf(1, 0)) && posted < 10'000) ++posted;
@@ -170,7 +170,7 @@ TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
   EXPECT_EQ(queue.TakeShed(), (10'001u - queue.size()) * 10) << "all that was left out is counted";
   EXPECT_EQ(queue.TakeShed(), 0u);
 
-  // Rank 0's steps are taken all the same, until its sender has to wait.
+  // Rank 0's steps are always accepted, until their sender has to wait.
   uint64_t kept = 0;
   while (queue.Post(ReportsOf(0, 20))) ++kept;
   EXPECT_GT(kept, 0u);
@@ -189,7 +189,7 @@ TEST(EventQueue, AFloodOfReports_IsThinnedAndCounted_ButNeverRankZerosSteps) {
   EXPECT_TRUE(resumed);
 }
 
-TEST(EventQueue, AFloodOfFacts_LosesNone_ButIsReadNoFurther) {
+TEST(EventQueue, FloodOfFacts_LosesNone_ButStopsReading) {
   EventQueue queue(1'000, /*report_bytes=*/4'000, /*fact_bytes=*/10'000);
   HostFactsReceived told{SessionId(1), {}};
   told.batch.add_facts()->mutable_refused()->set_message(std::string(3'000, 'x'));
@@ -208,7 +208,7 @@ TEST(EventQueue, AFloodOfFacts_LosesNone_ButIsReadNoFurther) {
   EXPECT_TRUE(resumed);
 }
 
-TEST(EventQueue, ACrowdedQueue_StillTakesFacts_AndRefusesCallsOnlyWhenFull) {
+TEST(EventQueue, CrowdedQueue_AcceptsFacts_AndRefusesCallsOnlyWhenFull) {
   EventQueue queue(10);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(queue.Post(DetachHost{SessionId(1)}));
 

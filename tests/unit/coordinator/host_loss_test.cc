@@ -1,4 +1,4 @@
-// Who is lost: each clause of the rule, and what each of them must not take for a loss.
+// Which hosts are lost: each case of the rule, and what must not count as a loss.
 #include "coordinator/policy/host_loss.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ PeerRank Waiting() {
   return peer;
 }
 
-// Unreachable for 10 s, two peers that wait, steps of 0.5 s, none completed for 9 s.
+// A host without contact for 10 s, two waiting peers, steps of 0.5 s, no step completed for 9 s.
 struct Stalled {
   Stalled() : peers(2, Waiting()) {
     facts.host = "w2";
@@ -57,7 +57,7 @@ TEST(HostLoss, WithinTheLease_NothingIsDecided) {
             "host w2 is lost: no contact for 3s, and rank 0 on w1 reports a broken collective");
 }
 
-TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterMostOfALeaseAndTwoSteps) {
+TEST(HostLoss, StallOfAllPeersInOneOperation_LosesTheHost_AfterMostOfALeaseAndTwoSteps) {
   Stalled stalled;
   stalled.facts.since_progress = absl::Milliseconds(3'399);
   EXPECT_FALSE(stalled.Decide().lost);
@@ -67,8 +67,8 @@ TEST(HostLoss, StallOfAllPeersInOneOperation_LosesIt_AfterMostOfALeaseAndTwoStep
   EXPECT_THAT(stalled.Decide().reason, HasSubstr("every reachable rank waits in all-reduce 17"));
 }
 
-// A coordinator that is cut off hears of nobody: all fall silent at once, and one of them a little earlier.
-TEST(HostLoss, StallIsCountedOnlyAsFarAsEveryPeerWasHeard) {
+// A coordinator that is cut off gets no messages: all hosts become silent at about the same time, one slightly earlier.
+TEST(HostLoss, Stall_CountsOnlyUpToTheOldestReportOfAPeer) {
   Stalled stalled;
   stalled.facts.since_progress = absl::Milliseconds(3'400);
   stalled.peers[1].unheard = kReportInterval;
@@ -87,7 +87,7 @@ TEST(HostLoss, StallIsCountedOnlyAsFarAsEveryPeerWasHeard) {
   EXPECT_TRUE(evaluating.Decide().lost);
 }
 
-TEST(HostLoss, WhatElseMayExplainAStall_KeepsTheHost) {
+TEST(HostLoss, OtherExplanationsOfAStall_KeepTheHost) {
   struct Case {
     const char* what;
     void (*change)(Stalled&);
@@ -120,14 +120,14 @@ TEST(HostLoss, WhatElseMayExplainAStall_KeepsTheHost) {
   }
 }
 
-TEST(HostLoss, PhaseBeyondItsTime_NoLongerKeepsIt) {
+TEST(HostLoss, PhaseBeyondItsLimit_NoLongerKeepsTheHost) {
   Stalled stalled;
   stalled.peers[0].phase_time = absl::Seconds(31);
   stalled.peers[0].phase_limit = absl::Seconds(30);
   EXPECT_TRUE(stalled.Decide().lost);
 }
 
-TEST(HostLoss, HostThatMayNotHaveHeardGo_IsGivenTheTimeOfForming) {
+TEST(HostLoss, HostThatMayNotHaveReceivedGo_GetsTheTimeOfForming) {
   Stalled stalled;
   stalled.facts.begun = false;
   stalled.facts.learned_step = absl::ZeroDuration();
@@ -147,7 +147,7 @@ TEST(HostLoss, HostThatMayNotHaveHeardGo_IsGivenTheTimeOfForming) {
   EXPECT_FALSE(stalled.Decide().lost) << "a first step is known to take longer";
 }
 
-TEST(HostLoss, GroupThatIsOver_WaitsForReachableRanksFirst) {
+TEST(HostLoss, EndingGroup_WaitsForReachableRanksFirst) {
   Stalled stalled;
   stalled.facts.over = true;
   EXPECT_FALSE(stalled.Decide().lost) << "two ranks are still being ended";
@@ -157,7 +157,7 @@ TEST(HostLoss, GroupThatIsOver_WaitsForReachableRanksFirst) {
   EXPECT_FALSE(stalled.Decide().lost) << "all hosts are cut off: that says nothing of theirs";
 }
 
-TEST(HostLoss, FormingPausesForIt_UntilNothingHasMovedForLong) {
+TEST(HostLoss, FormingGroup_WaitsForTheHost_UntilItsPatienceEnds) {
   Stalled stalled;
   stalled.facts.forming = true;
   stalled.facts.silent = absl::Minutes(5);

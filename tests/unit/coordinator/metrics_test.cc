@@ -1,4 +1,4 @@
-// The list of metrics that people read is the list that the code serves; and job labels go with their jobs.
+// The documented list of metrics equals the served list; and job labels are dropped with their jobs.
 #include "coordinator/http/metrics.h"
 
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ TEST(Metrics, DocumentedList_IsWhatTheCodeServes) {
   EXPECT_EQ(documented, served);
 }
 
-// "job_id/job_name" of every series that carries a job.
+// "job_id/job_name" of every series with a job.
 std::vector<std::string> JobsOfSeries(CoordinatorMetrics& metrics) {
   std::vector<std::string> jobs;
   for (const auto& family : metrics.registry()->Collect()) {
@@ -67,7 +67,7 @@ std::vector<std::string> JobsOfSeries(CoordinatorMetrics& metrics) {
   return jobs;
 }
 
-TEST(Metrics, SeriesOfAJob_NameIt_AndAreDroppedWhenItIsFinal) {
+TEST(Metrics, JobSeries_NameTheJob_AndAreDroppedWhenItIsFinal) {
   Harness harness;
   const JobId job("job00000001");
   ASSERT_TRUE(harness.Submit(MakeSpec(1), job.value()).status.ok());
@@ -98,7 +98,7 @@ double HostsAttached(const std::vector<prometheus::MetricFamily>& families) {
   return -1;
 }
 
-TEST(Metrics, Totals_AreCountedForTheScrapeThatWantsThem) {
+TEST(Metrics, Totals_AreCountedOnRequest) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   CoordinatorMetrics metrics;
@@ -117,7 +117,7 @@ TEST(Metrics, Totals_AreCountedForTheScrapeThatWantsThem) {
   EXPECT_EQ(scrape(), 1) << "nothing that was counted before the scrape";
 }
 
-TEST(Metrics, TakenPort_StopsTheStart_UnlessNobodyChoseIt) {
+TEST(Metrics, PortInUse_FailsTheStart_UnlessItIsTheDefault) {
   CoordinatorMetrics metrics;
   auto first = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
   ASSERT_TRUE(first.ok()) << first.status();
@@ -157,7 +157,7 @@ class Client {
   void Send(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), ssize_t(text.size()));
   }
-  // All that comes, to the end.
+  // Reads everything until the end.
   std::string Read() const {
     std::string text;
     char buffer[4096];
@@ -193,7 +193,7 @@ TEST(MetricsEndpoint, SilentAndSlowClients_DelayNoScrape) {
   EXPECT_EQ(crowd.front().Read(), "") << "who was there longest without asking gave way";
 }
 
-TEST(MetricsEndpoint, AnswersGetAndHeadOfItsPageAlone) {
+TEST(MetricsEndpoint, AnswersOnlyGetAndHeadOfItsPage) {
   CoordinatorMetrics metrics;
   auto endpoint = MetricsEndpoint::Start({.address = "127.0.0.1:0"}, metrics.registry());
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();

@@ -1,4 +1,4 @@
-// policy/network: what is told of a network that is slow, and what must not be taken for one.
+// policy/network: what is reported about a slow network, and what must not be attributed to it.
 #include "coordinator/policy/network.h"
 
 #include <gmock/gmock.h>
@@ -14,9 +14,9 @@ using ::testing::MatchesRegex;
 
 constexpr absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
 
-// Two ranks on two hosts that tell their totals twice a second.
+// Two ranks on two hosts, which report their totals twice per second.
 struct Pair {
-  // `seconds` of steps of this composition, of each rank.
+  // Adds `seconds` of steps with the given times for each rank.
   void Step(int seconds, double compute_s, double wait_s, double other_compute_s, double other_wait_s) {
     for (int half = 0; half < 2 * seconds; ++half) {
       now += absl::Milliseconds(500);
@@ -39,7 +39,7 @@ struct Pair {
   WaitTrend first, second;
 };
 
-TEST(Network, RanksThatAllWaitManyTimesLonger_AreToldSo_AndWhenItIsOver) {
+TEST(Network, SlowNetwork_IsReported_AndAlsoItsEnd) {
   Pair pair;
   pair.Step(10, 0.010, 0.004);
   EXPECT_THAT(pair.Judge(), IsEmpty());
@@ -55,7 +55,7 @@ TEST(Network, RanksThatAllWaitManyTimesLonger_AreToldSo_AndWhenItIsOver) {
   EXPECT_TRUE(WaitsAsUsual(pair.now, pair.Ranks()));
 }
 
-TEST(Network, WhatIsNoNetworks_IsNotToldOfIt) {
+TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
   Pair slow_rank;
   slow_rank.Step(10, 0.010, 0.004);
   slow_rank.Step(5, 0.010, 0.090, 0.096, 0.004);
@@ -84,7 +84,7 @@ TEST(Network, WhatIsNoNetworks_IsNotToldOfIt) {
   EXPECT_THAT(one_host.Judge(), IsEmpty()) << "nothing is heard of the ranks any more";
 }
 
-TEST(Network, MessagesThatArriveLate_AreToldAfterThreeInARow_AndAgainWhenTheyDoNot) {
+TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   using Change = ArrivalTrend::Change;
   ArrivalTrend trend;
   absl::Time now = kStart;
@@ -105,7 +105,7 @@ TEST(Network, MessagesThatArriveLate_AreToldAfterThreeInARow_AndAgainWhenTheyDoN
   EXPECT_EQ(add(4'998), Change::kPunctual);
 }
 
-TEST(Network, AClockThatWasSet_IsWhatIsUsualAfterAWhile) {
+TEST(Network, ClockThatWasSet_BecomesUsualAfterAWhile) {
   ArrivalTrend trend;
   absl::Time now = kStart;
   int late = 0, punctual = 0;

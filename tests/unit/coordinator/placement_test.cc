@@ -1,4 +1,4 @@
-// Placement as tables: facts in, hosts or the reason to wait out.
+// Placement as tables: facts in, hosts or the reason for waiting out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST(Placement, ProbeGetsOneRankOnEachHostItNames) {
   EXPECT_THAT(Print(DecidePlacement(facts)), HasSubstr("waits for slots: 2 ranks requested"));
 }
 
-TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
+TEST(Placement, IsAllOrNothing_InNameOrder_AndNamesWhatIsMissing) {
   struct Case {
     uint32_t ranks;
     std::vector<HostSlots> hosts;
@@ -54,7 +54,7 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
        {Slots("a", 1, 1), Slots("b", 1, 1), Slots("c", 1, 0), Slots("d", 1, 1)},
        {},
        "waits for slots: 5 ranks requested, 3 of 4 slots free on 4 hosts (a, b, c and 1 more)"},
-      // A host that had ranks keeps them, though another comes first by name.
+      // A host that had ranks keeps them, although another one comes first by name.
       {2, {Slots("a", 2, 2), Slots("b", 2, 2)}, {HostName("b"), HostName("b")}, "b=2 "},
       {2, {Slots("a", 2, 2), Slots("b", 2, 1)}, {HostName("b"), HostName("b")}, "a=1 b=1 "},
   };
@@ -65,7 +65,7 @@ TEST(Placement, IsAllOrNothing_InNameOrder_AndSaysWhatIsMissing) {
   }
 }
 
-TEST(Placement, OnGpus_CountsThem_AndSaysWhenThereAreNone) {
+TEST(Placement, OnGpus_CountsThem_AndReportsIfThereAreNone) {
   const HostSlots hosts[] = {Slots("a", 4, 4, 0), Slots("b", 4, 4, 2)};
   EXPECT_EQ(Print(DecidePlacement(
                 {.ranks = 2, .needs_gpu = true, .hosts = hosts, .previous = {}, .only = {}, .excluded = {}})),
@@ -82,7 +82,7 @@ PlacementFacts Facts(uint32_t ranks, absl::Span<const HostSlots> hosts) {
   return facts;
 }
 
-TEST(Placement, HostsThatMayNotBeUsed_AreSkippedAndNamed) {
+TEST(Placement, BarredHosts_AreSkippedAndNamed) {
   std::vector<HostSlots> hosts = {Slots("a", 2, 2), Slots("b", 2, 2), Slots("c", 2, 1), Slots("d", 2, 2)};
   hosts[0].barred = "cordoned: disk";
   hosts[2].busy_with = "job ab12";

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(Rendezvous, RanksStayWithTheirHosts_OverGenerations) {
+TEST(RankAssignment, RanksStayOnTheirHosts_OverGenerations) {
   HostName a("a"), b("b"), c("c");
   EXPECT_THAT(AssignRanks({{a, 2}, {b, 1}}, {}), ElementsAre(a, a, b));
   EXPECT_THAT(AssignRanks({{a, 2}, {c, 1}}, {a, b, a}), ElementsAre(a, c, a)) << "rank 1 moved, the others stayed";
@@ -69,7 +69,7 @@ TEST(Lifecycle, TableIsClosed_DeterministicAndReachable) {
   EXPECT_THAT(PrintLifecycle(), HasSubstr("| STARTING | all_ready | RUNNING |"));
 }
 
-TEST(Recovery, ExitsAreJudged) {
+TEST(Recovery, Exits_AreClassified) {
   struct Case {
     v1::TrainerExited::Cause cause;
     int number;
@@ -106,7 +106,7 @@ TEST(Recovery, ExitsAreJudged) {
   }
 }
 
-TEST(Recovery, RestartsUntilTheyAreUsedUp_FromTheNewestCheckpoint) {
+TEST(Recovery, RestartsFromTheNewestCheckpoint_UntilTheLimit) {
   v1::FailureRecord failure;
   failure.set_kind(v1::FailureRecord::KIND_SIGNAL);
   failure.set_text("rank 1 died");
@@ -133,7 +133,7 @@ TEST(Recovery, RestartsUntilTheyAreUsedUp_FromTheNewestCheckpoint) {
   }
 }
 
-TEST(Recovery, AProcessThatFailed_IsToldWithWhatItUsed) {
+TEST(Recovery, FailedProcess_IsReportedWithItsResourceUse) {
   v1::TrainerExited exit;
   exit.set_cause(v1::TrainerExited::CAUSE_SIGNAL);
   exit.set_signal(9);
@@ -151,7 +151,7 @@ TEST(Recovery, AProcessThatFailed_IsToldWithWhatItUsed) {
   EXPECT_EQ(JudgeExit(ended)->kind(), v1::FailureRecord::KIND_NO_ROOM);
 }
 
-TEST(Recovery, WhatOneHostCannotDo_IsDoneElsewhere) {
+TEST(Recovery, HostSpecificFailure_RestartsOnOtherHosts) {
   v1::FailureRecord failure = MakeRankFailure(v1::FailureRecord::KIND_START, 0, "w2", "could not be started");
   RecoveryFacts facts{.failure = &failure, .restarts = 0, .max_restarts = 0, .checkpoint_step = 40};
   EXPECT_FALSE(DecideRecovery(facts).restart);
@@ -171,7 +171,7 @@ TEST(Recovery, WhatOneHostCannotDo_IsDoneElsewhere) {
   EXPECT_THAT(DecideRecovery(facts).reason, HasSubstr("waits for a host that has it"));
 }
 
-TEST(Recovery, ACauseOfItsOwn_IsBetterThanWhatPeersSay_AndARefusalBest) {
+TEST(Recovery, OwnCause_IsBetterThanPeersReports_AndARefusalIsBest) {
   auto failure = [](v1::FailureRecord::Kind kind) {
     v1::FailureRecord record;
     record.set_kind(kind);

@@ -1,4 +1,4 @@
-// The whole coordinator in a test's process, on a free port, and a daemon that speaks the stream.
+// A complete coordinator in a test's process, on a free port, and a daemon that uses the stream.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,7 +22,7 @@ namespace trainyard {
 inline constexpr char kJob[] = "job00000001";
 inline constexpr uint64_t kLife = 4'711;
 
-// A daemon on a real stream. Reads block, so a test says exactly what it waits for.
+// A daemon with a real stream. Reads block, so a test states exactly what it waits for.
 class StreamHost {
  public:
   explicit StreamHost(const std::shared_ptr<grpc::Channel>& channel)
@@ -38,7 +38,7 @@ class StreamHost {
   }
   ~StreamHost() { context_.TryCancel(); }
 
-  // Reads until a desired state fulfils `done`. False: the stream ended.
+  // Reads until a desired state satisfies `done`. Returns false if the stream ended.
   template <typename Done>
   bool AwaitDesired(Done done) {
     v1::CoordinatorMessage message;
@@ -78,7 +78,7 @@ class StreamHost {
     }
     stream_->Write(message);
   }
-  // Reads until so many values have come.
+  // Reads until this many values have arrived.
   std::map<std::string, std::string> AwaitValues(size_t count) {
     std::map<std::string, std::string> values;
     v1::CoordinatorMessage message;

@@ -1,4 +1,4 @@
-// Requests that a real coordinator refuses: the code and the details that the caller receives.
+// Requests that a real coordinator refuses: the status code and the details that the caller receives.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using RefusalTest = RpcTest;
 
-TEST_F(RefusalTest, WrongRequests_GetTheirCode) {
+TEST_F(RefusalTest, InvalidRequests_GetTheirCode) {
   grpc::ClientContext context;
   v1::GetRequest request;
   request.set_job_id("nosuchjob");
@@ -45,7 +45,7 @@ std::map<std::string, std::string> ViolationsOf(const grpc::Status& status) {
   return violations;
 }
 
-TEST_F(RefusalTest, ARefusedSpec_ComesWithAViolationForEachField) {
+TEST_F(RefusalTest, RefusedSpec_HasAViolationPerField) {
   v1::SubmitRequest request;
   *request.mutable_spec() = MakeSpec(2);
   request.set_default_run_root("/runs");
@@ -64,7 +64,7 @@ TEST_F(RefusalTest, ARefusedSpec_ComesWithAViolationForEachField) {
                                   "expected one of ddp, zero1, zero2, zero3, fsdp, hsdp, found the unknown value 99")));
 }
 
-TEST_F(RefusalTest, ARefusalWithEveryProblemThereIs_StillFitsTheHeaders) {
+TEST_F(RefusalTest, RefusalWithAllProblems_FitsTheHeaders) {
   v1::SubmitRequest request;
   *request.mutable_spec() = MakeSpec(2);
   for (int i = 0; i < 200; ++i) request.mutable_spec()->mutable_resources()->add_hosts(absl::StrCat("ü %\t", i));

@@ -1,5 +1,5 @@
-// The whole coordinator in this process, on a free port, with real clients: a program that submits and watches, and a
-// daemon that speaks the stream. What ops decide is tested elsewhere; here, that it travels.
+// A complete coordinator in this process, on a free port, with real clients: a program that submits and watches, and a
+// daemon that uses the stream. The handlers' decisions are tested elsewhere; these tests check their transport.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -60,7 +60,7 @@ TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
   EXPECT_EQ(Get().ranks_size(), 2);
 }
 
-TEST_F(RpcTest, Values_ComeBackOnTheStream_AllOfThemAfterAttachingAgain) {
+TEST_F(RpcTest, Values_ReturnOnTheStream_AllOfThemAfterReattaching) {
   auto host = std::make_unique<StreamHost>(channel_);
   ASSERT_TRUE(Submit().ok());
   ASSERT_TRUE(host->AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
@@ -81,7 +81,7 @@ TEST_F(RpcTest, Values_ComeBackOnTheStream_AllOfThemAfterAttachingAgain) {
   EXPECT_EQ(host->AwaitValues(40), put);
 }
 
-TEST_F(RpcTest, MessageThatCannotBeRead_EndsTheStream) {
+TEST_F(RpcTest, UnreadableMessage_EndsTheStream) {
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
@@ -135,7 +135,7 @@ TEST_F(RpcTest, Logs_TravelFromTheDaemonToTheReader) {
   EXPECT_EQ(lines.back(), "line 2999");
 }
 
-TEST_F(RpcTest, GoingDown_EndsStreamsWithUnavailable_AndTheNextLifeKnowsTheJob) {
+TEST_F(RpcTest, Stop_EndsStreamsWithUnavailable_AndTheJobSurvivesARestart) {
   StreamHost host(channel_);
   ASSERT_TRUE(Submit().ok());
   ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
@@ -158,7 +158,7 @@ TEST_F(RpcTest, GoingDown_EndsStreamsWithUnavailable_AndTheNextLifeKnowsTheJob) 
   EXPECT_TRUE(job.unconfirmed());
 }
 
-TEST_F(RpcTest, AWatcherThatReconnects_IsToldOnlyLaterSteps_AlsoByTheNextLife) {
+TEST_F(RpcTest, ReconnectedWatcher_GetsOnlyLaterSteps_AlsoAfterARestart) {
   StreamHost host(channel_);
   ASSERT_TRUE(Submit().ok());
   BringToRunning(host);
@@ -212,8 +212,8 @@ TEST_F(RpcTest, HostsAndEvents_AreListed) {
   EXPECT_EQ(jobs_->ListEvents(&unknown_context, request, &events).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-// trainctl once said that the coordinator did not answer.
-TEST_F(RpcTest, LogsOfAHostThatIsAway_AreAnsweredWithThat) {
+// Regression: trainctl reported that the coordinator did not answer.
+TEST_F(RpcTest, LogsOfADetachedHost_ReportThat) {
   {
     StreamHost host(channel_);
     ASSERT_TRUE(Submit().ok());
@@ -238,7 +238,7 @@ TEST_F(RpcTest, LogsOfAHostThatIsAway_AreAnsweredWithThat) {
   EXPECT_TRUE(IsAnswered(status));
 }
 
-TEST_F(RpcTest, Jobs_AreFoundByTheBeginningOfTheirId) {
+TEST_F(RpcTest, Jobs_AreFoundByAPrefixOfTheirId) {
   ASSERT_TRUE(Submit().ok());
   v1::FindJobsRequest request;
   request.set_text(std::string(kJob).substr(0, 4));
@@ -251,7 +251,7 @@ TEST_F(RpcTest, Jobs_AreFoundByTheBeginningOfTheirId) {
   EXPECT_EQ(jobs_->FindJobs(&empty_context, {}, &found).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(RpcTest, ASecondCoordinatorOnTheFolder_Refuses_AndTheFirstGoesOn) {
+TEST_F(RpcTest, SecondCoordinatorOnTheFolder_FailsToStart_AndTheFirstContinues) {
   CoordinatorOptions options;
   options.listen = "127.0.0.1:0";
   options.state = state_;
@@ -264,7 +264,7 @@ TEST_F(RpcTest, ASecondCoordinatorOnTheFolder_Refuses_AndTheFirstGoesOn) {
   EXPECT_TRUE(Submit().ok());
 }
 
-// Raw calls: what a probe of another language sends.
+// Raw calls, as a client in another language sends them.
 std::string CallRaw(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                     const std::string& bytes) {
   grpc::GenericStub stub(channel);
@@ -292,7 +292,7 @@ TEST_F(RpcTest, HealthService_AnswersServing) {
   EXPECT_EQ(CallRaw(channel_, "/grpc.health.v1.Health/Check", "\x0a\x17trainyard.v1.JobService"), "\x08\x01");
 }
 
-TEST(ListenAddress, OtherThanLoopback_NeedsToBeAskedForInSoManyWords) {
+TEST(ListenAddress, OtherThanLoopback_NeedsAllowPlaintext) {
   EXPECT_TRUE(CheckListenAddress({.listen = "127.0.0.1:7070", .allow_plaintext = false}).ok());
   EXPECT_TRUE(CheckListenAddress({.listen = "[::1]:0", .allow_plaintext = false}).ok());
   absl::Status refused = CheckListenAddress({.listen = "0.0.0.0:7070", .allow_plaintext = false});

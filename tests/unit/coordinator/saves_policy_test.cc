@@ -1,4 +1,4 @@
-// The coordinator's words on ready checkpoints, decided by what it has recorded and said.
+// The coordinator's grants for ready checkpoints, decided from recorded saves and earlier grants.
 #include "coordinator/policy/saves.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class SavesPolicy : public ::testing::Test {
   CheckpointGrants words_;
 };
 
-TEST_F(SavesPolicy, GrantsForward_AndSaysTheSameAgain) {
+TEST_F(SavesPolicy, GrantsNewerSteps_AndRepeatsItsAnswer) {
   EXPECT_FALSE(Ask(40, "a").refused());
   EXPECT_FALSE(Ask(60, "b").refused());
   EXPECT_FALSE(Ask(40, "a").refused()) << "though a later one was granted since";
@@ -49,7 +49,7 @@ TEST_F(SavesPolicy, GrantsForward_AndSaysTheSameAgain) {
   EXPECT_EQ(words_.size(), 4);
 }
 
-TEST_F(SavesPolicy, WhatIsRecordedCounts_OfThisGenerationAlone) {
+TEST_F(SavesPolicy, OnlyRecordsOfThisGeneration_Count) {
   v1::CheckpointInfo& old = *head_.add_checkpoints();
   old.set_step(80);
   old.set_generation(1);
@@ -61,7 +61,7 @@ TEST_F(SavesPolicy, WhatIsRecordedCounts_OfThisGenerationAlone) {
   EXPECT_FALSE(Ask(95, "c").refused());
 }
 
-TEST_F(SavesPolicy, WhatCannotBe_IsRefused) {
+TEST_F(SavesPolicy, InvalidRequests_AreRefused) {
   EXPECT_THAT(Ask(101, "a").reason(), HasSubstr("train.steps is 100"));
   EXPECT_THAT(Ask(40, "").reason(), HasSubstr("without the hash"));
   EXPECT_TRUE(DecideGrant(head_, words_, v1::CheckpointReady()).refused());
@@ -69,7 +69,7 @@ TEST_F(SavesPolicy, WhatCannotBe_IsRefused) {
   EXPECT_LT(Ask(40, huge).ByteSizeLong(), 10'000u) << "what is kept of it is small";
 }
 
-TEST_F(SavesPolicy, WordsAreFew_AndRefusalsGoFirst) {
+TEST_F(SavesPolicy, Grants_AreLimited_AndRefusalsAreDroppedFirst) {
   Ask(40, "a");
   for (int i = 0; i < 100; ++i) Ask(40, absl::StrCat("other-", i));
   EXPECT_EQ(words_.size(), kWordsKept);
@@ -80,7 +80,7 @@ TEST_F(SavesPolicy, WordsAreFew_AndRefusalsGoFirst) {
   EXPECT_EQ(NewestGranted(words_)->step(), 90u);
 }
 
-TEST_F(SavesPolicy, NameThatWasGot_NeedsNoWord) {
+TEST_F(SavesPolicy, RecordedSave_NeedsNoGrant) {
   Ask(40, "a");
   Ask(60, "b");
   Ask(50, "late");

@@ -1,4 +1,4 @@
-// The store's contract, on both implementations; and what only a file can show: reopening, foreign and damaged files.
+// The contract of the store for both implementations; and for files: reopening, foreign and damaged files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,14 +54,14 @@ TEST_P(StoreContract, PutsAndDeletes_AreSeenByPrefix_InKeyOrder) {
   EXPECT_THAT(store_->Load("job/")->records, ElementsAre(Pair("job/b", "3")));
 }
 
-TEST_P(StoreContract, AnotherRevisionThanExpected_IsAborted_AndChangesNothing) {
+TEST_P(StoreContract, UnexpectedRevision_IsAborted_AndChangesNothing) {
   ASSERT_TRUE(store_->Commit({{"k", "1"}}, 0).ok());
   EXPECT_TRUE(absl::IsAborted(store_->Commit({{"k", "2"}}, 0).status()));
   EXPECT_THAT(store_->Load("k")->records, ElementsAre(Pair("k", "1")));
   EXPECT_TRUE(store_->Commit({{"k", "2"}}, store_->Load("")->revision).ok());
 }
 
-TEST_P(StoreContract, MoreOrLargerEntriesThanACommitTakes_AreRefusedByName) {
+TEST_P(StoreContract, EntriesBeyondTheLimits_AreRefusedByName) {
   std::vector<StoreEntry> many(Store::kEntriesMax + 1, {"k", "v"});
   EXPECT_TRUE(absl::IsInvalidArgument(store_->Commit(many, 0).status()));
   absl::Status large = store_->Commit({{"big", std::string(Store::kEntryBytesMax + 1, 'x')}}, 0).status();
@@ -72,7 +72,7 @@ TEST_P(StoreContract, MoreOrLargerEntriesThanACommitTakes_AreRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(Stores, StoreContract, testing::Bool(),
                          [](const auto& info) { return info.param ? "Sqlite" : "Memory"; });
 
-TEST(SqliteStore, WhatWasCommitted_IsThereAfterReopening) {
+TEST(SqliteStore, CommittedData_SurvivesReopening) {
   Folder folder;
   {
     auto store = OpenSqliteStore(folder.File());
@@ -86,8 +86,8 @@ TEST(SqliteStore, WhatWasCommitted_IsThereAfterReopening) {
   EXPECT_THAT(snapshot->records, ElementsAre(Pair("job/a", "1")));
 }
 
-// What is committed to a file that has gone would be acknowledged, and lost.
-TEST(SqliteStore, AFileThatWasRemovedOrReplaced_TakesNoCommit) {
+// Data committed to a removed file would be acknowledged and lost.
+TEST(SqliteStore, RemovedOrReplacedFile_AcceptsNoCommit) {
   for (const char* gone : {"store.db", "store.db-wal"}) {
     Folder folder;
     auto store = OpenSqliteStore(folder.File());
@@ -106,7 +106,7 @@ TEST(SqliteStore, AFileThatWasRemovedOrReplaced_TakesNoCommit) {
   }
 }
 
-TEST(SqliteStore, ASecondWriter_IsNoticed) {
+TEST(SqliteStore, SecondWriter_IsDetected) {
   Folder folder;
   auto first = OpenSqliteStore(folder.File());
   auto second = OpenSqliteStore(folder.File());
@@ -115,7 +115,7 @@ TEST(SqliteStore, ASecondWriter_IsNoticed) {
   EXPECT_TRUE(absl::IsAborted((*first)->Commit({{"k", "ours"}}, 0).status()));
 }
 
-TEST(SqliteStore, AFileThatIsNoStore_IsRefusedWithASentence) {
+TEST(SqliteStore, ForeignFile_IsRefusedWithAMessage) {
   Folder folder;
   std::ofstream(folder.File()) << std::string(8'192, 'x');
   auto store = OpenSqliteStore(folder.File());
@@ -151,7 +151,7 @@ std::string BytesOf(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST(SqliteStore, AFileOfANewerVersion_IsRefused_AndStaysAsItIs) {
+TEST(SqliteStore, FileOfANewerVersion_IsRefused_AndUnchanged) {
   Folder folder;
   {
     auto store = OpenSqliteStore(folder.File());
@@ -167,7 +167,7 @@ TEST(SqliteStore, AFileOfANewerVersion_IsRefused_AndStaysAsItIs) {
   EXPECT_EQ(BytesOf(folder.File()), before);
 }
 
-TEST(SqliteStore, AFileOfAnOlderVersion_IsReadAsItIs_AndIsOursFromThenOn) {
+TEST(SqliteStore, FileOfAnOlderVersion_IsRead_AndUpgraded) {
   Folder folder;
   {
     auto store = OpenSqliteStore(folder.File());
@@ -182,7 +182,7 @@ TEST(SqliteStore, AFileOfAnOlderVersion_IsReadAsItIs_AndIsOursFromThenOn) {
   EXPECT_EQ(UserVersion(folder.File()), 2);
 }
 
-TEST(SqliteStore, ADamagedFile_IsRefusedWhole_AndTheBackupBringsItBack) {
+TEST(SqliteStore, DamagedFile_IsRefused_AndTheBackupRestoresIt) {
   Folder folder;
   {
     auto store = OpenSqliteStore(folder.File());
@@ -210,7 +210,7 @@ TEST(SqliteStore, ADamagedFile_IsRefusedWhole_AndTheBackupBringsItBack) {
   std::string message(damaged.status().message());
   EXPECT_THAT(message, HasSubstr("nothing of it was used"));
 
-  // As the message says.
+  // As the message instructs.
   std::string command = message.substr(message.find("rm -f"));
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   auto store = OpenSqliteStore(folder.File());
@@ -219,7 +219,7 @@ TEST(SqliteStore, ADamagedFile_IsRefusedWhole_AndTheBackupBringsItBack) {
   EXPECT_EQ((*store)->Load("")->revision, 50u);
 }
 
-TEST(SqliteStore, ADiskThatIsFull_IsToldAsSuch_AndTheStoreStaysWhole) {
+TEST(SqliteStore, FullDisk_IsReported_AndTheStoreStaysConsistent) {
   Folder folder;
   auto store = OpenSqliteStore(folder.File());
   ASSERT_TRUE(store.ok());
@@ -240,7 +240,7 @@ TEST(SqliteStore, ADiskThatIsFull_IsToldAsSuch_AndTheStoreStaysWhole) {
   EXPECT_THAT((*store)->Load("")->records, ElementsAre(Pair("a", "1"), Pair("b", "2")));
 }
 
-TEST(SqliteStore, AFolderThatIsNotThere_IsRefused) { EXPECT_FALSE(OpenSqliteStore("/nonexistent/store.db").ok()); }
+TEST(SqliteStore, MissingFolder_IsRefused) { EXPECT_FALSE(OpenSqliteStore("/nonexistent/store.db").ok()); }
 
 }  // namespace
 }  // namespace trainyard

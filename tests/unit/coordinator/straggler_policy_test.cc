@@ -1,4 +1,4 @@
-// policy/straggler: slow for long is told once, and once again when it is over.
+// policy/straggler: lasting slowness is reported once, and its end once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ std::vector<StragglerFacts> Ranks(std::vector<double> seconds) {
   return ranks;
 }
 
-TEST(StragglerTest, ARankIsNamedAfter30SecondsOfBeingSlow_AndToldOnceWhenItEnds) {
+TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
   auto ranks = Ranks({0.020, 0.021, 0.040, 0.020});
 
   EXPECT_THAT(JudgeStragglers(kStart, ranks), IsEmpty());
@@ -35,7 +35,7 @@ TEST(StragglerTest, ARankIsNamedAfter30SecondsOfBeingSlow_AndToldOnceWhenItEnds)
   EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
   EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
 
-  ranks[2].micro_batch_s = 0.025;  // between the two limits: still one
+  ranks[2].micro_batch_s = 0.025;  // between the two limits: still named
   EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(40), ranks), IsEmpty());
   ranks[2].micro_batch_s = 0.022;
   auto over = JudgeStragglers(kStart + absl::Seconds(50), ranks);
@@ -43,7 +43,7 @@ TEST(StragglerTest, ARankIsNamedAfter30SecondsOfBeingSlow_AndToldOnceWhenItEnds)
   EXPECT_FALSE(over[0].named);
 }
 
-TEST(StragglerTest, SlownessThatPassesIsForgiven) {
+TEST(StragglerTest, TemporarySlowness_IsNotReported) {
   auto ranks = Ranks({0.020, 0.040});
 
   JudgeStragglers(kStart, ranks);
@@ -54,7 +54,7 @@ TEST(StragglerTest, SlownessThatPassesIsForgiven) {
   EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
 }
 
-TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneWithNobody) {
+TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
   auto two = Ranks({0.050, 0.020});
   auto one = Ranks({0.050});
   auto unknown = Ranks({0.050, 0});
@@ -69,7 +69,7 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneWithNobody) {
   EXPECT_FALSE(two[1].named);
 }
 
-TEST(StragglerTest, ADifferenceOfLessThanAMillisecondIsNone) {
+TEST(StragglerTest, DifferencesBelowAMillisecond_AreIgnored) {
   auto ranks = Ranks({0.0005, 0.0005, 0.0012});
 
   JudgeStragglers(kStart, ranks);
@@ -77,8 +77,8 @@ TEST(StragglerTest, ADifferenceOfLessThanAMillisecondIsNone) {
   EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(60), ranks), IsEmpty());
 }
 
-TEST(ComputeWindowTest, CountsAMicroBatchAtATime_SoThatUnevenDealsAreAlike) {
-  // Five micro-batches a step for two ranks: one runs three, the other two.
+TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatUnevenDealsDoNotMatter) {
+  // Five micro-batches per step for two ranks: one runs three, the other two.
   ComputeWindow three;
   ComputeWindow two;
   for (uint64_t second = 0; second <= 40; ++second) {
@@ -94,11 +94,11 @@ TEST(ComputeWindowTest, CountsAMicroBatchAtATime_SoThatUnevenDealsAreAlike) {
   EXPECT_EQ(two.WaitShare(), 0);
 }
 
-TEST(ComputeWindowTest, KnowsNothingBeforeTenSeconds_AndForgetsWhatIsOlderThanThirty) {
+TEST(ComputeWindowTest, IsUnknownBeforeTenSeconds_AndForgetsSamplesOlderThanThirty) {
   ComputeWindow window;
   double total = 0;
   for (int second = 0; second <= 100; ++second) {
-    // Slow up to second 50, then fast.
+    // Slow until second 50, then fast.
     total += second < 50 ? 0.1 : 0.01;
     window.Add(kStart + absl::Seconds(second), total, static_cast<uint64_t>(second + 1), 1);
     ASSERT_TRUE(second >= 10 || window.MicroBatchSeconds() == 0) << second;
@@ -107,7 +107,7 @@ TEST(ComputeWindowTest, KnowsNothingBeforeTenSeconds_AndForgetsWhatIsOlderThanTh
   EXPECT_NEAR(window.MicroBatchSeconds(), 0.01, 1e-9);
 }
 
-TEST(ComputeWindowTest, ANewTrainersTotalsBeginAnew) {
+TEST(ComputeWindowTest, TotalsOfANewTrainer_StartAgain) {
   ComputeWindow window;
   for (int second = 0; second <= 20; ++second) {
     window.Add(kStart + absl::Seconds(second), second * 0.1, static_cast<uint64_t>(second + 1), 1);

@@ -1,4 +1,4 @@
-// Two hosts of one slot, and a job of two ranks on them, through the production core on a held clock.
+// Two hosts with one slot each, and a job of two ranks on them, with the production core and a manual clock.
 #pragma once
 
 #include "tests/unit/coordinator/core_harness.h"
