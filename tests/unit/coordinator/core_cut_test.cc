@@ -25,7 +25,7 @@ RankReportsReceived Stand(const FakeHost& host, uint32_t rank, uint64_t step) {
   return told;
 }
 
-TEST(CoreCut, HostsThatFallSilentTogether_AreNotTakenForAStallOfOneAnother) {
+TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
   first.Attach();

@@ -33,7 +33,7 @@ std::vector<uint64_t> OneTo(uint64_t last) {
   return steps;
 }
 
-TEST(CoreEvents, WhatWasTold_IsToldByTheNextCoordinator_UnderTheSameSequences) {
+TEST(CoreEvents, SentEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -52,7 +52,7 @@ TEST(CoreEvents, WhatWasTold_IsToldByTheNextCoordinator_UnderTheSameSequences) {
   EXPECT_EQ(after.back()->notice().rule(), "adoption");
 }
 
-TEST(CoreEvents, AWatcherThatReconnects_IsToldEveryStepOnce_AndInOrder) {
+TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
   OneHost one;
   one.host.remembers = true;
   BringToRunning(one.harness, one.host, kJob);
@@ -71,7 +71,7 @@ TEST(CoreEvents, AWatcherThatReconnects_IsToldEveryStepOnce_AndInOrder) {
   EXPECT_EQ(one.harness.Get(kJob).last_step(), 8u);
 }
 
-TEST(CoreEvents, AWatcherThatWaitsWhileStepsAreToldAgain_IsToldOnlyNewOnes) {
+TEST(CoreEvents, WatcherThatWaitsWhileStepsAreRepeated_GetsOnlyNewOnes) {
   OneHost one(1);
   one.host.remembers = true;
   BringToRunning(one.harness, one.host, kJob);
@@ -88,7 +88,7 @@ TEST(CoreEvents, AWatcherThatWaitsWhileStepsAreToldAgain_IsToldOnlyNewOnes) {
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, WatchPosition{.sequence = last, .step = 6})), ElementsAre(7));
 }
 
-TEST(CoreEvents, StepsOfARankThatHasEnded_OutliveTheCoordinator) {
+TEST(CoreEvents, StepsOfAnEndedRank_SurviveACoordinatorRestart) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -103,7 +103,7 @@ TEST(CoreEvents, StepsOfARankThatHasEnded_OutliveTheCoordinator) {
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, WatchPosition{.sequence = 0, .step = 8})), ElementsAre(9, 10));
 }
 
-TEST(CoreEvents, TheEndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMoment) {
+TEST(CoreEvents, EndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMoment) {
   OneHost one(1);
   one.host.remembers = true;
   BringToRunning(one.harness, one.host, kJob);
@@ -127,7 +127,7 @@ TEST(CoreEvents, TheEndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMom
   EXPECT_EQ(other.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST(CoreEvents, DecisionsCarryTheirRule_AndAreListed) {
+TEST(CoreEvents, Decisions_HaveARule_AndAreListed) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Kill(Key(kJob, 1, 1), 9);
@@ -147,7 +147,7 @@ TEST(CoreEvents, DecisionsCarryTheirRule_AndAreListed) {
   EXPECT_TRUE(absl::IsNotFound(one.harness.replies[unknown.call].status));
 }
 
-TEST(CoreEvents, ClusterEvents_TellOfHostsAndStates_AndOutliveTheCoordinator) {
+TEST(CoreEvents, ClusterEvents_ReportHostsAndStates_AndSurviveACoordinatorRestart) {
   OneHost one;
   one.host.Disconnect();
   one.harness.Advance(absl::Seconds(20));
@@ -169,7 +169,7 @@ TEST(CoreEvents, ClusterEvents_TellOfHostsAndStates_AndOutliveTheCoordinator) {
   EXPECT_EQ(TextsOf(ListEventsOf(one.harness, "", before.events().rbegin()->sequence())).size(), 1u);
 }
 
-TEST(CoreEvents, AForgottenJob_LeavesNothingInTheStore) {
+TEST(CoreEvents, ForgottenJob_LeavesNothingInTheStore) {
   Harness harness;
   for (int i = 0; i < 30; ++i) {
     harness.Submit(MakeSpec(1), absl::StrCat("job000000", 10 + i));
@@ -178,7 +178,7 @@ TEST(CoreEvents, AForgottenJob_LeavesNothingInTheStore) {
   for (const auto& [key, value] : harness.records) EXPECT_THAT(key, Not(HasSubstr("job00000010")));
 }
 
-TEST(CoreEvents, RecordsWithoutTheOneTheyBelongTo_AreNotCounted_AndDeleted) {
+TEST(CoreEvents, OrphanedRecords_AreNotCounted_AndAreDeleted) {
   OneHost one;
   uint64_t last = one.harness.WatchFrom(kJob, 0).back()->sequence();
   v1::Event event;
@@ -194,7 +194,7 @@ TEST(CoreEvents, RecordsWithoutTheOneTheyBelongTo_AreNotCounted_AndDeleted) {
   for (const auto& [key, value] : one.harness.records) EXPECT_THAT(key, Not(HasSubstr("gone")));
 }
 
-TEST(CoreEvents, AStoreWithoutEvents_AsAnOlderVersionWroteIt_IsRead) {
+TEST(CoreEvents, StoreOfAnOlderVersion_WithoutEvents_IsRead) {
   OneHost one;
   std::erase_if(one.harness.records, [](const auto& record) { return record.first.starts_with("event/"); });
   one.RestartCoordinator();
@@ -204,7 +204,7 @@ TEST(CoreEvents, AStoreWithoutEvents_AsAnOlderVersionWroteIt_IsRead) {
   EXPECT_EQ(events[0]->state().state(), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreEvents, Outbox_IsWhatFactsAreNumberedBy_OverTheDaemonsLives) {
+TEST(CoreEvents, Outbox_NumbersFacts_AcrossRestartsOfTheDaemon) {
   OneHost one(1);
   one.host.outbox_id = "outbox-a";
   one.host.Detach();
@@ -228,13 +228,13 @@ TEST(CoreEvents, Outbox_IsWhatFactsAreNumberedBy_OverTheDaemonsLives) {
   EXPECT_EQ(one.harness.Get(kJob).checkpoints_size(), 2);
 }
 
-TEST(CoreEvents, ListHosts_TellsClockDiskAndDraining) {
+TEST(CoreEvents, ListHosts_ReportsClockDiskAndDraining) {
   OneHost one;
   Tick tick;
   tick.contacts.push_back({.session = one.host.session,
-                        .time = one.harness.now,
-                        .clock_offset = absl::Milliseconds(250),
-                        .disk_free_bytes = 12'345});
+                           .time = one.harness.now,
+                           .clock_offset = absl::Milliseconds(250),
+                           .disk_free_bytes = 12'345});
   one.harness.Handle(tick);
   one.harness.Handle(HostDraining{one.host.session, true});
   FakeHost away(one.harness, "w0", 3, 22);
@@ -258,7 +258,7 @@ TEST(CoreEvents, ListHosts_TellsClockDiskAndDraining) {
   EXPECT_THAT(TextsOf(ListEventsOf(one.harness, "")), Contains(HasSubstr("w1: its daemon is about to leave")));
 }
 
-TEST(CoreEvents, AStepTheJobCannotHaveMade_HidesNoneAfterIt) {
+TEST(CoreEvents, ImpossibleStep_HidesNoLaterStep) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1'000'000, 1'000'001);
@@ -267,7 +267,7 @@ TEST(CoreEvents, AStepTheJobCannotHaveMade_HidesNoneAfterIt) {
   EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(3));
 }
 
-TEST(CoreEvents, ASaveToldAgain_ChangesNothing_AndALaterGenerationMayGoBack) {
+TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMayGoBack) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 2);
@@ -398,7 +398,7 @@ class Story {
   std::vector<EventPtr> seen_;
 };
 
-TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrTold) {
+TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
   // 12 take any group of the story, yet not every turn.
   for (size_t entries : {size_t{12}, Store::kEntriesMax}) {
     int commits = 1;

@@ -91,7 +91,7 @@ class CoreHangTest : public ::testing::Test {
   absl::Time stopped_at_;
 };
 
-TEST_F(CoreHangTest, AStoppedRankIsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {
+TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted) {
   Begin();
   Stop(1);
 
@@ -110,7 +110,7 @@ TEST_F(CoreHangTest, AStoppedRankIsNamedWithinFiveSeconds_AndTheGroupIsRestarted
   EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
 }
 
-TEST_F(CoreHangTest, TheDaemonIsAskedToLook_AndWhatItSawIsInTheReason) {
+TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   Begin();
   culprit_ = 1;
   Speak(absl::Milliseconds(3600));
@@ -131,7 +131,7 @@ TEST_F(CoreHangTest, TheDaemonIsAskedToLook_AndWhatItSawIsInTheReason) {
   EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
 }
 
-TEST_F(CoreHangTest, OnceItIsDecided_TheStackIsAskedFor_AndTheEndWaitsForItOnly) {
+TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnly) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(6));
@@ -151,7 +151,7 @@ TEST_F(CoreHangTest, OnceItIsDecided_TheStackIsAskedFor_AndTheEndWaitsForItOnly)
   EXPECT_THAT(Told("hang"), Contains("stack of rank 1 on w1:\n  Spin()\n  Loader::Next()\n  main"));
 }
 
-TEST_F(CoreHangTest, AStackThatDoesNotCome_IsNotWaitedForLong_AndItsAbsenceIsExplained) {
+TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(6));
@@ -171,7 +171,7 @@ TEST_F(CoreHangTest, AStackThatDoesNotCome_IsNotWaitedForLong_AndItsAbsenceIsExp
   EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
 }
 
-TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFromIt) {
+TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
   Begin(v1::ON_HANG_NOTIFY);
   Stop(1);
   Speak(absl::Seconds(20));
@@ -196,7 +196,7 @@ TEST_F(CoreHangTest, NotifyTellsOnce_AndAgainWhenItHasPassed_AndLearnsNothingFro
   EXPECT_EQ(harness_.Get(kJob).restarts(), 0u);
 }
 
-TEST_F(CoreHangTest, ASlowSaveIsNoHang) {
+TEST_F(CoreHangTest, SlowSave_IsNoHang) {
   Begin();
   phase_ = "save";
   culprit_ = 0;
@@ -207,7 +207,7 @@ TEST_F(CoreHangTest, ASlowSaveIsNoHang) {
   EXPECT_THAT(Told("hang"), IsEmpty());
 }
 
-TEST_F(CoreHangTest, WaitingForTheWordOnTheLastSaveIsNoHang_HoweverFastSavesWere) {
+TEST_F(CoreHangTest, WaitForTheGrantOfTheLastSave_IsNoHang_HoweverFastSavesWere) {
   Begin();
   save_s_ = 0.4;
   phase_ = "leaving";
@@ -219,7 +219,7 @@ TEST_F(CoreHangTest, WaitingForTheWordOnTheLastSaveIsNoHang_HoweverFastSavesWere
   EXPECT_THAT(Told("hang"), IsEmpty());
 }
 
-TEST_F(CoreHangTest, PausesBetweenTriesOfTheLastSave_AreNoHang_AlsoToTheNextCoordinator) {
+TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoordinatorRestart) {
   Begin();
   save_s_ = 0.4;
   phase_ = "save";
@@ -236,7 +236,7 @@ TEST_F(CoreHangTest, PausesBetweenTriesOfTheLastSave_AreNoHang_AlsoToTheNextCoor
   EXPECT_THAT(Told("hang"), IsEmpty());
 }
 
-TEST_F(CoreHangTest, ACoordinatorThatWasRestarted_WaitsAnew_AndKnowsWhatAStepTakes) {
+TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(4));
@@ -253,7 +253,7 @@ TEST_F(CoreHangTest, ACoordinatorThatWasRestarted_WaitsAnew_AndKnowsWhatAStepTak
   EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1"));
 }
 
-TEST_F(CoreHangTest, AfterAHangByPatienceAlone_TheNextOneIsGivenTwiceTheTime_OverARestartOfTheCoordinator) {
+TEST_F(CoreHangTest, AfterAHangByTheDefaultLimit_TheLimitDoubles_AlsoAfterACoordinatorRestart) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(9));
@@ -278,7 +278,7 @@ TEST_F(CoreHangTest, AfterAHangByPatienceAlone_TheNextOneIsGivenTwiceTheTime_Ove
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
 }
 
-TEST_F(CoreHangTest, ReportsOfAnOlderGenerationProveNothing) {
+TEST_F(CoreHangTest, ReportsOfAnOlderGeneration_AreIgnored) {
   Begin();
   culprit_ = 1;
   for (int i = 0; i < 12 && harness_.StateOf(kJob) == v1::JOB_STATE_RUNNING; ++i) {
@@ -294,7 +294,7 @@ TEST_F(CoreHangTest, ReportsOfAnOlderGenerationProveNothing) {
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
 }
 
-TEST_F(CoreHangTest, AStragglerIsToldOnce_ShownInTheStatus_AndToldAgainWhenItIsOver) {
+TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReported) {
   Begin();
   slow_ = 1;
   for (int i = 0; i < 160; ++i) {
@@ -309,7 +309,7 @@ TEST_F(CoreHangTest, AStragglerIsToldOnce_ShownInTheStatus_AndToldAgainWhenItIsO
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
 }
 
-TEST_F(CoreHangTest, StatusTellsWhereARankWaits) {
+TEST_F(CoreHangTest, Status_ShowsWhereARankWaits) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(1));
@@ -319,7 +319,7 @@ TEST_F(CoreHangTest, StatusTellsWhereARankWaits) {
   EXPECT_NEAR(harness_.Get(kJob).learned_step_s(), 0.1, 1e-9);
 }
 
-TEST_F(CoreHangTest, WhatHostsDecideIsMergedIntoOneLineAKey) {
+TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
   v1::JobSpec spec = MakeSpec(2);
   FakeHost second(harness_, "w2", 1, 12);
   FakeHost first(harness_, "w1", 1, 11);

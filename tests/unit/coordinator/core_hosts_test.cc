@@ -29,7 +29,7 @@ struct TwoHosts {
   FakeHost first, second;
 };
 
-TEST(CoreHosts, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
+TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
   for (bool drain : {false, true}) {
     TwoHosts two;
     ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
@@ -45,7 +45,7 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpHostsThatCannotBeReached) {
   }
 }
 
-TEST(CoreHosts, PauseWithoutNow_WaitsForAHostThatCannotBeReached) {
+TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
   TwoHosts two;
   two.second.Disconnect();
   two.harness.Advance(absl::Seconds(4));
@@ -54,7 +54,7 @@ TEST(CoreHosts, PauseWithoutNow_WaitsForAHostThatCannotBeReached) {
   EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_STOPPING);
 }
 
-TEST(CoreHosts, Forget_IsRefusedWithAllThatStandsInTheWay_AndThenLastsForGood) {
+TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
   TwoHosts two;
   Reply reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET);
   EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
@@ -88,7 +88,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllThatStandsInTheWay_AndThenLastsForGood) {
   EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host of that name is a new one";
 }
 
-TEST(CoreHosts, WhatAForgottenHostStillTells_OfRanksItHad_ChangesNothing) {
+TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
   TwoHosts two;
   two.second.Detach();
   two.harness.Advance(absl::Seconds(4));
@@ -104,7 +104,7 @@ TEST(CoreHosts, WhatAForgottenHostStillTells_OfRanksItHad_ChangesNothing) {
   EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
 }
 
-TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsLeftOut_AndTheJobWaits_ForNoRestart) {
+TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_WithoutUsingARestart) {
   Harness harness;
   FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
   first.Attach();
@@ -151,7 +151,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsLeftOut_AndTheJobWaits_ForNoR
   EXPECT_EQ(first.desired().trainers(0).restart_from().step(), 40u);
 }
 
-TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
+TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
   for (bool may_pass : {false, true}) {
     Harness harness;
     FakeHost first(harness, "w1", 1, 11), second(harness, "w2", 1, 22);
@@ -182,7 +182,7 @@ TEST(CoreHosts, StartThatFailsOnOneHost_IsMadeElsewhere) {
   }
 }
 
-TEST(CoreHosts, Drain_MovesTheJobsElsewhere_AtAStep) {
+TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
   TwoHosts two;
   auto& [harness, first, second] = two;
   FakeHost spare(harness, "w3", 1, 33);
@@ -205,7 +205,7 @@ TEST(CoreHosts, Drain_MovesTheJobsElsewhere_AtAStep) {
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
 }
 
-TEST(CoreHosts, CordonedHost_GetsNothingNew_AndIsNamed_UntilItIsUncordoned) {
+TEST(CoreHosts, CordonedHost_GetsNoNewJobs_AndIsNamed_UntilItIsUncordoned) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -220,7 +220,7 @@ TEST(CoreHosts, CordonedHost_GetsNothingNew_AndIsNamed_UntilItIsUncordoned) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreHosts, DaemonThatIsLeaving_GetsNothingNew) {
+TEST(CoreHosts, LeavingDaemon_GetsNoNewJobs) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -231,7 +231,7 @@ TEST(CoreHosts, DaemonThatIsLeaving_GetsNothingNew) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreHosts, HostInTrouble_GetsNothingNew_SaysWhy_AndIsToldOnce) {
+TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -253,7 +253,7 @@ TEST(CoreHosts, HostInTrouble_GetsNothingNew_SaysWhy_AndIsToldOnce) {
   EXPECT_THAT(told, Contains("host w1 can be given ranks again"));
 }
 
-TEST(CoreHosts, UnreachableHost_ShowsTheSlotsThatAreUsed) {
+TEST(CoreHosts, UnreachableHost_ShowsItsUsedSlots) {
   TwoHosts two;
   FakeHost idle(two.harness, "w3", 4, 33);
   idle.Attach();
@@ -266,7 +266,7 @@ TEST(CoreHosts, UnreachableHost_ShowsTheSlotsThatAreUsed) {
   EXPECT_EQ(two.harness.HostOf("w2").slots_free(), 0u);
 }
 
-TEST(CoreHosts, UnknownHost_IsAnsweredWithTheNearest) {
+TEST(CoreHosts, UnknownHost_IsAnsweredWithTheClosestName) {
   Harness harness;
   FakeHost host(harness, "worker-12", 2, 11);
   host.Attach();
@@ -276,7 +276,7 @@ TEST(CoreHosts, UnknownHost_IsAnsweredWithTheNearest) {
   EXPECT_TRUE(absl::IsInvalidArgument(harness.Set("worker-12", v1::SetHostRequest::ACTION_UNSPECIFIED).status));
 }
 
-TEST(CoreHosts, ChosenAndExcludedHosts_AreKept) {
+TEST(CoreHosts, ChosenAndExcludedHosts_AreRespected) {
   Harness harness;
   FakeHost first(harness, "w1", 2, 11), second(harness, "w2", 2, 22);
   first.Attach();
@@ -292,7 +292,7 @@ TEST(CoreHosts, ChosenAndExcludedHosts_AreKept) {
   EXPECT_THAT(harness.Get("job0000two2").reason(), HasSubstr("not used: w1 (in resources.exclude_hosts)"));
 }
 
-TEST(CoreHosts, BigJob_IsNotOvertakenForEver) {
+TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();

@@ -11,7 +11,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndWhatGoesIsCounted) {
+TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCounted) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   std::string first = one.harness.WatchFrom(kJob, 0).front()->SerializeAsString();
@@ -40,7 +40,7 @@ TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndWhatGoesIsCounted)
 }
 
 // Eight later jobs once left 16 of its events: the kill and the restart were gone, and `why` said that nothing was.
-TEST(CoreKeptEvents, AnOldFinishedJob_KeepsAllOfItsEvents_ButNoReports) {
+TEST(CoreKeptEvents, OldFinishedJob_KeepsAllEvents_ButNoReports) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Kill(Key(kJob, 1, 0), 9);
@@ -64,7 +64,7 @@ TEST(CoreKeptEvents, AnOldFinishedJob_KeepsAllOfItsEvents_ButNoReports) {
   }
 }
 
-TEST(CoreKeptEvents, WhatAnEarlierVersionDropped_WithoutCounting_IsKnownToBeGone) {
+TEST(CoreKeptEvents, EventsDroppedByAnEarlierVersion_AreKnownToBeMissing) {
   OneHost one;
   one.harness.Cancel(kJob);
   one.host.Apply(false);
@@ -75,7 +75,7 @@ TEST(CoreKeptEvents, WhatAnEarlierVersionDropped_WithoutCounting_IsKnownToBeGone
   EXPECT_GT(one.harness.Get(kJob).events_dropped(), 0u);
 }
 
-TEST(CoreKeptEvents, WhatIsDroppedOfTheCluster_IsCounted) {
+TEST(CoreKeptEvents, DroppedClusterEvents_AreCounted) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();

@@ -55,7 +55,7 @@ TEST(CoreLifecycle, SubmittedJob_IsPlacedFormedRunAndFinished) {
   EXPECT_EQ(host.desired().trainers_size(), 0);
 }
 
-TEST(CoreLifecycle, JobThatDoesNotFit_WaitsAndSaysForWhat_ThenRuns) {
+TEST(CoreLifecycle, JobThatDoesNotFit_WaitsWithAReason_ThenRuns) {
   Harness harness;
   harness.Submit(MakeSpec(4), kJob);
   EXPECT_THAT(harness.Get(kJob).reason(), HasSubstr("no host is attached"));
@@ -73,7 +73,7 @@ TEST(CoreLifecycle, JobThatDoesNotFit_WaitsAndSaysForWhat_ThenRuns) {
   EXPECT_EQ(second.desired().trainers(0).local_rank(), 0u);
 }
 
-TEST(CoreLifecycle, LaterJobThatFits_GoesAheadOfOneThatDoesNot) {
+TEST(CoreLifecycle, LaterJobThatFits_OvertakesOneThatDoesNot) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -84,7 +84,7 @@ TEST(CoreLifecycle, LaterJobThatFits_GoesAheadOfOneThatDoesNot) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
 }
 
-TEST(CoreLifecycle, SameSubmitAgain_IsAnsweredTheSame_AnotherIsRefused) {
+TEST(CoreLifecycle, RepeatedSubmit_GetsTheSameAnswer_ADifferentOneIsRefused) {
   Harness harness;
   harness.Submit(MakeSpec(2), kJob);
 
@@ -107,7 +107,7 @@ TEST(CoreLifecycle, BadSpec_IsRefusedWithEveryProblem) {
   EXPECT_TRUE(absl::IsInvalidArgument(harness.Submit(MakeSpec(1), "NO").status));
 }
 
-TEST(CoreLifecycle, Cancel_WhileQueued_EndsAtOnce) {
+TEST(CoreLifecycle, Cancel_WhileQueued_EndsImmediately) {
   Harness harness;
   harness.Submit(MakeSpec(2), kJob);
 
@@ -119,7 +119,7 @@ TEST(CoreLifecycle, Cancel_WhileQueued_EndsAtOnce) {
   EXPECT_TRUE(absl::IsNotFound(harness.Cancel("job00000two").status));
 }
 
-TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsOnceTheHostHasAppliedIt) {
+TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsWhenTheHostHasAppliedIt) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -133,7 +133,7 @@ TEST(CoreLifecycle, Cancel_WhilePlaced_WithNothingStarted_EndsOnceTheHostHasAppl
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
 }
 
-TEST(CoreLifecycle, Cancel_WhileStarting_DropsTheTrainersAtOnce) {
+TEST(CoreLifecycle, Cancel_WhileStarting_EndsTheTrainersImmediately) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -182,7 +182,7 @@ TEST(CoreLifecycle, Cancel_OfRanksThatDoNotStop_KillsThemAfterTheGrace) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_CANCELLED);
 }
 
-TEST(CoreLifecycle, StopThatComesTooLate_LeavesAFinishedJobSucceeded) {
+TEST(CoreLifecycle, LateStop_LeavesAFinishedJobSucceeded) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -196,7 +196,7 @@ TEST(CoreLifecycle, StopThatComesTooLate_LeavesAFinishedJobSucceeded) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST(CoreLifecycle, LastReportsThatTravelSlower_AreWaitedForBeforeTheEnd) {
+TEST(CoreLifecycle, SlowLastReports_AreWaitedForBeforeTheEnd) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -212,7 +212,7 @@ TEST(CoreLifecycle, LastReportsThatTravelSlower_AreWaitedForBeforeTheEnd) {
   EXPECT_EQ(harness.CountSteps(kJob), 10u);
 }
 
-TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesWhatWasNeverTold) {
+TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesUnknownSequences) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -236,7 +236,7 @@ TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesWhatWasNeverTold) {
   EXPECT_EQ(harness.watched[WatchId(2)].events.size(), 2u);
 }
 
-TEST(CoreLifecycle, Find_IsById_ThenByItsBeginning_ThenByName_NewestFirst) {
+TEST(CoreLifecycle, Find_IsById_ThenByPrefix_ThenByName_NewestFirst) {
   Harness harness;
   v1::JobSpec spec = MakeSpec(1);
   for (const char* id : {"abcd0001", "abcd0002", "abcd00021", "zzzz0003"}) {
@@ -288,7 +288,7 @@ TEST(CoreLifecycle, FinishedJobs_AreForgottenBeyondTheLimit) {
   EXPECT_FALSE(harness.records.contains("job/job00000010"));
 }
 
-TEST(CoreLifecycle, Logs_AskTheHostsOfTheRanks_AndEndWithTheirPushes) {
+TEST(CoreLifecycle, Logs_AreRequestedFromTheRanksHosts_AndEndWithTheirPushes) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -316,7 +316,7 @@ TEST(CoreLifecycle, Logs_AskTheHostsOfTheRanks_AndEndWithTheirPushes) {
 }
 
 // Its daemon died with its newest steps; the next one tells the fact at once, from its disk.
-TEST(CoreLifecycle, TheEndOfARankZeroThatIsStillThere_WaitsForWhatItTellsAgain) {
+TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();

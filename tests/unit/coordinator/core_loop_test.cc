@@ -97,7 +97,7 @@ class CoreLoopTest : public testing::Test {
   std::unique_ptr<CoreLoop> loop_;
 };
 
-TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_AndGoesOnByItself) {
+TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_AndRecovers) {
   store_.refusal = absl::ResourceExhaustedError("database or disk is full");
   Submit(1);
   ASSERT_TRUE(Round().ok());
@@ -140,7 +140,7 @@ TEST_F(CoreLoopTest, AFullDisk_HoldsWhatIsNotDurable_AnswersReads_RefusesCalls_A
   EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
 }
 
-TEST_F(CoreLoopTest, AStoreThatIsGone_EndsTheLoop_AlsoWhenNothingIsWritten) {
+TEST_F(CoreLoopTest, RemovedStore_EndsTheLoop_AlsoWithoutWrites) {
   place_ = absl::UnavailableError("the disk does not answer");
   clock_.AdvanceTime(absl::Seconds(1));
   EXPECT_TRUE(Round().ok()) << "that may pass";
@@ -154,7 +154,7 @@ TEST_F(CoreLoopTest, AStoreThatIsGone_EndsTheLoop_AlsoWhenNothingIsWritten) {
   EXPECT_THAT(sink_.replies, IsEmpty());
 }
 
-TEST_F(CoreLoopTest, FactsThatNobodyWaitsFor_AreWrittenWithWhatFollows_OrSoon) {
+TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   queue_.Post(Attach());
   Submit(1);
   ASSERT_TRUE(Round().ok());
@@ -188,7 +188,7 @@ TEST_F(CoreLoopTest, FactsThatNobodyWaitsFor_AreWrittenWithWhatFollows_OrSoon) {
   EXPECT_TRUE(sink_.replies.contains(CallId(2)));
 }
 
-TEST_F(CoreLoopTest, AStoreThatIsNotOursAnyMore_EndsTheLoop_AndNothingIsTold) {
+TEST_F(CoreLoopTest, StoreWithAnotherWriter_EndsTheLoop_AndNothingIsSent) {
   store_.refusal = absl::AbortedError("another coordinator writes it");
   Submit(1);
 
@@ -196,7 +196,7 @@ TEST_F(CoreLoopTest, AStoreThatIsNotOursAnyMore_EndsTheLoop_AndNothingIsTold) {
   EXPECT_THAT(sink_.replies, IsEmpty());
 }
 
-TEST_F(CoreLoopTest, GoingDownWhileTheDiskIsFull_TriesOnceMore_AndAcknowledgesNothingElse) {
+TEST_F(CoreLoopTest, StopWithAFullDisk_RetriesOnce_AndAcknowledgesNothingElse) {
   store_.refusal = absl::UnavailableError("disk I/O error");
   Submit(1);
   ASSERT_TRUE(Round().ok());

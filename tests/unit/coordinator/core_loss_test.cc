@@ -48,7 +48,7 @@ struct Cluster : TwoHosts {
   uint64_t step = 1;
 };
 
-TEST(CoreLoss, CutOffHost_WhoseRanksGoOn_IsLeftAlone) {
+TEST(CoreLoss, DisconnectedHost_WhoseRanksContinue_IsLeftAlone) {
   Cluster cluster;
   cluster.Learn();
   cluster.second.Disconnect();
@@ -59,7 +59,7 @@ TEST(CoreLoss, CutOffHost_WhoseRanksGoOn_IsLeftAlone) {
   EXPECT_EQ(cluster.Get().generation(), 1u);
 }
 
-TEST(CoreLoss, BrokenCollective_AndALeaseThatRanOut_LoseTheHost_AndASpareIsUsed) {
+TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   Cluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
@@ -83,7 +83,7 @@ TEST(CoreLoss, BrokenCollective_AndALeaseThatRanOut_LoseTheHost_AndASpareIsUsed)
   EXPECT_EQ(cluster.Get().checkpoints_size(), 0) << "fenced";
 }
 
-TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastOne_NotOfItsReport) {
+TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastStep_NotOfItsReport) {
   Cluster cluster;
   cluster.spare.Attach();
   cluster.Learn();
@@ -109,7 +109,7 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastO
 }
 
 // Generation 2 knows how long a step takes; its ranks are ready, and the word to go does not reach one host.
-TEST(CoreLoss, HostCutOffBeforeItHeardGo_IsNotTakenForLost_WhileItsPeersWait) {
+TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
   Cluster cluster;
   cluster.Learn();
   cluster.first.Kill(Key(kJob, 1, 0), 9);
@@ -126,7 +126,7 @@ TEST(CoreLoss, HostCutOffBeforeItHeardGo_IsNotTakenForLost_WhileItsPeersWait) {
   EXPECT_EQ(cluster.Get().restarts(), 1u);
 }
 
-TEST(CoreLoss, HostThatStaysAwayBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
+TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
   Cluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
@@ -138,7 +138,7 @@ TEST(CoreLoss, HostThatStaysAwayBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForm
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("its ranks were not heard to have begun")));
 }
 
-TEST(CoreLoss, FormingGroup_WaitsForAHostThatIsCutOff) {
+TEST(CoreLoss, FormingGroup_WaitsForADisconnectedHost) {
   Cluster cluster(/*running=*/false);
   cluster.first.Apply();
   cluster.second.Apply();
@@ -151,7 +151,7 @@ TEST(CoreLoss, FormingGroup_WaitsForAHostThatIsCutOff) {
   EXPECT_EQ(cluster.Get().restarts(), 0u);
 }
 
-TEST(CoreLoss, FormingGroup_TakesASpare_WhenTheHostStaysAway) {
+TEST(CoreLoss, FormingGroup_UsesASpare_IfTheHostStaysAway) {
   Cluster cluster(/*running=*/false);
   cluster.spare.Attach();
   cluster.first.Apply();
@@ -164,7 +164,7 @@ TEST(CoreLoss, FormingGroup_TakesASpare_WhenTheHostStaysAway) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("the group that forms has not moved for")));
 }
 
-TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
+TEST(CoreLoss, JobWithoutAReachableHost_IsFlagged_ThenAbandoned) {
   Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
   cluster.first.Disconnect();
   cluster.second.Disconnect();
@@ -186,7 +186,7 @@ TEST(CoreLoss, JobOfWhichNoHostIsReachable_IsFlagged_ThenAbandoned) {
   EXPECT_EQ(cluster.Get().ranks(0).host(), "w3");
 }
 
-TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
+TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
   cluster.first.Save(Key(kJob, 1, 0), 40);
   cluster.spare.Attach();
@@ -222,7 +222,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNobodyElseHasItsCheckpoint) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
 }
 
-TEST(CoreLoss, OperatorWhoSaysSo_LosesAHost_AtOnce) {
+TEST(CoreLoss, OperatorsForget_LosesAHostImmediately) {
   Cluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
@@ -278,7 +278,7 @@ TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
   EXPECT_EQ(cluster.Get().generation(), 2u);
 }
 
-TEST(CoreAdoption, FailureThatWaited_SurvivesAnotherDeathOfTheCoordinator) {
+TEST(CoreAdoption, PendingFailure_SurvivesAnotherCoordinatorRestart) {
   Cluster cluster;
   cluster.first.Disconnect();
   cluster.second.Disconnect();
@@ -293,7 +293,7 @@ TEST(CoreAdoption, FailureThatWaited_SurvivesAnotherDeathOfTheCoordinator) {
   EXPECT_THAT(cluster.Get().reason(), HasSubstr("rank 0 on w1 exited with code 1"));
 }
 
-TEST(CoreAdoption, FailureWithAHostThatNeverComesBack_IsDecidedAfterItsLease) {
+TEST(CoreAdoption, FailureWithAHostThatNeverReturns_IsDecidedAfterItsLease) {
   Cluster cluster;
   cluster.spare.Attach();
   cluster.first.Disconnect();
@@ -313,7 +313,7 @@ TEST(CoreAdoption, FailureWithAHostThatNeverComesBack_IsDecidedAfterItsLease) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost")));
 }
 
-TEST(CoreAdoption, LostRanks_StayLostOverADeathOfTheCoordinator) {
+TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
   Cluster cluster;
   cluster.second.Disconnect();
   cluster.first.Break(Key(kJob, 1, 0), 3);
@@ -358,7 +358,7 @@ TEST(CoreAdoption, GenerationAboveTheRecordedOne_HoldsTheJob_AndEndsNothing) {
   EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_CANCELLED) << cluster.Get().reason();
 }
 
-TEST(CoreTimes, TimeStandsStill_WhileTheCoordinatorIsAway_AndAWallClockStepMovesNothing) {
+TEST(CoreTimes, Time_DoesNotPassWithoutACoordinator_AndWallClockChangesHaveNoEffect) {
   CoreClock clock;
   absl::Time start = absl::FromUnixSeconds(1'700'000'000);
   CoreTime first = clock.Advance(start, start);
@@ -386,7 +386,7 @@ TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsT
   EXPECT_EQ(ledgers[0].second.train_ms(), 40'000u);
 }
 
-TEST(CoreTimes, TimeSpentOnAStoreThatTookNothing_IsToldAsThat_OnceItTakesAgain) {
+TEST(CoreTimes, TimeWithABlockedStore_IsReported_WhenItRecovers) {
   Cluster cluster;
   CoreClock clock;
   clock.Advance(cluster.harness.now, cluster.harness.now);
@@ -398,7 +398,7 @@ TEST(CoreTimes, TimeSpentOnAStoreThatTookNothing_IsToldAsThat_OnceItTakesAgain) 
   EXPECT_FALSE(clock.Advance(cluster.harness.now + absl::Seconds(9), cluster.harness.now).held_up);
 }
 
-TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucceeded) {
+TEST(CoreEnding, RankThatDoesNotExitAfterItsLastStep_IsKilled_AndTheJobHasSucceeded) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -418,7 +418,7 @@ TEST(CoreEnding, RankThatDoesNotLeaveAfterItsLastStep_IsKilled_AndTheJobHasSucce
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingIsLostWithIt) {
+TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothingIsLost) {
   Cluster cluster;
   cluster.first.Save(Key(kJob, 1, 0), 1'000);
   for (FakeHost* host : {&cluster.first, &cluster.second}) {
@@ -440,7 +440,7 @@ TEST(CoreEnding, HostThatVanishesAfterTheLastStep_IsNotWaitedForLong_AndNothingI
   EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "what is left there is ended";
 }
 
-TEST(CoreEnding, RankThatCannotBeKilled_CountsAsGone_AndHoldsItsSlot) {
+TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
@@ -462,7 +462,7 @@ TEST(CoreEnding, RankThatCannotBeKilled_CountsAsGone_AndHoldsItsSlot) {
   EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it died after all";
 }
 
-TEST(CoreRestored, GoingOnFromAnEarlierJob_IsNotFromTheBeginning) {
+TEST(CoreRestored, ResumeFromAnEarlierJob_IsNotFromTheBeginning) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 using Cluster = TwoHosts;
 
-TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndGoesOn) {
+TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   Cluster cluster;
   std::map<std::string, std::string> copy = cluster.harness.records;
   cluster.first.Kill(Key(kJob, 1, 0), 9);
@@ -73,7 +73,7 @@ struct Unknown {
   std::map<std::string, std::string> older, newer;
 };
 
-TEST(CoreUnknownJobs, AreLeftAlone_HoldTheirSlots_AndTheClusterIsToldOnce) {
+TEST(CoreUnknownJobs, AreLeftAlone_KeepTheirSlots_AndAreReportedOnce) {
   Unknown world;
   world.host.Apply();
   world.host.Detach();
@@ -99,7 +99,7 @@ TEST(CoreUnknownJobs, AreLeftAlone_HoldTheirSlots_AndTheClusterIsToldOnce) {
   EXPECT_THAT(world.harness.ClusterNotices(), Contains(HasSubstr("has ended; its slots are free")));
 }
 
-TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoOverADeathOfTheCoordinator) {
+TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoAfterACoordinatorRestart) {
   Unknown world;
   EXPECT_TRUE(absl::IsFailedPrecondition(world.harness.CancelSaved(kJob).status));
   Reply reply = world.harness.Cancel(kJob);
@@ -117,7 +117,7 @@ TEST(CoreUnknownJobs, Cancel_EndsOne_AlsoOverADeathOfTheCoordinator) {
   EXPECT_TRUE(absl::IsNotFound(world.harness.Cancel(kJob).status));
 }
 
-TEST(CoreUnknownJobs, NewerStore_TakesTheJobUpAgain_AlsoWhereItHasEndedMeanwhile) {
+TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   Unknown world;
   world.host.Save(Key(kJob, 1, 0), 10);
   world.host.FinishOnly(Key(kJob, 1, 0), 10);
@@ -158,7 +158,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
   EXPECT_EQ(host.desired().unknown_jobs_size(), 0);
 }
 
-TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsKeptAway) {
+TEST(CoreUnknownJobs, DaemonThatWouldEndThem_IsRefused) {
   Unknown world;
   world.host.Disconnect();
   world.harness.Restart();

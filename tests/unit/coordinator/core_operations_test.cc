@@ -29,7 +29,7 @@ struct OneHost {
   FakeHost host;
 };
 
-TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeGoesOnFromTheSave) {
+TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheSave) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.Pause(kJob).status.ok());
@@ -60,7 +60,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeGoesOnFromTheSave
 }
 
 // protobuf writes text that was cut inside a character, and then refuses to read it: the whole store with it.
-TEST(CoreOperations, LongReasonInAnyScript_IsReadBackByTheNextCoordinator) {
+TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
   std::string reason = "x";
   for (int i = 0; i < 1'000; ++i) reason += "ж";
   OneHost one;
@@ -78,7 +78,7 @@ TEST(CoreOperations, LongReasonInAnyScript_IsReadBackByTheNextCoordinator) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("жжж"));
 }
 
-TEST(CoreOperations, PauseAndRestart_SurviveADeathOfTheCoordinator) {
+TEST(CoreOperations, PauseAndRestart_SurviveACoordinatorRestart) {
   for (bool pause : {true, false}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -101,7 +101,7 @@ TEST(CoreOperations, PauseAndRestart_SurviveADeathOfTheCoordinator) {
   }
 }
 
-TEST(CoreOperations, Pause_WhileQueuedOrForming_IsAtOnce) {
+TEST(CoreOperations, Pause_WhileQueuedOrForming_IsImmediate) {
   Harness harness;
   harness.Submit(MakeSpec(2), kJob);
   harness.Pause(kJob);
@@ -119,7 +119,7 @@ TEST(CoreOperations, Pause_WhileQueuedOrForming_IsAtOnce) {
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 0u);
 }
 
-TEST(CoreOperations, PauseOrRestartWhoseSaveFails_IsNotCarriedOut_AndTheSameGenerationGoesOn) {
+TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGenerationContinues) {
   for (bool pause : {true, false}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -151,7 +151,7 @@ TEST(CoreOperations, PauseOrRestartWhoseSaveFails_IsNotCarriedOut_AndTheSameGene
   }
 }
 
-TEST(CoreOperations, SaveThatFailsOnTheWay_UndoesNoCancel_NoEndAtOnce_AndNothingThatItWasNotFor) {
+TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequest) {
   OneHost regular;
   BringToRunning(regular.harness, regular.host, kJob);
   regular.harness.Pause(kJob);
@@ -213,7 +213,7 @@ TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
   EXPECT_TRUE(absl::IsInvalidArgument(one.harness.replies[CallId(901)].status));
 }
 
-TEST(CoreOperations, DroppedReports_AreToldOnceASpan) {
+TEST(CoreOperations, DroppedReports_AreReportedOncePerInterval) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   for (int i = 0; i < 500; ++i) {
@@ -281,7 +281,7 @@ TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
   EXPECT_EQ(one.Get().planned_restarts(), 3u);
 }
 
-TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButASaveIsWaitedFor) {
+TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNotDuringASave) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.RestartAsked(kJob);
@@ -296,7 +296,7 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButASa
   EXPECT_EQ(one.Get().generation(), 2u);
 }
 
-TEST(CoreOperations, WhatMakesNoSense_IsRefusedWithTheState) {
+TEST(CoreOperations, InvalidRequests_AreRefusedWithTheState) {
   OneHost one;
   EXPECT_TRUE(absl::IsNotFound(one.harness.RestartAsked("job0000none").status));
   EXPECT_TRUE(absl::IsNotFound(one.harness.Pause("job0000none").status));
@@ -327,7 +327,7 @@ TEST(CoreOperations, CancelOverridesAPause) {
   EXPECT_EQ(one.harness.StateOf("job0000wait"), v1::JOB_STATE_CANCELLED) << "a paused job may be cancelled";
 }
 
-TEST(CoreOperations, FailureOnTheWayToAPause_LeavesItPaused_AndIsTold) {
+TEST(CoreOperations, FailureDuringAPause_LeavesTheJobPaused_AndIsReported) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);

@@ -53,7 +53,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   EXPECT_EQ(one.host.desired().jobs_size(), 0);
 }
 
-TEST(CoreRecovery, RestartsUsedUp_FailsWithTheCause) {
+TEST(CoreRecovery, ExhaustedRestarts_FailTheJobWithTheCause) {
   OneHost one(1, 2);
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     BringToRunning(one.harness, one.host, kJob);
@@ -67,7 +67,7 @@ TEST(CoreRecovery, RestartsUsedUp_FailsWithTheCause) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("all 2 restarts are used up"));
 }
 
-TEST(CoreRecovery, Refusal_FailsAtOnceWithItsMessage) {
+TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
   OneHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 0));
@@ -137,7 +137,7 @@ TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
   EXPECT_NE(one.Get().state(), v1::JOB_STATE_CANCELLED);
 }
 
-TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotTriedAgain) {
+TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotRetried) {
   OneHost one(1);
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
@@ -148,7 +148,7 @@ TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotTriedAgain) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("exec: no such file"));
 }
 
-TEST(CoreRecovery, GroupThatDoesNotForm_IsAFailureNamingWhoIsMissing) {
+TEST(CoreRecovery, GroupThatDoesNotForm_IsAFailureThatNamesTheMissingRanks) {
   OneHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 0));
@@ -180,7 +180,7 @@ TEST(CoreRecovery, RepeatedFailuresWithoutAStep_WaitLongerEachTime) {
   EXPECT_EQ(one.Get().generation(), 4u);
 }
 
-TEST(CoreRecovery, RestoreThatFellBack_TakesTheUnusableCheckpointOutOfTheRecord) {
+TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 2);
@@ -193,7 +193,7 @@ TEST(CoreRecovery, RestoreThatFellBack_TakesTheUnusableCheckpointOutOfTheRecord)
   EXPECT_EQ(one.Get().checkpoints(0).step(), 2u);
 }
 
-TEST(CoreRecovery, StepsThatWereSavedButNeverReported_AreSaidToBeMissing) {
+TEST(CoreRecovery, SavedButUnreportedSteps_AreReportedAsMissing) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 3);
@@ -224,7 +224,7 @@ TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
   EXPECT_THAT(one.harness.log, ::testing::Contains(HasSubstr("the job is at generation 2")));
 }
 
-TEST(CoreFencing, FactToldTwice_CountsOnce) {
+TEST(CoreFencing, RepeatedFact_CountsOnce) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -238,7 +238,7 @@ TEST(CoreFencing, FactToldTwice_CountsOnce) {
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
 }
 
-TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstLives_ThenTakesOver) {
+TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstRuns_ThenTakesOver) {
   OneHost one;
   FakeHost twin(one.harness, "w1", 2, 77);
   twin.Attach();
@@ -257,7 +257,7 @@ TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstLives_ThenTakesOver)
   EXPECT_TRUE(absl::IsAborted(one.host.refusal())) << "a later life has attached";
 }
 
-TEST(CoreFencing, HostWhoseTrainersAreOfAnotherCluster_IsNotToldToEndThem) {
+TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotAskedToEndThem) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);
   host.cluster = "theirs";
@@ -284,7 +284,7 @@ TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
   EXPECT_TRUE(absl::IsFailedPrecondition(harness.ended_sessions.begin()->second));
 }
 
-TEST(CoreStore, Values_AreWrittenOnce_ToldToEveryHostOfTheGeneration_AndSealed) {
+TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
   OneHost one;
   Harness& harness = one.harness;
   const SessionId session = one.host.session;
@@ -319,7 +319,7 @@ TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
   EXPECT_TRUE(one.harness.values.empty()) << "a put of a stream that is over changes nothing";
 }
 
-TEST(CoreStore, HostThatAttachesAgain_IsToldAllThereIs) {
+TEST(CoreStore, ReattachedHost_GetsAllValues) {
   OneHost one;
   one.host.Apply();
   EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
@@ -331,7 +331,7 @@ TEST(CoreStore, HostThatAttachesAgain_IsToldAllThereIs) {
   EXPECT_EQ(one.harness.values[one.host.session].size(), 2u);
 }
 
-TEST(CoreStore, EndOfAGeneration_EndsItsStoreAtOnce) {
+TEST(CoreStore, EndOfAGeneration_EndsItsStoreImmediately) {
   OneHost one;
   one.host.Apply();
   EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
@@ -344,7 +344,7 @@ TEST(CoreStore, EndOfAGeneration_EndsItsStoreAtOnce) {
   EXPECT_TRUE(one.harness.values.empty()) << "of a generation that is over nothing is told";
 }
 
-TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenGoesOn) {
+TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 5);
@@ -397,7 +397,7 @@ TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
   EXPECT_EQ(second.desired().trainers_size(), 1);
 }
 
-TEST(CoreRestart, DaemonThatComesBackWithoutATrainer_LosesIt) {
+TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostIt) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
@@ -413,7 +413,7 @@ TEST(CoreRestart, DaemonThatComesBackWithoutATrainer_LosesIt) {
   EXPECT_EQ(one.Get().restarts(), 1u);
 }
 
-TEST(CoreRestart, NewDaemonOfAHost_IsToldToItsJobs) {
+TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
@@ -440,7 +440,7 @@ TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
   EXPECT_EQ(one.host.desired().trainers_size(), 2);
 }
 
-TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseHasRunOut) {
+TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseExpires) {
   Harness harness;
   FakeHost first(harness, "w1", 2, 11);
   FakeHost second(harness, "w2", 1, 22);

@@ -29,7 +29,7 @@ constexpr double kSecondsMax = 0.5;  // a thousand times what it takes, for load
 
 std::string RefusalOf(const Message& request) { return std::string(CheckRequest(request).message()); }
 
-TEST(CheckRequest, RefusesWhatNoOperationCouldHandle) {
+TEST(CheckRequest, RefusesInvalidRequests) {
   v1::CancelRequest cancel;
   EXPECT_EQ(RefusalOf(cancel), "job_id: is required");
   cancel.set_job_id(kJob);
@@ -316,7 +316,7 @@ class Fuzzed {
   FakeHost host_;
 };
 
-TEST(RequestFuzzer, NoRequestEndsTheCore_BreaksAnInvariant_OrTakesLong) {
+TEST(RequestFuzzer, NoRequest_EndsTheCore_BreaksAnInvariant_OrTakesLong) {
   uint64_t requests = 4'000;
   if (const char* asked = getenv("TRAINYARD_REQUESTS"); asked != nullptr) {
     ASSERT_TRUE(absl::SimpleAtoi(asked, &requests));

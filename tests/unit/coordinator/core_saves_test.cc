@@ -72,7 +72,7 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
 }
 
-TEST(CoreSaves, GrantIsDurableBeforeItIsTold) {
+TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
   for (int commits = 1; commits < 12; ++commits) {
     OneHost one;
     one.host.remembers = true;
@@ -96,7 +96,7 @@ TEST(CoreSaves, GrantIsDurableBeforeItIsTold) {
   FAIL() << "it was never told";
 }
 
-TEST(CoreSaves, NameThatWasGot_TakesTheWordBack_AndAnotherOfThatStepIsNotRecorded) {
+TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
@@ -125,7 +125,7 @@ TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
   EXPECT_EQ(one.Get().checkpoints_size(), 0);
 }
 
-TEST(CoreSaves, GrantedWithoutAName_IsNamedToTheNextGeneration_AndRecordedWhereThatGoesOnFromIt) {
+TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatResumesFromIt) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -150,7 +150,7 @@ TEST(CoreSaves, GrantedWithoutAName_IsNamedToTheNextGeneration_AndRecordedWhereT
   EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 5u);
 }
 
-TEST(CoreSaves, GrantThatCouldNotBeUsed_IsToldAndGivenUp) {
+TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
   for (bool anew : {false, true}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -170,7 +170,7 @@ TEST(CoreSaves, GrantThatCouldNotBeUsed_IsToldAndGivenUp) {
   }
 }
 
-TEST(CoreSaves, CheckpointsPassedOver_AreDecisionsThatSayWhy) {
+TEST(CoreSaves, SkippedCheckpoints_AreDecisionsWithAReason) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
@@ -187,7 +187,7 @@ TEST(CoreSaves, CheckpointsPassedOver_AreDecisionsThatSayWhy) {
   EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "no fact makes endless ones";
 }
 
-TEST(CoreSaves, SaveThatIsGone_IsNotNamedAgain) {
+TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
   for (bool withdrawn : {false, true}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -207,7 +207,7 @@ TEST(CoreSaves, SaveThatIsGone_IsNotNamedAgain) {
   }
 }
 
-TEST(CoreSaves, JobThatEndsWithAGrantNobodyTookUp_SaysSo) {
+TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -221,7 +221,7 @@ TEST(CoreSaves, JobThatEndsWithAGrantNobodyTookUp_SaysSo) {
   EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it is over";
 }
 
-TEST(CoreSaves, WishForASave_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
+TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
   OneHost one;
   EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it forms";
   EXPECT_EQ(one.harness.SaveAsked("nosuchjob").status.code(), absl::StatusCode::kNotFound);
@@ -263,7 +263,7 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   EXPECT_TRUE(one.harness.CancelSaved(kJob).status.ok()) << "cancelling what has ended is no error";
 }
 
-TEST(CoreSaves, CancelWhoseSaveFails_OrWhoseGroupDies_GoesOn) {
+TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
   for (bool dies : {false, true}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -280,7 +280,7 @@ TEST(CoreSaves, CancelWhoseSaveFails_OrWhoseGroupDies_GoesOn) {
   }
 }
 
-TEST(CoreSaves, CancelWithASave_MayBecomeAPlainOne_AndAPauseMayBecomeIt) {
+TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
   OneHost plain;
   BringToRunning(plain.harness, plain.host, kJob);
   plain.harness.CancelSaved(kJob);
@@ -299,7 +299,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeAPlainOne_AndAPauseMayBecomeIt) {
 }
 
 // The save of step 5 is told when step 10 is made: what lies between is lost with the group.
-TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
+TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.Advance(absl::Seconds(2));
@@ -320,7 +320,7 @@ TEST(CoreSaves, SaveInTheBackground_HoldsNoStepsThatFollowedIt) {
 }
 
 // The grace of a stop is what training stands still for, three times.
-TEST(CoreLastSave, ThatFails_IsToldOnceAnError_AndTheJobHasSucceededOnceItIsMade) {
+TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMade) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -340,7 +340,7 @@ TEST(CoreLastSave, ThatFails_IsToldOnceAnError_AndTheJobHasSucceededOnceItIsMade
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("checkpoint: the last save is made after all"));
 }
 
-TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_WithTheDisk_AndIsNotRestarted) {
+TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_NamesTheDisk_AndIsNotRestarted) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 5);
@@ -375,7 +375,7 @@ TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePause
 }
 
 // A disk that is full is made room on by whoever pauses or drains: the only copy is not shot meanwhile.
-TEST(CoreLastSave, ThatIsTriedAgain_IsWaitedForByAPause_ButNotByACancel) {
+TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   for (bool pause : {true, false}) {
     OneHost one;
     BringToRunning(one.harness, one.host, kJob);
@@ -392,7 +392,7 @@ TEST(CoreLastSave, ThatIsTriedAgain_IsWaitedForByAPause_ButNotByACancel) {
 }
 
 // Such trainers were told that they had succeeded.
-TEST(CoreLastSave, ThatNobodyRecorded_IsMadeByTheNextGroup_AndNeverASuccess) {
+TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -412,7 +412,7 @@ TEST(CoreLastSave, ThatNobodyRecorded_IsMadeByTheNextGroup_AndNeverASuccess) {
   EXPECT_EQ(one.Get().checkpoints(0).step(), 10u);
 }
 
-TEST(CoreLastSave, OfAFinishedRunThatIsResumed_IsShown_AndEnough) {
+TEST(CoreLastSave, OfAResumedFinishedRun_IsShown_AndSufficient) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -429,7 +429,7 @@ TEST(CoreLastSave, OfAFinishedRunThatIsResumed_IsShown_AndEnough) {
   EXPECT_EQ(job.checkpoints(0).path(), "/runs/x/step-10");
 }
 
-TEST(CoreSaves, WhatChangedSinceTheCheckpoint_IsADecisionAKey) {
+TEST(CoreSaves, ChangesSinceTheCheckpoint_AreADecisionPerKey) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::Fact fact;
@@ -450,7 +450,7 @@ TEST(CoreSaves, WhatChangedSinceTheCheckpoint_IsADecisionAKey) {
   EXPECT_THAT(decisions, Contains("resume: goes on from step 5 with another resources.ranks: 1 -> 2"));
 }
 
-TEST(CoreSaves, FreshStartThatIsAllowed_IsToldToTheTrainers) {
+TEST(CoreSaves, AllowedFreshStart_IsSentToTheTrainers) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);
   host.Attach();
@@ -466,7 +466,7 @@ TEST(CoreSaves, FreshStartThatIsAllowed_IsToldToTheTrainers) {
   EXPECT_TRUE(harness.Get(kJob).allow_fresh_start());
 }
 
-TEST(CoreSaves, LongSaveInTheBackground_MakesNoLongGrace) {
+TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::Fact fact;
