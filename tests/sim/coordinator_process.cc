@@ -13,7 +13,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr size_t kQueue = 65'536;
 
-// Of this process, as its allocator counts; 0 where that cannot be told (a sanitizer's allocator).
+// Memory of this process, as its allocator counts it; 0 if it cannot (a sanitizer's allocator).
 size_t MemoryInUse() {
   struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -27,7 +27,7 @@ void CoordinatorProcess::Start() {
   if (alive()) return;
   ++life_;
   paused_ = busy_ = false;
-  // A steady clock begins where the wall clock is.
+  // A steady clock starts at the wall clock's time.
   clock.model.offset = wall_offset;
   clock.model.drift = world_.scenario.coordinator_drift;
   Snapshot snapshot = *store.Load("");
@@ -51,7 +51,7 @@ void CoordinatorProcess::Start() {
                                                        .heard = [this] { return TakeContacts(); },
                                                        .observe = {},
                                                        .failed = {}});
-  world_.judge.Trace(absl::StrCat("coordinator: life ", life_, " with ", snapshot.records.size(), " records"));
+  world_.judge.Trace(absl::StrCat("coordinator: incarnation ", life_, " with ", snapshot.records.size(), " records"));
   world_.judge.AfterLoad(*core_);
   TickSoon();
 }
@@ -71,10 +71,10 @@ void CoordinatorProcess::Crash() {
   auto calls = std::exchange(calls_, {});
   auto watchers = std::exchange(watchers_, {});
   for (auto& [id, answer] : calls) answer(std::nullopt);
-  for (auto& [id, watcher] : watchers) watcher.ended(absl::UnavailableError("the coordinator has gone"));
+  for (auto& [id, watcher] : watchers) watcher.ended(absl::UnavailableError("the coordinator has exited"));
   world_.network.CoordinatorDied();
   if (!std::exchange(paused_, false)) return;
-  world_.network.PumpAll();  // a killed process holds nothing back, also one that was stopped
+  world_.network.PumpAll();  // a killed process holds nothing back, even if it was stopped before
 }
 
 void CoordinatorProcess::Pause() {
@@ -128,7 +128,8 @@ void CoordinatorProcess::TickSoon() {
   });
 }
 
-// As much as the loop's thread would take in one go, or one event alone: then it can be said what it may change.
+// Handles as many events as the loop's thread would in one round, or a single event: then it is known what it may
+// change.
 void CoordinatorProcess::Round() {
   if (!alive() || paused_ || busy_ || world_.judge.violation().has_value()) return;
   while (alive() && !busy_ && !waiting_.empty()) {
@@ -149,7 +150,7 @@ void CoordinatorProcess::RunLoop(std::vector<Event> events) {
   if (world_.mutation == Mutation::kForgetQueued && !core_->state().queue.empty() && world_.random.Chance(0.1)) {
     const_cast<State&>(core_->state()).queue.clear();
   }
-  absl::StatusOr<size_t> handled = loop_->RunOnce(clock.TimeNow() + absl::Nanoseconds(1));  // waits for nothing
+  absl::StatusOr<size_t> handled = loop_->RunOnce(clock.TimeNow() + absl::Nanoseconds(1));  // does not wait
   if (!handled.ok())
     world_.judge.Break(invariant::kConsistent, absl::StrCat("the loop ends: ", handled.status().ToString()));
   if (auto stale = std::exchange(stale_, std::nullopt)) {
@@ -229,7 +230,7 @@ void CoordinatorProcess::Do(SendToHost& effect) {
 }
 void CoordinatorProcess::Do(EndSession& effect) { world_.network.EndByCoordinator(effect.session, effect.status); }
 
-// All there are, each time: that a host has some of them already must change nothing.
+// Sends all values each time: that a host has some of them already must make no difference.
 void CoordinatorProcess::Do(SendValues& effect) {
   v1::CoordinatorMessage message;
   v1::StoreValues& values = *message.mutable_values();
@@ -245,7 +246,7 @@ void CoordinatorProcess::Do(SendValues& effect) {
 void CoordinatorProcess::Do(WriteLog& effect) {
   world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
   world_.NoteTold(effect.text);
-  // But for a full disk, the core calls only what is a bug of its own an error.
+  // Except for a full disk, the core logs an error only for a bug.
   if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
 }
 

@@ -1,6 +1,6 @@
-// The coordinator's process: the production core below the production loop, on a disk that must be synced, with a clock
-// of its own. It can crash at any event, also between a commit and the release of its effects; and be stopped for a
-// while.
+// The coordinator's process: the production core with a model of the production loop, on a disk that must be synced,
+// with its own clock. It can crash at any event, also between a commit and the release of its effects, and can be
+// stopped for a while.
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@ namespace trainyard::sim {
 
 class World;
 
-// A process' clock as the production code reads it.
+// The clock of a process, as the production code reads it.
 class ProcessClock final : public Clock {
  public:
   explicit ProcessClock(Engine& engine) : engine_(engine) {}
@@ -37,11 +37,11 @@ class ProcessClock final : public Clock {
 
 class CoordinatorProcess final : public EffectSink {
  public:
-  // What becomes of a call: nothing where the coordinator died first.
+  // The callbacks of a call; they are not called if the coordinator crashed first.
   using Answer = std::function<void(std::optional<Reply>)>;
   struct Watcher {
     std::function<void(const WatchBatch&)> batch;
-    std::function<void(absl::Status)> ended;  // also when the coordinator died
+    std::function<void(absl::Status)> ended;  // also called when the coordinator crashes
   };
 
   explicit CoordinatorProcess(World& world);
@@ -55,11 +55,11 @@ class CoordinatorProcess final : public EffectSink {
   uint64_t life() const { return life_; }
   const Core& core() const { return *core_; }
 
-  // An event of this life; those of an earlier one are lost.
+  // Posts an event to this incarnation; events of an earlier one are lost.
   void Post(uint64_t life, Event event);
   void Heard(uint64_t life, SessionId session);
   SessionId NewSession() { return SessionId(++last_id_); }
-  // Makes the event with the call's id.
+  // Creates the event with the call's id.
   void Call(const std::function<Event(CallId)>& make, Answer answer);
   WatchId Watch(Watcher watcher);
   void Unwatch(WatchId watch) { watchers_.erase(watch); }
@@ -70,8 +70,8 @@ class CoordinatorProcess final : public EffectSink {
   StoreModel store;
   ProcessClock clock;
   size_t freed_bytes = 0;                              // by its last crash
-  absl::Duration wall_offset;                          // taken by the next life
-  absl::Duration commit_time = absl::Milliseconds(2);  // longest
+  absl::Duration wall_offset;                          // used by the next incarnation
+  absl::Duration commit_time = absl::Milliseconds(2);  // maximum
 
  private:
   void TickSoon();
@@ -91,20 +91,20 @@ class CoordinatorProcess final : public EffectSink {
   void Do(WriteLog& effect);
   void Do(JobPublished& effect);
   template <typename Other>
-  void Do(Other&) {}  // metrics, output: nothing here
+  void Do(Other&) {}  // metrics and output are ignored here
 
   World& world_;
   uint64_t life_ = 0;
   uint64_t last_id_ = 0;
   bool paused_ = false;
-  bool busy_ = false;  // a commit is under way
+  bool busy_ = false;  // a commit is in progress
   const Core* core_ = nullptr;
   std::unique_ptr<EventQueue> queue_;
   std::unique_ptr<CoreLoop> loop_;
   std::deque<Event> waiting_;
-  std::optional<StaleCheck> stale_;  // of the event that is handled alone now
+  std::optional<StaleCheck> stale_;  // for an event that is handled alone
   std::map<SessionId, absl::Time> heard_;
-  std::vector<Effect> effects_;  // not released yet
+  std::vector<Effect> effects_;  // not yet released
   std::map<CallId, Answer> calls_;
   std::map<WatchId, Watcher> watchers_;
 };

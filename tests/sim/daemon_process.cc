@@ -50,7 +50,7 @@ void DaemonProcess::Crash() {
   if (!alive()) return;
   world_.judge.Trace(absl::StrCat(machine_.name(), ": daemon crashes"));
   attached_ = false;
-  // The reports of ranks that have ended were its alone.
+  // It alone had the reports of ended ranks.
   for (const auto& [id, folder] : machine_.folders) {
     if (!folder.told && !machine_.Runs(id)) world_.judge.LoseReports(id.job);
   }
@@ -99,7 +99,7 @@ void DaemonProcess::WakeLater() {
   absl::Time wake = core_->NextWake();
   const uint64_t number = ++wake_;
   if (wake == absl::InfiniteFuture()) return;
-  // A hair later, so that a wake never comes before its time by rounding.
+  // Slightly later, so that rounding never makes a wake-up too early.
   absl::Time real = world_.RealTime(machine_, wake) + absl::Microseconds(1);
   world_.engine.At(real, [this, number, life = life_] {
     if (number == wake_) Post(life, agent::Tick{});
@@ -161,7 +161,7 @@ void DaemonProcess::Do(agent::SignalProcess& effect) {
                       });
 }
 
-// A part of it only where the daemon died meanwhile; a replacement is by rename, whole or not at all.
+// A part of it remains only if the daemon crashed meanwhile; a replacement is by rename, and so atomic.
 void DaemonProcess::WriteOutbox(const agent::StoreFacts& store, double part) {
   size_t count = static_cast<size_t>(static_cast<double>(store.bytes.size()) * part);
   if (!store.replace) {
@@ -228,7 +228,7 @@ void DaemonProcess::Do(agent::RememberCluster& effect) {
 
 void DaemonProcess::Do(agent::Log& effect) { world_.judge.Trace(absl::StrCat(machine_.name(), ": ", effect.text)); }
 
-// A supervisor starts it again.
+// A supervisor restarts it.
 void DaemonProcess::Do(agent::Leave&) {
   world_.engine.After(absl::ZeroDuration(), [this, life = life_] {
     if (life != life_) return;
@@ -278,7 +278,7 @@ void DaemonProcess::PutValue(const TrainerId& id, const std::string& value) {
 }
 
 void DaemonProcess::SendPuts(const GroupId& group, const std::map<std::string, std::string>& puts) {
-  if (!attached_ || puts.empty()) return;  // with the next stream
+  if (!attached_ || puts.empty()) return;  // sent with the next stream
   v1::AgentMessage message;
   v1::PutValues& put = *message.mutable_put();
   put.set_job_id(group.first.value());

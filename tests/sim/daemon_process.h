@@ -1,5 +1,5 @@
 // A worker daemon's process: the production core, whose effects are carried out on the simulated host. It can crash at
-// any event; the next life finds the rank folders of the one before.
+// any event; the next incarnation finds the rank folders of the previous one.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class World;
 class Machine;
 class Trainer;
 
-// A trainer's connection to one life of the daemon.
+// A trainer's connection to one incarnation of the daemon.
 struct Pipe {
   agent::LinkId link;
   uint64_t life = 0;
@@ -39,25 +39,25 @@ class DaemonProcess {
 
   void Start();
   void Crash();
-  // SIGTERM; what starts it again comes so long after it has left.
+  // Receives SIGTERM; it is started again this long after it has exited.
   void Terminate(bool stop_trainers, absl::Duration away);
   bool alive() const { return core_ != nullptr; }
   uint64_t life() const { return life_; }
   agent::CoreStats stats() const { return core_->stats(); }
 
-  // An event of this life; those of an earlier one are lost.
+  // Posts an event to this incarnation; events of an earlier one are lost.
   void Post(uint64_t life, agent::Event event);
 
-  // ---- of trainers ----
+  // ---- called by trainers ----
   PipePtr Connect(const v1::RegisterTrainer& registration);
   void PutValue(const TrainerId& id, const std::string& value);
-  // Of this life's stream, by the coordinator.
+  // Called by the coordinator on this incarnation's stream.
   void TakeValues(uint64_t life, const v1::StoreValues& values);
-  // Values of all ranks are here.
+  // The values of all ranks have arrived.
   bool HasValues(const GroupId& group, uint32_t ranks) const;
 
  private:
-  // Rendezvous values of one group, as the relay keeps them.
+  // The rendezvous values of one group, as the relay stores them.
   struct Values {
     bool sealed = false;
     std::map<std::string, std::string> known;
@@ -87,7 +87,7 @@ class DaemonProcess {
   void Do(agent::Log& effect);
   void Do(agent::Leave& effect);
   template <typename Other>
-  void Do(Other&) {}  // output: nothing here
+  void Do(Other&) {}  // output is ignored here
 
   World& world_;
   Machine& machine_;
@@ -100,7 +100,7 @@ class DaemonProcess {
   std::unique_ptr<agent::Core> core_;
   std::map<agent::LinkId, PipePtr> pipes_;
   std::map<GroupId, Values> values_;
-  std::optional<agent::StoreFacts> storing_;  // under way: a crash leaves some of it
+  std::optional<agent::StoreFacts> storing_;  // in progress: a crash keeps only a part of it
 };
 
 }  // namespace trainyard::sim

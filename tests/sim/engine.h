@@ -1,5 +1,5 @@
-// Virtual time: actions in the order of their time, those of one time in the order they were asked for. And randomness
-// that is the same on every machine. Nothing here is thread-safe; a simulation has one thread.
+// Virtual time: actions run in the order of their time, and at the same time in the order in which they were scheduled.
+// And random numbers that are the same on every machine. Not thread-safe: a simulation has one thread.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 
 namespace trainyard::sim {
 
-// SplitMix64. The standard library's distributions differ between implementations, so there are own ones.
+// SplitMix64, with our own distributions: those of the standard library differ between implementations.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  // A sequence of its own for one part of the world: what another part draws does not change it.
+  // A separate sequence for one part of the world, independent of what other parts draw.
   Random(uint64_t seed, absl::string_view part) : state_(seed) {
     for (char c : part) state_ = (Next() ^ static_cast<unsigned char>(c)) * 0x9e3779b97f4a7c15u;
   }
@@ -52,13 +52,13 @@ class Engine {
   }
   void After(absl::Duration wait, Action action) { At(now_ + wait, std::move(action)); }
 
-  // Runs the next action that is due by `until`. False: there is none, and it is `until` now.
+  // Runs the next action that is due by `until`. Returns false if there is none; the time is then `until`.
   bool RunNext(absl::Time until) {
     if (actions_.empty() || actions_.top().when > until) {
       now_ = until;
       return false;
     }
-    // Moved out of the queue's top, which is taken away at once: what it is ordered by stays as it is.
+    // Moved out of the queue's top, which is removed next; the fields that define the order are unchanged.
     Entry entry = std::move(const_cast<Entry&>(actions_.top()));
     actions_.pop();
     now_ = entry.when;
@@ -67,7 +67,7 @@ class Engine {
     return true;
   }
 
-  uint64_t count() const { return count_; }  // actions run
+  uint64_t count() const { return count_; }  // number of actions run
 
  private:
   struct Entry {
@@ -83,8 +83,8 @@ class Engine {
   std::priority_queue<Entry> actions_;
 };
 
-// One direction of a connection: in order, each message after a delay. While `blocked` says so nothing comes out; Pump
-// goes on afterwards. Held by shared pointers.
+// One direction of a connection: delivers messages in order, each after a delay. While `blocked` returns true nothing
+// is delivered; Pump resumes. Must be held by shared pointers.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   Channel(Engine& engine, std::function<bool()> blocked) : engine_(engine), blocked_(std::move(blocked)) {}
@@ -106,7 +106,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       deliver();
     }
   }
-  // What is on its way is lost.
+  // Messages on their way are lost.
   void Clear() { messages_ = {}; }
 
  private:
@@ -116,10 +116,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   absl::Time last_due_ = absl::InfinitePast();
 };
 
-// The clock of one process or host: set wrong by `offset`, running too fast by `drift`.
+// The clock of a process or host: wrong by `offset`, and too fast by `drift`.
 struct ClockModel {
   absl::Duration offset = absl::ZeroDuration();
-  double drift = 0;  // 1e-4: gains 100 microseconds a second
+  double drift = 0;  // 1e-4: gains 100 microseconds per second
 
   absl::Time Local(absl::Time real) const { return real + offset + (real - kOrigin) * drift; }
   absl::Time Real(absl::Time local) const {

@@ -1,4 +1,4 @@
-// What breaks, and how it heals.
+// The faults, and how they heal.
 #include <algorithm>
 #include <csignal>
 #include <iterator>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kSlowCommit = absl::Milliseconds(800);
 constexpr absl::Duration kQuickCommit = absl::Milliseconds(2);
-// About those of two saves.
+// About the number of points of two saves.
 constexpr uint64_t kSavePoints = 24;
 
 }  // namespace
@@ -132,7 +132,7 @@ void World::End(const Fault& fault) {
   }
 }
 
-// The host and another one; of a single host nothing is cut.
+// The host and another one; with a single host nothing is cut.
 std::pair<const Machine*, const Machine*> World::PairOf(const Fault& fault) const {
   const size_t count = machines_.size();
   const size_t one = fault.host % count;
@@ -192,7 +192,7 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
       also(FaultKind::kCrashDaemon);
       return also(FaultKind::kCrashCoordinator);
     default:
-      // Its host is cut off, it goes on later, and knows of nothing.
+      // Its host is cut off; it resumes later without knowing it.
       trainer.Freeze();
       engine.After(fault.lasts + absl::Seconds(20), [weak = trainer.weak_from_this()] {
         if (auto frozen = weak.lock()) frozen->Thaw();
@@ -201,7 +201,7 @@ void World::StrikeInSave(Machine& machine, Trainer& trainer) {
   }
 }
 
-// Up to so many times slower that a step stays below the shortest limit of a hang.
+// A factor that keeps a step below the shortest limit of a hang.
 void World::SlowTrainer(const Fault& fault) {
   std::shared_ptr<Trainer> trainer = PickTrainer(fault);
   if (trainer != nullptr) trainer->Slow(1.5 + static_cast<double>(fault.salt % 15) / 10, fault.lasts);
@@ -212,7 +212,7 @@ void World::StopHost(const Fault& fault, Machine& machine) {
   machine.daemon().Terminate(/*stop_trainers=*/true, fault.lasts);
 }
 
-// From here on nothing new breaks; what is broken for longer than its fault's end ends by itself.
+// From here on there are no new faults; faults that would last longer end now.
 void World::Heal() {
   judge.Trace("-- no more faults --");
   absl::Duration last = absl::ZeroDuration();

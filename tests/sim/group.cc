@@ -8,18 +8,18 @@
 namespace trainyard::sim {
 namespace {
 
-// TCP between ranks gives up after so long.
+// TCP between ranks gives up after this time.
 constexpr absl::Duration kCutLimit = absl::Seconds(15);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 constexpr absl::Duration kLookAtParts = absl::Milliseconds(50);
 // The rest of a step is communication.
 constexpr double kComputeShare = 0.8;
-// Between tries of the last save, doubling; and for how long there are tries.
+// The pause between tries of the last save, which doubles, and the time in which it is retried.
 constexpr absl::Duration kLastPauseMin = absl::Seconds(1);
 constexpr absl::Duration kLastPauseMax = absl::Seconds(30);
 constexpr absl::Duration kLastSaveRetry = absl::Minutes(10);
 constexpr char kUnsaved[] = "No space left on device";
-// What TCP sends again comes through within this, or the hosts are cut from each other.
+// TCP's resends succeed within this time, unless the hosts are cut from each other.
 constexpr absl::Duration kMostDataDelay = absl::Milliseconds(2'500);
 
 }  // namespace
@@ -83,13 +83,13 @@ void Group::StepLater() {
 
 absl::Duration Group::ComputeTime(const Trainer& trainer) const { return computes_ * trainer.slowness(); }
 
-// Between two steps, and before the first one, it waits for those that are not so far.
+// Between two steps, and before the first one, it waits for ranks that are behind.
 bool Group::Computes(const Trainer& trainer) const {
   if (step_began_ == absl::InfiniteFuture()) return false;
   return world_.engine.now() < step_began_ + ComputeTime(trainer);
 }
 
-// Of the slowest link: all wait for it.
+// The delay of the slowest link, because all ranks wait for it.
 absl::Duration Group::LossDelay() const {
   absl::Duration longest;
   std::set<Machine*> hosts;
@@ -105,7 +105,7 @@ void Group::TryStep() {
   if (connected) cut_since_ = absl::InfiniteFuture();
   if (!connected) {
     cut_since_ = std::min(cut_since_, world_.engine.now());
-    world_.judge.Harm(id_, "its ranks were cut from each other");
+    world_.judge.Harm(id_, "its ranks were disconnected from each other");
     if (world_.engine.now() - cut_since_ >= kCutLimit) return BreakAll();
   }
   if (!connected || AnyFrozen()) {
@@ -134,7 +134,7 @@ void Group::AfterStep() {
   StepLater();
 }
 
-// Beside the steps that follow. One at a time; what comes due meanwhile is one more after it.
+// Runs in parallel with later steps. One save at a time; saves that become due meanwhile are merged into one more.
 void Group::BeginSave() {
   save_noted_ = saving_ != 0;
   if (save_noted_) return;
@@ -146,7 +146,7 @@ void Group::BeginSave() {
   for (auto& [rank, trainer] : trainers) trainer->BeginPart(step_);
 }
 
-// Once all have ended their parts all know whether one failed: then it is made again after 1, 2, 4, ... steps.
+// When all parts have ended, all ranks know whether one failed: then the save is retried after 1, 2, 4, ... steps.
 void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
   if (step != saving_) return;
   parts_.insert(rank);
@@ -160,7 +160,8 @@ void Group::PartEnded(uint64_t step, uint32_t rank, bool written) {
   First()->Assemble(step);
 }
 
-// All wait for the parts of the last save, behind those of one that is under way; rank 0 alone for its name.
+// All ranks wait for the parts of the last save, which follow those of a save in progress; only rank 0 waits for its
+// name.
 void Group::SaveThen(bool stopped, bool begun) {
   if (over_ || world_.judge.violation().has_value() || First() == nullptr) return;
   if (!stopped && world_.mutation == Mutation::kClaimSaved) {
@@ -169,7 +170,7 @@ void Group::SaveThen(bool stopped, bool begun) {
   }
   const bool assembled = begun && (part_failed_ || stopped || First()->assembled(step_));
   if (saving_ == 0 && !AnyFrozen() && (assembled || !begun)) {
-    // Nobody stops, or leaves for good, with a state that could not be saved.
+    // No rank stops or exits for good with a state that could not be saved.
     const bool goes_on = begun && stopped && part_failed_ && First()->TakeBackStop(step_);
     if (goes_on) return StepLater();
     if (begun && !stopped && LastSaveFailed()) return SaveLastAgain();

@@ -1,5 +1,5 @@
-// The ranks of one generation and what couples them: a step is made by all of them or by none, over a network of their
-// own; when one is gone the others notice.
+// The ranks of one generation and their coupling: a step is made by all of them or by none, over a network of its own;
+// when one exits, the others detect it.
 #pragma once
 
 #include <map>
@@ -21,28 +21,28 @@ class Group : public std::enable_shared_from_this<Group> {
 
   void Enter(Trainer* trainer);
   void Leave(Trainer* trainer, bool in_order);
-  // One more rank may step.
+  // One more rank may start to step.
   void Go();
-  // All ranks leave after the present step: one was told to (SIGTERM).
+  // All ranks leave after the current step, because one received SIGTERM.
   void AskToLeave() { leave_ = true; }
-  // All ranks save after the present step, and go on.
+  // All ranks save after the current step, and continue.
   void AskToSave() { save_noted_ = true; }
-  // Rank 0 has chosen.
+  // Rank 0 has chosen the checkpoint.
   void StartAt(uint64_t step) {
     first_step_ = step;
     chosen_ = true;
   }
   bool chosen() const { return chosen_; }
   void PartEnded(uint64_t step, uint32_t rank, bool written);
-  // The save of this step is the last one, and is tried again where it fails.
+  // The save of this step is the last one, and is retried if it fails.
   bool WillRetry(uint64_t step);
 
   bool Whole() const { return trainers_.size() == ranks_; }
-  bool Connected() const;  // every rank reaches every other
+  bool Connected() const;  // whether every rank reaches every other
   uint64_t first_step() const { return first_step_; }
-  // How long the rank computes before it waits for the others, in the present step; none is made: zero.
+  // How long the rank computes in the current step before it waits for the others; zero if there is no step.
   absl::Duration ComputeTime(const Trainer& trainer) const;
-  // The rank is still at it.
+  // Whether the rank still computes.
   bool Computes(const Trainer& trainer) const;
 
  private:
@@ -51,7 +51,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void AfterStep();
   void BeginSave();
   void SaveThen(bool stopped, bool begun);
-  // The last save has failed: it is made again while the ranks hold the state.
+  // The last save has failed: it is retried while the ranks hold the state.
   void SaveLastAgain();
   bool LastSaveFailed();
   void EndAll(bool stopped, const std::string& unsaved = "");
@@ -64,7 +64,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const GroupId id_;
   const uint32_t ranks_;
   const JobPlan plan_;
-  std::map<uint32_t, Trainer*> trainers_;  // alive
+  std::map<uint32_t, Trainer*> trainers_;  // running
   uint64_t first_step_ = 1;
   uint64_t step_ = 0;
   bool stepping_ = false;
@@ -72,14 +72,14 @@ class Group : public std::enable_shared_from_this<Group> {
   bool leave_ = false;
   bool chosen_ = false;
   uint64_t saving_ = 0;       // the step whose parts are being written; 0: none
-  bool save_noted_ = false;   // one more is to follow
-  std::set<uint32_t> parts_;  // that have ended
+  bool save_noted_ = false;   // another save must follow
+  std::set<uint32_t> parts_;  // parts that have ended
   bool part_failed_ = false;
-  uint64_t retry_after_ = 0;   // steps between a save that failed and the next; 0: none has
-  uint64_t retry_at_ = 0;      // a step; 0: nothing to make again
-  absl::Duration last_pause_;  // before the last save is tried again; zero: it has not failed
+  uint64_t retry_after_ = 0;   // steps between a failed save and the next try; 0: no save has failed
+  uint64_t retry_at_ = 0;      // the step of the retry; 0: none
+  absl::Duration last_pause_;  // pause before the last save is retried; zero: it has not failed
   absl::Time last_save_until_ = absl::InfiniteFuture();
-  absl::Duration computes_;  // this step, where no rank is slow
+  absl::Duration computes_;  // of this step, if no rank is slow
   absl::Time step_began_ = absl::InfiniteFuture();
   absl::Time cut_since_ = absl::InfiniteFuture();
 };

@@ -14,13 +14,13 @@ namespace trainyard::sim {
 namespace {
 
 constexpr size_t kTraceLines = 4'000;
-// The clock of the coordinator may be a little fast.
+// The coordinator's clock may be slightly fast.
 const absl::Duration kLeastForming = kFormingPatience - absl::Milliseconds(300);
-// More watchers of a job than a scenario has would be ones that have gone.
+// More watchers of a job than a scenario has would be disconnected ones.
 constexpr size_t kWatchersMax = 4;
-// A host that can start nothing fails the job for good, by policy/recovery.
+// A host that cannot start anything fails the job permanently, by policy/recovery.
 constexpr char kNoSpace[] = "No space left";
-// What policy/host_loss says of a host that is given up.
+// The text of policy/host_loss for a lost host.
 constexpr char kLost[] = " is lost: no contact";
 constexpr char kLostByWord[] = " is lost: the operator";
 
@@ -69,27 +69,27 @@ void Judge::CheckEvent(const JobId& job, const v1::Event& event) {
           absl::StrCat(job.value(), ": state ", StateName(event.state().state()), " has no reason"));
   }
   if (event.has_notice() && event.notice().text().empty()) {
-    Break(invariant::kReasons, absl::StrCat(job.value(), ": a notice says nothing"));
+    Break(invariant::kReasons, absl::StrCat(job.value(), ": a notice has no text"));
   }
-  // Rank 0 writes its generation where the learning rate belongs.
+  // Rank 0 reports its generation as the learning rate.
   if (event.has_step() && static_cast<uint64_t>(event.step().lr()) > event.generation()) {
     Break(invariant::kOneGeneration,
           absl::StrCat(job.value(), ": step ", event.step().step(), " was made by generation ", event.step().lr(),
-                       ", told as of ", event.generation()));
+                       ", but was sent as of generation ", event.generation()));
   }
 }
 
-// A host that is given up has been silent for a lease.
+// A lost host has been silent for a lease.
 void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
-  // The shortest lease, less what one tick may be late.
+  // The shortest lease, minus the possible delay of a tick.
   constexpr absl::Duration kLeastSilence = absl::Milliseconds(2'500);
-  // Whatever it may still have to tell: the next generation may go on from a save that was never heard of.
+  // Whatever it may still report: the next generation may resume from a save that was never reported.
   const bool lost = absl::StrContains(record.gone(), kLostByWord) || absl::StrContains(record.gone(), kLost);
   if (record.rank() == 0 && lost) LoseReports(id.job);
   if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !heard_of) return;
   absl::Duration silent = engine_.now() - heard_of(record.host());
   if (silent >= kLeastSilence) return;
-  Break(invariant::kContact, absl::StrCat(agent::Describe(id), ": ", record.gone(), "; and it was heard of ",
+  Break(invariant::kContact, absl::StrCat(agent::Describe(id), ": ", record.gone(), "; but the last contact was ",
                                           absl::FormatDuration(silent), " ago"));
 }
 
@@ -99,7 +99,7 @@ void Judge::CheckDecision(const JobId& job, const v1::Event& event) {
   bool names = notice.rule() == "straggler" && absl::StrContains(notice.text(), " is slow") &&
                absl::SimpleAtoi(std::string(notice.text().substr(5, notice.text().find(' ', 5) - 5)), &rank);
   if (names && !slow_.contains({job, Generation(event.generation()), rank})) {
-    Break(invariant::kTrueFacts, absl::StrCat(job.value(), ": ", notice.text(), ", and it never was"));
+    Break(invariant::kTrueFacts, absl::StrCat(job.value(), ": ", notice.text(), ", but it never happened"));
   }
 }
 
@@ -116,17 +116,17 @@ void Judge::CheckRank(const Job& job, const Rank& rank) {
   }
   const TrainerTruth& truth = at->second;
   if (record.ready() && !truth.ready) {
-    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as ready and never was"));
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as ready but never was"));
   }
   if (record.finished() && !truth.finished) {
-    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as finished and never was"));
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as finished but never was"));
   }
   if (record.has_exit() && !truth.ended && record.exit().cause() != v1::TrainerExited::CAUSE_LOST) {
-    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as exited and runs"));
+    Break(invariant::kTrueFacts, absl::StrCat(agent::Describe(id), " counts as exited but is running"));
   }
 }
 
-// A generation of a job that runs ends for a cause that is one.
+// A generation of a running job ends only for a valid cause.
 void Judge::CheckFate(const Job& job) {
   Fate& before = fates_[job.id];
   Fate now{job.head().generation(), job.state(), before.running_since};
@@ -139,7 +139,7 @@ void Judge::CheckFate(const Job& job) {
   bool goes_on = now.generation == before.generation &&
                  (now.state == v1::JOB_STATE_RUNNING || now.state == v1::JOB_STATE_SUCCEEDED);
   GroupId group{job.id, Generation(before.generation)};
-  // A group that waits for a word to go which does not come through loses nothing by being formed anew.
+  // A group that waits for `go`, which does not arrive, loses nothing by being formed again.
   bool waited = !began_.contains(group) && engine_.now() - before.running_since >= kLeastForming;
   if (ran && !goes_on && !waited && !harmed_.contains(group) && !harmed_jobs_.contains(job.id)) {
     Break(invariant::kContact,
@@ -149,7 +149,7 @@ void Judge::CheckFate(const Job& job) {
                        StateName(now.state), " at generation ", now.generation, ": ", job.head().reason()));
   }
   if (now.state == v1::JOB_STATE_CANCELLED && !cancelled_.contains(job.id)) {
-    Break(invariant::kOutcome, absl::StrCat(job.id.value(), " is CANCELLED and nobody asked"));
+    Break(invariant::kOutcome, absl::StrCat(job.id.value(), " is CANCELLED without a request"));
   }
   if (now.state == v1::JOB_STATE_FAILED && before.state != v1::JOB_STATE_FAILED &&
       job.head().restarts() < job.head().spec().recovery().max_restarts() &&
@@ -171,14 +171,14 @@ void Judge::CheckSuccess(const Job& job) {
 }
 
 void Judge::CheckJob(const Job& job) {
-  if (job.head().reason().empty()) Break(invariant::kReasons, absl::StrCat(Name(job), " is where it is for no reason"));
+  if (job.head().reason().empty()) Break(invariant::kReasons, absl::StrCat(Name(job), " has no reason for its state"));
   if (auto newest = newest_.find(job.id); newest != newest_.end() && newest->second > job.head().generation()) {
     Break(invariant::kOneGeneration,
           absl::StrCat(Name(job), " is current, but ranks of generation ", newest->second, " were started"));
   }
   for (const Rank& rank : job.ranks) CheckRank(job, rank);
   for (const v1::CheckpointInfo& saved : job.head().checkpoints()) {
-    // Generation 0: another writer left it, and a group went on from it.
+    // Generation 0: another writer left it, and a group resumed from it.
     if (saved.generation() != 0 && saved.manifest_hash() != HashOf(saved.step(), saved.generation())) {
       Break(invariant::kOneGeneration, absl::StrCat(Name(job), ": checkpoint ", saved.manifest_hash(),
                                                     " is recorded as of generation ", saved.generation()));
@@ -204,7 +204,7 @@ void Judge::AfterRound(const Core& core, bool whole) {
 }
 
 void Judge::AfterLoad(const Core& core) {
-  // What the life before did not get into its store nobody was told; how jobs came to be as they are was looked at.
+  // What the previous incarnation did not store was never sent; how the jobs' states came about was checked before.
   std::erase_if(fates_, [&](const auto& entry) { return !core.state().jobs.contains(entry.first); });
   for (const auto& [id, job] : core.state().jobs) {
     Fate& fate = fates_[id];
@@ -214,7 +214,7 @@ void Judge::AfterLoad(const Core& core) {
   }
   for (const JobId& job : submitted_) {
     if (core.state().jobs.contains(job)) continue;
-    Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, and it is gone"));
+    Break(invariant::kDurable, absl::StrCat("the submission of ", job.value(), " was answered, but is lost"));
   }
   for (const auto& [job, told] : told_) {
     auto at = core.state().jobs.find(job);
@@ -230,14 +230,14 @@ void Judge::AfterLoad(const Core& core) {
     auto at = core.state().jobs.find(id);
     if (at == core.state().jobs.end() || IsFinal(at->second.state()) || steps.empty()) continue;
     if (NewestKeptStep(at->second.head(), at->second.record.grants()).value_or(0) >= steps.rbegin()->first) continue;
-    Break(invariant::kDurable, absl::StrCat(id.value(), ": step ", steps.rbegin()->first,
-                                            " was granted, and the store does not know of it"));
+    Break(invariant::kDurable,
+          absl::StrCat(id.value(), ": step ", steps.rbegin()->first, " was granted, but the store does not have it"));
   }
   for (const JobId& job : cancelled_) {
     auto at = core.state().jobs.find(job);
     if (at == core.state().jobs.end() || IsFinal(at->second.state()) || at->second.record.cancelled()) continue;
     if (cancel_answered_.contains(job)) {
-      Break(invariant::kDurable, absl::StrCat("the cancelling of ", job.value(), " was answered, and is forgotten"));
+      Break(invariant::kDurable, absl::StrCat("the cancellation of ", job.value(), " was answered, but is lost"));
     }
   }
 }
@@ -262,29 +262,29 @@ void Judge::CheckNamed(const JobId& job, Writer writer, uint64_t step, const Run
                        " its name, and generation ", folder.settled.generation, " has settled the folder"));
   }
   if (!folder.checkpoints.at(step).whole) {
-    Break(invariant::kWholeSaves, absl::StrCat(job.value(), ": step ", step, " has its name and is not whole"));
+    Break(invariant::kWholeSaves, absl::StrCat(job.value(), ": step ", step, " has its name but is incomplete"));
   }
 }
 
 void Judge::CheckTaken(const TrainerId& id, const RunFolder& folder) {
   auto holder = processes_.find(folder.holder);
   if (holder == processes_.end() || holder->second.ended || holder->second.id.job == id.job) return;
-  Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " takes the folder of ",
-                                         agent::Describe(holder->second.id), ", which trains into it"));
+  Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " claims the folder of ",
+                                         agent::Describe(holder->second.id), ", which trains in it"));
 }
 
 void Judge::CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool of_others) {
   if (from != nullptr && !from->whole) {
     Break(invariant::kWholeSaves,
-          absl::StrCat(agent::Describe(id), " goes on from step ", step, ", which is not whole"));
+          absl::StrCat(agent::Describe(id), " resumes from step ", step, ", which is incomplete"));
   }
   if (from != nullptr && from->job != id.job && !of_others) {
-    Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " goes on from step ", step, " of ", from->job.value(),
-                                           ", and nobody asked it to"));
+    Break(invariant::kOneJob, absl::StrCat(agent::Describe(id), " resumes from step ", step, " of ", from->job.value(),
+                                           ", although no user requested it"));
   }
   const auto& granted = granted_[id.job];
   if (granted.empty() || granted.rbegin()->first <= step) return;
-  Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id), " goes on from step ", step, ", and step ",
+  Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id), " resumes from step ", step, ", and step ",
                                              granted.rbegin()->first, " was granted"));
 }
 
@@ -292,7 +292,7 @@ void Judge::CheckLeft(const JobId& job, const RunFolder& folder) {
   for (const auto& [key, partial] : folder.partials) {
     if (partial.job == folder.settled_by && key.second >= folder.settled) continue;
     Break(invariant::kNoLeak, absl::StrCat(job.value(), ": the partial of step ", key.first, " of generation ",
-                                           key.second.generation, " lies there for good"));
+                                           key.second.generation, " was never removed"));
   }
 }
 

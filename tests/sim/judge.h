@@ -1,5 +1,5 @@
-// What is true in the simulated world, beside what the coordinator believes; and the invariants, each with its name.
-// The first one that is broken ends the run.
+// Knows what is true in the simulated world, independently of what the coordinator believes, and checks the named
+// invariants. The first broken invariant ends the run.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,31 @@ namespace trainyard::sim {
 using agent::GroupId;
 using agent::TrainerId;
 
-// The names of the invariants, as violations carry them.
+// The names of the invariants, as violations report them.
 namespace invariant {
-inline constexpr char kOneGeneration[] = "one-generation";       // nothing of g counts once g + 1 is recorded
-inline constexpr char kRankOnce[] = "rank-once";                 // no rank of one generation runs twice
-inline constexpr char kDurable[] = "acknowledged-is-durable";    // what was answered survives every crash
-inline constexpr char kFenced[] = "fenced-changes-nothing";      // an old stream's or generation's message
-inline constexpr char kToldOnce[] = "steps-told-once";           // in order, none missing where the job succeeded
-inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed for lost contact alone
-inline constexpr char kProgress[] = "progress-after-healing";    // every job ends where there is room for it
+inline constexpr char kOneGeneration[] = "one-generation";     // generation g has no effect after g + 1 is recorded
+inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
+inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
+inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
+inline constexpr char kToldOnce[] = "steps-told-once";         // in order, and complete if the job succeeded
+inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
+inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
 inline constexpr char kBounded[] = "memory-is-bounded";
 inline constexpr char kConsistent[] = "core-is-consistent";        // Core::Check
-inline constexpr char kTrueFacts[] = "records-are-true";           // what is recorded of a rank did happen
+inline constexpr char kTrueFacts[] = "records-are-true";           // recorded facts about ranks did happen
 inline constexpr char kRestartPoint[] = "restart-point-is-there";  // a recorded checkpoint exists
 inline constexpr char kSlots[] = "slots-hold";                     // no host runs more trainers than it has slots
-inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled for a true cause only
-inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group goes on from before what was granted
+inline constexpr char kOutcome[] = "outcome-is-deserved";          // a job fails or is cancelled only for a true cause
+inline constexpr char kGrantsKept[] = "grants-are-kept";           // no group resumes from a step before a granted one
 inline constexpr char kWholeSaves[] = "only-whole-saves-are-used";
-inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // no name, and no grant, for another generation's save
-inline constexpr char kOneContent[] = "one-content-a-step";    // of all that was granted
-inline constexpr char kNoLeak[] = "nothing-is-left-behind";    // of generations before the one that settled last
-inline constexpr char kOneJob[] = "a-folder-has-one-job";      // that trains; no other one's work is taken for its own
-inline constexpr char kSaved[] = "success-is-saved";  // whole, with its name, the last step of a job that succeeded
+inline constexpr char kFencedSave[] = "fenced-saves-nothing";  // a save of another generation gets no name and no grant
+inline constexpr char kOneContent[] = "one-content-a-step";    // among all granted ones
+// by generations before the one that settled the folder last
+inline constexpr char kNoLeak[] = "nothing-is-left-behind";
+inline constexpr char kOneJob[] = "a-folder-has-one-job";  // that trains in it; it uses no other job's checkpoints
+// the last step of a job that succeeded is saved completely under its name
+inline constexpr char kSaved[] = "success-is-saved";
 inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kToldOnce,   kContact,
                                        kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
                                        kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
@@ -63,7 +65,7 @@ struct JobOutcome {
   uint64_t generation = 0;
 };
 
-// One trainer process, as it truly was.
+// One trainer process, as it really was.
 struct TrainerTruth {
   TrainerId id;
   std::string host;
@@ -79,58 +81,58 @@ class Judge {
   void Break(const char* invariant, std::string text);
   const std::optional<Violation>& violation() const { return violation_; }
 
-  // A line of the trace, of which the newest are kept.
+  // A line of the trace; the newest lines are stored.
   bool tracing() const { return trace_; }
   void Trace(absl::string_view text);
   const std::deque<std::string>& trace() const { return lines_; }
 
-  // ---- what truly happens ----
+  // ---- what really happens ----
   void Started(const TrainerId& id, const std::string& host, int64_t pid);
   TrainerTruth& Truth(int64_t pid) { return processes_.at(pid); }
-  // Something other than lost contact befell this generation, or somebody asked for its end.
+  // This generation was affected by something other than lost contact, or its end was requested.
   void Harm(const GroupId& group, absl::string_view what);
-  // All ranks of it have heard `go`: from here on it trains.
+  // All ranks of the generation have received `go`: from here on it trains.
   void Began(const GroupId& group) { began_.insert(group); }
   // This rank was made slow.
   void Slow(const TrainerId& id) { slow_.insert(id); }
-  // Any of its generations from here on: an operator asked for something.
+  // The same for any later generation of the job, because an operator requested something.
   void HarmJob(const JobId& job) { harmed_jobs_.insert(job); }
-  // A watcher was told that the job was in this state.
+  // A watcher was sent this state of the job.
   void Told(const JobId& job, uint64_t generation, v1::JobState state);
   void Acknowledged(const JobId& job) { submitted_.insert(job); }  // its submission was answered
-  // As the coordinator last had it.
+  // The state that the coordinator last had.
   JobOutcome OutcomeOf(const JobId& job) const;
   const std::set<JobId>& submitted() const { return submitted_; }
-  // A host died with reports that nobody else had.
+  // A host died with reports that no other process had.
   void LoseReports(const JobId& job) { reports_lost_.insert(job); }
   bool ReportsLost(const JobId& job) const { return reports_lost_.contains(job); }
   void CancelAsked(const JobId& job) { cancelled_.insert(job); }
   void CancelAnswered(const JobId& job) { cancel_answered_.insert(job); }
 
   // ---- of saves ----
-  // The coordinator has told a host that this save gets its name.
+  // The coordinator has granted this save to a host.
   void Granted(const JobId& job, const v1::CheckpointGrant& word);
-  // A save has got its name from the generation that made it.
+  // A save got its name from the generation that made it.
   void CheckNamed(const JobId& job, Writer writer, uint64_t step, const RunFolder& folder);
-  // This process takes the folder; it is as it was before.
+  // This process claims the folder, which is in the given state.
   void CheckTaken(const TrainerId& id, const RunFolder& folder);
-  // Null: it begins anew. `of_others`: somebody has asked it to go on from whatever is there.
+  // Null: it starts from scratch. `of_others`: a user requested to resume from any checkpoint in the folder.
   void CheckRestored(const TrainerId& id, uint64_t step, const Checkpoint* from, bool of_others);
-  // Two jobs were given this one's folder: one of them may be refused.
+  // Two other jobs were given this job's folder: one of them may be refused.
   void ShareFolder(const JobId& job) { sharing_.insert(job); }
   void CheckLeft(const JobId& job, const RunFolder& folder);
-  // Granted steps by job, with their hashes; the next life of the cluster takes them up.
+  // Granted steps by job, with their hashes; the next incarnation of the cluster resumes from them.
   using Grants = std::map<JobId, std::map<uint64_t, std::string>>;
   const Grants& granted() const { return granted_; }
   void SetGranted(Grants granted) { granted_ = std::move(granted); }
 
-  // ---- what the coordinator holds ----
+  // ---- the coordinator's state ----
   void AfterRound(const Core& core, bool whole);
   void AfterLoad(const Core& core);
   void AtEnd(const Core& core);
   void CheckEvent(const JobId& job, const v1::Event& event);
   void CheckDecision(const JobId& job, const v1::Event& event);
-  // When anything of a host last came to the coordinator's process; unset: not looked at.
+  // When a message of a host last reached the coordinator's process; unset: not checked.
   std::function<absl::Time(const std::string& host)> heard_of;
   // Where this job saves.
   std::function<const RunFolder&(const JobId&)> folder_of;

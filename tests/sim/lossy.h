@@ -1,4 +1,5 @@
-// Jobs over links that lose, delay and reorder for long, but are never cut: nobody may be given up for it.
+// Jobs over links that lose, delay and reorder packets for long but are never cut: no host may be given up because of
+// it.
 #pragma once
 
 #include <optional>
@@ -10,17 +11,17 @@
 namespace trainyard::sim {
 
 struct LossyReport {
-  absl::Duration time;  // simulated
+  absl::Duration time;  // simulated time
   uint64_t worlds = 0;
   uint64_t jobs = 0;
   Decisions decisions;
   uint64_t generations_ended = 0;
-  std::optional<Scenario> failed;  // the first of which something was wrong
-  std::string wrong;               // what should not have come, by seed; empty: nothing
+  std::optional<Scenario> failed;  // the first scenario with a problem
+  std::string wrong;               // the problems by seed; empty: none
 };
 
-// Worlds of about 20 minutes each, until together they have lasted so long. Wrong is a lost host, a hang that was told,
-// a generation that ended before its job did, a broken invariant.
+// Runs worlds of about 20 minutes each until this much simulated time has passed. A lost host, a reported hang, a
+// generation that ended before its job, or a broken invariant is a problem.
 LossyReport RunLossyMinutes(uint64_t first_seed, absl::Duration time);
 
 // "1003 simulated minutes under loss in 50 worlds: ..."

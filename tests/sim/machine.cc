@@ -78,12 +78,11 @@ void Machine::Ended(const TrainerId& id, const v1::TrainerExited& exited) {
 void Machine::Kill() {
   if (!up_) return;
   world_.judge.Trace(absl::StrCat(name_, ": the host dies"));
-  world_.network.Cut(*this);  // nobody is told
+  world_.network.Cut(*this);  // neither end is notified
   up_ = false;
   daemon_->Crash();
   for (const auto& [id, folder] : folders) {
-    if (!folder.exited.has_value())
-      world_.judge.Harm(agent::GroupOf(id), "its host died before an end was written down");
+    if (!folder.exited.has_value()) world_.judge.Harm(agent::GroupOf(id), "its host died before the end was recorded");
   }
   for (auto& [id, trainer] : std::exchange(trainers_, {})) {
     world_.judge.Harm(agent::GroupOf(id), "its host died");
@@ -100,7 +99,7 @@ void Machine::Boot() {
     if (folder.exited.has_value()) continue;
     folder.exited.emplace();
     folder.exited->set_cause(v1::TrainerExited::CAUSE_LOST);
-    folder.exited->set_message("its shim is gone without a record");
+    folder.exited->set_message("its shim exited without a record");
   }
   daemon_->Start();
   world_.network.PumpAll();

@@ -1,4 +1,4 @@
-// A host: its daemon, its trainers' processes with their shims, and its disk, which outlives them all.
+// A host: its daemon, its trainers' processes with their shims, and its disk, which survives all of them.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace trainyard::sim {
 
-// What the shim and the daemon have written about one trainer.
+// The files that the shim and the daemon have written about one trainer.
 struct RankFolder {
   std::string token;
   int64_t pid = 0;
@@ -31,13 +31,13 @@ class Machine {
   bool control_cut() const { return !up_ || cuts_control_ > 0; }
   bool data_cut() const { return !up_ || cuts_data_ > 0; }
 
-  // ---- of the daemon ----
+  // ---- called by the daemon ----
   void Launch(uint64_t life, const v1::DesiredTrainer& desired, const std::string& token);
   void Signal(const TrainerId& id, int signal);
   bool Runs(const TrainerId& id) const { return trainers_.contains(id); }
   Trainer* Find(const TrainerId& id);
 
-  // ---- of a trainer's process: its shim writes down how it ended ----
+  // ---- called by a trainer's process; its shim records how it ended ----
   void Ended(const TrainerId& id, const v1::TrainerExited& exited);
 
   // ---- faults ----
@@ -48,18 +48,18 @@ class Machine {
   void HealControl();
   void HealData();
   void SetLossy(double loss) { loss_ = loss; }
-  double loss() const { return loss_; }  // of its packets
+  double loss() const { return loss_; }  // packet loss
   std::map<TrainerId, std::shared_ptr<Trainer>>& trainers() { return trainers_; }
 
-  // On its disk.
+  // Faults of its disk.
   std::optional<Fault> save_fault;  // strikes at one of the next points of a save
-  uint64_t save_points = 0;         // that it lets pass
+  uint64_t save_points = 0;         // points that it lets pass
 
   std::map<TrainerId, RankFolder> folders;
   std::string cluster;
   std::string outbox;
   bool disk_full = false;
-  int fails_writes = 0;  // of its trainers into run folders: so many faults say so
+  int fails_writes = 0;  // the number of current faults that make its trainers' writes into run folders fail
 
  private:
   void StartFails(uint64_t life, const TrainerId& id, const std::string& why);
@@ -72,8 +72,8 @@ class Machine {
   int cuts_data_ = 0;
   double loss_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
-  std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // that run
-  std::map<TrainerId, int> pending_signals_;                // of shims that have no trainer yet
+  std::map<TrainerId, std::shared_ptr<Trainer>> trainers_;  // running
+  std::map<TrainerId, int> pending_signals_;                // for shims without a trainer so far
 };
 
 }  // namespace trainyard::sim

@@ -1,5 +1,6 @@
-// trainyard-sim: runs simulated clusters by seed, from a file, or under loss for long. Exit code 1: an invariant was
-// broken; the seed, the command that repeats it and a trace of a smaller scenario that breaks the same are printed.
+// trainyard-sim: runs simulated clusters by seed, from a file, or for long under packet loss. Exit code 1: an invariant
+// was broken; then it prints the seed, the command that repeats it, and a trace of a reduced scenario that breaks the
+// same invariant.
 //
 //   trainyard-sim --first 1 --seeds 300
 //   trainyard-sim --first 42 --trace
@@ -41,7 +42,7 @@ std::optional<Mutation> MutationByName(const std::string& name) {
   return std::nullopt;
 }
 
-// The value of a flag that takes one; false: this is none of those, or the value is wrong.
+// Parses a flag with a value; returns false for an unknown flag or an invalid value.
 bool ReadValue(const std::string& flag, const std::string& value, Options& options) {
   if (value.empty()) return false;
   if (flag == "--first") return absl::SimpleAtoi(value, &options.first);
@@ -67,7 +68,7 @@ std::optional<Options> ReadOptions(int argc, char** argv) {
       ++i;
     } else {
       std::fprintf(stderr,
-                   "trainyard-sim: '%s' is not understood; it takes --first SEED, --seeds N, --trace, --no-shrink, "
+                   "trainyard-sim: unknown argument '%s'; supported are --first SEED, --seeds N, --trace, --no-shrink, "
                    "--shrink-to FILE, --replay FILE, --lossy-minutes N, --mutation NAME\n",
                    word.c_str());
       return std::nullopt;

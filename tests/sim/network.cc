@@ -8,9 +8,9 @@
 namespace trainyard::sim {
 namespace {
 
-// TCP waits so long before it sends again, doubling.
+// The time before TCP resends, which doubles.
 constexpr absl::Duration kSendAgain = absl::Milliseconds(200);
-// Longer than any lease that has not grown: being silent that long is no sign of anything.
+// Longer than any lease that has not grown: such a silence proves nothing.
 constexpr absl::Duration kMostControlDelay = absl::Seconds(8);
 
 }  // namespace
@@ -29,7 +29,7 @@ absl::Time Network::HeardOf(const std::string& host) const {
 
 absl::Duration Network::Delay() {
   Random& random = world_.random;
-  // Mostly a local network; now and then something was in the way.
+  // Mostly a local network; occasionally a delay.
   return random.Chance(0.97) ? random.Between(absl::Microseconds(100), absl::Milliseconds(2))
                              : random.Between(absl::Milliseconds(2), absl::Milliseconds(300));
 }
@@ -82,7 +82,7 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t life = stream->coordinator_life;
   coordinator.Heard(life, stream->session);
-  // Of a stream that its daemon has given up it says nothing of now; a hello waits for its turn.
+  // From a stream that its daemon has given up it reports nothing now; a hello waits for its turn.
   if (!stream->over_at_daemon && !message.has_hello()) heard_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {
     case v1::AgentMessage::kHello:
@@ -103,7 +103,7 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   }
 }
 
-// As rpc/attach_stream does: only what has changed is an event.
+// Like rpc/attach_stream: only changes become events.
 void Network::Beat(const StreamPtr& stream, const v1::Heartbeat& beat) {
   if (beat.draining() != stream->draining) {
     stream->draining = beat.draining();
@@ -152,7 +152,7 @@ void Network::EndAtDaemon(const StreamPtr& stream, const absl::Status& status) {
   if (std::exchange(stream->over_at_daemon, true)) return;
   world_.judge.Trace(
       absl::StrCat(stream->machine->name(), ": its stream ", stream->session.value(), " ends: ", status.ToString()));
-  // What was sent before is still on its way; so is the news of the end.
+  // Messages that were sent before are still on their way, and so is the notification of the end.
   stream->up->Send(Delay(), [this, stream] { EndAtCoordinator(stream); });
   if (stream->silent && world_.random.Chance(0.7)) {
     stream->silent = false;
@@ -171,14 +171,14 @@ void Network::EndAtCoordinator(const StreamPtr& stream) {
 void Network::HangUp(Machine& machine, const std::string& reason) {
   StreamPtr stream = current_[&machine];
   const uint64_t life = machine.daemon().life();
-  if (stream == nullptr || stream->over_at_daemon || stream->daemon_life != life) return;  // its dial fails by itself
+  if (stream == nullptr || stream->over_at_daemon || stream->daemon_life != life) return;  // its dial fails on its own
   world_.engine.After(absl::Milliseconds(1),
                       [this, stream, reason] { EndAtDaemon(stream, absl::CancelledError(reason)); });
 }
 
 void Network::DaemonDied(Machine& machine) {
   StreamPtr stream = std::exchange(current_[&machine], nullptr);
-  if (stream != nullptr) EndAtDaemon(stream, absl::UnavailableError("the daemon has gone"));
+  if (stream != nullptr) EndAtDaemon(stream, absl::UnavailableError("the daemon has exited"));
 }
 
 void Network::CoordinatorDied() {
@@ -226,7 +226,7 @@ void Network::PumpAll() {
 }
 
 Network::~Network() {
-  // What is on its way holds its stream.
+  // Messages on their way hold their stream.
   for (const StreamPtr& stream : all_) {
     stream->up->Clear();
     stream->down->Clear();

@@ -1,5 +1,5 @@
-// The streams between daemons and the coordinator: in order, delayed, cut, half-open. What was on its way when a daemon
-// gave a stream up may still arrive, behind the first messages of its next one.
+// The streams between daemons and the coordinator: ordered, delayed, cut, half-open. Messages that were on their way
+// when a daemon gave up a stream may still arrive, after the first messages of its next stream.
 #pragma once
 
 #include <map>
@@ -40,27 +40,27 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // ---- of the daemon ----
+  // ---- called by the daemon ----
   void Dial(Machine& machine, const v1::Hello& hello);
   void SendUp(Machine& machine, v1::AgentMessage message);
   void HangUp(Machine& machine, const std::string& reason);
   void DaemonDied(Machine& machine);
 
-  // ---- of the coordinator ----
+  // ---- called by the coordinator ----
   void SendDown(SessionId session, v1::CoordinatorMessage message);
   void EndByCoordinator(SessionId session, const absl::Status& status);
   void CoordinatorDied();
 
   // ---- faults ----
   void Drop(Machine& machine);     // its connection breaks
-  void Silence(Machine& machine);  // nothing comes through, nobody is told
-  void Cut(Machine& machine);      // nothing comes through for as long as the machine says so
-  void PumpAll();                  // something has healed
+  void Silence(Machine& machine);  // nothing is delivered, and neither end is notified
+  void Cut(Machine& machine);      // nothing is delivered while the machine is cut
+  void PumpAll();                  // called when something has healed
 
   absl::Duration Delay();
-  // What a message of the host waits for packets that were lost and are sent again, in all not more than `most`.
+  // The delay of a message of the host because of lost and resent packets, at most `most`.
   absl::Duration SentAgain(const Machine& machine, absl::Duration most);
-  // When the coordinator's process last had anything of the host.
+  // When the coordinator's process last received something from the host.
   absl::Time HeardOf(const std::string& host) const;
 
  private:
@@ -74,9 +74,9 @@ class Network {
 
   World& world_;
   std::map<std::string, absl::Time> heard_;
-  std::vector<StreamPtr> all_;  // of which one end at least knows
+  std::vector<StreamPtr> all_;  // streams that at least one end knows
   std::map<SessionId, StreamPtr> streams_;
-  std::map<const Machine*, StreamPtr> current_;  // by the daemon's idea
+  std::map<const Machine*, StreamPtr> current_;  // in the daemon's view
 };
 
 }  // namespace trainyard::sim

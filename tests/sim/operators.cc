@@ -47,7 +47,7 @@ JobWatcher::JobWatcher(World& world, const JobPlan& plan) : world_(world), plan_
 
 void JobWatcher::Open() {
   if (done_ || watch_.value() != 0) return;
-  // As a client does that names the last step it saw.
+  // Like a client that names the last step it saw.
   position_.step = last_step_;
   position_.eval_step = last_eval_;
   if (!world_.coordinator.alive()) return AgainLater();
@@ -99,20 +99,20 @@ void JobWatcher::Take(const WatchBatch& batch) {
     }
     return Close();
   }
-  // Now and then its connection breaks.
+  // Occasionally its connection breaks.
   if (world_.random.Chance(0.1)) {
     world_.engine.After(world_.random.Between(absl::ZeroDuration(), absl::Seconds(1)),
                         [self = shared_from_this(), watch = watch_] {
                           if (watch == self->watch_ && watch.value() != 0) self->Reopen();
                         });
   }
-  // It writes what it got, then asks again.
+  // It processes the batch, then requests the next.
   world_.engine.After(world_.network.Delay(), [self = shared_from_this(), watch = watch_] {
     if (watch == self->watch_ && watch.value() != 0) self->Ask(false);
   });
 }
 
-// Steps whose reports are said to have been lost are told of by that.
+// A notice about lost reports accounts for these steps.
 void JobWatcher::TakeLost(const std::string& notice) {
   static const std::regex kLost("reports of steps (\\d+) to (\\d+) did not arrive.*");
   std::smatch match;
@@ -134,7 +134,7 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   if (event.has_eval()) {
     if (event.eval().step() <= last_eval_) {
       judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
-                                                     " is told after that of step ", last_eval_));
+                                                     " was sent after that of step ", last_eval_));
     }
     last_eval_ = event.eval().step();
   }
@@ -145,13 +145,13 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   for (int times = world_.mutation == Mutation::kRepeatStep && world_.random.Chance(0.01) ? 2 : 1; times > 0; --times) {
     if (step <= last_step_) {
       judge.Break(invariant::kToldOnce,
-                  absl::StrCat(job_.value(), ": step ", step, " is told after step ", last_step_));
+                  absl::StrCat(job_.value(), ": step ", step, " was sent after step ", last_step_));
     }
     last_step_ = step;
     ++steps_;
   }
   if (event.step().step() > plan_.steps || steps_ > plan_.steps) {
-    judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was told step ", step));
+    judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was sent step ", step));
   }
 }
 
@@ -172,7 +172,7 @@ void Operators::Submit(const JobPlan& plan) {
   world_.engine.After(world_.network.Delay(), [this, plan, retry] {
     world_.coordinator.Call(
         [&](CallId call) {
-          // Whoever starts a second job with a folder that is in use does not mean to go on from it.
+          // A user who starts a second job in a folder in use does not intend to resume from it.
           return SubmitJob{call, MakeRequest(plan, world_.life() > 0 && plan.folder_of == 0), JobId("fallback0001")};
         },
         [this, plan, retry](const std::optional<Reply>& reply) {

@@ -1,5 +1,5 @@
-// The people: they submit, watch, ask for operations, try again when the coordinator is away, and check what they are
-// told.
+// The users: they submit jobs, watch, request operations, retry when the coordinator is away, and check what they
+// receive.
 #pragma once
 
 #include <map>
@@ -15,13 +15,13 @@ namespace trainyard::sim {
 
 class World;
 
-// Follows one job until its end, over all lives of the coordinator.
+// Follows one job until its end, across all incarnations of the coordinator.
 class JobWatcher : public std::enable_shared_from_this<JobWatcher> {
  public:
   JobWatcher(World& world, const JobPlan& plan);
 
   void Open();
-  // Gives its stream up, as a client whose connection broke, and comes again.
+  // Drops its stream, like a client whose connection broke, and reconnects.
   void Reopen();
   bool told_end() const { return done_; }
 
@@ -50,12 +50,12 @@ class Operators {
   explicit Operators(World& world) : world_(world) {}
 
   void Begin(const Scenario& scenario);
-  // What was paused or cordoned is to end well too.
+  // Resumes and uncordons what was paused or cordoned, so that it can end.
   void SetRight();
-  // Every job was answered for and has ended, and every watcher knows.
+  // Every job was answered and has ended, and every watcher knows it.
   bool AllDone() const;
   void WatcherDone() { ++done_; }
-  // Says that a host is lost [a planted bug].
+  // Reports that a host is lost [a planted bug].
   void GiveUp(const std::string& host);
 
  private:

@@ -1,6 +1,6 @@
-// A trainer's part in saves: every rank writes its part beside its steps; rank 0 writes the manifest once all are
-// there, asks for the grant, gives the save its name. And what rank 0 does with what earlier generations left. Each
-// step of it is a point at which a fault may strike.
+// A trainer's part in saves: every rank writes its part in parallel with its steps; rank 0 writes the manifest when all
+// parts exist, requests the grant, and gives the save its name. And what rank 0 does with the saves of earlier
+// generations. A fault may strike at each of these points.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -12,13 +12,13 @@
 namespace trainyard::sim {
 namespace {
 
-// Saves that wait for a word, at most.
+// The maximum number of saves that wait for a grant.
 constexpr size_t kWaiting = 2;
 constexpr absl::Duration kLook = absl::Milliseconds(100);
-// For the word on the last save; told to leave there is less time.
+// The time to wait for the grant of the last save; it is shorter after a SIGTERM.
 constexpr absl::Duration kLastWait = absl::Minutes(10);
 constexpr absl::Duration kLeaveWait = absl::Seconds(3);
-// For another job to leave the run folder, as worker/trainer/rank.
+// The time to wait until another job releases the run folder, as in worker/trainer/rank.
 constexpr uint64_t kLockWaitMs = 10'000;
 constexpr absl::Duration kLockLook = absl::Milliseconds(200);
 
@@ -30,7 +30,7 @@ void Trainer::After(absl::Duration least, absl::Duration most, void (Trainer::*a
   world_.engine.After(world_.random.Between(least, most), [self = shared_from_this(), act, step] {
     self->Do([self, act, step] {
       self->world_.StrikeInSave(self->machine_, *self);
-      self->Do([self, act, step] { (self.get()->*act)(step); });  // if it still does anything
+      self->Do([self, act, step] { (self.get()->*act)(step); });  // unless the trainer has ended
     });
   });
 }
@@ -45,7 +45,7 @@ void Trainer::OpenPart(uint64_t step) {
   After(absl::Milliseconds(10), absl::Milliseconds(400), &Trainer::WritePart, step);
 }
 
-// Another generation may have settled the folder since: then what was written is of no use to anybody.
+// Another generation may have settled the folder meanwhile: then the written data is useless.
 void Trainer::WritePart(uint64_t step) {
   const bool fails = machine_.fails_writes > 0;
   const bool counts = !fails || world_.mutation == Mutation::kIgnoreFailedWrite;
@@ -54,7 +54,7 @@ void Trainer::WritePart(uint64_t step) {
     world_.storage.Remove(id_.job, writer(), step);
     return Exit(kExitAborted);
   }
-  // A rank that fails says so itself; all learn of it with the sum of the next step.
+  // A rank that fails reports it itself; all ranks learn of it with the sum of the next step.
   if (!counts) TellSaveFailed(step, "cannot write its part: No space left on device");
   group_->PartEnded(step, id_.rank, counts);
 }
@@ -70,7 +70,7 @@ void Trainer::TellSaveFailed(uint64_t step, const std::string& message, uint64_t
 
 // ---- rank 0 ----
 
-// One after another, as the commit thread does.
+// One after another, like the commit thread.
 void Trainer::Assemble(uint64_t step) {
   to_assemble_.push_back(step);
   if (to_assemble_.size() == 1) AssembleNext();
@@ -135,7 +135,7 @@ void Trainer::TellReady(uint64_t step) {
     ready.set_manifest_hash(absl::StrCat(ready.manifest_hash(), "-other"));
     Tell(fact);
   }
-  // The oldest makes room, unless it is on its way to its name.
+  // The oldest is dropped to make room, unless it is being renamed.
   if (waiting_.size() <= kWaiting || granted_.contains(waiting_.front())) return;
   const uint64_t oldest = waiting_.front();
   waiting_.pop_front();
@@ -149,9 +149,9 @@ void Trainer::TellReady(uint64_t step) {
 void Trainer::HearGrants(const v1::GrantSaves& grants) {
   for (const v1::CheckpointGrant& word : grants.grants()) {
     if (word.generation() != id_.generation.value()) continue;
-    if (word.manifest_hash() != HashOf(word.step(), word.generation())) continue;  // not what this rank has
+    if (word.manifest_hash() != HashOf(word.step(), word.generation())) continue;  // not the save that this rank has
     if (word.refused()) {
-      world_.judge.Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id_), " is refused step ", word.step(),
+      world_.judge.Break(invariant::kGrantsKept, absl::StrCat(agent::Describe(id_), " was refused step ", word.step(),
                                                               ", which it has ready: ", word.reason()));
     }
     if (granted_.insert(word.step()).second) CommitNext();
@@ -165,7 +165,8 @@ void Trainer::CommitNext() {
   After(absl::Milliseconds(1), absl::Milliseconds(40), &Trainer::LookAtFence, waiting_.front());
 }
 
-// Between the look and the rename another generation may take the folder; what it has settled is not there any more.
+// Another generation may claim the folder between the check and the rename; a save that it has settled no longer
+// exists.
 void Trainer::LookAtFence(uint64_t step) {
   if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
   After(absl::ZeroDuration(), absl::Milliseconds(5), &Trainer::Commit, step);
@@ -192,7 +193,7 @@ void Trainer::TellSaved(uint64_t step) {
   CommitNext();
 }
 
-// The others have left; rank 0 sees to it that what all have made has its name.
+// The others have exited; rank 0 makes sure that the save of all gets its name.
 void Trainer::FinishNamed(uint64_t step, bool stopped) {
   SetPhase("leaving");
   FinishWhenNamed(step, stopped, world_.engine.now());
@@ -202,7 +203,7 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
   Do([self = shared_from_this(), step, stopped, since] {
     if (self->waiting_.empty() && self->assembled_ >= step) return self->Finish(step, stopped);
     if (self->world_.engine.now() >= since + (self->leave_ ? kLeaveWait : kLastWait)) {
-      // Told to leave, it leaves the complete partial; else it takes the name that nobody gives.
+      // After a SIGTERM it leaves the complete partial; otherwise it uses the name without a grant.
       if (self->leave_) return self->Finish(step, stopped);
       for (uint64_t waits : self->waiting_) self->granted_.insert(waits);
       self->CommitNext();
@@ -213,7 +214,7 @@ void Trainer::FinishWhenNamed(uint64_t step, bool stopped, absl::Time since) {
 
 // ---- what earlier generations left ----
 
-// As RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for it a while.
+// Like RunFolder::Acquire: a later generation of the same job needs no lock, another job waits for it for a while.
 void Trainer::TakeFolder(uint64_t waited_ms) {
   const RunFolder& folder = world_.storage.FolderOf(id_.job);
   const bool of_this_job = folder.owner == id_.job;
@@ -264,7 +265,7 @@ void Trainer::SettleFolder(uint64_t) {
   After(absl::ZeroDuration(), absl::Milliseconds(30), &Trainer::Restore, 0);
 }
 
-// Rank 0 chooses: the newest there is. What another job has left it takes only where somebody asked for that.
+// Rank 0 chooses the newest checkpoint. It uses another job's checkpoint only if a user requested that.
 void Trainer::Restore(uint64_t) {
   const auto& checkpoints = world_.storage.FolderOf(id_.job).checkpoints;
   const bool of_others = order_->resume();
@@ -275,7 +276,7 @@ void Trainer::Restore(uint64_t) {
     auto at = checkpoints.find(step);
     if (at == checkpoints.end() || at->second.hash(step) != order_->restart_from().manifest_hash()) {
       world_.judge.Break(invariant::kRestartPoint,
-                         absl::StrCat(agent::Describe(id_), " is to go on from step ", step, ", ",
+                         absl::StrCat(agent::Describe(id_), " must resume from step ", step, ", ",
                                       order_->restart_from().manifest_hash(), ", which is ",
                                       at == checkpoints.end() ? "not there" : at->second.hash(step)));
     }

@@ -16,7 +16,7 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
     case FaultKind::kCrashCoordinator:
     case FaultKind::kCrashDaemon:
     case FaultKind::kStrikeSave:
-      // Mostly a supervisor that starts it again at once, now and then an operator who must come first.
+      // Mostly a supervisor that restarts it immediately; sometimes an operator must do it.
       return random.Chance(0.7) ? random.Between(absl::Milliseconds(20), absl::Seconds(2))
                                 : random.Between(absl::Seconds(2), absl::Seconds(15));
     case FaultKind::kPauseCoordinator:
@@ -42,7 +42,7 @@ absl::Duration DrawLength(FaultKind kind, Random& random) {
   }
 }
 
-// Cut to what a file can hold.
+// Limited to the precision of a file.
 absl::Duration DrawTime(Random& random, absl::Duration from, absl::Duration to) {
   return absl::Trunc(random.Between(from, to), absl::Microseconds(1));
 }
@@ -108,7 +108,7 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.coordinator_drift = DrawDrift(random);
   const uint32_t jobs = static_cast<uint32_t>(random.Between(1, 4));
   for (uint32_t i = 0; i < jobs; ++i) scenario.jobs.push_back(DrawJob(random, i + 1, slots));
-  // Some worlds know one kind of fault only, so that a rare one is not always hidden behind a common one.
+  // Some worlds have only one kind of fault, so that a rare one is not always hidden by a common one.
   const bool one_kind = random.Chance(0.3);
   const uint64_t kinds = static_cast<uint64_t>(FaultKind::kLast) + 1;
   const uint64_t kind = random.Below(kinds);
@@ -121,7 +121,7 @@ Scenario DrawScenario(uint64_t seed) {
       scenario.faults.push_back(DrawFault(random, FaultKind::kStrikeSave, scenario.hosts.size(), kFaultsEnd));
     }
   }
-  // Of their own, so that what else is drawn stays as it was.
+  // Drawn from a separate sequence, so that all other choices are unchanged.
   Random sharing(seed, "shared folders");
   if (jobs > 1 && sharing.Chance(0.3)) {
     const uint32_t first = static_cast<uint32_t>(sharing.Below(jobs - 1));
@@ -175,7 +175,7 @@ Scenario DrawLossyScenario(uint64_t seed, absl::Duration time) {
   }
   uint32_t slots = 0;
   for (const HostPlan& host : scenario.hosts) slots += host.slots;
-  // Together they have room, one on all hosts that are left.
+  // Together the jobs fit, and one of them fits on all remaining hosts.
   for (uint32_t number = 1; slots > 0; ++number) {
     JobPlan job = DrawJob(random, number, slots);
     job.at = DrawTime(random, absl::ZeroDuration(), absl::Seconds(1));

@@ -1,6 +1,6 @@
-// What happens to a world, as data: its hosts, the jobs that are submitted, what operators ask for, and what breaks
-// when for how long. Drawn from a seed; a failing one is made smaller by leaving things out (shrink.h), which changes
-// nothing of the rest.
+// What happens to a world, as data: its hosts, the submitted jobs, the operators' requests, and which faults occur when
+// and for how long. It is drawn from a seed. A failing scenario is reduced by leaving parts out (shrink.h), which
+// changes nothing in the rest.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 namespace trainyard::sim {
 
 enum class FaultKind {
-  kCrashCoordinator,  // what was not synced is forgotten
+  kCrashCoordinator,  // loses what was not synced
   kPauseCoordinator,  // SIGSTOP, then SIGCONT
   kSlowStore,         // every commit takes long
-  kFullStore,         // no commit is taken
+  kFullStore,         // no commit is accepted
   kStepClock,         // the coordinator's clock is set
   kCrashDaemon,
   kKillHost,  // with all its processes; comes back with its disk
@@ -25,23 +25,23 @@ enum class FaultKind {
   kFreezeTrainer,  // SIGSTOP, then SIGCONT
   kCutControl,     // between a host and the coordinator
   kCutHost,        // from everything
-  kDropStream,     // the daemon's connection breaks
-  kSilenceStream,  // half-open: nothing comes through, and nobody is told
-  kFullDisk,       // of a host: its daemon can write nothing
+  kDropStream,     // half-open: nothing is delivered, and neither end is notified
+  kSilenceStream,  // on a host: its daemon cannot write
+  kFullDisk,       // SIGTERM: it exits and its trainers continue; started again later
   kStopDaemon,     // SIGTERM: it leaves and its trainers stay; started again later
   kStopHost,       // SIGTERM with --stop-trainers
   kCutData,        // between the trainers of two hosts; both reach the coordinator
-  kSlowTrainer,    // computes several times as long
-  kLossyLink,      // a host's packets are lost and sent again: everything of it is late, nothing is cut
-  kStrikeSave,     // at some point of a save there: a trainer, daemon, coordinator, host or all die, or one is stopped
-  kFailWrites,     // what its trainers write into run folders fails: no space is left
+  kSlowTrainer,    // it computes several times as long
+  kLossyLink,      // a host's packets are lost and resent: all its messages are late, but nothing is cut
+  kStrikeSave,  // at some point of a save there, a trainer, daemon, coordinator, host or all crash, or one is stopped
+  kFailWrites,  // its trainers' writes into run folders fail: no space left
   kLast = kFailWrites,
 };
 // "crash-coordinator"
 const char* NameOf(FaultKind kind);
 bool IsOfHost(FaultKind kind);
 
-// A job has come to a state.
+// A job has reached a state.
 struct Trigger {
   uint32_t job = 0;  // its number
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
@@ -50,10 +50,10 @@ struct Trigger {
 
 struct Fault {
   FaultKind kind;
-  absl::Duration at;  // after the trigger, where there is one
+  absl::Duration at;  // after the trigger, if there is one
   absl::Duration lasts;
   uint32_t host = 0;
-  uint64_t salt = 0;  // which of several, how much
+  uint64_t salt = 0;  // chooses among several targets or amounts
   std::optional<Trigger> when = {};
 };
 
@@ -88,7 +88,7 @@ struct HostPlan {
 };
 
 struct JobPlan {
-  uint32_t number = 0;  // names it, also where others were left out
+  uint32_t number = 0;  // its name, also if other jobs were left out
   absl::Duration at;
   uint32_t ranks = 1;
   uint32_t steps = 10;
@@ -96,7 +96,7 @@ struct JobPlan {
   uint32_t evaluate_every = 0;
   uint32_t max_restarts = 1'000;
   absl::Duration step_time;
-  uint32_t folder_of = 0;  // the number of another job, whose checkpoint.dir it was given too; 0: has its own
+  uint32_t folder_of = 0;  // the number of another job whose checkpoint.dir it shares; 0: it has its own
 };
 
 struct Scenario {
@@ -107,14 +107,14 @@ struct Scenario {
   std::vector<Fault> faults;
   absl::Duration faults_end;       // from here on everything heals
   double coordinator_drift = 0;    // of its clock
-  double loss = 0;                 // of the packets of every host, until the end
-  absl::Duration extra_time = {};  // that jobs need beyond what is usual
+  double loss = 0;                 // of every host's packets, until the end
+  absl::Duration extra_time = {};  // the time that jobs need in addition to the usual limit
 };
 
 Scenario DrawScenario(uint64_t seed);
-// Thousands of hosts, of which some die, are cut off or get a new daemon, and a coordinator that dies once.
+// Thousands of hosts, of which some die, are cut off or get a new daemon, and one crash of the coordinator.
 Scenario DrawLargeScenario(uint64_t seed, uint32_t hosts, uint32_t jobs);
-// Jobs that train for so long over links that lose packets, and nothing else.
+// Jobs that train for this long over links that lose packets, without other faults.
 Scenario DrawLossyScenario(uint64_t seed, absl::Duration time);
 
 }  // namespace trainyard::sim

@@ -15,7 +15,7 @@
 namespace trainyard::sim {
 namespace {
 
-// The words of one line, of which each must be used.
+// The words of one line, each of which must be used.
 class Line {
  public:
   explicit Line(absl::string_view text) {
@@ -60,15 +60,15 @@ class Line {
     } else {
       good = absl::SimpleAtoi(text, &into);
     }
-    if (!good) Refuse(absl::StrCat("'", text, "' is no number or time"));
+    if (!good) Refuse(absl::StrCat("'", text, "' is not a number or time"));
   }
   void Refuse(std::string why) {
     if (error_.empty()) error_ = std::move(why);
   }
   std::string Error() const {
     if (!error_.empty()) return error_;
-    if (!named_.empty()) return absl::StrCat("'", named_.begin()->first, "' is not understood");
-    return used_ < plain_.size() ? absl::StrCat("'", plain_[used_], "' is not understood") : "";
+    if (!named_.empty()) return absl::StrCat("'", named_.begin()->first, "' is unknown");
+    return used_ < plain_.size() ? absl::StrCat("'", plain_[used_], "' is unknown") : "";
   }
 
  private:
@@ -114,7 +114,7 @@ void ReadJob(Line& line, Scenario& scenario) {
 
 void ReadOperation(Line& line, Scenario& scenario) {
   auto kind = KindByName<OperationKind>(line.Word(1));
-  if (!kind.has_value()) return line.Refuse(absl::StrCat("there is no operation '", line.Word(1), "'"));
+  if (!kind.has_value()) return line.Refuse(absl::StrCat("unknown operation '", line.Word(1), "'"));
   Operation& operation = scenario.operations.emplace_back();
   operation.kind = *kind;
   line.Read("at", operation.at);
@@ -127,7 +127,7 @@ void ReadOperation(Line& line, Scenario& scenario) {
 
 void ReadFault(Line& line, Scenario& scenario) {
   auto kind = KindByName<FaultKind>(line.Word(1));
-  if (!kind.has_value()) return line.Refuse(absl::StrCat("there is no fault '", line.Word(1), "'"));
+  if (!kind.has_value()) return line.Refuse(absl::StrCat("unknown fault '", line.Word(1), "'"));
   Fault& fault = scenario.faults.emplace_back();
   fault.kind = *kind;
   line.Read("at", fault.at);
@@ -139,7 +139,7 @@ void ReadFault(Line& line, Scenario& scenario) {
   Trigger& trigger = fault.when.emplace();
   std::pair<std::string, std::string> parts = absl::StrSplit(*when, absl::MaxSplits(':', 1));
   auto state = StateByName(parts.first);
-  if (!state.has_value()) return line.Refuse(absl::StrCat("there is no state '", parts.first, "'"));
+  if (!state.has_value()) return line.Refuse(absl::StrCat("unknown state '", parts.first, "'"));
   trigger.state = *state;
   line.Parse(parts.second, trigger.generation);
   line.Read("job", trigger.job);
@@ -150,7 +150,7 @@ void ReadExpectation(Line& line, Golden& golden) {
   line.Read("job", expected.job);
   if (auto name = line.Text("state"); name.has_value()) {
     expected.state = StateByName(*name);
-    if (!expected.state.has_value()) line.Refuse(absl::StrCat("there is no state '", *name, "'"));
+    if (!expected.state.has_value()) line.Refuse(absl::StrCat("unknown state '", *name, "'"));
   }
   if (auto text = line.Text("generation"); text.has_value()) line.Parse(*text, expected.generation.emplace());
 }
@@ -171,9 +171,9 @@ void ReadLine(Line& line, Golden& golden) {
     golden.breaks = line.Word(1);
     return;
   }
-  if (what != "mutation") return line.Refuse(absl::StrCat("'", what, "' is not understood"));
+  if (what != "mutation") return line.Refuse(absl::StrCat("'", what, "' is unknown"));
   auto mutation = KindByName<Mutation>(line.Word(1));
-  if (!mutation.has_value()) return line.Refuse(absl::StrCat("there is no mutation '", line.Word(1), "'"));
+  if (!mutation.has_value()) return line.Refuse(absl::StrCat("unknown mutation '", line.Word(1), "'"));
   golden.mutation = *mutation;
 }
 
@@ -189,7 +189,7 @@ bool ReadQuoted(absl::string_view text, Golden& golden) {
 absl::Status CheckGolden(const Golden& golden) {
   const Scenario& scenario = golden.scenario;
   if (scenario.hosts.empty() || scenario.jobs.empty()) {
-    return absl::InvalidArgumentError("a scenario has a host and a job at least");
+    return absl::InvalidArgumentError("a scenario needs at least one host and one job");
   }
   for (const JobPlan& job : scenario.jobs) {
     if (job.step_time <= absl::ZeroDuration() || job.number == 0 || job.ranks == 0) {
@@ -310,10 +310,10 @@ absl::Status Replay(const Golden& golden, Result* kept) {
     }
   }
   for (const std::string& words : golden.told) {
-    if (!WasTold(result, words)) absl::StrAppend(&wrong, "\n  nothing told has '", words, "'");
+    if (!WasTold(result, words)) absl::StrAppend(&wrong, "\n  no log line has '", words, "'");
   }
   for (const std::string& words : golden.untold) {
-    if (WasTold(result, words)) absl::StrAppend(&wrong, "\n  something told has '", words, "'");
+    if (WasTold(result, words)) absl::StrAppend(&wrong, "\n  a log line has '", words, "'");
   }
   if (kept != nullptr) *kept = std::move(result);
   return wrong.empty() ? absl::OkStatus() : absl::FailedPreconditionError(wrong);

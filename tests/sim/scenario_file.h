@@ -1,7 +1,8 @@
-// Scenarios as text, one thing a line: what failed once is kept that way (regressions/), and a person can write one.
+// Scenarios as text, one item per line: for scenarios that once failed (regressions/), and for scenarios written by
+// hand.
 //
-//   # Why it is kept.
-//   seed 50749                                   what is random in the models
+//   # Why this scenario exists.
+//   seed 50749                                   seed of the random choices in the models
 //   mutation start-twice                         a planted bug, which `breaks` an invariant
 //   faults-end 45s
 //   host slots=2 offset=-3.5s drift=0.0005
@@ -10,11 +11,11 @@
 //   fault cut-control host=0 at=17.6s lasts=20s salt=3
 //   fault cut-control host=0 when=running:2 job=1 at=0s lasts=20s     `at` counts from the state of that generation
 //   expect job=1 state=succeeded generation=1
-//   expect told "is slow"                        some line of the coordinator's log
+//   expect told "is slow"                        a line of the coordinator's log contains this
 //   expect untold "is lost"
 //   breaks rank-once
 //
-// What is not said of hosts, jobs and faults is as scenario.h has it. Every invariant must hold where nothing `breaks`.
+// Hosts, jobs and faults have the defaults of scenario.h. Without `breaks`, every invariant must hold.
 #pragma once
 
 #include <string>
@@ -44,12 +45,12 @@ struct Golden {
   std::string breaks = {};  // an invariant; empty: none may be broken
 };
 
-// Possible errors: InvalidArgument, naming the line.
+// Possible errors: InvalidArgument with the line.
 absl::StatusOr<Golden> ReadGolden(absl::string_view text);
-// Read again, it is the same.
+// Reading the result gives the same scenario.
 std::string WriteGolden(const Golden& golden);
 
-// Runs it. Possible errors: FailedPrecondition, saying what did not come out as expected.
+// Runs the scenario. Possible errors: FailedPrecondition, with the expectations that were not met.
 absl::Status Replay(const Golden& golden, Result* result = nullptr);
 
 }  // namespace trainyard::sim

@@ -58,7 +58,7 @@ class Shrinker {
 
   bool Shorten() {
     bool any = false;
-    // Hosts from behind: what is of the others keeps its number.
+    // Removes hosts from the end, so that the others keep their numbers.
     while (best_.hosts.size() > 1) {
       Scenario fewer = best_;
       fewer.hosts.pop_back();

@@ -1,5 +1,5 @@
-// Makes a failing scenario smaller: leaves out faults, operations and jobs, then shortens what is left, for as long as
-// the same invariant is broken.
+// Reduces a failing scenario: leaves out faults, operations and jobs, then shortens the rest, as long as the same
+// invariant is broken.
 #pragma once
 
 #include "tests/sim/world.h"
@@ -12,7 +12,7 @@ struct Shrunk {
   int runs = 0;
 };
 
-// REQUIRES: the scenario breaks an invariant under these options. At most `runs_max` runs are made.
+// REQUIRES: the scenario breaks an invariant with these options. Makes at most `runs_max` runs.
 Shrunk Shrink(Scenario scenario, WorldOptions options, int runs_max = 400);
 
 }  // namespace trainyard::sim

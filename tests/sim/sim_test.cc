@@ -1,5 +1,5 @@
-// Whole clusters, simulated: every invariant over many seeds, scenarios that once failed, a large cluster, links that
-// lose for long, and planted bugs that must be found.
+// Simulated clusters: every invariant over many seeds, scenarios that once failed, a large cluster, links that lose
+// packets for long, and planted bugs that must be found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,8 +50,8 @@ TEST(Simulation, SameSeed_SameRunEventByEvent) {
   }
 }
 
-// Two thousand hosts, two hundred jobs; some hosts die or are cut off, and the coordinator is restarted in the middle.
-TEST(Simulation, LargeCluster_EveryJobEndsWell_AndMemoryIsBounded) {
+// Two thousand hosts and two hundred jobs; some hosts die or are cut off, and the coordinator is restarted once.
+TEST(Simulation, LargeCluster_EveryJobSucceeds_AndMemoryIsBounded) {
   constexpr size_t kBytesPerHost = 4 << 10;
   constexpr size_t kBytesPerJob = 40 << 10;
   Scenario scenario = DrawLargeScenario(/*seed=*/1, /*hosts=*/2'000, /*jobs=*/200);
@@ -60,21 +60,21 @@ TEST(Simulation, LargeCluster_EveryJobEndsWell_AndMemoryIsBounded) {
 
   ASSERT_FALSE(result.violation.has_value()) << result.violation->invariant << ": " << result.violation->text;
   for (const auto& [number, job] : result.jobs) EXPECT_EQ(job.state, v1::JOB_STATE_SUCCEEDED) << "job " << number;
-  // What the coordinator's crash gave back, with all hosts attached and most jobs running.
+  // Memory freed by the coordinator's crash, with all hosts attached and most jobs running.
   RecordProperty("coordinator_bytes", absl::StrCat(result.coordinator_bytes));
-  EXPECT_GT(result.coordinator_bytes, 0u) << "it did not crash";
+  EXPECT_GT(result.coordinator_bytes, 0u) << "the coordinator did not crash";
   EXPECT_LE(result.coordinator_bytes, 2'000 * kBytesPerHost + 200 * kBytesPerJob);
 }
 
-TEST(Simulation, LinksThatLoseForLong_NobodyIsGivenUp) {
+TEST(Simulation, LossyLinks_LoseNoHost) {
   LossyReport report = RunLossyMinutes(/*first_seed=*/1, absl::Minutes(40));
 
   EXPECT_EQ(report.wrong, "") << Describe(report);
-  EXPECT_GT(report.decisions.unreachable, 0u) << "the links do not lose enough to be noticed";
+  EXPECT_GT(report.decisions.unreachable, 0u) << "the links do not lose enough packets to have an effect";
 }
 
-// Everything is switched off while jobs train, and the coordinator's store is gone: who submits them again to go on
-// from their folders gets all that was granted.
+// Everything is switched off while jobs train, and the coordinator's store is lost: users who submit the jobs again in
+// their folders get all granted checkpoints.
 TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
   uint64_t granted = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
@@ -86,21 +86,21 @@ TEST(Simulation, StoreLost_EveryFolderIsAdoptedAgain) {
     scenario.operations.clear();
     World after(scenario, {.folders = &before.storage, .life = 1});
     after.judge.SetGranted(before.judge.granted());
-    // What was told of the steps before is told by nobody any more.
+    // Reports of earlier steps are lost.
     for (const JobPlan& plan : scenario.jobs) after.judge.LoseReports(IdOf(plan));
 
     Result result = after.Run();
 
     ASSERT_FALSE(result.violation.has_value()) << "seed " << seed << "\n" << Explain(scenario, result);
   }
-  EXPECT_GT(granted, 100u) << "there was little to lose";
+  EXPECT_GT(granted, 100u) << "too few checkpoints were granted for a test";
 }
 
 // ---- scenarios in files ---------------------------------------------------------------------------------------------
 
 std::vector<std::string> RegressionFiles() {
   std::vector<std::string> names;
-  std::error_code none;  // elsewhere than in the tree there are none, which fails as a test without parameters
+  std::error_code none;  // an empty list outside the source tree, which fails as a test without parameters
   for (const auto& entry : std::filesystem::directory_iterator(kRegressions, none)) {
     names.push_back(entry.path().stem().string());
   }
@@ -110,7 +110,7 @@ std::vector<std::string> RegressionFiles() {
 
 class Regression : public testing::TestWithParam<std::string> {};
 
-TEST_P(Regression, ComesOutAsExpected) {
+TEST_P(Regression, MeetsItsExpectations) {
   std::ifstream file(absl::StrCat(kRegressions, "/", GetParam(), ".txt"));
   std::stringstream text;
   text << file.rdbuf();
@@ -118,7 +118,7 @@ TEST_P(Regression, ComesOutAsExpected) {
   absl::StatusOr<Golden> golden = ReadGolden(text.str());
 
   ASSERT_TRUE(golden.ok()) << golden.status();
-  EXPECT_NE(golden->why, "") << "it says why it is kept";
+  EXPECT_NE(golden->why, "") << "the file must explain its scenario";
   absl::Status status = Replay(*golden);
   EXPECT_TRUE(status.ok()) << status.message();
 }
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(EachFile, Regression, testing::ValuesIn(RegressionFiles
   return name;
 });
 
-TEST(ScenarioFile, WrittenAndReadAgain_IsTheSame_AndRunsTheSame) {
+TEST(ScenarioFile, WrittenAndReadAgain_IsEqual_AndRunsEqually) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Golden golden{.why = "a reason", .scenario = DrawScenario(seed)};
     absl::StatusOr<Golden> again = ReadGolden(WriteGolden(golden));
@@ -140,15 +140,15 @@ TEST(ScenarioFile, WrittenAndReadAgain_IsTheSame_AndRunsTheSame) {
   }
 }
 
-TEST(ScenarioFile, WhatIsNotUnderstood_IsRefusedByLine) {
+TEST(ScenarioFile, UnknownInput_IsRefusedWithItsLine) {
   const std::pair<const char*, const char*> cases[] = {
-      {"host slots=1\nhost slots=x", "line 2: 'x' is no number or time"},
-      {"fault burn host=0", "line 1: there is no fault 'burn'"},
-      {"fault cut-data host=0 where=2", "line 1: 'where' is not understood"},
-      {"fault cut-data when=asleep:1 job=1", "line 1: there is no state 'asleep'"},
-      {"operation drain host=0 later", "line 1: 'later' is not understood"},
-      {"mutation none-such", "line 1: there is no mutation 'none-such'"},
-      {"seed 1", "a scenario has a host and a job at least"},
+      {"host slots=1\nhost slots=x", "line 2: 'x' is not a number or time"},
+      {"fault burn host=0", "line 1: unknown fault 'burn'"},
+      {"fault cut-data host=0 where=2", "line 1: 'where' is unknown"},
+      {"fault cut-data when=asleep:1 job=1", "line 1: unknown state 'asleep'"},
+      {"operation drain host=0 later", "line 1: 'later' is unknown"},
+      {"mutation none-such", "line 1: unknown mutation 'none-such'"},
+      {"seed 1", "a scenario needs at least one host and one job"},
       {"host slots=1\njob 1 ranks=1", "job 1 needs a number, ranks and a step time"},
   };
   for (const auto& [text, message] : cases) {
@@ -156,7 +156,7 @@ TEST(ScenarioFile, WhatIsNotUnderstood_IsRefusedByLine) {
   }
 }
 
-TEST(ScenarioFile, WhatDoesNotComeOut_IsSaid) {
+TEST(ScenarioFile, UnmetExpectations_AreReported) {
   absl::StatusOr<Golden> golden = ReadGolden(
       "host slots=1\njob 1 ranks=1 steps=5 step=100ms\nexpect job=1 state=failed\nexpect told \"no such words\"\n"
       "expect untold \"RUNNING\"\nbreaks slots-hold");
@@ -166,8 +166,8 @@ TEST(ScenarioFile, WhatDoesNotComeOut_IsSaid) {
 
   EXPECT_THAT(wrong, HasSubstr("breaks '', expected 'slots-hold'"));
   EXPECT_THAT(wrong, HasSubstr("job 1 ended SUCCEEDED in generation 1"));
-  EXPECT_THAT(wrong, HasSubstr("nothing told has 'no such words'"));
-  EXPECT_THAT(wrong, HasSubstr("something told has 'RUNNING'"));
+  EXPECT_THAT(wrong, HasSubstr("no log line has 'no such words'"));
+  EXPECT_THAT(wrong, HasSubstr("a log line has 'RUNNING'"));
 }
 
 // ---- the tests of the tests -----------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ TEST_P(PlantedBug, IsFoundByItsInvariant) {
     Result result = World(DrawScenario(seed), {.mutation = mutation}).Run();
     if (!result.violation.has_value()) continue;
     if (std::count(expected.begin(), expected.end(), result.violation->invariant) > 0) return;
-    // A consequence that showed itself first.
+    // A consequence that was detected first.
     absl::StrAppend(&others, "\nseed ", seed, ": ", result.violation->invariant, ": ", result.violation->text);
   }
   ADD_FAILURE() << "'" << CaughtBy(mutation) << "' was not broken in " << kSeedsPerMutation << " seeds" << others;
@@ -208,7 +208,7 @@ TEST(PlantedBugs, EveryInvariant_HasOne) {
   }
 }
 
-TEST(Shrink, AFailingScenario_IsMadeSmaller_AndStillFails) {
+TEST(Shrink, FailingScenario_IsReduced_AndStillFails) {
   WorldOptions options{.mutation = Mutation::kStartTwice};
   uint64_t seed = 1;
   while (!World(DrawScenario(seed), options).Run().violation.has_value()) ++seed;
@@ -221,7 +221,7 @@ TEST(Shrink, AFailingScenario_IsMadeSmaller_AndStillFails) {
   EXPECT_LE(shrunk.scenario.jobs.size(), DrawScenario(seed).jobs.size());
   EXPECT_FALSE(shrunk.result.trace.empty());
   Golden golden{.scenario = shrunk.scenario, .mutation = options.mutation, .breaks = invariant::kRankOnce};
-  EXPECT_TRUE(Replay(*ReadGolden(WriteGolden(golden))).ok()) << "what is written fails in the same way";
+  EXPECT_TRUE(Replay(*ReadGolden(WriteGolden(golden))).ok()) << "the written scenario must fail in the same way";
 }
 
 }  // namespace

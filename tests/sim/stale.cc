@@ -32,7 +32,7 @@ std::optional<StaleCheck> StaleCheck::Of(const Event& event, const State& state)
     bool old_stream = !state.sessions.contains(facts->session);
     check.what_ = old_stream ? "facts of an old stream" : "facts of an old generation";
     for (const v1::Fact& fact : facts->batch.facts()) {
-      // An exit frees a slot, also that of a generation that is over, and so may let this very job be placed.
+      // An exit frees a slot, even for an ended generation, and so may let this job be placed.
       if (!old_stream && (fact.has_exited() || !IsOver(state, fact.key()))) return std::nullopt;
       JobId job(fact.key().job_id());
       check.before_[job] = Print(state, job);

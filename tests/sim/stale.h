@@ -1,4 +1,4 @@
-// Events that must change nothing: of a stream that is not a host's current one, or of a generation that is over.
+// Events that must change nothing, because they belong to an old stream of a host or to an ended generation.
 #pragma once
 
 #include <map>
@@ -14,10 +14,10 @@ namespace trainyard::sim {
 
 class StaleCheck {
  public:
-  // Before it is handled. None: the event may change something.
+  // Called before the event is handled. nullopt: the event may change something.
   static std::optional<StaleCheck> Of(const Event& event, const State& state);
 
-  // After it was handled. Empty: nothing of what it named has changed.
+  // Called after the event was handled. Returns an empty text if nothing that the event names has changed.
   std::string WhatChanged(const State& state) const;
 
  private:
@@ -25,7 +25,7 @@ class StaleCheck {
   std::map<JobId, std::string> before_;
 };
 
-// Makes the event one of the job's current generation and the host's current stream [a planted bug].
+// Changes the event into one of the job's current generation and the host's current stream [a planted bug].
 void ForgeCurrent(Event& event, const State& state);
 
 }  // namespace trainyard::sim

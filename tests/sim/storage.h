@@ -1,5 +1,5 @@
-// The shared file system where run folders lie: checkpoints, saves that have no name yet, and who may write. Every host
-// of a running group sees it, and what was written stays; it is written through by hosts, of which one may fail.
+// The shared file system with the run folders: checkpoints, saves without a name, and the permission to write. Every
+// host of a running group sees it, and written data remains; hosts write to it, and their writes may fail.
 #pragma once
 
 #include <compare>
@@ -18,19 +18,19 @@ inline std::string HashOf(uint64_t step, uint64_t generation) {
   return absl::StrCat("hash-", step, "-of-", generation);
 }
 
-// A generation of one life of the cluster: where the coordinator's store was lost its generations begin anew.
+// A generation of one incarnation of the cluster: if the coordinator's store is lost, its generations start again.
 struct Writer {
   uint64_t life = 0;
   uint64_t generation = 0;
   auto operator<=>(const Writer&) const = default;
 };
 
-// step-N.gG.partial: parts of ranks, and a manifest once rank 0 has seen all of them.
+// step-N.gG.partial: the ranks' parts, and a manifest when rank 0 has seen all of them.
 struct PartialSave {
   JobId job;
   std::set<uint32_t> parts;
   bool manifest = false;
-  bool torn = false;  // a part is there that could not be written
+  bool torn = false;  // contains a part that could not be written
 };
 
 struct Checkpoint {
@@ -41,23 +41,23 @@ struct Checkpoint {
 };
 
 struct RunFolder {
-  JobId owner;         // whose fence it is; empty: nobody's yet
-  Writer fence;        // has the folder
-  int64_t holder = 0;  // the process that has its lock
-  JobId settled_by;    // who has settled last what others left
+  JobId owner;         // the owner of the fence; empty: none yet
+  Writer fence;        // the generation that may write
+  int64_t holder = 0;  // the process that holds its lock
+  JobId settled_by;    // the job that last settled what others left
   Writer settled;
-  bool stepped = false;                                              // metrics of steps are there
+  bool stepped = false;                                              // metrics of steps exist
   std::map<uint64_t, Checkpoint> checkpoints;                        // by step
-  std::map<std::pair<uint64_t, Writer>, PartialSave> partials = {};  // by step and who makes it
+  std::map<std::pair<uint64_t, Writer>, PartialSave> partials = {};  // by step and writer
 
   bool empty() const { return !stepped && checkpoints.empty() && partials.empty(); }
 };
 
 class Storage {
  public:
-  // Two jobs were given one checkpoint.dir.
+  // Two jobs were given the same checkpoint.dir.
   void Share(const JobId& job, const JobId& with) { shared_[job] = with; }
-  // All processes of a life are gone.
+  // All processes of an incarnation have exited.
   void DropLocks() {
     for (auto& [name, folder] : folders_) folder.holder = 0;
   }
@@ -81,7 +81,7 @@ class Storage {
     partial.parts.insert(rank);
     partial.torn |= torn;
   }
-  // False: it is gone, or not all of it is there.
+  // Returns false if it was removed or is incomplete.
   bool WriteManifest(const JobId& job, Writer writer, uint64_t step, uint32_t world_size) {
     auto& partials = Of(job).partials;
     auto at = partials.find({step, writer});
@@ -89,7 +89,7 @@ class Storage {
     at->second.manifest = true;
     return true;
   }
-  // A partial gets its name, and replaces nothing. False: it is gone.
+  // Gives a partial its name, without replacing anything. Returns false if it was removed.
   bool Name(const JobId& job, Writer writer, uint64_t step) {
     RunFolder& folder = Of(job);
     auto at = folder.partials.find({step, writer});
@@ -106,7 +106,7 @@ class Storage {
     Of(job).settled = writer;
   }
 
-  // `recorded` is known to the coordinator: what is older than the newest `keep` up to it goes.
+  // The coordinator has recorded `recorded`: removes checkpoints older than the newest `keep` up to that step.
   void Prune(const JobId& job, Writer writer, uint64_t recorded, size_t keep) {
     if (Fenced(job, writer)) return;
     RunFolder& folder = Of(job);
@@ -127,7 +127,7 @@ class Storage {
   }
 
   std::map<JobId, JobId> shared_;
-  std::map<JobId, RunFolder> folders_;  // by the first job that was given it
+  std::map<JobId, RunFolder> folders_;  // by the first job that uses it
 };
 
 }  // namespace trainyard::sim

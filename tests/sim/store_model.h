@@ -1,5 +1,5 @@
-// A disk below the coordinator: what is committed is written at once and durable only once it is synced. A crash keeps
-// a beginning of the commits that were under way, each of them whole.
+// The coordinator's disk: commits are written immediately but durable only after a sync. A crash keeps a prefix of the
+// commits in progress, each of them complete.
 #pragma once
 
 #include <deque>
@@ -42,7 +42,7 @@ class StoreModel final : public Store {
   const std::map<std::string, std::string>& durable() const { return durable_; }
 
   bool full = false;
-  std::string lost_key;  // the next value put under it is forgotten [a planted bug]
+  std::string lost_key;  // the next value written under this key is lost [a planted bug]
 
  private:
   void Keep(size_t commits) {

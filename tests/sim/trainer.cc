@@ -11,8 +11,9 @@ namespace trainyard::sim {
 namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
-constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as worker/trainer/main
-constexpr absl::Duration kDoneWait = absl::Minutes(10);   // as worker/trainer/run: until it is known that all is done
+constexpr absl::Duration kCloseLimit = absl::Seconds(5);  // as in worker/trainer/main
+// as in worker/trainer/run: until all ranks are known to be done
+constexpr absl::Duration kDoneWait = absl::Minutes(10);
 
 }  // namespace
 
@@ -146,7 +147,7 @@ void Trainer::SendReport() {
   });
 }
 
-// Where it stands among the others: it computes, or waits for them in the step's all-reduce. Rank 0 saves alone.
+// The position of the rank: it computes, or waits for the others in the step's all-reduce. Only rank 0 saves alone.
 void Trainer::FillPosition(v1::RankReport& report) {
   report.set_compute_total_s(world_.mutation == Mutation::kForgeWork && id_.rank == 0 ? 2 * compute_s_ : compute_s_);
   report.set_micro_batches_made(2 * report.steps_made());
@@ -189,7 +190,7 @@ void Trainer::JoinWhenPossible() {
 }
 
 void Trainer::Meet() {
-  // The others wait for what rank 0 chooses.
+  // The others wait for the choice of rank 0.
   const bool may = group_->Whole() && group_->Connected() && (id_.rank == 0 || group_->chosen());
   if (may) return id_.rank == 0 ? TakeFolder(0) : BeReady();
   world_.engine.After(absl::Milliseconds(200), [self = shared_from_this()] { self->Do([self] { self->Meet(); }); });
@@ -306,10 +307,10 @@ void Trainer::Signal(int signal) {
   End(std::move(exited));
 }
 
-// Told to: with all the others after the present step, at once where there is none.
+// On request it ends together with all other ranks after the current step, or immediately if there is none.
 void Trainer::Leave() {
   leave_ = true;
-  if (stage_ == Stage::kEnding) return;  // looked at there
+  if (stage_ == Stage::kEnding) return;  // checked there
   if (!go_) return Exit(1);
   group_->AskToLeave();
 }
@@ -327,7 +328,7 @@ void Trainer::End(v1::TrainerExited exited) {
       daemon.Post(pipe->life, agent::LinkClosed{pipe->link});
     });
   }
-  // What it had not said yet nobody else knows.
+  // Reports that it had not sent are lost with it.
   if (pipe_ == nullptr ? !steps_.empty() : steps_sent_ < steps_.size()) world_.judge.LoseReports(id_.job);
   pipe_ = nullptr;
   group_->Leave(this, stage_ == Stage::kEnding);

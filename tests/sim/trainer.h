@@ -1,6 +1,6 @@
-// One trainer process as the control plane sees it: it registers with its daemon, meets its peers by rendezvous values,
-// is ready, steps with its group, tells and reports, saves, ends. What it tells is kept until it is acknowledged, over
-// all lives of its daemon.
+// One trainer process as the control plane sees it: it registers with its daemon, exchanges rendezvous values with its
+// peers, becomes ready, steps with its group, reports, saves, and ends. Its facts are stored until they are
+// acknowledged, across all incarnations of its daemon.
 #pragma once
 
 #include <deque>
@@ -27,14 +27,14 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Freeze();
   void Thaw();
   void Slow(double times, absl::Duration lasts);
-  void Disconnect();  // with its host: nobody writes down how it ended
+  void Disconnect();  // with its host: no process records how it ended
 
-  // ---- of its daemon ----
+  // ---- called by its daemon ----
   void Hear(const PipePtr& pipe, const v1::LinkMessage& message);
   void PipeEnded(const PipePtr& pipe, const absl::Status& status);
   void JoinWhenPossible();
 
-  // ---- of its group ----
+  // ---- called by its group ----
   bool alive() const { return !ended_; }
   bool frozen() const { return frozen_; }
   bool steps() const { return go_; }
@@ -42,7 +42,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   double cpu_s() const { return static_cast<double>(last_step_); }
   double slowness() const { return slowness_; }
   bool stop_asked() const { return stop_; }
-  // Of rank 0: the save before the stop has failed. True: the stop is off.
+  // For rank 0: the save before the stop has failed. Returns true if the stop is cancelled.
   bool TakeBackStop(uint64_t step);
   Machine& machine() { return machine_; }
   const TrainerId& id() const { return id_; }
@@ -54,25 +54,25 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Assemble(uint64_t step);
   void AssembleNext();
   void Assembled();
-  // Of rank 0: some rank could not write its part.
+  // For rank 0: a rank could not write its part.
   void AbandonSave(uint64_t step);
   void FinishNamed(uint64_t step, bool stopped);
   void PeerGone(uint64_t step);
   void Finish(uint64_t step, bool stopped, const std::string& unsaved = "");
-  // Of rank 0, the last save: whether it is complete or has failed; whether it has failed; once more from the start.
+  // For rank 0 and the last save: whether it is complete or has failed; whether it has failed; a retry.
   bool assembled(uint64_t step) const { return assembled_ >= step; }
   bool abandoned(uint64_t step) const { return abandoned_ == step; }
   void BeginAgain(uint64_t step);
-  // It was cancelled, or told to leave: a save that fails is not tried again.
+  // It was cancelled or told to exit: a failed save is not retried.
   bool gives_up() const { return leave_ || (stop_ && !stop_needs_save_); }
-  // A planted bug: says that it has saved.
+  // A planted bug: reports a save that was not made.
   void ClaimSaved(uint64_t step);
   void Exit(int code);
 
  private:
   enum class Stage { kBooting, kJoining, kMeeting, kReady, kEnding };
 
-  // Once it is not frozen; not at all where it has ended.
+  // Runs when the trainer is not frozen; never if it has ended.
   void Do(std::function<void()> action);
   void Connect();
   void Register(const v1::DesiredTrainer& order);
@@ -81,7 +81,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
 
   // saves.cc
   Writer writer() const;
-  // Does so after a while, if it still does anything then; a point at which a fault may strike.
+  // Calls `act` after a while, unless the trainer has ended; a point at which a fault may strike.
   void After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step);
   void OpenPart(uint64_t step);
   void WritePart(uint64_t step);
@@ -96,7 +96,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void FinishWhenNamed(uint64_t step, bool stopped, absl::Time since);
   void TakeFolder(uint64_t since_ms);
   void SettleFolder(uint64_t);
-  // No generation of this job can work so.
+  // No generation of this job can work.
   void Refuse(const std::string& why);
   void Restore(uint64_t);
 
@@ -129,13 +129,13 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   bool leave_ = false;  // SIGTERM
   uint64_t asked_saves_ = 0;
   std::deque<uint64_t> to_assemble_;  // saves of rank 0 whose parts are written
-  std::deque<uint64_t> waiting_;      // saves of rank 0 that are complete and have no name yet, oldest first
+  std::deque<uint64_t> waiting_;      // complete saves of rank 0 without a name, oldest first
   std::set<uint64_t> granted_;        // steps
-  bool committing_ = false;           // the oldest of them is on its way to its name
-  uint64_t assembled_ = 0;            // the newest that was told to be ready, or to have failed
+  bool committing_ = false;           // the oldest of them is being renamed
+  uint64_t assembled_ = 0;            // the newest that was reported as ready or failed
   uint64_t abandoned_ = 0;            // the newest that failed
-  double slowness_ = 1;               // computes so many times as long as the others
-  double compute_s_ = 0;              // in all
+  double slowness_ = 1;               // it computes this many times as long as the others
+  double compute_s_ = 0;              // total
   std::vector<std::function<void()>> deferred_;
   PipePtr pipe_;
   std::optional<v1::DesiredTrainer> order_;
@@ -143,8 +143,8 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   uint64_t last_step_ = 0;
   std::string phase_ = "starting";
   absl::Time phase_since_;
-  std::map<std::string, double> phase_times_;  // that ended since the report before
-  std::deque<v1::Fact> facts_;                 // not acknowledged
+  std::map<std::string, double> phase_times_;  // phases that ended since the previous report
+  std::deque<v1::Fact> facts_;                 // not yet acknowledged
   uint64_t last_fact_ = 0;
   std::deque<v1::StepReport> steps_;
   std::deque<v1::EvalReport> evals_;

@@ -12,9 +12,9 @@
 namespace trainyard::sim {
 namespace {
 
-// From the last fault until every job has ended: back-offs, leases, limits of forming and of hangs.
+// The time from the last fault until every job has ended: back-offs, leases, limits of forming and of hangs.
 constexpr absl::Duration kSettleLimit = absl::Seconds(900);
-// Facts of one host on their way in so small a world: what ranks say in a burst, with room.
+// The limit of one host's facts on their way in such a small world: a burst of the ranks' reports, with a margin.
 constexpr size_t kFactsInFlight = 60;
 constexpr uint64_t kActionsMax = 3'000'000;
 constexpr uint64_t kActionsPerHost = 20'000;
@@ -96,7 +96,7 @@ Result World::Run() {
   return result;
 }
 
-// Nothing more can happen: all is healed, every job was accepted and has ended, and its watchers know.
+// Nothing more can happen: everything is healed, every job was accepted and has ended, and its watchers know it.
 bool World::Settled() const { return healed_ && operators.AllDone(); }
 
 absl::Time World::LocalTime(const Machine& machine) const {
@@ -139,7 +139,7 @@ void World::NoteDecision(const JobId& job, const v1::Event& event) {
   for (const Fault& fault : scenario.faults) {
     bool matches = fault.when.has_value() && absl::StrCat("job", 10'000 + fault.when->job) == job.value() &&
                    fault.when->state == event.state().state() && fault.when->generation == event.generation();
-    // Before anything that was sent with this arrives.
+    // Before any message that was sent with it arrives.
     if (matches) engine.After(fault.at, [this, fault] { Begin(fault); });
   }
 }
@@ -205,13 +205,13 @@ void World::ForgeExit(v1::FactBatch& batch) {
 
 void World::ForgeReports(v1::RankReports& reports) {
   for (v1::RankReport& report : *reports.mutable_reports()) {
-    // As if the report were of the generation before the one that made it.
+    // As if the report came from the previous generation.
     for (v1::StepReport& step : *report.mutable_steps()) step.set_lr(step.lr() + 1);
   }
 }
 
 void World::ForgeReady(v1::FactBatch& batch) {
-  // As if a generation had ready what the one before it wrote.
+  // As if the generation had ready what the previous one wrote.
   for (v1::Fact& fact : *batch.mutable_facts()) {
     if (!fact.has_save_ready()) continue;
     v1::CheckpointReady& ready = *fact.mutable_save_ready();

@@ -1,5 +1,5 @@
-// One simulated cluster: the production cores of coordinator and daemons, everything else a model, all of it driven by
-// one scenario in one thread. The same scenario gives the same run, event by event.
+// One simulated cluster: the production cores of the coordinator and the daemons, and models of everything else, driven
+// by one scenario in one thread. The same scenario gives the same run, event by event.
 //
 //   Result result = World(DrawScenario(42)).Run();
 //   if (result.violation.has_value()) ...
@@ -32,19 +32,19 @@ namespace trainyard::sim {
 struct WorldOptions {
   Mutation mutation = Mutation::kNone;
   bool trace = false;
-  uint64_t check_every = 1;  // rounds of the coordinator between two looks at its whole state
-  bool keep_told = false;    // what the coordinator logs
-  // Of a cluster whose coordinator lost its store: the run folders it left, and the how manieth it is.
+  uint64_t check_every = 1;  // rounds of the coordinator between two checks of its whole state
+  bool keep_told = false;    // keeps the coordinator's log
+  // For a cluster whose coordinator lost its store: the run folders that it left, and its incarnation number.
   const Storage* folders = nullptr;
   uint64_t life = 0;
   absl::Duration run_for = absl::InfiniteDuration();  // then everything is switched off
 };
 
-// What the coordinator decided, counted.
+// Counts of the coordinator's decisions.
 struct Decisions {
-  uint64_t unreachable = 0;  // notices: a host is not heard of
+  uint64_t unreachable = 0;  // notices that a host has no contact
   uint64_t hosts_lost = 0;
-  uint64_t hangs = 0;  // told or acted upon
+  uint64_t hangs = 0;  // reported or acted upon
   uint64_t restarts = 0;
 };
 
@@ -57,8 +57,8 @@ struct Result {
   std::map<uint32_t, JobOutcome> jobs;  // by number
   std::vector<std::string> told;
   Decisions decisions;
-  size_t coordinator_bytes = 0;  // that the coordinator's last crash freed
-  uint64_t print = 0;            // of everything that happened: equal where two runs were
+  size_t coordinator_bytes = 0;  // freed by the coordinator's last crash
+  uint64_t print = 0;            // fingerprint of everything that happened: equal for equal runs
 };
 
 class World {
@@ -70,7 +70,7 @@ class World {
 
   Result Run();
 
-  // ---- for the parts ----
+  // ---- called by the parts ----
   absl::Time LocalTime(const Machine& machine) const;
   absl::Time RealTime(const Machine& machine, absl::Time local) const;
   int64_t NewPid() { return ++last_pid_; }
@@ -82,18 +82,18 @@ class World {
   bool CheckWhole() const { return rounds_ % options_.check_every == 0; }
   // No two of these hosts are cut from each other.
   bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
-  // The coordinator's log; what it tells of a job.
+  // The coordinator's log, and what it sends about a job.
   void NoteTold(const std::string& text);
   void NoteDecision(const JobId& job, const v1::Event& event);
-  // The coordinator has acknowledged this fact: it is in the synced records, or its generation is over there.
+  // Whether the coordinator has acknowledged this fact: it is in the synced records, or its generation has ended there.
   void CheckDurable(const v1::Fact& fact);
-  // Planted bugs: an exit that never was, reports of another generation.
+  // Planted bugs: an exit that never happened; reports of another generation.
   void ForgeExit(v1::FactBatch& batch);
   void ForgeReports(v1::RankReports& reports);
   void ForgeReady(v1::FactBatch& batch);
-  // What the coordinator tells a host of ready checkpoints.
+  // What the coordinator sends a host about ready checkpoints.
   void RecordGrants(v1::DesiredState& desired);
-  // A trainer has come to a point of a save: a fault that waits for it may strike.
+  // A trainer has reached a point of a save: a fault that waits for it may strike.
   void StrikeInSave(Machine& machine, Trainer& trainer);
   uint64_t life() const { return options_.life; }
 
