@@ -177,9 +177,9 @@ void CoordinatorMetrics::ObserveNewestSteps(const Core& core) {
 }
 
 void CoordinatorMetrics::ObserveEffect(const Effect& effect) {
-  if (const auto* told = std::get_if<JobPublished>(&effect)) {
-    const v1::Event& event = *told->event;
-    if (event.has_step()) ObserveStep(told->job, event.step());
+  if (const auto* published = std::get_if<JobPublished>(&effect)) {
+    const v1::Event& event = *published->event;
+    if (event.has_step()) ObserveStep(published->job, event.step());
     if (event.has_checkpoint()) {
       saves_->Increment();
       saved_bytes_->Increment(static_cast<double>(event.checkpoint().size_bytes()));

@@ -31,7 +31,7 @@ struct EndedRank {
   const v1::TrainerExited* exit = nullptr;
 };
 
-// nullopt: the rank ended successfully, or as it was told to.
+// nullopt: the rank ended successfully, or as requested.
 std::optional<v1::FailureRecord> JudgeExit(const EndedRank& ended);
 
 // Whether `found` explains the failure better than `known`: a refusal is best, then the first failure with a cause of

@@ -129,11 +129,11 @@ void AgentServiceImpl::EndAll(const absl::Status& status) {
 }
 
 std::vector<Tick::Contact> AgentServiceImpl::TakeContacts() {
-  std::vector<Tick::Contact> heard;
+  std::vector<Tick::Contact> contacts;
   for (auto& [id, stream] : sessions_.All()) {
-    if (auto beat = stream->TakeContacts()) heard.push_back(*std::move(beat));
+    if (auto beat = stream->TakeContacts()) contacts.push_back(*std::move(beat));
   }
-  return heard;
+  return contacts;
 }
 
 }  // namespace trainyard

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kValuesBytes = 4 << 20;
 static_assert(kValuesBytes + ValueFanOut::kPieceBytes + limits::kStoreValueBytes < limits::kGrpcMessageBytes);
 // Limit of waiting refusals for a daemon that does not read; the daemon repeats requests that were not answered.
-constexpr int kRefusalsMost = 1'024;
+constexpr int kMaxRefusals = 1'024;
 
 grpc::ByteBuffer Encode(const v1::CoordinatorMessage& message) {
   grpc::ByteBuffer bytes;
@@ -144,15 +144,15 @@ void AttachStream::Send(v1::CoordinatorMessage message) {
 
 void AttachStream::Refuse(v1::CoordinatorMessage message) {
   v1::CoordinatorMessage& waits = waiting_[static_cast<size_t>(Kind::kRefused)];
-  v1::StoreValues& told = *waits.mutable_values();
+  v1::StoreValues& waiting = *waits.mutable_values();
   v1::StoreValues& more = *message.mutable_values();
-  bool same = told.job_id() == more.job_id() && told.generation() == more.generation();
+  bool same = waiting.job_id() == more.job_id() && waiting.generation() == more.generation();
   if (!same) {
-    told = std::move(more);  // values of another group: the older ones are requested again or are obsolete
+    waiting = std::move(more);  // values of another group: the older ones are requested again or are obsolete
   } else {
     for (v1::RefusedValue& refused : *more.mutable_refused()) {
-      if (told.refused_size() >= kRefusalsMost) break;
-      *told.add_refused() = std::move(refused);
+      if (waiting.refused_size() >= kMaxRefusals) break;
+      *waiting.add_refused() = std::move(refused);
     }
   }
   Wait(Kind::kRefused);
@@ -253,11 +253,11 @@ void AttachStream::OnDone() {
 std::optional<Tick::Contact> AttachStream::TakeContacts() {
   int64_t time = heard_unix_ns_.exchange(0);
   if (time == 0) return std::nullopt;
-  Tick::Contact heard{.session = id_, .time = absl::FromUnixNanos(time)};
+  Tick::Contact contact{.session = id_, .time = absl::FromUnixNanos(time)};
   absl::MutexLock lock(&mu_);
-  heard.clock_offset = std::exchange(clock_offset_, std::nullopt);
-  heard.disk_free_bytes = std::exchange(disk_free_bytes_, std::nullopt);
-  return heard;
+  contact.clock_offset = std::exchange(clock_offset_, std::nullopt);
+  contact.disk_free_bytes = std::exchange(disk_free_bytes_, std::nullopt);
+  return contact;
 }
 
 }  // namespace trainyard

@@ -56,7 +56,7 @@ class StreamWriter {
     queue_.pop_front();
     if (!ok) {
       queue_.clear();
-      if (!ending_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the reader has gone");
+      if (!ending_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the reader has disconnected");
       ending_ = true;
     }
     if (!queue_.empty()) {

@@ -1,5 +1,5 @@
 // A steady step requests no large memory from the system: it reuses the memory of the step before. All variants of
-// malloc and mmap are counted in the rank's process, whoever calls them: tensors, communicators, LibTorch and MKL.
+// malloc and mmap are counted in the rank's process, for any caller: tensors, communicators, LibTorch and MKL.
 #include <ATen/Parallel.h>
 #include <errno.h>
 #include <gmock/gmock.h>

@@ -222,7 +222,7 @@ void Judge::AfterLoad(const Core& core) {
     bool behind = at->second.head().generation() < told.generation;
     bool other_end = told.state != v1::JOB_STATE_UNSPECIFIED && at->second.state() != told.state;
     if (!behind && !other_end) continue;
-    Break(invariant::kDurable, absl::StrCat("watchers of ", job.value(), " were told of generation ", told.generation,
+    Break(invariant::kDurable, absl::StrCat("watchers of ", job.value(), " were sent generation ", told.generation,
                                             " and ", StateName(told.state), ", the store has ", Name(at->second), ", ",
                                             StateName(at->second.state())));
   }

@@ -19,7 +19,7 @@ void Compare(const Scenario& scenario, const Result& result, LossyReport& report
   }
   const Decisions& made = result.decisions;
   if (made.hosts_lost > 0) absl::StrAppend(&wrong, " loses ", made.hosts_lost, " hosts");
-  if (made.hangs > 0) absl::StrAppend(&wrong, " tells ", made.hangs, " hangs");
+  if (made.hangs > 0) absl::StrAppend(&wrong, " reports ", made.hangs, " hangs");
   for (const auto& [number, job] : result.jobs) {
     if (job.generation != 1) ++report.generations_ended;
     if (job.generation == 1 && job.state == v1::JOB_STATE_SUCCEEDED) continue;
@@ -53,7 +53,7 @@ std::string Describe(const LossyReport& report) {
   return absl::StrFormat(
       "%.0f simulated minutes under loss in %d worlds of %d jobs: hosts were unreachable %d times, %d were given up, "
       "%d "
-      "hangs told, %d generations ended%s",
+      "hangs reported, %d generations ended%s",
       absl::ToDoubleMinutes(report.time), report.worlds, report.jobs, report.decisions.unreachable,
       report.decisions.hosts_lost, report.decisions.hangs, report.generations_ended, report.wrong);
 }

@@ -95,7 +95,7 @@ void JobWatcher::Take(const WatchBatch& batch) {
     world_.operators.WatcherDone();
     if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.ReportsLost(job_)) {
       world_.judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
-                                                            " steps, and a watcher was told ", steps_));
+                                                            " steps, and a watcher was sent ", steps_));
     }
     return Close();
   }
@@ -185,7 +185,7 @@ void Operators::Submit(const JobPlan& plan) {
           world_.judge.Trace(absl::StrCat("operator: ", IdOf(plan).value(), " is accepted"));
           if (world_.mutation == Mutation::kCancelUnasked) {
             world_.judge.HarmJob(IdOf(plan));
-            auto cancel = [&](CallId call) { return CancelJob{call, IdOf(plan), "nobody asked"}; };
+            auto cancel = [&](CallId call) { return CancelJob{call, IdOf(plan), "without a request"}; };
             world_.coordinator.Call(cancel, [](const std::optional<Reply>&) {});
           }
           for (int i = 0; i < kWatchersPerJob; ++i) {

@@ -26,7 +26,7 @@ class StoreModel final : public Store {
 
   absl::StatusOr<uint64_t> Commit(const std::vector<StoreEntry>& entries, uint64_t expected_revision) override {
     if (absl::Status status = CheckEntries(entries); !status.ok()) return status;
-    if (expected_revision != revision_ + under_way_.size()) return absl::AbortedError("somebody else has written");
+    if (expected_revision != revision_ + under_way_.size()) return absl::AbortedError("another process has written");
     if (full) return absl::ResourceExhaustedError("no space left on the simulated disk");
     under_way_.push_back(entries);
     return expected_revision + 1;

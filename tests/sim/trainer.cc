@@ -360,7 +360,7 @@ void Trainer::Freeze() {
 
 void Trainer::Thaw() {
   if (ended_ || !frozen_) return;
-  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " goes on"));
+  world_.judge.Trace(absl::StrCat(machine_.name(), ": ", agent::Describe(id_), " continues"));
   frozen_ = false;
   for (auto& action : std::exchange(deferred_, {})) Do(std::move(action));
 }

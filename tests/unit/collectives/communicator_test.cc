@@ -197,9 +197,9 @@ TEST(SharedMemory, DifferentOperations_NameTheRankThatDeviatesFromEarlierSteps) 
   World world(2, "astray", "", Transport::kShared);
 
   for (int rank : {0, 1}) {
-    std::string told = *world.ResultOf(rank);
-    EXPECT_TRUE(absl::StrContains(told, "; rank 1 is at fault: in earlier steps, all-reduce (8 x fp32) came next"))
-        << told;
+    std::string message = *world.ResultOf(rank);
+    EXPECT_TRUE(absl::StrContains(message, "; rank 1 is at fault: in earlier steps, all-reduce (8 x fp32) came next"))
+        << message;
   }
 }
 

@@ -128,29 +128,30 @@ TEST_P(Wires, SupportEveryTypeAndSize_AlsoInPlace) {
 // The order that a strategy's slots depend on: a gather into memory that an earlier reduction still reads, through two
 // names of one group.
 TEST_P(Wires, RunOperationsInStartOrder) {
-  EXPECT_EQ(RunSharded([](int, MeshGroups& groups) -> absl::Status {
-              Communicator &reduces = *groups.world, &gathers = *groups.shard;
-              const int64_t world = reduces.world_size(), rank = reduces.rank();
-              const int64_t part = 500'000, small = 16;  // the gather alone would end long before the reduction
-              const double sum = static_cast<double>(world * (world + 1)) / 2;
-              at::Tensor slot = at::full({part * world}, 0.0f), shard = at::full({part}, 0.0f);
-              at::Tensor tail = slot.narrow(0, part * world - small * world, small * world);
-              for (int round = 0; round < 5; ++round) {
-                slot.fill_(static_cast<double>(rank + 1));
-                at::Tensor mine = at::full({small}, static_cast<double>(100 * round + rank), at::kFloat);
-                auto reduction = reduces.ReduceScatterSum(shard, slot);
-                auto gather = gathers.AllGather(tail, mine);
-                RETURN_IF_ERROR(gather->Wait());
-                RETURN_IF_ERROR(reduction->Wait());
-                RETURN_IF_ERROR(Expect(shard.eq(sum).all().item<bool>(), "the reduction"));
-                for (int64_t r = 0; r < world; ++r) {
-                  const double told = static_cast<double>(100 * round + r);
-                  RETURN_IF_ERROR(Expect(tail.narrow(0, r * small, small).eq(told).all().item<bool>(), "the gather"));
-                }
-              }
-              return absl::OkStatus();
-            }),
-            absl::OkStatus());
+  EXPECT_EQ(
+      RunSharded([](int, MeshGroups& groups) -> absl::Status {
+        Communicator &reduces = *groups.world, &gathers = *groups.shard;
+        const int64_t world = reduces.world_size(), rank = reduces.rank();
+        const int64_t part = 500'000, small = 16;  // the gather alone would end long before the reduction
+        const double sum = static_cast<double>(world * (world + 1)) / 2;
+        at::Tensor slot = at::full({part * world}, 0.0f), shard = at::full({part}, 0.0f);
+        at::Tensor tail = slot.narrow(0, part * world - small * world, small * world);
+        for (int round = 0; round < 5; ++round) {
+          slot.fill_(static_cast<double>(rank + 1));
+          at::Tensor mine = at::full({small}, static_cast<double>(100 * round + rank), at::kFloat);
+          auto reduction = reduces.ReduceScatterSum(shard, slot);
+          auto gather = gathers.AllGather(tail, mine);
+          RETURN_IF_ERROR(gather->Wait());
+          RETURN_IF_ERROR(reduction->Wait());
+          RETURN_IF_ERROR(Expect(shard.eq(sum).all().item<bool>(), "the reduction"));
+          for (int64_t r = 0; r < world; ++r) {
+            const double expected = static_cast<double>(100 * round + r);
+            RETURN_IF_ERROR(Expect(tail.narrow(0, r * small, small).eq(expected).all().item<bool>(), "the gather"));
+          }
+        }
+        return absl::OkStatus();
+      }),
+      absl::OkStatus());
 }
 
 // Shards and slots from NewBuffer, which shared memory reads in place, are changed immediately after a wait, while a
