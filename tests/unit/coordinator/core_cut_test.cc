@@ -1,4 +1,4 @@
-// A coordinator that is cut off hears of nobody: what it knew last is no reason to give anybody up.
+// A coordinator that is cut off receives nothing from any host: its last information is no reason to give up a host.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -47,7 +47,7 @@ TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {
 
   second.Disconnect();
   harness.Advance(absl::Milliseconds(300));
-  harness.Handle(Stand(first, 0, 20));  // heard a little longer, in the middle of a step
+  harness.Handle(Stand(first, 0, 20));  // received slightly longer, in the middle of a step
   first.Disconnect();
   harness.Advance(absl::Seconds(30));
 

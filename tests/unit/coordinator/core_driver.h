@@ -1,6 +1,6 @@
-// Drives the production core in one thread on a held clock: no socket, no disk. Plays people (submit, watch, cancel)
-// and the store (records are kept, so that a coordinator can be restarted from them). Every
-// invariant of the core is checked after each event.
+// Drives the production core in one thread on a manual clock, without sockets and disks. Plays the users (submit,
+// watch, cancel) and the store (records are stored, so that a coordinator can be restarted from them). Checks every
+// invariant of the core after each event.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class Harness {
  public:
   explicit Harness(absl::Duration lease = absl::Seconds(3)) : lease_(lease) { Restart(); }
 
-  // A new life of the coordinator on the same records.
+  // A new coordinator with the same records.
   void Restart() {
     std::vector<std::pair<std::string, std::string>> all(records.begin(), records.end());
     CoreOptions options{
@@ -64,7 +64,7 @@ class Harness {
     ASSERT_TRUE(status.ok()) << status;
   }
 
-  // Time passes; sessions in `alive` are heard of all along.
+  // Lets time pass; sessions in `alive` stay in contact.
   void Advance(absl::Duration by) {
     const absl::Duration step = absl::Milliseconds(100);
     for (absl::Time end = now + by; now < end;) {
@@ -75,7 +75,7 @@ class Harness {
     }
   }
 
-  // ---- people ------------------------------------------------------------------------------------------------------
+  // ---- users -------------------------------------------------------------------------------------------------------
 
   Reply Submit(const v1::JobSpec& spec, const std::string& job_id, bool resume = false) {
     v1::SubmitRequest request;
@@ -92,7 +92,7 @@ class Harness {
     Handle(FindJobs{call, text});
     return replies[call];
   }
-  // The ids that a text names, in the answer's order.
+  // The ids of the jobs that a text matches, in the order of the answer.
   std::vector<std::string> Found(const std::string& text) {
     std::vector<std::string> ids;
     Reply reply = Find(text);
@@ -107,7 +107,7 @@ class Harness {
     }
     return v1::HostStatus();
   }
-  // What was told of the cluster as a whole.
+  // The events that were published for the whole cluster.
   std::vector<std::string> ClusterNotices() {
     std::vector<std::string> notices;
     for (const EventPtr& event : core->state().cluster.durable()) {
@@ -177,7 +177,7 @@ class Harness {
     }
     return notices;
   }
-  // The decisions that were told of a job, "rule: text" each.
+  // The published decisions of a job, as "rule: text".
   std::vector<std::string> Decisions(const std::string& job_id) {
     std::vector<std::string> decisions;
     for (const EventPtr& event : WatchFrom(job_id, 0)) {
@@ -194,7 +194,7 @@ class Harness {
     return reply.status.ok() ? std::get<v1::Job>(reply.response) : v1::Job();
   }
   v1::JobState StateOf(const std::string& job_id) { return Get(job_id).state(); }
-  // Why a value that a host puts is refused; OK: it is not.
+  // Why a value of a host is refused; OK if it is not.
   absl::Status Put(SessionId session, uint64_t generation, const std::string& job, const std::string& name,
                    const std::string& value) {
     HostValuesReceived put{session, {}};
@@ -209,7 +209,7 @@ class Harness {
     EXPECT_EQ(refused.generation(), generation);
     return absl::Status(static_cast<absl::StatusCode>(refused.refused(0).code()), refused.refused(0).message());
   }
-  // Everything a watcher that asks from `after` on is told now.
+  // All events that a watcher that starts after `after` gets now.
   std::vector<EventPtr> WatchFrom(const std::string& job_id, uint64_t after) {
     return WatchFrom(job_id, WatchPosition{.sequence = after});
   }
@@ -250,8 +250,8 @@ class Harness {
   std::map<ReaderId, std::vector<std::string>> log_requests;
   std::map<ReaderId, absl::Status> ended_logs;
   std::vector<std::string> log;
-  // The coordinator is gone once it has made so many commits more, each of at most `commit_entries`, with whatever it
-  // had not released; it stays gone until Restart. -1: it stays.
+  // The coordinator crashes after this many more commits, each of at most `commit_entries`, together with its
+  // unreleased effects; it stays down until Restart. -1: never.
   int commits_left = -1;
   size_t commit_entries = Store::kEntriesMax;
   bool crashed = false;

@@ -1,5 +1,5 @@
-// Durable events and what reads them, over the death of a coordinator: through the production core on a held clock,
-// with records that are kept commit by commit.
+// Durable events and their readers across a coordinator's crash: with the production core on a manual clock, and
+// records that are stored commit by commit.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -47,7 +47,7 @@ TEST(CoreEvents, SentEvents_AreSentByTheNextCoordinator_WithTheSameSequences) {
   for (size_t i = 0; i < before.size(); ++i) {
     EXPECT_EQ(after[i]->SerializeAsString(), before[i]->SerializeAsString()) << before[i]->ShortDebugString();
   }
-  // The only news is that there is a new coordinator.
+  // The only new event is the coordinator's restart.
   ASSERT_EQ(after.size(), before.size() + 1);
   EXPECT_EQ(after.back()->notice().rule(), "adoption");
 }
@@ -60,14 +60,14 @@ TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
   WatchPosition seen;
   std::vector<EventPtr> told = one.harness.WatchFrom(kJob, 0);
   for (const EventPtr& event : told) seen.sequence = event->sequence();
-  seen.step = 4;  // 5 and 6 were on their way when the coordinator went
+  seen.step = 4;  // 5 and 6 were on their way when the coordinator crashed
 
   one.RestartCoordinator();
   one.host.Attach();
   one.host.Report(Key(kJob, 1, 0), 7, 8);
 
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, seen)), ElementsAre(5, 6, 7, 8));
-  EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(8)) << "also those that the life before told";
+  EXPECT_EQ(StepsOf(one.harness.WatchFrom(kJob, 0)), OneTo(8)) << "also those published before the restart";
   EXPECT_EQ(one.harness.Get(kJob).last_step(), 8u);
 }
 
@@ -95,11 +95,11 @@ TEST(CoreEvents, StepsOfAnEndedRank_SurviveACoordinatorRestart) {
   one.host.Finish(Key(kJob, 1, 0), 10);
   ASSERT_EQ(one.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 
-  one.RestartCoordinator();  // the daemon has forgotten its trainer
+  one.RestartCoordinator();  // the daemon no longer knows its trainer
 
   std::vector<EventPtr> events = one.harness.WatchFrom(kJob, 0);
   EXPECT_EQ(StepsOf(events), OneTo(10));
-  EXPECT_EQ(events.back()->state().state(), v1::JOB_STATE_SUCCEEDED) << "and the end comes last";
+  EXPECT_EQ(events.back()->state().state(), v1::JOB_STATE_SUCCEEDED) << "the end must come last";
   EXPECT_THAT(StepsOf(one.harness.WatchFrom(kJob, WatchPosition{.sequence = 0, .step = 8})), ElementsAre(9, 10));
 }
 
@@ -111,7 +111,7 @@ TEST(CoreEvents, EndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMoment
   one.host.Save(Key(kJob, 1, 0), 10);
   uint64_t before = one.harness.acks[one.host.session];
   one.host.FinishOnly(Key(kJob, 1, 0), 10);
-  EXPECT_EQ(one.harness.acks[one.host.session], before) << "steps 9 and 10 are nowhere but with the daemon";
+  EXPECT_EQ(one.harness.acks[one.host.session], before) << "only the daemon has steps 9 and 10";
 
   one.host.Report(Key(kJob, 1, 0), 9, 10);
   EXPECT_EQ(one.harness.acks[one.host.session], one.host.sequence);
@@ -123,7 +123,8 @@ TEST(CoreEvents, EndOfRankZero_IsAcknowledgedWithItsNewestReports_OrAfterAMoment
   other.host.Finish(Key(kJob, 1, 0), 10);
   EXPECT_LT(other.harness.acks[other.host.session], other.host.sequence);
   other.harness.Advance(absl::Milliseconds(1'200));
-  EXPECT_EQ(other.harness.acks[other.host.session], other.host.sequence) << "reports that are lost hold up nothing";
+  EXPECT_EQ(other.harness.acks[other.host.session], other.host.sequence)
+      << "lost reports must not block the acknowledgement";
   EXPECT_EQ(other.harness.StateOf(kJob), v1::JOB_STATE_SUCCEEDED);
 }
 
@@ -213,7 +214,7 @@ TEST(CoreEvents, Outbox_NumbersFacts_AcrossRestartsOfTheDaemon) {
   uint64_t told = one.host.sequence;
 
   one.host.Detach();
-  one.host.incarnation = 12;  // a new life of the daemon, with the file of the one before
+  one.host.incarnation = 12;  // a restarted daemon with the previous one's file
   one.host.Attach();
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), told);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -287,8 +288,8 @@ TEST(CoreEvents, RepeatedReportOfASave_ChangesNothing_AndALaterGenerationMayGoBa
 
 // ---- a crash at each commit ----------------------------------------------------------------------------------------
 
-// One job over two generations, with a daemon that tells again what was not acknowledged, a client that submits until
-// it is answered, and a watcher that reconnects.
+// One job over two generations, with a daemon that repeats what was not acknowledged, a client that submits until it is
+// answered, and a watcher that reconnects.
 class Story {
  public:
   Story(int commits, size_t entries) : host_(harness_, "w1", 2, 11) {
@@ -298,7 +299,7 @@ class Story {
     harness_.commits_left = commits;
   }
 
-  // Returns whether the coordinator crashed on the way.
+  // Returns whether the coordinator crashed.
   bool Run() {
     Do([this] { host_.Attach(); });
     Do([this] { submitted_ = harness_.Submit(MakeSpec(2), kJob).status.ok() && !harness_.crashed; });
@@ -342,14 +343,14 @@ class Story {
                                     v1::JOB_STATE_RUNNING, v1::JOB_STATE_RECOVERING, v1::JOB_STATE_PLACED,
                                     v1::JOB_STATE_STARTING, v1::JOB_STATE_RUNNING, v1::JOB_STATE_SUCCEEDED));
     EXPECT_EQ(checkpoints, 2);
-    // Nothing that was told to anybody is unknown to a coordinator that starts now.
+    // A restarted coordinator must know everything that was published.
     host_.Disconnect();
     harness_.Restart();
     std::map<uint64_t, std::string> kept;
     for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) kept[event->sequence()] = event->SerializeAsString();
     v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
     for (const EventPtr& event : seen_) {
-      // A reason that changes while the job waits is told again by whoever finds it so.
+      // A reason that changes while the job waits is published again by the coordinator that finds the change.
       bool same_state = event->has_state() && event->state().state() == state;
       if (event->has_state()) state = event->state().state();
       if (event->has_step() || same_state) continue;
@@ -399,7 +400,7 @@ class Story {
 };
 
 TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
-  // 12 take any group of the story, yet not every turn.
+  // 12 entries are enough for any group of this test, but not for every turn.
   for (size_t entries : {size_t{12}, Store::kEntriesMax}) {
     int commits = 1;
     for (;; ++commits) {
@@ -410,7 +411,7 @@ TEST(CoreCrash, AtAnyCommit_LosesNothingThatWasAcknowledgedOrSent) {
       if (HasFailure()) return;
       if (!crashed) break;
     }
-    EXPECT_GT(commits, 20) << "the story is shorter than it should be";
+    EXPECT_GT(commits, 20) << "the test makes fewer commits than it should";
   }
 }
 

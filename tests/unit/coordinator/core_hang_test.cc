@@ -1,4 +1,4 @@
-// Hangs and stragglers through the core: from reports to events, looks, failures and what is left of them afterwards.
+// Hangs and stragglers through the core: from reports to events, examinations, failures and the state that remains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ constexpr char kJob[] = "jobjob000001";
 
 class CoreHangTest : public ::testing::Test {
  protected:
-  // Two ranks on one host, running; each has told of a step of 0.1 s.
+  // Two ranks on one host, running; each has reported a step of 0.1 s.
   void Begin(v1::OnHang on_hang = v1::ON_HANG_RESTART, uint32_t ranks = 2) {
     v1::JobSpec spec = MakeSpec(ranks);
     spec.mutable_train()->set_steps(100'000);
@@ -84,7 +84,7 @@ class CoreHangTest : public ::testing::Test {
   FakeHost host_{harness_, "w1", 4, 11};
   uint64_t step_ = 0;
   std::string phase_ = "train";
-  double save_s_ = 0;  // what a save took
+  double save_s_ = 0;  // duration of a save
   uint32_t culprit_ = 99;
   uint32_t stopped_ = 99;
   uint32_t slow_ = 99;
@@ -135,11 +135,11 @@ TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnl
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(6));
-  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING) << "it is decided and told at once";
+  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING) << "it is decided and published immediately";
   ASSERT_THAT(host_.desired().examine(), SizeIs(1));
   const v1::ExamineRequest request = host_.desired().examine(0);
   EXPECT_TRUE(request.with_stack());
-  EXPECT_THAT(host_.desired().trainers(), SizeIs(2)) << "it must live to tell";
+  EXPECT_THAT(host_.desired().trainers(), SizeIs(2)) << "it must still run to write its stack";
 
   v1::Fact fact;
   fact.mutable_examined()->set_request_id(request.request_id());
@@ -247,7 +247,7 @@ TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
   Speak(absl::Seconds(4));
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
 
-  // What a step takes was written down, so the new life need not learn it first.
+  // The step time was stored, so the restarted coordinator need not learn it first.
   Speak(absl::Seconds(4));
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
   EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1"));

@@ -1,4 +1,4 @@
-// The core as core_driver.h drives it, and daemons that are played (FakeHost).
+// The core with core_driver.h, and simulated daemons (FakeHost).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace trainyard {
 
-// A daemon as the core sees it: attaches, makes the desired state so, tells facts.
+// A daemon as the core sees it: attaches, carries out the desired state, reports facts.
 class FakeHost {
  public:
   FakeHost(Harness& harness, std::string name, uint32_t slots, uint64_t incarnation)
@@ -36,17 +36,17 @@ class FakeHost {
     harness.Handle(std::move(attach));
     if (remembers && harness.welcomes.contains(session)) TellAgain();
   }
-  // The stream breaks; the daemon and its trainers go on.
+  // The stream breaks; the daemon and its trainers continue.
   void Detach() {
     std::erase(harness.alive, session);
     harness.Handle(DetachHost{session});
   }
-  // Nothing is heard any more, and nobody says so.
+  // Nothing is received any more, without any notification.
   void Disconnect() { std::erase(harness.alive, session); }
   bool refused() const { return harness.ended_sessions.contains(session); }
   absl::Status refusal() const { return harness.ended_sessions.at(session); }
 
-  // Starts what is desired, ends what is not; `start` false: what is desired is noted, but nothing is started yet.
+  // Starts the desired trainers and ends the others. `start` false: the desired state is only stored so far.
   void Apply(bool start = true) {
     const v1::DesiredState& state = harness.desired[session];
     std::map<std::string, v1::TrainerKey> wanted;
@@ -82,7 +82,7 @@ class FakeHost {
     *told.batch.add_facts() = std::move(fact);
     harness.Handle(std::move(told));
   }
-  // What was not acknowledged, and all reports of steps that it has.
+  // Sends the facts that were not acknowledged, and all reports of steps that it has.
   void TellAgain() {
     uint64_t acked = harness.welcomes.at(session).acked_fact();
     if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
@@ -111,7 +111,7 @@ class FakeHost {
     fact.mutable_saved()->set_manifest_hash(absl::StrCat("hash-", step, "-", key.generation()));
     Tell(key, std::move(fact));
   }
-  // A complete partial that asks for its name.
+  // A complete partial requests its name.
   void ReadySave(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
     v1::Fact fact;
     fact.mutable_save_ready()->set_step(step);
@@ -128,7 +128,7 @@ class FakeHost {
     fact.mutable_restored()->set_manifest_hash(hash);
     Tell(key, std::move(fact));
   }
-  // The last step is saved before it is told, as a trainer does, unless `unsaved` says why it is not.
+  // As in a trainer, the last step is saved before it is reported, unless `unsaved` gives the reason why it is not.
   void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
     if (key.rank() == 0 && !stopped && unsaved.empty()) Save(key, step);
     FinishOnly(key, step, stopped, unsaved);
@@ -184,7 +184,7 @@ class FakeHost {
     harness.Handle(std::move(told));
   }
 
-  // Where one rank stands: its phase, and what it waits in.
+  // Reports the position of one rank: its phase, and the operation in which it waits.
   void Stand(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step, const std::string& waits_in) {
     RankReportsReceived told{session, {}};
     v1::RankReport& report = *told.reports.add_reports();
@@ -199,7 +199,7 @@ class FakeHost {
     world.set_last_started(waits_in);
     harness.Handle(std::move(told));
   }
-  // `stop_request`: of the stop that it was for, which is off.
+  // `stop_request`: the stop for which the save was made, and which is now cancelled.
   void SaveFails(const v1::TrainerKey& key, uint64_t step, uint64_t stop_request = 0) {
     v1::Fact fact;
     fact.mutable_save_failed()->set_stop_request(stop_request);
@@ -208,7 +208,7 @@ class FakeHost {
     Tell(key, std::move(fact));
   }
 
-  // The save of the last step fails, and the ranks try again.
+  // The save of the last step fails, and the ranks retry.
   void LastSaveFails(const v1::TrainerKey& key, uint64_t step, const std::string& message) {
     v1::Fact fact;
     fact.mutable_save_failed()->set_step(step);
@@ -217,7 +217,7 @@ class FakeHost {
     Tell(key, std::move(fact));
   }
 
-  // Answers all that it is asked for.
+  // Answers all requests.
   void Look(bool there) {
     RankReportsReceived told{session, {}};
     for (const v1::PathRequest& request : desired().look_for()) {
@@ -242,12 +242,12 @@ class FakeHost {
   std::string cluster;
   uint32_t protocol = limits::kProtocol;
   std::string outbox_id;
-  // Keeps what is not acknowledged, and rank 0's steps, and tells both again whenever it attaches.
+  // Stores facts that are not acknowledged and rank 0's steps, and sends both again whenever it attaches.
   bool remembers = false;
   std::vector<v1::Fact> outbox;
   std::map<std::string, v1::RankReport> kept_reports;
   SessionId session;
-  v1::Inventory inventory;  // what it has beside the cores and the address that all have
+  v1::Inventory inventory;  // its resources, in addition to the cores and the address that all hosts have
   uint64_t sequence = 0;
   uint64_t applied = 0;
   std::map<std::string, v1::TrainerKey> running;

@@ -1,4 +1,4 @@
-// What operators ask of hosts, and what jobs do where hosts are refused, drained or gone.
+// Operators' requests about hosts, and jobs whose hosts are refused, drained or lost.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -85,7 +85,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
   two.harness.Resume(kJob);
   EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_QUEUED);
   two.second.Attach();
-  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host of that name is a new one";
+  EXPECT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_PLACED) << "a host with that name counts as a new one";
 }
 
 TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
@@ -130,11 +130,11 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
   EXPECT_THAT(job.reason(), HasSubstr("not used: w1 (unreachable), w2 (rank 0 on w2 cannot go on there: the "
                                       "checkpoint of step 40"));
-  EXPECT_EQ(job.restarts(), 1u) << "that of the lost host";
+  EXPECT_EQ(job.restarts(), 1u) << "the restart because of the lost host";
   EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("waits for a host that has it")));
 
   harness.Advance(absl::Seconds(62));
-  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the folder may be there by now: it is tried again";
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the folder may exist now: it is retried";
   EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 1u);
   second.Apply();
@@ -144,7 +144,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   harness.Restart();
   second.Attach();
   harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator knows it, too";
+  EXPECT_EQ(harness.Get(kJob).generation(), 3u) << "the next coordinator knows it too";
   first.running.clear();
   first.Attach();
   EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1");
@@ -167,14 +167,14 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
     v1::Job job = harness.Get(kJob);
     EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
     EXPECT_EQ(job.ranks(0).host(), "w2");
-    EXPECT_EQ(job.restarts(), may_pass ? 0u : 1u) << "the job does not pay for a host that has no room";
-    EXPECT_EQ(first.desired().jobs_size(), 0) << "it has no part in the job any more";
+    EXPECT_EQ(job.restarts(), may_pass ? 0u : 1u) << "a host without space does not use up a restart";
+    EXPECT_EQ(first.desired().jobs_size(), 0) << "it no longer takes part in the job";
 
     second.Tell(Key(kJob, 2, 0), fact);
     harness.Advance(absl::Seconds(1));
     job = harness.Get(kJob);
     if (may_pass) {
-      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "where it may fail again, but by policy: " << job.reason();
+      EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << "it may fail there again, by policy: " << job.reason();
     } else {
       EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
       EXPECT_THAT(job.reason(), HasSubstr("no other host can run the job"));
@@ -199,7 +199,7 @@ TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
 
   v1::Job job = harness.Get(kJob);
   EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED);
-  EXPECT_EQ(job.ranks(0).host(), "w1") << "ranks stay with their hosts";
+  EXPECT_EQ(job.ranks(0).host(), "w1") << "ranks stay on their hosts";
   EXPECT_EQ(job.ranks(1).host(), "w3");
   EXPECT_EQ(job.restarts(), 0u);
   EXPECT_THAT(harness.Decisions(kJob), Contains("operator: host w2 is drained: new disk"));
@@ -300,7 +300,7 @@ TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
   harness.Submit(MakeSpec(2), "job00000big");
   harness.Submit(MakeSpec(3), "job00000too");
   harness.Submit(MakeSpec(1), "job0000two2");
-  EXPECT_EQ(harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "what fits goes ahead";
+  EXPECT_EQ(harness.StateOf("job0000two2"), v1::JOB_STATE_PLACED) << "a job that fits overtakes";
   harness.Cancel("job0000two2");
   host.Apply();
   harness.Advance(absl::Minutes(10) + absl::Seconds(2));
@@ -313,7 +313,7 @@ TEST(CoreHosts, LargeJob_IsNotOvertakenForever) {
   EXPECT_EQ(harness.StateOf("job00000big"), v1::JOB_STATE_PLACED);
   harness.Cancel("job00000big");
   host.Apply();
-  EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_PLACED) << "one that can never fit keeps nobody waiting";
+  EXPECT_EQ(harness.StateOf("job00three3"), v1::JOB_STATE_PLACED) << "a job that can never fit delays no other job";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How many events are kept of a job and of the cluster, what goes first, and that what went is counted.
+// The number of stored events per job and for the cluster, the order in which they are dropped, and their counting.
 #include <gmock/gmock.h>
 
 #include "coordinator/core/records.h"
@@ -36,10 +36,12 @@ TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCoun
   EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"]);
   EXPECT_EQ(ListEventsOf(one.harness, kJob).dropped(), one.harness.events_dropped["durable"]);
   one.RestartCoordinator();
-  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"]) << "the next one knows";
+  EXPECT_EQ(one.harness.Get(kJob).events_dropped(), one.harness.events_dropped["durable"])
+      << "the next coordinator knows it";
 }
 
-// Eight later jobs once left 16 of its events: the kill and the restart were gone, and `why` said that nothing was.
+// Regression: eight later jobs left only 16 of its events; the kill and the restart were dropped, but `why` reported no
+// loss.
 TEST(CoreKeptEvents, OldFinishedJob_KeepsAllEvents_ButNoReports) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);

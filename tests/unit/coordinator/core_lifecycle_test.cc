@@ -1,4 +1,4 @@
-// A job from submit to its end through the production core, on a held clock.
+// A job from submit to its end, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -228,7 +228,7 @@ TEST(CoreLifecycle, Watch_ResumesBySequence_AndRefusesUnknownSequences) {
   harness.Handle(WatchJob{WatchId(1), JobId(kJob), {.sequence = all.back()->sequence() + 1}, true});
   EXPECT_TRUE(absl::IsOutOfRange(harness.ended_watches.at(WatchId(1))));
 
-  // A watcher that has seen all waits, and is told what comes next.
+  // A watcher that has seen everything waits for the next event.
   harness.Handle(WatchJob{WatchId(2), JobId(kJob), {.sequence = all.back()->sequence()}, true});
   EXPECT_FALSE(harness.watched.contains(WatchId(2)));
   host.Report(Key(kJob, 1, 0), 7, 8);
@@ -244,8 +244,8 @@ TEST(CoreLifecycle, Find_IsById_ThenByPrefix_ThenByName_NewestFirst) {
     harness.Submit(spec, id);
   }
 
-  EXPECT_THAT(harness.Found("abcd0002"), ElementsAre("abcd0002")) << "an id is none other's beginning";
-  EXPECT_THAT(harness.Found("abcd"), ElementsAre("abcd00021", "abcd0002", "abcd0001")) << "not the name of that";
+  EXPECT_THAT(harness.Found("abcd0002"), ElementsAre("abcd0002")) << "an exact id wins over a prefix";
+  EXPECT_THAT(harness.Found("abcd"), ElementsAre("abcd00021", "abcd0002", "abcd0001")) << "not the job with that name";
   EXPECT_THAT(harness.Found("lm"), ElementsAre("abcd00021", "abcd0002", "abcd0001"));
   EXPECT_THAT(harness.Found("nothing"), IsEmpty());
   EXPECT_TRUE(absl::IsInvalidArgument(harness.Find("").status));
@@ -308,14 +308,14 @@ TEST(CoreLifecycle, Logs_AreRequestedFromTheRanksHosts_AndEndWithTheirPushes) {
 
   harness.Handle(OpenLogs{ReaderId(6), request});
   harness.Handle(LogsClosed{ReaderId(6)});
-  EXPECT_EQ(host.desired().logs_size(), 0) << "the reader has gone, so has the request";
+  EXPECT_EQ(host.desired().logs_size(), 0) << "the request ends with its reader";
   host.Detach();
   harness.Handle(OpenLogs{ReaderId(7), request});
   EXPECT_TRUE(absl::IsUnavailable(harness.ended_logs.at(ReaderId(7))));
   EXPECT_THAT(std::string(harness.ended_logs.at(ReaderId(7)).message()), HasSubstr("w1"));
 }
 
-// Its daemon died with its newest steps; the next one tells the fact at once, from its disk.
+// Its daemon died with its newest steps; the next one immediately sends the fact from its disk.
 TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   Harness harness;
   FakeHost host(harness, "w1", 1, 11);

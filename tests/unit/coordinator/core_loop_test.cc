@@ -1,4 +1,5 @@
-// The loop and the store: what a store that refuses for now, or for good, leads to. One round at a time, no thread.
+// The loop and the store: the effects of a store that refuses temporarily or permanently. One round at a time, no
+// threads.
 #include "coordinator/core/core_loop.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +18,7 @@ using ::testing::IsEmpty;
 
 constexpr char kJob[] = "job00000001";
 
-// A memory store that refuses as it is told.
+// A memory store that refuses commits on request.
 class MoodyStore final : public Store {
  public:
   absl::StatusOr<Snapshot> Load(absl::string_view prefix) override { return kept_->Load(prefix); }
@@ -93,7 +94,7 @@ class CoreLoopTest : public testing::Test {
   Sink sink_;
   EventQueue queue_{100};
   std::vector<LoopRound> rounds_;
-  std::vector<std::string> stalls_;  // as they are told to watchers
+  std::vector<std::string> stalls_;  // as sent to watchers
   std::unique_ptr<CoreLoop> loop_;
 };
 
@@ -110,12 +111,12 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   ASSERT_TRUE(queue_.TryPost(GetServerInfo{CallId(2)}));
   ASSERT_TRUE(queue_.TryPost(CancelJob{CallId(3), JobId(kJob), "enough"}));
   ASSERT_TRUE(Round().ok());
-  EXPECT_TRUE(sink_.replies.at(CallId(2)).status.ok()) << "reads go on";
+  EXPECT_TRUE(sink_.replies.at(CallId(2)).status.ok()) << "reads continue";
   EXPECT_TRUE(absl::IsUnavailable(sink_.replies.at(CallId(3)).status));
   EXPECT_THAT(std::string(sink_.replies.at(CallId(3)).status.message()), HasSubstr("disk full"));
   EXPECT_EQ(sink_.sent, 0) << "a daemon that attaches waits";
 
-  // It is tried again with time, not with events, and the log does not fill.
+  // Retries depend on time and not on events, and the log stays short.
   int tried = store_.tried;
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Round().ok());
   EXPECT_EQ(store_.tried, tried);
@@ -126,7 +127,7 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   }
   EXPECT_GT(store_.tried, tried + 10);
   EXPECT_EQ(sink_.log.size(), lines);
-  EXPECT_THAT(stalls_, ElementsAre("database or disk is full")) << "told once, at once";
+  EXPECT_THAT(stalls_, ElementsAre("database or disk is full")) << "reported once, immediately";
 
   store_.refusal = absl::OkStatus();
   clock_.AdvanceTime(absl::Seconds(2));
@@ -135,7 +136,7 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
   EXPECT_THAT(sink_.log, Contains(HasSubstr("the store takes records again")));
   EXPECT_THAT(stalls_, ElementsAre("database or disk is full", ""));
   ASSERT_TRUE(Round().ok());
-  EXPECT_EQ(sink_.sent, 1) << "what came meanwhile is handled now";
+  EXPECT_EQ(sink_.sent, 1) << "the waiting events are handled now";
   EXPECT_FALSE(rounds_.back().stalled);
   EXPECT_FALSE(store_.Load(absl::StrCat("job/", kJob))->records.empty());
 }
@@ -143,10 +144,10 @@ TEST_F(CoreLoopTest, FullDisk_DelaysUndurableEffects_AnswersReads_RefusesCalls_A
 TEST_F(CoreLoopTest, RemovedStore_EndsTheLoop_AlsoWithoutWrites) {
   place_ = absl::UnavailableError("the disk does not answer");
   clock_.AdvanceTime(absl::Seconds(1));
-  EXPECT_TRUE(Round().ok()) << "that may pass";
+  EXPECT_TRUE(Round().ok()) << "that may be temporary";
 
   place_ = absl::FailedPreconditionError("store.db was removed");
-  EXPECT_TRUE(Round().ok()) << "looked at once a second";
+  EXPECT_TRUE(Round().ok()) << "checked once per second";
   clock_.AdvanceTime(absl::Seconds(1));
   Submit(1);
 

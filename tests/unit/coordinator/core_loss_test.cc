@@ -1,5 +1,5 @@
-// Hosts that cannot be reached, through the production core on a held clock: what is waited for, what counts as lost,
-// and what a coordinator that was restarted may decide.
+// Unreachable hosts, with the production core on a manual clock: what is waited for, what counts as lost, and what a
+// restarted coordinator may decide.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -18,14 +18,14 @@ constexpr char kWaits[] = "all-reduce 17 (64 x fp32)";
 struct Cluster : TwoHosts {
   explicit Cluster(bool running = true, double abandon_after_s = 600)
       : TwoHosts(running, abandon_after_s), spare(harness, "w3", 1, 33) {}
-  // The ranks of reachable hosts go on reporting: they wait, or step.
+  // The ranks of reachable hosts continue to report: they wait, or step.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
     for (absl::Time end = harness.now + time; harness.now < end;) {
       first.Stand(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
       harness.Advance(absl::Milliseconds(500));
     }
   }
-  // Time enough for the time of a step to be learned.
+  // Enough time to learn the step time.
   void Learn() {
     for (int i = 0; i < 20; ++i) {
       ++step;
@@ -66,7 +66,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   cluster.first.Break(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(1));
   cluster.first.Apply();
-  EXPECT_EQ(cluster.Get().generation(), 1u) << "the lease of w2 still runs";
+  EXPECT_EQ(cluster.Get().generation(), 1u) << "the lease of w2 has not expired";
   cluster.harness.Advance(absl::Seconds(3));
 
   v1::Job job = cluster.Get();
@@ -76,7 +76,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("host_lost: host w2 is lost: no contact for")));
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("rank 0 on w1 reports a broken collective")));
 
-  // It comes back with its rank of the past: that holds nothing but its slot, and is ended at once.
+  // It comes back with its old rank, which only occupies its slot and is ended immediately.
   cluster.second.Attach();
   EXPECT_EQ(cluster.second.desired().trainers_size(), 0);
   cluster.second.Save(Key(kJob, 1, 1), 500);
@@ -108,7 +108,7 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastS
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(HasSubstr("every reachable rank waits in all-reduce 17")));
 }
 
-// Generation 2 knows how long a step takes; its ranks are ready, and the word to go does not reach one host.
+// Generation 2 knows the step time; its ranks are ready, and `go` does not reach one host.
 TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
   Cluster cluster;
   cluster.Learn();
@@ -201,7 +201,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
   other.Look(/*there=*/false);
   cluster.harness.Advance(absl::Seconds(30));
 
-  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and one host that could go on";
+  EXPECT_EQ(cluster.Get().state(), v1::JOB_STATE_RUNNING) << "two ranks, and only one available host";
   EXPECT_EQ(cluster.Get().generation(), 1u);
   std::vector<std::string> decisions = cluster.harness.Decisions(kJob);
   EXPECT_THAT(decisions, Contains(HasSubstr("/runs/x/step-40 is not on w4 (No such file or directory)")));
@@ -212,13 +212,13 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
 
   cluster.first.Attach();
   cluster.harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original goes on";
+  EXPECT_EQ(cluster.first.desired().trainers_size(), 1) << "the original continues";
   cluster.first.Disconnect();
   cluster.harness.Advance(absl::Seconds(65));
   other.Look(/*there=*/true);
   cluster.spare.Look(/*there=*/true);
   cluster.harness.Advance(absl::Seconds(1));
-  EXPECT_EQ(cluster.Get().generation(), 2u) << "the folder is shared by now";
+  EXPECT_EQ(cluster.Get().generation(), 2u) << "the folder is shared now";
   EXPECT_THAT(cluster.harness.Decisions(kJob), Contains(StartsWith("abandon: host w1 is lost")));
 }
 
@@ -369,8 +369,8 @@ TEST(CoreTimes, Time_DoesNotPassWithoutACoordinator_AndWallClockChangesHaveNoEff
   EXPECT_EQ(after.now - next.now, CoreClock::kAwayStep);
   EXPECT_EQ(after.steady - next.steady, absl::Milliseconds(19'900));
   EXPECT_EQ(clock.FromSteady(start + absl::Seconds(20)), after.now);
-  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(21)), after.now) << "nothing is heard of after now";
-  EXPECT_EQ(clock.Advance(start + absl::Seconds(19), start).now, after.now) << "never back";
+  EXPECT_EQ(clock.FromSteady(start + absl::Seconds(21)), after.now) << "no contact is in the future";
+  EXPECT_EQ(clock.Advance(start + absl::Seconds(19), start).now, after.now) << "time never goes back";
 }
 
 TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsTheTime) {
@@ -437,7 +437,7 @@ TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothi
   EXPECT_EQ(cluster.Get().restarts(), 0u);
   EXPECT_THAT(cluster.harness.Notices(kJob), Contains(HasSubstr("rank 1 on w2 (host unreachable)")));
   cluster.second.Attach();
-  EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "what is left there is ended";
+  EXPECT_EQ(cluster.second.desired().trainers_size(), 0) << "the remaining rank there is ended";
 }
 
 TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
@@ -459,7 +459,7 @@ TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
   host.Tell(Key(kJob, 1, 1), fact);
-  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it died after all";
+  EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it was ended after all";
 }
 
 TEST(CoreRestored, ResumeFromAnEarlierJob_IsNotFromTheBeginning) {

@@ -1,5 +1,5 @@
-// A store that was restored from an older copy, through the production core on a held clock: what runs and is not
-// recorded is left alone.
+// A store that was restored from an older copy, with the production core on a manual clock: running jobs that are not
+// recorded are left alone.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -29,7 +29,7 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   const size_t lines = cluster.harness.log.size();
   const uint64_t revision = cluster.first.desired().revision();
   cluster.harness.Advance(absl::Minutes(5));
-  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "nothing happens, so nothing is told";
+  EXPECT_LT(cluster.harness.log.size(), lines + 5) << "nothing happens, so nothing is published";
   EXPECT_LT(cluster.first.desired().revision(), revision + 5);
 
   cluster.first.FinishOnly(Key(kJob, 2, 0), 1'000);
@@ -50,7 +50,7 @@ TEST(CoreOlderStore, HeldJobWhoseTrainersHaveEnded_FreesItsSlots_AndContinues) {
   EXPECT_EQ(cluster.Get().restarts(), 0u);
 }
 
-// A job of one rank runs, and the coordinator's store is of a time before it was submitted.
+// A job of one rank runs, and the coordinator's store is older than its submission.
 struct Unknown {
   Unknown() : host(harness, "w1", 2, 11) {
     host.cluster = "cluster";
@@ -123,7 +123,7 @@ TEST(CoreUnknownJobs, NewerStore_AdoptsTheJobAgain_AlsoIfItHasEndedMeanwhile) {
   world.host.FinishOnly(Key(kJob, 1, 0), 10);
   world.StartOn(world.newer);
   world.harness.Advance(absl::Seconds(3));
-  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << "what it told was acknowledged, and is gone";
+  EXPECT_EQ(world.harness.Get(kJob).generation(), 2u) << "its acknowledged facts are lost";
   world.host.Apply();
   world.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(world.harness, world.host, kJob, 11);
@@ -145,7 +145,7 @@ TEST(CoreUnknownJobs, LeftoversOfForgottenJobs_AndOfOtherClusters_AreEnded) {
     harness.Submit(MakeSpec(4), absl::StrCat("job000001", 10 + i));
     harness.Cancel(absl::StrCat("job000001", 10 + i));
   }
-  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "it is forgotten";
+  ASSERT_EQ(harness.Get(kJob).job_id(), "") << "it is unknown";
   harness.Advance(absl::Seconds(10));
   harness.Restart();
 

@@ -1,4 +1,4 @@
-// What operators ask of jobs, through the production core on a held clock.
+// Operators' requests about jobs, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -18,7 +18,7 @@ struct OneHost {
     harness.Submit(MakeSpec(ranks), kJob);
   }
   v1::Job Get() { return harness.Get(kJob); }
-  // What trainers do when asked to stop: all leave after the same step, rank 0 saves it.
+  // The trainers' answer to a stop request: all leave after the same step, which rank 0 saves.
   void StopAndSave(uint64_t generation, uint64_t step) {
     host.Report(Key(kJob, generation, 0), 1, step);
     host.Save(Key(kJob, generation, 0), step);
@@ -59,7 +59,8 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
   EXPECT_THAT(one.harness.Decisions(kJob), Contains("operator: resumed"));
 }
 
-// protobuf writes text that was cut inside a character, and then refuses to read it: the whole store with it.
+// Regression: protobuf writes text that was cut inside a character, but then refuses to read it, and with it the whole
+// store.
 TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
   std::string reason = "x";
   for (int i = 0; i < 1'000; ++i) reason += "ж";
@@ -87,7 +88,7 @@ TEST(CoreOperations, PauseAndRestart_SurviveACoordinatorRestart) {
     one.harness.Restart();
     one.host.Attach();
     ASSERT_EQ(one.host.desired().trainers_size(), 2);
-    EXPECT_TRUE(one.host.desired().trainers(0).stop()) << "asked for again";
+    EXPECT_TRUE(one.host.desired().trainers(0).stop()) << "requested again";
     one.StopAndSave(1, 5);
     EXPECT_EQ(one.Get().state(), pause ? v1::JOB_STATE_PAUSED : v1::JOB_STATE_PLACED);
     if (!pause) continue;
@@ -108,7 +109,7 @@ TEST(CoreOperations, Pause_WhileQueuedOrForming_IsImmediate) {
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PAUSED);
   FakeHost host(harness, "w1", 2, 11);
   host.Attach();
-  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PAUSED) << "a paused job takes no slots";
+  EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PAUSED) << "a paused job uses no slots";
   harness.Resume(kJob);
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
   host.Apply();
@@ -145,7 +146,7 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
     one.harness.Pause(kJob);
     EXPECT_EQ(one.host.desired().trainers(0).stop_request(), 2u) << "the ranks have acted on the first";
     one.host.SaveFails(Key(kJob, 1, 0), 6, /*stop_request=*/1);
-    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING) << "told again, of the stop before";
+    EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING) << "a repeated report about the previous stop";
     one.StopAndSave(1, 9);
     EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PAUSED);
   }
@@ -156,7 +157,7 @@ TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequ
   BringToRunning(regular.harness, regular.host, kJob);
   regular.harness.Pause(kJob);
   regular.host.SaveFails(Key(kJob, 1, 0), 5);
-  EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "one of every N steps";
+  EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "the save of an interval";
 
   OneHost cancelled;
   BringToRunning(cancelled.harness, cancelled.host, kJob);
@@ -176,7 +177,7 @@ TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequ
   at_once.harness.Pause(kJob, /*at_once=*/true);
   at_once.host.SaveFails(Key(kJob, 1, 0), 5, /*stop_request=*/1);
   at_once.host.Apply();
-  EXPECT_EQ(at_once.Get().state(), v1::JOB_STATE_PAUSED) << "without a save, as was asked";
+  EXPECT_EQ(at_once.Get().state(), v1::JOB_STATE_PAUSED) << "without a save, as requested";
 }
 
 TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
@@ -202,7 +203,7 @@ TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
     events += page.events_size();
     ++pages;
     request.set_page_token(page.next_page_token());
-    // What happens meanwhile is in none of them.
+    // The time of other events counts in none of them.
     one.harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
   } while (!request.page_token().empty());
 
@@ -249,7 +250,7 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
 }
 
-// Another job that was given its folder is refused by its trainers; the paused one is none the worse for it.
+// The trainers of another job in its folder refuse to start; the paused job is not affected.
 TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -273,7 +274,7 @@ TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     BringToRunning(one.harness, one.host, kJob);
     ASSERT_TRUE(one.harness.RestartAsked(kJob).status.ok());
-    EXPECT_TRUE(one.harness.RestartAsked(kJob).status.ok()) << "asking twice is asking once";
+    EXPECT_TRUE(one.harness.RestartAsked(kJob).status.ok()) << "a repeated request has no effect";
     one.StopAndSave(generation, generation * 2);
     EXPECT_EQ(one.Get().generation(), generation + 1);
   }
@@ -291,7 +292,7 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNot
   }
   EXPECT_EQ(one.host.desired().trainers_size(), 2) << "20 s of saving";
   one.harness.Advance(absl::Seconds(5));
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "silent now, and its grace is over";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "no report, and its grace has expired";
   one.host.Apply();
   EXPECT_EQ(one.Get().generation(), 2u);
 }
@@ -366,7 +367,7 @@ TEST(CoreOperations, Goodput_OfARestartedJob_AddsUp) {
   EXPECT_DOUBLE_EQ(goodput.queue_s(), 4);
   EXPECT_DOUBLE_EQ(goodput.start_s(), 2);
   EXPECT_DOUBLE_EQ(goodput.train_s(), 8);
-  EXPECT_DOUBLE_EQ(goodput.lost_s(), 6) << "step 5, which no checkpoint holds";
+  EXPECT_DOUBLE_EQ(goodput.lost_s(), 6) << "step 5, which is in no checkpoint";
   EXPECT_DOUBLE_EQ(goodput.detect_s(), 2);
   EXPECT_DOUBLE_EQ(goodput.recover_s(), 4);
   EXPECT_DOUBLE_EQ(goodput.total_s(), 26);

@@ -1,4 +1,4 @@
-// Failures, restarts, fences and a coordinator that was restarted, through the production core on a held clock.
+// Failures, restarts, fences and a restarted coordinator, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -34,7 +34,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   EXPECT_EQ(one.Get().reason(),
             "rank 1 on w1 was killed by signal 9 (SIGKILL); restarting from step 4 (restart 1 of 10)");
   EXPECT_EQ(one.host.desired().trainers_size(), 0);
-  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "what its trainers left in memory is of use";
+  EXPECT_THAT(one.host.desired().jobs(), ElementsAre(kJob)) << "its trainers' snapshots in memory are useful";
   one.host.Apply(false);
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_PLACED);
@@ -42,14 +42,14 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
   EXPECT_EQ(one.Get().restarts(), 1u);
   ASSERT_EQ(one.host.desired().trainers_size(), 2);
   EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 4u);
-  EXPECT_FALSE(one.host.desired().trainers(0).resume()) << "nobody has asked to go on from what others left";
+  EXPECT_FALSE(one.host.desired().trainers(0).resume()) << "no user requested to resume from another job's checkpoints";
 
   BringToRunning(one.harness, one.host, kJob, 5);
   one.host.Report(Key(kJob, 2, 0), 5, 10);
   one.host.Finish(Key(kJob, 2, 0), 10);
   one.host.Finish(Key(kJob, 2, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
-  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and told once";
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "step 5 was made twice and reported once";
   EXPECT_EQ(one.host.desired().jobs_size(), 0);
 }
 
@@ -131,7 +131,7 @@ TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
   EXPECT_THAT(one.Get().reason(), HasSubstr("generation 2"));
   BringToRunning(one.harness, one.host, kJob);
 
-  one.host.Finish(Key(kJob, 2, 0), 4, /*stopped=*/true);  // a SIGTERM from outside
+  one.host.Finish(Key(kJob, 2, 0), 4, /*stopped=*/true);  // an external SIGTERM
 
   EXPECT_NE(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_NE(one.Get().state(), v1::JOB_STATE_CANCELLED);
@@ -166,7 +166,7 @@ TEST(CoreRecovery, RepeatedFailuresWithoutAStep_WaitLongerEachTime) {
   OneHost one(1);
   one.host.Apply();
   one.host.Exit(Key(kJob, 1, 0), 1);
-  EXPECT_EQ(one.Get().generation(), 2u) << "the first restart is at once";
+  EXPECT_EQ(one.Get().generation(), 2u) << "the first restart is immediate";
   one.host.Apply();
   one.host.Exit(Key(kJob, 2, 0), 1);
   EXPECT_EQ(one.Get().generation(), 2u);
@@ -228,7 +228,7 @@ TEST(CoreFencing, RepeatedFact_CountsOnce) {
   OneHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);
-  one.host.sequence -= 1;  // the acknowledgement was lost, and the daemon tells it again
+  one.host.sequence -= 1;  // the acknowledgement was lost, and the daemon repeats the fact
   one.host.Save(Key(kJob, 1, 0), 4);
   EXPECT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_EQ(one.harness.acks[one.host.session], one.host.sequence);
@@ -254,7 +254,7 @@ TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstRuns_ThenTakesOver) 
 
   one.host.Attach();
   ASSERT_TRUE(one.host.refused());
-  EXPECT_TRUE(absl::IsAborted(one.host.refusal())) << "a later life has attached";
+  EXPECT_TRUE(absl::IsAborted(one.host.refusal())) << "a newer daemon has attached";
 }
 
 TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotAskedToEndThem) {
@@ -269,7 +269,7 @@ TEST(CoreFencing, HostWithTrainersOfAnotherCluster_IsNotAskedToEndThem) {
 
   host.running.clear();
   host.Attach();
-  EXPECT_FALSE(host.refused()) << "with nothing to lose it may change its cluster";
+  EXPECT_FALSE(host.refused()) << "an idle daemon may change its cluster";
 }
 
 TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
@@ -289,7 +289,7 @@ TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
   Harness& harness = one.harness;
   const SessionId session = one.host.session;
   EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok());
-  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "the same again";
+  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "a repeated put";
   EXPECT_TRUE(absl::IsAlreadyExists(harness.Put(session, 1, kJob, "a", "2")));
   EXPECT_TRUE(absl::IsAborted(harness.Put(session, 2, kJob, "b", "1"))) << "another generation";
   EXPECT_TRUE(absl::IsAborted(harness.Put(session, 1, "job99999", "b", "1"))) << "no such job";
@@ -302,7 +302,7 @@ TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
   BringToRunning(harness, one.host, kJob);
 
   EXPECT_TRUE(absl::IsFailedPrecondition(harness.Put(session, 1, kJob, "b", "1")));
-  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "the same again, also after the seal";
+  EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok()) << "a repeated put, also after the seal";
   EXPECT_EQ(harness.values[session].size(), 1u);
 }
 
@@ -316,7 +316,7 @@ TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
   one.host.Attach();
   one.harness.Put(before, 1, kJob, "a", "1").IgnoreError();
 
-  EXPECT_TRUE(one.harness.values.empty()) << "a put of a stream that is over changes nothing";
+  EXPECT_TRUE(one.harness.values.empty()) << "a put on an ended stream changes nothing";
 }
 
 TEST(CoreStore, ReattachedHost_GetsAllValues) {
@@ -341,7 +341,7 @@ TEST(CoreStore, EndOfAGeneration_EndsItsStoreImmediately) {
   EXPECT_TRUE(absl::IsAborted(one.harness.Put(one.host.session, 1, kJob, "b", "1")));
   one.harness.values.clear();
   one.host.Attach();
-  EXPECT_TRUE(one.harness.values.empty()) << "of a generation that is over nothing is told";
+  EXPECT_TRUE(one.harness.values.empty()) << "values of an ended generation are not sent";
 }
 
 TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
@@ -363,10 +363,10 @@ TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
   EXPECT_TRUE(one.host.desired().trainers(0).go());
   EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), one.host.sequence);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
-  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, which the life before told";
+  EXPECT_EQ(one.harness.CountSteps(kJob), 10u) << "also 1 to 5, published before the restart";
   size_t counted = 0;
   for (const JobPublished& told : one.harness.told) counted += told.event->has_step() ? 1 : 0;
-  EXPECT_EQ(counted, 10u) << "by metrics each once";
+  EXPECT_EQ(counted, 10u) << "metrics count each step once";
   one.host.Finish(Key(kJob, 1, 0), 10);
   one.host.Finish(Key(kJob, 1, 1), 10);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_SUCCEEDED);
@@ -405,7 +405,7 @@ TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostIt) {
   one.host.incarnation = 12;
   one.host.sequence = 0;
   one.host.Attach();
-  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "not started anew: its exit may be on the way";
+  EXPECT_EQ(one.host.desired().trainers_size(), 0) << "not restarted: its exit may be on its way";
 
   one.harness.Advance(absl::Milliseconds(1200));
 
@@ -417,7 +417,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
-  one.host.Attach();  // the same one dials again: no news
+  one.host.Attach();  // the same daemon dials again: no new event
   one.host.Detach();
   one.host.incarnation = 12;
   one.host.sequence = 0;
@@ -467,10 +467,10 @@ TEST(CoreHealth, EndOfAGeneration_WaitsForAnUnreachableHostOnlyUntilItsLeaseExpi
   FakeHost third(harness, "w3", 1, 33);
   third.Attach();
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_PLACED);
-  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1") << "ranks stay with their hosts";
+  EXPECT_EQ(harness.Get(kJob).ranks(0).host(), "w1") << "ranks stay on their hosts";
   EXPECT_EQ(harness.Get(kJob).ranks(2).host(), "w3");
 
-  // The lost host comes back: what it still runs is of the past, and is ended.
+  // The lost host comes back: its old trainers are ended.
   second.Attach();
   second.Apply();
   EXPECT_TRUE(second.running.empty());

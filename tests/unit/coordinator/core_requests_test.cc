@@ -1,6 +1,7 @@
-// Requests as strangers may send them: which are refused before the core sees them, and a seeded fuzzer over every
+// Requests from untrusted clients: which ones are refused before the core sees them, and a seeded fuzzer over every
 // field of every request of JobService, on the production core with a host and running jobs. After each event all
-// invariants hold, and none takes long. TRAINYARD_REQUESTS=N takes N requests; each is made from its number alone.
+// invariants must hold, and no event may take long. TRAINYARD_REQUESTS=N runs N requests; each depends only on its
+// number.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -25,7 +26,7 @@ using google::protobuf::Message;
 using ::testing::HasSubstr;
 
 constexpr char kJob[] = "job00000001";
-constexpr double kSecondsMax = 0.5;  // a thousand times what it takes, for loaded machines and sanitizers
+constexpr double kSecondsMax = 0.5;  // a thousand times the usual time, for loaded machines and sanitizers
 
 std::string RefusalOf(const Message& request) { return std::string(CheckRequest(request).message()); }
 
@@ -74,7 +75,7 @@ class Fuzzer {
  public:
   explicit Fuzzer(uint64_t seed) : random_(seed) {}
 
-  // Up to four fields of `request` get values that nobody meant.
+  // Sets up to four fields of `request` to unintended values.
   void Spoil(Message* request) {
     for (uint64_t i = Dice(4) + 1; i > 0; --i) SpoilOne(request, 0);
   }
@@ -203,7 +204,7 @@ class Fuzzer {
   std::mt19937_64 random_;
 };
 
-// The event that the server makes of a request; null: a method that this test does not know.
+// The event that the server creates for a request; null: a method that this test does not know.
 using MakeEvent = std::function<Event(const Message&, uint64_t call)>;
 
 template <typename E, typename Request>
@@ -252,7 +253,7 @@ std::map<std::string, MakeEvent> Methods() {
   return methods;
 }
 
-// A request that would do something: the fuzzer spoils it from there.
+// A request that has an effect, which the fuzzer then corrupts.
 void Begin(Message* request, uint64_t number) {
   const auto& descriptor = *request->GetDescriptor();
   const auto& r = *request->GetReflection();
@@ -291,7 +292,7 @@ class Fuzzed {
 
     const clock_t begin = clock();
     absl::Status status = CheckRequest(*request);
-    // The server passes nothing on that is refused; the core must stand it all the same, but for what is no text.
+    // The server does not pass on refused requests; the core must survive them all the same, except invalid text.
     const bool texts = !absl::StrContains(status.message(), "UTF-8");
     if (texts && (status.ok() || fuzzer.Dice(2) == 0)) harness.Handle(make(*request, 1'000 + number));
     const double seconds = static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
@@ -326,13 +327,13 @@ TEST(RequestFuzzer, NoRequest_EndsTheCore_BreaksAnInvariant_OrTakesLong) {
   std::unique_ptr<Fuzzed> fuzzed;
 
   for (uint64_t number = 0; number < requests; ++number) {
-    // Jobs pile up, and every invariant looks at all of them.
+    // Jobs accumulate, and every invariant checks all of them.
     if (number % 200 == 0) fuzzed = std::make_unique<Fuzzed>();
     // Submit has most of the fields.
     const auto& method = number % 2 == 0 ? *service.FindMethodByName("Submit")
                                          : *service.method(static_cast<int>(number / 2 % service.method_count()));
     auto make = methods.find(method.name());
-    ASSERT_NE(make, methods.end()) << "this test does not know how the server makes an event of " << method.name();
+    ASSERT_NE(make, methods.end()) << "this test does not know the event for " << method.name();
     const Message& type = *google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type());
     fuzzed->Send(number, method.name(), make->second, type);
     if (HasFatalFailure()) return;

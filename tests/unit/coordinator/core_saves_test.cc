@@ -1,4 +1,4 @@
-// Checkpoints that are granted and asked for, through the production core on a held clock.
+// Grants and requested saves, with the production core on a manual clock.
 #include <gmock/gmock.h>
 
 #include "tests/unit/coordinator/core_harness.h"
@@ -19,7 +19,7 @@ struct OneHost {
     harness.Submit(MakeSpec(2), kJob);
   }
   v1::Job Get() { return harness.Get(kJob); }
-  // "5.g1 a" or "5.g1 a refused" each, as rank `rank` is told.
+  // "5.g1 a" or "5.g1 a refused" for each grant, as rank `rank` gets them.
   std::vector<std::string> Words(int rank = 0) {
     std::vector<std::string> words;
     if (rank >= host.desired().trainers_size()) return words;
@@ -34,11 +34,11 @@ struct OneHost {
     harness.Restart();
     host.Attach();
   }
-  // A rank dies, and the next generation is placed.
+  // A rank fails, and the next generation is placed.
   void Fail() {
     host.Kill(Key(kJob, Get().generation(), 1), 9);
     host.Apply(false);
-    harness.Advance(absl::Seconds(1));  // a failure without a step gained is not followed at once
+    harness.Advance(absl::Seconds(1));  // a failure without progress is not followed by an immediate restart
     ASSERT_EQ(Get().state(), v1::JOB_STATE_PLACED);
   }
   void Leave(uint64_t step) {
@@ -59,16 +59,16 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
   one.RestartCoordinator();
   EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
-  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "the same again";
+  EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "a repeated request";
   one.host.ReadySave(Key(kJob, 1, 0), 5, "b");
   EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a", "5.g1 b refused"));
   EXPECT_THAT(one.harness.Decisions(kJob),
               Contains(HasSubstr("checkpoint: the checkpoint of step 5 that rank 0 on w1")));
   one.host.ReadySave(Key(kJob, 1, 1), 6, "c");
-  EXPECT_THAT(one.Words(), Not(Contains(HasSubstr("c")))) << "rank 0 alone asks";
+  EXPECT_THAT(one.Words(), Not(Contains(HasSubstr("c")))) << "only rank 0 requests grants";
 
   one.host.Save(Key(kJob, 1, 0), 6);
-  ASSERT_EQ(one.Get().checkpoints_size(), 1) << "what was granted before it has no name, and is not the newest";
+  ASSERT_EQ(one.Get().checkpoints_size(), 1) << "the earlier granted one has no name, and is not the newest";
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
 }
 
@@ -85,15 +85,15 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
     one.harness.commit_entries = Store::kEntriesMax;
     one.harness.Restart();
     if (told) {
-      one.host.remembers = false;  // nothing but the store can tell it again
+      one.host.remembers = false;  // only the store can repeat it
       one.host.Attach();
       EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << commits;
       return;
     }
     one.host.Attach();
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "its daemon tells the fact again, " << commits;
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a")) << "its daemon repeats the fact, " << commits;
   }
-  FAIL() << "it was never told";
+  FAIL() << "it was never sent";
 }
 
 TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
@@ -102,17 +102,17 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
   EXPECT_TRUE(one.Get().checkpoints(0).unconfirmed());
   one.host.Save(Key(kJob, 1, 0), 5);
-  one.RestartCoordinator();  // nobody is told of it for its own sake
+  one.RestartCoordinator();  // it is not published on its own
   EXPECT_THAT(one.Words(), IsEmpty());
   ASSERT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_FALSE(one.Get().checkpoints(0).unconfirmed());
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
-  EXPECT_THAT(one.Words(), IsEmpty()) << "told again by its daemon";
+  EXPECT_THAT(one.Words(), IsEmpty()) << "repeated by its daemon";
 
   one.host.ReadySave(Key(kJob, 1, 0), 7, "other");
   one.host.Save(Key(kJob, 1, 0), 7);
   ASSERT_EQ(one.Get().checkpoints_size(), 2);
-  EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only what was granted";
+  EXPECT_TRUE(one.Get().checkpoints(1).unconfirmed()) << "only the granted one";
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("not recorded: another one was granted")));
 }
 
@@ -135,7 +135,7 @@ TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfTh
   one.host.Apply(false);
 
   EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
-  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "that has its name for sure";
+  EXPECT_EQ(one.host.desired().trainers(0).restart_from().step(), 3u) << "that certainly has its name";
   one.RestartCoordinator();
   EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g1 a"));
   one.host.Restored(Key(kJob, 2, 0), 5, "a");
@@ -166,7 +166,7 @@ TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
         Contains(HasSubstr(absl::StrCat("the checkpoint of step 5 that generation 1 was granted could not be used; ",
                                         anew ? "training begins anew" : "restored from step 3"))));
     one.host.ReadySave(Key(kJob, 2, 0), 5, "b");
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g2 b")) << "made again, by the other way";
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("5.g2 b")) << "made again, with the other outcome";
   }
 }
 
@@ -184,7 +184,7 @@ TEST(CoreSaves, SkippedCheckpoints_AreDecisionsWithAReason) {
   const std::vector<std::string> decisions = one.harness.Decisions(kJob);
   EXPECT_THAT(decisions, Contains("checkpoint: " + passed_over[0]));
   EXPECT_THAT(decisions, Contains("checkpoint: number 6"));
-  EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "no fact makes endless ones";
+  EXPECT_THAT(decisions, Not(Contains("checkpoint: number 7"))) << "a fact must not cause endless decisions";
 }
 
 TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
@@ -198,12 +198,12 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     fact.mutable_save_failed()->set_withdrawn(withdrawn);
     fact.mutable_save_failed()->set_message("Input/output error");
     one.host.Tell(Key(kJob, 1, 0), std::move(fact));
-    one.RestartCoordinator();  // nobody is told of it for its own sake
+    one.RestartCoordinator();  // it is not published on its own
     EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b"));
     EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 made room for a newer one"
                                                                           : "could not save step 4: Input/output")));
     one.host.SaveFails(Key(kJob, 1, 1), 6);
-    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b")) << "rank 0 alone knows what became of the whole";
+    EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b")) << "only rank 0 knows the state of the whole save";
   }
 }
 
@@ -218,12 +218,12 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
   EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr("nobody told that it has got it")));
   one.host.ReadySave(Key(kJob, 1, 0), 10, "b");
-  EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it is over";
+  EXPECT_EQ(one.Get().checkpoints_size(), 1) << "it has ended";
 }
 
 TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
   OneHost one;
-  EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it forms";
+  EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
   EXPECT_EQ(one.harness.SaveAsked("nosuchjob").status.code(), absl::StatusCode::kNotFound);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 4);
@@ -238,7 +238,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswer
   EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 2u);
 
   one.Fail();
-  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 1u) << "what was saved was older than the wish";
+  EXPECT_EQ(one.host.desired().trainers(0).save_requests(), 1u) << "the saved step was older than the request";
   one.host.Restored(Key(kJob, 2, 0), 3, "hash-3-1");
   BringToRunning(one.harness, one.host, kJob, 4);
   one.host.Save(Key(kJob, 2, 0), 4);
@@ -248,7 +248,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswer
 
 TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   OneHost one;
-  EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it forms";
+  EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
   EXPECT_TRUE(one.host.desired().trainers(0).stop_needs_save());
@@ -260,7 +260,7 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
   one.Leave(5);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_CANCELLED);
   EXPECT_EQ(one.Get().reason(), "cancelled, with a save: enough");
-  EXPECT_TRUE(one.harness.CancelSaved(kJob).status.ok()) << "cancelling what has ended is no error";
+  EXPECT_TRUE(one.harness.CancelSaved(kJob).status.ok()) << "cancelling an ended job is no error";
 }
 
 TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
@@ -298,7 +298,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
   EXPECT_EQ(paused.Get().state(), v1::JOB_STATE_CANCELLED);
 }
 
-// The save of step 5 is told when step 10 is made: what lies between is lost with the group.
+// The save of step 5 is reported when step 10 is made: the steps in between are lost with the group.
 TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -319,7 +319,7 @@ TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
   EXPECT_NEAR(one.Get().goodput().train_s(), 2 * 2, 0.5);
 }
 
-// The grace of a stop is what training stands still for, three times.
+// The grace of a stop is three times the time for which training stands still.
 TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMade) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -374,7 +374,7 @@ TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePause
   }
 }
 
-// A disk that is full is made room on by whoever pauses or drains: the only copy is not shot meanwhile.
+// While a pausing or draining user frees space on a full disk, the only copy of the state must not be killed.
 TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   for (bool pause : {true, false}) {
     OneHost one;
@@ -391,7 +391,7 @@ TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   }
 }
 
-// Such trainers were told that they had succeeded.
+// These trainers had been notified of their success.
 TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore) {
   OneHost one;
   BringToRunning(one.harness, one.host, kJob);
@@ -403,7 +403,7 @@ TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore)
   EXPECT_THAT(one.harness.Decisions(kJob),
               Contains(HasSubstr("rank 0 on w1 left before its last checkpoint, which is complete, had its name")));
 
-  // It has given the save its name, and has nothing to do but that.
+  // It has given the save its name, and has nothing else to do.
   one.host.Apply();
   one.host.Restored(Key(kJob, 2, 0), 10, "a");
   BringToRunning(one.harness, one.host, kJob, 11);

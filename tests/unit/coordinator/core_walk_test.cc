@@ -1,8 +1,8 @@
-// A seeded random walk: jobs come and go, hosts attach, break, vanish and come back, trainers start, finish and die,
-// operators pause, restart, drain and give up; the coordinator is restarted from its records; after each event every
-// invariant holds. In the end the faults stop, and every job must reach a final state.
+// A seeded random walk: jobs are submitted and end; hosts attach, break, disconnect and come back; trainers start,
+// finish and crash; operators pause, restart, drain and give up; the coordinator is restarted from its records. After
+// each event every invariant must hold. At the end the faults stop, and every job must reach a final state.
 //
-// A failing seed is told; TRAINYARD_WALK_SEED=N runs that one alone.
+// The test prints a failing seed; TRAINYARD_WALK_SEED=N runs only that seed.
 #include <cstdlib>
 #include <random>
 
@@ -66,7 +66,7 @@ class Walk {
     }
   }
 
-  // An operator, who does not look first.
+  // An operator who does not check the state first.
   void Operate(const std::string& job) {
     switch (Pick(6)) {
       case 0:
@@ -98,7 +98,7 @@ class Walk {
            !host.refused();
   }
 
-  // The same daemon again, or a new one that finds its trainers; now and then one that lost some of them.
+  // The same daemon again, or a new one that finds its trainers; sometimes one that has lost some of them.
   void Reattach(FakeHost& host) {
     if (Pick(3) == 0) {
       host.incarnation = ++incarnations_;
@@ -116,7 +116,7 @@ class Walk {
     ASSERT_TRUE(harness_.core->Check().ok()) << harness_.core->Check();
   }
 
-  // One thing that a daemon or one of its trainers does.
+  // One action of a daemon or of one of its trainers.
   void Act(FakeHost& host) {
     if (host.running.empty() || Pick(3) == 0) return host.Apply();
     auto it = host.running.begin();
@@ -143,7 +143,7 @@ class Walk {
     }
   }
 
-  // What a healthy trainer does next.
+  // The next action of a healthy trainer.
   void GoOn(FakeHost& host, const v1::TrainerKey& key) {
     v1::Job job = harness_.Get(key.job_id());
     if (job.job_id().empty()) return;
@@ -161,7 +161,7 @@ class Walk {
     }
   }
 
-  // No faults any more: hosts attach and do as desired.
+  // No more faults: hosts attach and carry out the desired state.
   void Settle() {
     for (int round = 0; round < 400; ++round) {
       bool all_final = true;
