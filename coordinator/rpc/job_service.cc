@@ -49,7 +49,7 @@ class WatchStream final : public grpc::ServerWriteReactor<v1::Event> {
   }
 
   // Sends an event in addition to those of the core.
-  void Tell(EventPtr event) {
+  void Send(EventPtr event) {
     unwritten_.fetch_add(1);
     writer_.Push(std::move(event));
   }
@@ -261,7 +261,7 @@ grpc::ServerWriteReactor<v1::Event>* JobServiceImpl::Watch(grpc::CallbackServerC
   WatchStream* reactor = stream.get();
   absl::MutexLock lock(&stalled_mu_);
   reactor->Start(stream, *request);
-  if (stalled_ != nullptr) stream->Tell(stalled_);
+  if (stalled_ != nullptr) stream->Send(stalled_);
   return reactor;
 }
 
@@ -293,7 +293,7 @@ void JobServiceImpl::SetStalled(const std::string& why) {
                          "): free space on its disk. Training continues meanwhile, but its steps are shown and its "
                          "end is recorded only when there is space"));
   absl::MutexLock lock(&stalled_mu_);
-  for (auto& [id, stream] : watches_.All()) stream->Tell(event);
+  for (auto& [id, stream] : watches_.All()) stream->Send(event);
   stalled_ = why.empty() ? nullptr : std::move(event);
 }
 

@@ -16,7 +16,7 @@ namespace {
 // About the cost of a write per host, so that collecting takes as long as sending. Hosts that wait for the values of
 // all ranks are not delayed: when every host has written equally many values, they are sent immediately.
 constexpr absl::Duration kMomentPerHost = absl::Microseconds(10);
-constexpr int kMomentsMost = 20;
+constexpr int kMaxMoments = 20;
 
 absl::Time Now() { return Clock::GetSteadyClock().TimeNow(); }
 
@@ -47,7 +47,7 @@ void Encode(const std::vector<ValuePtr>& values, size_t begin, std::vector<Value
 absl::Time ValueFanOut::Log::due() const {
   size_t count = newcomers.size() + (sessions == nullptr ? 0 : sessions->size());
   absl::Duration moment = kMomentPerHost * static_cast<int64_t>(count);
-  return std::min(last + moment, first + kMomentsMost * moment);
+  return std::min(last + moment, first + kMaxMoments * moment);
 }
 
 void ValueFanOut::Add(SendValues send) {

@@ -248,7 +248,7 @@ class SqliteStore final : public Store {
 };
 
 // Adds instructions to the error: a damaged store is never used in part.
-absl::Status TellRestore(const absl::Status& status, const std::string& path) {
+absl::Status WithRestoreInstructions(const absl::Status& status, const std::string& path) {
   if (!absl::IsDataLoss(status)) return status;
   std::string backup = StoreBackupPath(path);
   std::string how = FileExists(backup)
@@ -293,7 +293,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) 
   auto store = std::make_unique<SqliteStore>(db, path);
   if (code != SQLITE_OK) return ToStatus(code, db, absl::StrCat("store ", path, ": cannot open"));
   sqlite3_busy_timeout(db, 1'000);
-  if (absl::Status status = store->Prepare(); !status.ok()) return TellRestore(status, path);
+  if (absl::Status status = store->Prepare(); !status.ok()) return WithRestoreInstructions(status, path);
   return store;
 }
 

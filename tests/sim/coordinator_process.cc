@@ -96,7 +96,7 @@ void CoordinatorProcess::Post(uint64_t life, Event event) {
   Round();
 }
 
-void CoordinatorProcess::Heard(uint64_t life, SessionId session) {
+void CoordinatorProcess::RecordContact(uint64_t life, SessionId session) {
   if (alive() && life == life_) heard_[session] = clock.TimeNow();
 }
 
@@ -245,7 +245,7 @@ void CoordinatorProcess::Do(SendValues& effect) {
 
 void CoordinatorProcess::Do(WriteLog& effect) {
   world_.judge.Trace(absl::StrCat("coordinator: ", effect.text));
-  world_.NoteTold(effect.text);
+  world_.RecordLogLine(effect.text);
   // Except for a full disk, the core logs an error only for a bug.
   if (effect.level == WriteLog::Level::kError && !store.full) world_.judge.Break(invariant::kConsistent, effect.text);
 }

@@ -57,7 +57,7 @@ class CoordinatorProcess final : public EffectSink {
 
   // Posts an event to this incarnation; events of an earlier one are lost.
   void Post(uint64_t life, Event event);
-  void Heard(uint64_t life, SessionId session);
+  void RecordContact(uint64_t life, SessionId session);
   SessionId NewSession() { return SessionId(++last_id_); }
   // Creates the event with the call's id.
   void Call(const std::function<Event(CallId)>& make, Answer answer);

@@ -57,7 +57,7 @@ void Judge::Harm(const GroupId& group, absl::string_view what) {
   }
 }
 
-void Judge::Told(const JobId& job, uint64_t generation, v1::JobState state) {
+void Judge::StateSent(const JobId& job, uint64_t generation, v1::JobState state) {
   Fate& told = told_[job];
   told.generation = std::max(told.generation, generation);
   if (IsFinal(state)) told.state = state;
@@ -86,8 +86,8 @@ void Judge::CheckGivenUp(const TrainerId& id, const v1::RankRecord& record) {
   // Whatever it may still report: the next generation may resume from a save that was never reported.
   const bool lost = absl::StrContains(record.gone(), kLostByWord) || absl::StrContains(record.gone(), kLost);
   if (record.rank() == 0 && lost) LoseReports(id.job);
-  if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !heard_of) return;
-  absl::Duration silent = engine_.now() - heard_of(record.host());
+  if (!absl::StrContains(record.gone(), kLost) || !given_up_.insert(id).second || !last_contact) return;
+  absl::Duration silent = engine_.now() - last_contact(record.host());
   if (silent >= kLeastSilence) return;
   Break(invariant::kContact, absl::StrCat(agent::Describe(id), ": ", record.gone(), "; but the last contact was ",
                                           absl::FormatDuration(silent), " ago"));

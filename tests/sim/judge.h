@@ -29,7 +29,7 @@ inline constexpr char kOneGeneration[] = "one-generation";     // generation g h
 inline constexpr char kRankOnce[] = "rank-once";               // no rank of a generation runs twice
 inline constexpr char kDurable[] = "acknowledged-is-durable";  // answered requests survive every crash
 inline constexpr char kFenced[] = "fenced-changes-nothing";    // messages of old streams or generations change nothing
-inline constexpr char kToldOnce[] = "steps-told-once";         // in order, and complete if the job succeeded
+inline constexpr char kSentOnce[] = "steps-told-once";         // in order, and complete if the job succeeded
 inline constexpr char kContact[] = "lost-contact-ends-nothing";  // no trainer is killed only because of lost contact
 inline constexpr char kProgress[] = "progress-after-healing";    // every job ends if there are slots for it
 inline constexpr char kReasons[] = "decisions-have-reasons";
@@ -48,7 +48,7 @@ inline constexpr char kNoLeak[] = "nothing-is-left-behind";
 inline constexpr char kOneJob[] = "a-folder-has-one-job";  // that trains in it; it uses no other job's checkpoints
 // the last step of a job that succeeded is saved completely under its name
 inline constexpr char kSaved[] = "success-is-saved";
-inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kToldOnce,   kContact,
+inline constexpr const char* kAll[] = {kOneGeneration, kRankOnce, kDurable,    kFenced,     kSentOnce,   kContact,
                                        kProgress,      kReasons,  kBounded,    kConsistent, kTrueFacts,  kSlots,
                                        kRestartPoint,  kOutcome,  kGrantsKept, kWholeSaves, kFencedSave, kOneContent,
                                        kNoLeak,        kOneJob,   kSaved};
@@ -98,7 +98,7 @@ class Judge {
   // The same for any later generation of the job, because an operator requested something.
   void HarmJob(const JobId& job) { harmed_jobs_.insert(job); }
   // A watcher was sent this state of the job.
-  void Told(const JobId& job, uint64_t generation, v1::JobState state);
+  void StateSent(const JobId& job, uint64_t generation, v1::JobState state);
   void Acknowledged(const JobId& job) { submitted_.insert(job); }  // its submission was answered
   // The state that the coordinator last had.
   JobOutcome OutcomeOf(const JobId& job) const;
@@ -133,7 +133,7 @@ class Judge {
   void CheckEvent(const JobId& job, const v1::Event& event);
   void CheckDecision(const JobId& job, const v1::Event& event);
   // When a message of a host last reached the coordinator's process; unset: not checked.
-  std::function<absl::Time(const std::string& host)> heard_of;
+  std::function<absl::Time(const std::string& host)> last_contact;
   // Where this job saves.
   std::function<const RunFolder&(const JobId&)> folder_of;
 

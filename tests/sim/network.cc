@@ -22,7 +22,7 @@ absl::Duration Network::SentAgain(const Machine& machine, absl::Duration most) {
   return std::min(late, most);
 }
 
-absl::Time Network::HeardOf(const std::string& host) const {
+absl::Time Network::LastContact(const std::string& host) const {
   auto at = heard_.find(host);
   return at == heard_.end() ? absl::InfinitePast() : at->second;
 }
@@ -81,7 +81,7 @@ void Network::Arrive(const StreamPtr& stream, v1::AgentMessage message) {
   if (stream->over_at_coordinator) return;
   CoordinatorProcess& coordinator = world_.coordinator;
   const uint64_t life = stream->coordinator_life;
-  coordinator.Heard(life, stream->session);
+  coordinator.RecordContact(life, stream->session);
   // From a stream that its daemon has given up it reports nothing now; a hello waits for its turn.
   if (!stream->over_at_daemon && !message.has_hello()) heard_[stream->machine->name()] = world_.engine.now();
   switch (message.kind_case()) {

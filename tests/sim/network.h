@@ -61,7 +61,7 @@ class Network {
   // The delay of a message of the host because of lost and resent packets, at most `most`.
   absl::Duration SentAgain(const Machine& machine, absl::Duration most);
   // When the coordinator's process last received something from the host.
-  absl::Time HeardOf(const std::string& host) const;
+  absl::Time LastContact(const std::string& host) const;
 
  private:
   using StreamPtr = std::shared_ptr<Stream>;

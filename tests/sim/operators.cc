@@ -94,7 +94,7 @@ void JobWatcher::Take(const WatchBatch& batch) {
     done_ = true;
     world_.operators.WatcherDone();
     if (state_ == v1::JOB_STATE_SUCCEEDED && steps_ != plan_.steps && !world_.judge.ReportsLost(job_)) {
-      world_.judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
+      world_.judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), " SUCCEEDED after ", plan_.steps,
                                                             " steps, and a watcher was sent ", steps_));
     }
     return Close();
@@ -128,12 +128,12 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   judge.CheckEvent(job_, event);
   if (event.has_state()) {
     state_ = event.state().state();
-    judge.Told(job_, event.generation(), state_);
+    judge.StateSent(job_, event.generation(), state_);
   }
   if (event.has_notice()) TakeLost(event.notice().text());
   if (event.has_eval()) {
     if (event.eval().step() <= last_eval_) {
-      judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
+      judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), ": the evaluation of step ", event.eval().step(),
                                                      " was sent after that of step ", last_eval_));
     }
     last_eval_ = event.eval().step();
@@ -144,14 +144,14 @@ void JobWatcher::TakeEvent(const v1::Event& event) {
   if (skip) return;
   for (int times = world_.mutation == Mutation::kRepeatStep && world_.random.Chance(0.01) ? 2 : 1; times > 0; --times) {
     if (step <= last_step_) {
-      judge.Break(invariant::kToldOnce,
+      judge.Break(invariant::kSentOnce,
                   absl::StrCat(job_.value(), ": step ", step, " was sent after step ", last_step_));
     }
     last_step_ = step;
     ++steps_;
   }
   if (event.step().step() > plan_.steps || steps_ > plan_.steps) {
-    judge.Break(invariant::kToldOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was sent step ", step));
+    judge.Break(invariant::kSentOnce, absl::StrCat(job_.value(), " of ", plan_.steps, " steps was sent step ", step));
   }
 }
 

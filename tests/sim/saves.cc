@@ -55,17 +55,17 @@ void Trainer::WritePart(uint64_t step) {
     return Exit(kExitAborted);
   }
   // A rank that fails reports it itself; all ranks learn of it with the sum of the next step.
-  if (!counts) TellSaveFailed(step, "cannot write its part: No space left on device");
+  if (!counts) ReportSaveFailed(step, "cannot write its part: No space left on device");
   group_->PartEnded(step, id_.rank, counts);
 }
 
-void Trainer::TellSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request) {
+void Trainer::ReportSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request) {
   v1::Fact fact;
   fact.mutable_save_failed()->set_step(step);
   fact.mutable_save_failed()->set_message(message);
   fact.mutable_save_failed()->set_stop_request(stop_request);
   fact.mutable_save_failed()->set_will_retry(stop_request == 0 && group_->WillRetry(step));
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
 }
 
 // ---- rank 0 ----
@@ -99,13 +99,13 @@ void Trainer::BeginAgain(uint64_t step) {
 void Trainer::ClaimSaved(uint64_t step) {
   waiting_.assign(1, step);
   assembled_ = step;
-  TellSaved(step);
+  ReportSaved(step);
 }
 
 bool Trainer::TakeBackStop(uint64_t step) {
   if (!stop_ || !stop_needs_save_ || leave_) return false;
   stop_ = false;
-  TellSaveFailed(step, "a rank could not write its part", stop_request_);
+  ReportSaveFailed(step, "a rank could not write its part", stop_request_);
   return true;
 }
 
@@ -113,15 +113,15 @@ void Trainer::WriteManifest(uint64_t step) {
   if (world_.storage.Fenced(id_.job, writer())) return Exit(kExitAborted);
   if (machine_.fails_writes > 0) {
     AbandonSave(step);
-    TellSaveFailed(step, "cannot write the manifest: No space left on device");
+    ReportSaveFailed(step, "cannot write the manifest: No space left on device");
     return Assembled();
   }
   if (!world_.storage.WriteManifest(id_.job, writer(), step, world_size_)) return Exit(kExitAborted);
   waiting_.push_back(step);
-  After(absl::ZeroDuration(), absl::Milliseconds(20), &Trainer::TellReady, step);
+  After(absl::ZeroDuration(), absl::Milliseconds(20), &Trainer::ReportReady, step);
 }
 
-void Trainer::TellReady(uint64_t step) {
+void Trainer::ReportReady(uint64_t step) {
   Assembled();
   v1::Fact fact;
   v1::CheckpointReady& ready = *fact.mutable_save_ready();
@@ -130,10 +130,10 @@ void Trainer::TellReady(uint64_t step) {
   ready.set_manifest_hash(HashOf(step, id_.generation.value()));
   ready.set_size_bytes(1'000);
   assembled_ = step;
-  Tell(fact);
+  ReportFact(fact);
   if (world_.mutation == Mutation::kGrantTwice) {
     ready.set_manifest_hash(absl::StrCat(ready.manifest_hash(), "-other"));
-    Tell(fact);
+    ReportFact(fact);
   }
   // The oldest is dropped to make room, unless it is being renamed.
   if (waiting_.size() <= kWaiting || granted_.contains(waiting_.front())) return;
@@ -142,7 +142,7 @@ void Trainer::TellReady(uint64_t step) {
   v1::Fact gone;
   gone.mutable_save_failed()->set_step(oldest);
   gone.mutable_save_failed()->set_withdrawn(true);
-  Tell(std::move(gone));
+  ReportFact(std::move(gone));
   world_.storage.Remove(id_.job, writer(), oldest);
 }
 
@@ -176,10 +176,10 @@ void Trainer::Commit(uint64_t step) {
   if (!world_.storage.Name(id_.job, writer(), step)) return Exit(kExitAborted);
   world_.judge.CheckNamed(id_.job, writer(), step, world_.storage.FolderOf(id_.job));
   if (world_.mutation == Mutation::kPruneEarly) world_.storage.Prune(id_.job, writer(), step, 0);
-  After(absl::ZeroDuration(), absl::Milliseconds(10), &Trainer::TellSaved, step);
+  After(absl::ZeroDuration(), absl::Milliseconds(10), &Trainer::ReportSaved, step);
 }
 
-void Trainer::TellSaved(uint64_t step) {
+void Trainer::ReportSaved(uint64_t step) {
   waiting_.pop_front();
   committing_ = false;
   v1::Fact fact;
@@ -189,7 +189,7 @@ void Trainer::TellSaved(uint64_t step) {
   fact.mutable_saved()->set_size_bytes(1'000);
   fact.mutable_saved()->set_seconds(5);
   fact.mutable_saved()->set_stall_s(0.1);
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
   CommitNext();
 }
 
@@ -232,7 +232,7 @@ void Trainer::TakeFolder(uint64_t waited_ms) {
 void Trainer::Refuse(const std::string& why) {
   v1::Fact fact;
   fact.mutable_refused()->set_message(why);
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
   CloseThen(kExitRefused);
 }
 
@@ -294,7 +294,7 @@ void Trainer::Restore(uint64_t) {
     fact.mutable_restored()->set_step(step);
     fact.mutable_restored()->set_path(absl::StrCat("/runs/", step));
     if (at != checkpoints.end()) fact.mutable_restored()->set_manifest_hash(at->second.hash(step));
-    Tell(std::move(fact));
+    ReportFact(std::move(fact));
   }
   BeReady();
 }

@@ -230,7 +230,7 @@ void WriteExpectations(const Golden& golden, std::string& text) {
   if (!golden.breaks.empty()) absl::StrAppend(&text, "breaks ", golden.breaks, "\n");
 }
 
-bool WasTold(const Result& result, const std::string& words) {
+bool LogContains(const Result& result, const std::string& words) {
   for (const std::string& line : result.told) {
     if (absl::StrContains(line, words)) return true;
   }
@@ -310,10 +310,10 @@ absl::Status Replay(const Golden& golden, Result* kept) {
     }
   }
   for (const std::string& words : golden.told) {
-    if (!WasTold(result, words)) absl::StrAppend(&wrong, "\n  no log line has '", words, "'");
+    if (!LogContains(result, words)) absl::StrAppend(&wrong, "\n  no log line has '", words, "'");
   }
   for (const std::string& words : golden.untold) {
-    if (WasTold(result, words)) absl::StrAppend(&wrong, "\n  a log line has '", words, "'");
+    if (LogContains(result, words)) absl::StrAppend(&wrong, "\n  a log line has '", words, "'");
   }
   if (kept != nullptr) *kept = std::move(result);
   return wrong.empty() ? absl::OkStatus() : absl::FailedPreconditionError(wrong);

@@ -109,7 +109,7 @@ void Trainer::Acknowledged(uint64_t sequence) {
   }
 }
 
-uint64_t Trainer::Tell(v1::Fact fact) {
+uint64_t Trainer::ReportFact(v1::Fact fact) {
   *fact.mutable_key() = agent::ToProto(id_);
   fact.set_sequence(++last_fact_);
   fact.set_time_unix_ms(absl::ToUnixMillis(world_.LocalTime(machine_)));
@@ -177,7 +177,7 @@ void Trainer::Register(const v1::DesiredTrainer& order) {
   ReportOften();
   v1::Fact fact;
   fact.mutable_registered()->set_spec_digest(order.spec_digest());
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
   machine_.daemon().PutValue(id_, absl::StrCat(machine_.name(), ":", pid_));
   JoinWhenPossible();
 }
@@ -204,7 +204,7 @@ void Trainer::BeReady() {
   world_.judge.Truth(pid_).ready = true;
   v1::Fact fact;
   fact.mutable_ready()->set_first_step(first_step_);
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
 }
 
 // ---- stepping ----
@@ -254,7 +254,7 @@ void Trainer::PeerGone(uint64_t step) {
     v1::Fact fact;
     fact.mutable_broken()->set_step(step);
     fact.mutable_broken()->set_message("connection closed by peer");
-    self->Tell(std::move(fact));
+    self->ReportFact(std::move(fact));
     self->CloseThen(kExitAborted);
   });
 }
@@ -266,7 +266,7 @@ void Trainer::Finish(uint64_t step, bool stopped, const std::string& unsaved) {
   fact.mutable_finished()->set_step(step);
   fact.mutable_finished()->set_stopped(stopped);
   fact.mutable_finished()->set_unsaved(unsaved);
-  Tell(std::move(fact));
+  ReportFact(std::move(fact));
   CloseThen(kExitDone);
 }
 

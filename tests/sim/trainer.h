@@ -85,14 +85,14 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void After(absl::Duration least, absl::Duration most, void (Trainer::*act)(uint64_t), uint64_t step);
   void OpenPart(uint64_t step);
   void WritePart(uint64_t step);
-  void TellSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request = 0);
+  void ReportSaveFailed(uint64_t step, const std::string& message, uint64_t stop_request = 0);
   void WriteManifest(uint64_t step);
-  void TellReady(uint64_t step);
+  void ReportReady(uint64_t step);
   void HearGrants(const v1::GrantSaves& grants);
   void CommitNext();
   void LookAtFence(uint64_t step);
   void Commit(uint64_t step);
-  void TellSaved(uint64_t step);
+  void ReportSaved(uint64_t step);
   void FinishWhenNamed(uint64_t step, bool stopped, absl::Time since);
   void TakeFolder(uint64_t since_ms);
   void SettleFolder(uint64_t);
@@ -100,7 +100,7 @@ class Trainer : public std::enable_shared_from_this<Trainer> {
   void Refuse(const std::string& why);
   void Restore(uint64_t);
 
-  uint64_t Tell(v1::Fact fact);
+  uint64_t ReportFact(v1::Fact fact);
   void SendFact(const v1::Fact& fact);
   void FillPosition(v1::RankReport& report);
   void Leave();

@@ -47,7 +47,7 @@ World::World(const Scenario& plan, const WorldOptions& options)
   }
   judge.folder_of = [this](const JobId& job) -> const RunFolder& { return storage.FolderOf(job); };
   if (options.check_every == 1) {
-    judge.heard_of = [this](const std::string& host) { return network.HeardOf(host); };
+    judge.last_contact = [this](const std::string& host) { return network.LastContact(host); };
   }
 }
 
@@ -119,7 +119,7 @@ bool World::AllReachEachOther(const std::set<const Machine*>& hosts) const {
   return true;
 }
 
-void World::NoteTold(const std::string& text) {
+void World::RecordLogLine(const std::string& text) {
   if (options_.keep_told) told_.push_back(text);
 }
 

@@ -83,7 +83,7 @@ class World {
   // No two of these hosts are cut from each other.
   bool AllReachEachOther(const std::set<const Machine*>& hosts) const;
   // The coordinator's log, and what it sends about a job.
-  void NoteTold(const std::string& text);
+  void RecordLogLine(const std::string& text);
   void NoteDecision(const JobId& job, const v1::Event& event);
   // Whether the coordinator has acknowledged this fact: it is in the synced records, or its generation has ended there.
   void CheckDurable(const v1::Fact& fact);

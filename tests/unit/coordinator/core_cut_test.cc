@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kJob[] = "job00000001";
 
-RankReportsReceived Stand(const FakeHost& host, uint32_t rank, uint64_t step) {
+RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t step) {
   RankReportsReceived told{host.session, {}};
   v1::RankReport& report = *told.reports.add_reports();
   *report.mutable_key() = Key(kJob, 1, rank);
@@ -39,15 +39,15 @@ TEST(CoreCut, HostsThatBecomeSilentTogether_AreNotAStallOfEachOther) {
     host->Ready(Key(kJob, 1, host == &second));
   }
   for (uint64_t step = 1; step <= 20; ++step) {
-    harness.Handle(Stand(first, 0, step));
-    harness.Handle(Stand(second, 1, step));
+    harness.Handle(PositionReport(first, 0, step));
+    harness.Handle(PositionReport(second, 1, step));
     harness.Advance(absl::Milliseconds(100));
   }
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
 
   second.Disconnect();
   harness.Advance(absl::Milliseconds(300));
-  harness.Handle(Stand(first, 0, 20));  // received slightly longer, in the middle of a step
+  harness.Handle(PositionReport(first, 0, 20));  // received slightly longer, in the middle of a step
   first.Disconnect();
   harness.Advance(absl::Seconds(30));
 

@@ -58,8 +58,8 @@ TEST(CoreEvents, ReconnectedWatcher_GetsEveryStepOnce_AndInOrder) {
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 6);
   WatchPosition seen;
-  std::vector<EventPtr> told = one.harness.WatchFrom(kJob, 0);
-  for (const EventPtr& event : told) seen.sequence = event->sequence();
+  std::vector<EventPtr> published = one.harness.WatchFrom(kJob, 0);
+  for (const EventPtr& event : published) seen.sequence = event->sequence();
   seen.step = 4;  // 5 and 6 were on their way when the coordinator crashed
 
   one.RestartCoordinator();
@@ -191,7 +191,8 @@ TEST(CoreEvents, OrphanedRecords_AreNotCounted_AndAreDeleted) {
 
   one.RestartCoordinator();
 
-  for (const EventPtr& told : one.harness.WatchFrom(kJob, 0)) EXPECT_NE(told->notice().text(), "never released");
+  for (const EventPtr& published : one.harness.WatchFrom(kJob, 0))
+    EXPECT_NE(published->notice().text(), "never released");
   for (const auto& [key, value] : one.harness.records) EXPECT_THAT(key, Not(HasSubstr("gone")));
 }
 
@@ -211,12 +212,12 @@ TEST(CoreEvents, Outbox_NumbersFacts_AcrossRestartsOfTheDaemon) {
   one.host.Detach();
   one.host.Attach();
   BringToRunning(one.harness, one.host, kJob);
-  uint64_t told = one.host.sequence;
+  uint64_t published = one.host.sequence;
 
   one.host.Detach();
   one.host.incarnation = 12;  // a restarted daemon with the previous one's file
   one.host.Attach();
-  EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), told);
+  EXPECT_EQ(one.harness.welcomes[one.host.session].acked_fact(), published);
   one.host.Save(Key(kJob, 1, 0), 4);
   EXPECT_EQ(one.harness.Get(kJob).checkpoints_size(), 1);
 

@@ -72,7 +72,7 @@ class CoreHangTest : public ::testing::Test {
     stopped_ = culprit_ = rank;
     stopped_at_ = harness_.now;
   }
-  std::vector<std::string> Told(const std::string& rule) {
+  std::vector<std::string> PublishedDecisions(const std::string& rule) {
     std::vector<std::string> texts;
     for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) {
       if (event->has_notice() && event->notice().rule() == rule) texts.push_back(event->notice().text());
@@ -102,7 +102,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
   EXPECT_THAT(job.reason(),
               HasSubstr("rank 1 on w1 is stopped (SIGSTOP, state T) and was not seen to enter all-reduce 11 "
                         "(8 x fp64) of step 6, in which 1 rank waits"));
-  EXPECT_THAT(Told("hang"), SizeIs(1));
+  EXPECT_THAT(PublishedDecisions("hang"), SizeIs(1));
   EXPECT_THAT(host_.desired().trainers(), IsEmpty());
 
   host_.Apply();
@@ -123,7 +123,7 @@ TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   fact.mutable_examined()->set_request_id(request.request_id());
   fact.mutable_examined()->set_state("R");
   fact.mutable_examined()->set_cpu_share(0.98);
-  host_.Tell(request.key(), fact);
+  host_.ReportFact(request.key(), fact);
   EXPECT_THAT(host_.desired().examine(), IsEmpty());
   Speak(absl::Seconds(2));
 
@@ -145,10 +145,10 @@ TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnl
   fact.mutable_examined()->set_request_id(request.request_id());
   fact.mutable_examined()->set_state("R");
   for (const char* frame : {"Spin()", "Loader::Next()", "main"}) fact.mutable_examined()->add_stack(frame);
-  host_.Tell(request.key(), fact);
+  host_.ReportFact(request.key(), fact);
 
   EXPECT_THAT(host_.desired().trainers(), IsEmpty());
-  EXPECT_THAT(Told("hang"), Contains("stack of rank 1 on w1:\n  Spin()\n  Loader::Next()\n  main"));
+  EXPECT_THAT(PublishedDecisions("hang"), Contains("stack of rank 1 on w1:\n  Spin()\n  Loader::Next()\n  main"));
 }
 
 TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
@@ -164,8 +164,9 @@ TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   fact.mutable_examined()->set_request_id(request.request_id());
   fact.mutable_examined()->set_state("D");
   fact.mutable_examined()->set_stack_note("the process did not tell within 3s (it is blocked in the kernel)");
-  host_.Tell(request.key(), fact);
-  EXPECT_THAT(Told("hang"), Contains(HasSubstr("no stack of rank 1 on w1: the process did not tell within 3s")));
+  host_.ReportFact(request.key(), fact);
+  EXPECT_THAT(PublishedDecisions("hang"),
+              Contains(HasSubstr("no stack of rank 1 on w1: the process did not tell within 3s")));
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
   EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
@@ -176,7 +177,7 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
   Stop(1);
   Speak(absl::Seconds(20));
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
-  EXPECT_THAT(Told("hang"), SizeIs(1));
+  EXPECT_THAT(PublishedDecisions("hang"), SizeIs(1));
 
   stopped_ = culprit_ = 99;
   ++step_;
@@ -190,8 +191,8 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
     Speak(absl::Milliseconds(500));
   }
 
-  EXPECT_THAT(Told("hang"), SizeIs(2));
-  EXPECT_THAT(Told("hang").back(), HasSubstr("the ranks go on after"));
+  EXPECT_THAT(PublishedDecisions("hang"), SizeIs(2));
+  EXPECT_THAT(PublishedDecisions("hang").back(), HasSubstr("the ranks go on after"));
   EXPECT_LT(harness_.Get(kJob).learned_step_s(), 1.0);
   EXPECT_EQ(harness_.Get(kJob).restarts(), 0u);
 }
@@ -204,7 +205,7 @@ TEST_F(CoreHangTest, SlowSave_IsNoHang) {
   Speak(absl::Seconds(110));
 
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
-  EXPECT_THAT(Told("hang"), IsEmpty());
+  EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
 TEST_F(CoreHangTest, WaitForTheGrantOfTheLastSave_IsNoHang_HoweverFastSavesWere) {
@@ -216,7 +217,7 @@ TEST_F(CoreHangTest, WaitForTheGrantOfTheLastSave_IsNoHang_HoweverFastSavesWere)
   Speak(absl::Seconds(110));
 
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
-  EXPECT_THAT(Told("hang"), IsEmpty());
+  EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
 TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoordinatorRestart) {
@@ -233,7 +234,7 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
   Speak(absl::Seconds(60));
 
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
-  EXPECT_THAT(Told("hang"), IsEmpty());
+  EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
 TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
@@ -302,8 +303,8 @@ TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReport
     Speak(absl::Milliseconds(500));
   }
 
-  EXPECT_THAT(Told("straggler"), SizeIs(1));
-  EXPECT_THAT(Told("straggler"), Contains(HasSubstr("rank 1 on w1 is slow")));
+  EXPECT_THAT(PublishedDecisions("straggler"), SizeIs(1));
+  EXPECT_THAT(PublishedDecisions("straggler"), Contains(HasSubstr("rank 1 on w1 is slow")));
   EXPECT_TRUE(harness_.Get(kJob).ranks(1).straggler());
   EXPECT_FALSE(harness_.Get(kJob).ranks(0).straggler());
   EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
@@ -332,7 +333,7 @@ TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
     decision.set_key(key);
     decision.set_value(value);
     decision.set_reason("4 cores");
-    host.Tell(Key(kJob, 1, rank), fact);
+    host.ReportFact(Key(kJob, 1, rank), fact);
   };
   auto decision = [&](const std::string& key) {
     const v1::Job job = harness_.Get(kJob);

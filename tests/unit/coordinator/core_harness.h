@@ -34,7 +34,7 @@ class FakeHost {
     attach.hello.set_outbox_id(outbox_id);
     harness.alive.push_back(session);
     harness.Handle(std::move(attach));
-    if (remembers && harness.welcomes.contains(session)) TellAgain();
+    if (remembers && harness.welcomes.contains(session)) ResendFacts();
   }
   // The stream breaks; the daemon and its trainers continue.
   void Detach() {
@@ -61,20 +61,20 @@ class FakeHost {
       it = running.erase(it);
       v1::Fact fact;
       fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
-      Tell(key, std::move(fact));
+      ReportFact(key, std::move(fact));
     }
     for (const auto& [id, key] : wanted) {
       if (!start || running.contains(id)) continue;
       running[id] = key;
       v1::Fact fact;
       fact.mutable_started()->set_pid(100 + key.rank());
-      Tell(key, std::move(fact));
+      ReportFact(key, std::move(fact));
     }
     applied = state.revision();
     harness.Handle(RevisionApplied{session, applied});
   }
 
-  void Tell(const v1::TrainerKey& key, v1::Fact fact) {
+  void ReportFact(const v1::TrainerKey& key, v1::Fact fact) {
     fact.set_sequence(++sequence);
     *fact.mutable_key() = key;
     if (remembers) outbox.push_back(fact);
@@ -83,7 +83,7 @@ class FakeHost {
     harness.Handle(std::move(told));
   }
   // Sends the facts that were not acknowledged, and all reports of steps that it has.
-  void TellAgain() {
+  void ResendFacts() {
     uint64_t acked = harness.welcomes.at(session).acked_fact();
     if (harness.acks.contains(session)) acked = std::max(acked, harness.acks.at(session));
     std::erase_if(outbox, [&](const v1::Fact& fact) { return fact.sequence() <= acked; });
@@ -97,19 +97,19 @@ class FakeHost {
   void Register(const v1::TrainerKey& key, const std::string& digest = "") {
     v1::Fact fact;
     fact.mutable_registered()->set_spec_digest(digest.empty() ? harness.Get(key.job_id()).spec_digest() : digest);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Ready(const v1::TrainerKey& key, uint64_t first_step = 1) {
     v1::Fact fact;
     fact.mutable_ready()->set_first_step(first_step);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Save(const v1::TrainerKey& key, uint64_t step) {
     v1::Fact fact;
     fact.mutable_saved()->set_step(step);
     fact.mutable_saved()->set_path(absl::StrCat("/runs/x/step-", step));
     fact.mutable_saved()->set_manifest_hash(absl::StrCat("hash-", step, "-", key.generation()));
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   // A complete partial requests its name.
   void ReadySave(const v1::TrainerKey& key, uint64_t step, const std::string& hash) {
@@ -117,7 +117,7 @@ class FakeHost {
     fact.mutable_save_ready()->set_step(step);
     fact.mutable_save_ready()->set_path(absl::StrCat("/runs/x/step-", step));
     fact.mutable_save_ready()->set_manifest_hash(hash);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Restored(const v1::TrainerKey& key, uint64_t step, const std::string& hash,
                 const std::vector<std::string>& passed_over = {}) {
@@ -126,7 +126,7 @@ class FakeHost {
     fact.mutable_restored()->set_step(step);
     fact.mutable_restored()->set_path(absl::StrCat("/runs/x/step-", step));
     fact.mutable_restored()->set_manifest_hash(hash);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   // As in a trainer, the last step is saved before it is reported, unless `unsaved` gives the reason why it is not.
   void Finish(const v1::TrainerKey& key, uint64_t step, bool stopped = false, const std::string& unsaved = "") {
@@ -138,7 +138,7 @@ class FakeHost {
     fact.mutable_finished()->set_step(step);
     fact.mutable_finished()->set_stopped(stopped);
     fact.mutable_finished()->set_unsaved(unsaved);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
     Exit(key, 0);
   }
   void Exit(const v1::TrainerKey& key, int code) {
@@ -146,7 +146,7 @@ class FakeHost {
     v1::Fact fact;
     fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
     fact.mutable_exited()->set_code(code);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Kill(const v1::TrainerKey& key, int signal) {
     running.erase(Name(key));
@@ -154,13 +154,13 @@ class FakeHost {
     fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_SIGNAL);
     fact.mutable_exited()->set_signal(signal);
     fact.mutable_exited()->add_last_lines("the last line");
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Break(const v1::TrainerKey& key, uint64_t step) {
     v1::Fact fact;
     fact.mutable_broken()->set_step(step);
     fact.mutable_broken()->set_message("connection reset by peer");
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
   void Report(const v1::TrainerKey& key, uint64_t from, uint64_t to) {
     RankReportsReceived told{session, {}};
@@ -185,7 +185,8 @@ class FakeHost {
   }
 
   // Reports the position of one rank: its phase, and the operation in which it waits.
-  void Stand(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step, const std::string& waits_in) {
+  void ReportPosition(const v1::TrainerKey& key, const std::string& phase, uint64_t last_step,
+                      const std::string& waits_in) {
     RankReportsReceived told{session, {}};
     v1::RankReport& report = *told.reports.add_reports();
     *report.mutable_key() = key;
@@ -205,7 +206,7 @@ class FakeHost {
     fact.mutable_save_failed()->set_stop_request(stop_request);
     fact.mutable_save_failed()->set_step(step);
     fact.mutable_save_failed()->set_message("No space left on device");
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
 
   // The save of the last step fails, and the ranks retry.
@@ -214,7 +215,7 @@ class FakeHost {
     fact.mutable_save_failed()->set_step(step);
     fact.mutable_save_failed()->set_message(message);
     fact.mutable_save_failed()->set_will_retry(true);
-    Tell(key, std::move(fact));
+    ReportFact(key, std::move(fact));
   }
 
   // Answers all requests.

@@ -98,7 +98,7 @@ TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
   two.second.Attach();
   v1::Fact fact;
   fact.mutable_started()->set_pid(7);
-  two.second.Tell(Key(kJob, 1, 1), fact);
+  two.second.ReportFact(Key(kJob, 1, 1), fact);
 
   EXPECT_NE(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
   EXPECT_TRUE(two.harness.core->Check().ok()) << two.harness.core->Check();
@@ -123,7 +123,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   v1::Fact refused;
   refused.mutable_refused()->set_message("the checkpoint of step 40 that was recorded is not in /runs/a");
   refused.mutable_refused()->set_checkpoint_missing(true);
-  second.Tell(Key(kJob, 2, 0), refused);
+  second.ReportFact(Key(kJob, 2, 0), refused);
   second.Exit(Key(kJob, 2, 0), 1);
 
   v1::Job job = harness.Get(kJob);
@@ -138,7 +138,7 @@ TEST(CoreHosts, HostWithoutTheRecordedCheckpoint_IsAvoided_AndTheJobWaits_Withou
   EXPECT_EQ(harness.Get(kJob).restarts(), 1u);
   EXPECT_EQ(harness.Get(kJob).planned_restarts(), 1u);
   second.Apply();
-  second.Tell(Key(kJob, 3, 0), refused);
+  second.ReportFact(Key(kJob, 3, 0), refused);
   second.Exit(Key(kJob, 3, 0), 1);
   harness.Set("w1", v1::SetHostRequest::ACTION_UNCORDON);
   harness.Restart();
@@ -162,7 +162,7 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
     fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
     fact.mutable_exited()->set_message("cannot write /var/x: No space left on device");
     fact.mutable_exited()->set_may_pass(may_pass);
-    first.Tell(Key(kJob, 1, 0), fact);
+    first.ReportFact(Key(kJob, 1, 0), fact);
 
     v1::Job job = harness.Get(kJob);
     EXPECT_EQ(job.state(), v1::JOB_STATE_PLACED) << job.reason();
@@ -170,7 +170,7 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
     EXPECT_EQ(job.restarts(), may_pass ? 0u : 1u) << "a host without space does not use up a restart";
     EXPECT_EQ(first.desired().jobs_size(), 0) << "it no longer takes part in the job";
 
-    second.Tell(Key(kJob, 2, 0), fact);
+    second.ReportFact(Key(kJob, 2, 0), fact);
     harness.Advance(absl::Seconds(1));
     job = harness.Get(kJob);
     if (may_pass) {

@@ -20,7 +20,7 @@ TEST(CoreKeptEvents, OfAJob_AreLimited_TheFirstHundredStay_AndDroppedOnesAreCoun
     v1::Fact fact;
     fact.mutable_save_failed()->set_step(1 + i % 9);
     fact.mutable_save_failed()->set_message(std::string(10'000, 'x'));
-    one.host.Tell(Key(kJob, 1, 0), fact);
+    one.host.ReportFact(Key(kJob, 1, 0), fact);
   }
 
   size_t stored = 0;

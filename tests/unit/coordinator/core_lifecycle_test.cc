@@ -325,7 +325,7 @@ TEST(CoreLifecycle, EndOfRankZero_WaitsForItsRepeatedReports) {
   host.Report(Key(kJob, 1, 0), 1, 8);
   v1::Fact fact;
   fact.mutable_finished()->set_step(10);
-  host.Tell(Key(kJob, 1, 0), fact);
+  host.ReportFact(Key(kJob, 1, 0), fact);
   harness.Advance(absl::Seconds(5));
   EXPECT_LT(harness.acks[host.session], host.sequence);
 

@@ -21,7 +21,7 @@ struct Cluster : TwoHosts {
   // The ranks of reachable hosts continue to report: they wait, or step.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
     for (absl::Time end = harness.now + time; harness.now < end;) {
-      first.Stand(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
+      first.ReportPosition(Key(kJob, Get().generation(), 0), "train", steps ? ++step : step, waits_in);
       harness.Advance(absl::Milliseconds(500));
     }
   }
@@ -98,7 +98,7 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastS
   report.set_phase_s(0.5);
   cluster.harness.Handle(std::move(told));
   while (cluster.Get().state() == v1::JOB_STATE_RUNNING && cluster.harness.now - cut < absl::Seconds(60)) {
-    cluster.first.Stand(Key(kJob, 1, 0), "train", cluster.step, kWaits);
+    cluster.first.ReportPosition(Key(kJob, 1, 0), "train", cluster.step, kWaits);
     cluster.harness.Advance(absl::Milliseconds(100));
   }
   EXPECT_GT(cluster.harness.now - cut, absl::Milliseconds(2'400));
@@ -408,7 +408,7 @@ TEST(CoreEnding, RankThatDoesNotExitAfterItsLastStep_IsKilled_AndTheJobHasSuccee
   host.Finish(Key(kJob, 1, 0), 10);
   v1::Fact fact;
   fact.mutable_finished()->set_step(10);
-  host.Tell(Key(kJob, 1, 1), fact);
+  host.ReportFact(Key(kJob, 1, 1), fact);
   harness.Advance(absl::Seconds(9));
   EXPECT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
   EXPECT_NE(host.desired().trainers_size(), 0);
@@ -424,7 +424,7 @@ TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothi
   for (FakeHost* host : {&cluster.first, &cluster.second}) {
     v1::Fact fact;
     fact.mutable_finished()->set_step(1'000);
-    host->Tell(Key(kJob, 1, host == &cluster.second), fact);
+    host->ReportFact(Key(kJob, 1, host == &cluster.second), fact);
   }
   cluster.first.Report(Key(kJob, 1, 0), 1, 1'000);
   cluster.first.Exit(Key(kJob, 1, 0), 0);
@@ -458,7 +458,7 @@ TEST(CoreEnding, RankThatCannotBeKilled_CountsAsEnded_AndKeepsItsSlot) {
   host.running.erase(FakeHost::Name(Key(kJob, 1, 1)));
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_STOPPED);
-  host.Tell(Key(kJob, 1, 1), fact);
+  host.ReportFact(Key(kJob, 1, 1), fact);
   EXPECT_EQ(harness.Get(kJob).generation(), 2u) << "it was ended after all";
 }
 
@@ -470,7 +470,7 @@ TEST(CoreRestored, ResumeFromAnEarlierJob_IsNotFromTheBeginning) {
   BringToRunning(harness, host, kJob, 6);
   v1::Fact fact;
   fact.mutable_restored()->set_step(5);
-  host.Tell(Key(kJob, 1, 0), fact);
+  host.ReportFact(Key(kJob, 1, 0), fact);
   EXPECT_EQ(harness.Get(kJob).last_step(), 5u);
   host.Kill(Key(kJob, 1, 0), 9);
   EXPECT_THAT(harness.Decisions(kJob), Contains(HasSubstr("restarting from step 5")));

@@ -260,7 +260,7 @@ TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
   one.host.Apply();
   v1::Fact refused;
   refused.mutable_refused()->set_message("checkpoint.dir is of job00000001");
-  one.host.Tell(Key("job0000two2", 1, 0), refused);
+  one.host.ReportFact(Key("job0000two2", 1, 0), refused);
   one.host.Apply();
   ASSERT_EQ(one.harness.StateOf("job0000two2"), v1::JOB_STATE_FAILED);
 
@@ -287,7 +287,7 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNot
   BringToRunning(one.harness, one.host, kJob);
   one.harness.RestartAsked(kJob);
   for (int i = 0; i < 40; ++i) {
-    one.host.Stand(Key(kJob, 1, 0), "save", 5, "");
+    one.host.ReportPosition(Key(kJob, 1, 0), "save", 5, "");
     one.harness.Advance(absl::Milliseconds(500));
   }
   EXPECT_EQ(one.host.desired().trainers_size(), 2) << "20 s of saving";

@@ -73,7 +73,7 @@ TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
   one.host.Register(Key(kJob, 1, 0));
   v1::Fact fact;
   fact.mutable_refused()->set_message("/data: no such file");
-  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.ReportFact(Key(kJob, 1, 0), fact);
   one.host.Exit(Key(kJob, 1, 0), 2);
   one.host.Apply();
 
@@ -91,7 +91,7 @@ TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
 
   v1::Fact fact;
   fact.mutable_refused()->set_message("disk gone");
-  one.host.Tell(Key(kJob, 1, 1), fact);
+  one.host.ReportFact(Key(kJob, 1, 1), fact);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING);
   one.host.Apply();
 
@@ -142,7 +142,7 @@ TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotRetried) {
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   fact.mutable_exited()->set_message("exec: no such file");
-  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.ReportFact(Key(kJob, 1, 0), fact);
 
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(one.Get().reason(), HasSubstr("exec: no such file"));
@@ -187,7 +187,7 @@ TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord
   one.host.Save(Key(kJob, 1, 0), 4);
   v1::Fact fact;
   fact.mutable_restored()->set_step(2);
-  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.ReportFact(Key(kJob, 1, 0), fact);
 
   EXPECT_EQ(one.Get().checkpoints_size(), 1);
   EXPECT_EQ(one.Get().checkpoints(0).step(), 2u);

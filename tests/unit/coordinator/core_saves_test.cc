@@ -197,7 +197,7 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
     fact.mutable_save_failed()->set_step(4);
     fact.mutable_save_failed()->set_withdrawn(withdrawn);
     fact.mutable_save_failed()->set_message("Input/output error");
-    one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+    one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
     one.RestartCoordinator();  // it is not published on its own
     EXPECT_THAT(one.Words(), ::testing::ElementsAre("6.g1 b"));
     EXPECT_THAT(one.harness.Decisions(kJob), Contains(HasSubstr(withdrawn ? "step 4 made room for a newer one"
@@ -312,7 +312,7 @@ TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
   fact.mutable_saved()->set_manifest_hash("a");
   fact.mutable_saved()->set_seconds(20);
   fact.mutable_saved()->set_stall_s(0.1);
-  one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+  one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
   one.host.Kill(Key(kJob, 1, 1), 9);
 
   EXPECT_NEAR(one.Get().goodput().lost_s(), 2 * 4, 0.5);
@@ -440,8 +440,8 @@ TEST(CoreSaves, ChangesSinceTheCheckpoint_AreADecisionPerKey) {
     change.set_key(key);
     change.set_value("1 -> 2");
   }
-  one.host.Tell(Key(kJob, 1, 0), fact);
-  one.host.Tell(Key(kJob, 1, 0), fact);
+  one.host.ReportFact(Key(kJob, 1, 0), fact);
+  one.host.ReportFact(Key(kJob, 1, 0), fact);
 
   std::vector<std::string> decisions = one.harness.Decisions(kJob);
   EXPECT_EQ(std::count(decisions.begin(), decisions.end(),
@@ -473,7 +473,7 @@ TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
   fact.mutable_saved()->set_step(5);
   fact.mutable_saved()->set_seconds(1'000);
   fact.mutable_saved()->set_stall_s(0.1);
-  one.host.Tell(Key(kJob, 1, 0), std::move(fact));
+  one.host.ReportFact(Key(kJob, 1, 0), std::move(fact));
   one.harness.Cancel(kJob);
   one.harness.Advance(absl::Seconds(12));
   EXPECT_EQ(one.host.desired().trainers_size(), 0) << "they did not stop in time";

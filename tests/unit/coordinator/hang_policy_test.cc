@@ -39,12 +39,12 @@ class HangTest : public ::testing::Test {
   }
   // The rank is in operation `number` and has started `started` operations.
   static void Wait(RankPosition& rank, uint64_t number, uint64_t started, const std::string& last = "") {
-    v1::CommunicatorReport& world = Stand(rank, started, last.empty() ? Op(started) : last);
+    v1::CommunicatorReport& world = SetPosition(rank, started, last.empty() ? Op(started) : last);
     world.set_waits_in(Op(number));
     world.set_completed(number - 1);
   }
   // The rank computes.
-  static v1::CommunicatorReport& Stand(RankPosition& rank, uint64_t started, const std::string& last = "") {
+  static v1::CommunicatorReport& SetPosition(RankPosition& rank, uint64_t started, const std::string& last = "") {
     rank.communicators.assign(1, {});
     rank.communicators[0].set_name("world");
     rank.communicators[0].set_started(started);
@@ -74,7 +74,7 @@ TEST_F(HangTest, RankThatHasNotEnteredTheOthersOperation_IsNamed) {
   Add();
   Add();
   Wait(facts_.ranks[0], 412, 412);
-  Stand(facts_.ranks[1], 411);
+  SetPosition(facts_.ranks[1], 411);
   Wait(facts_.ranks[2], 412, 412);
   Learned("train", 0.1);
 
@@ -99,7 +99,7 @@ TEST_F(HangTest, Examination_IsReported_ButDoesNotDecide) {
   Add();
   Add();
   Wait(facts_.ranks[0], 9, 9);
-  Stand(facts_.ranks[1], 8);
+  SetPosition(facts_.ranks[1], 8);
   facts_.ranks[1].examination = &seen;
   Learned("train", 0.1);
 
@@ -122,7 +122,7 @@ TEST_F(HangTest, Decision_WaitsForAnOutstandingExamination) {
   Add();
   Add();
   Wait(facts_.ranks[0], 9, 9);
-  Stand(facts_.ranks[1], 8);
+  SetPosition(facts_.ranks[1], 8);
   Learned("train", 0.1);
   facts_.asked = true;
 
@@ -138,7 +138,7 @@ TEST_F(HangTest, StoppedRank_IsNamedAfterThreeSeconds_InAnyPhase) {
     Add(phase);
     Add(phase);
     Wait(facts_.ranks[0], 412, 412);
-    Stand(facts_.ranks[1], 411);
+    SetPosition(facts_.ranks[1], 411);
     facts_.ranks[1].process_state = "T";
 
     HangDecision early = At(absl::Seconds(2.9));
@@ -157,7 +157,7 @@ TEST_F(HangTest, ProcessUnderADebugger_IsNotStopped) {
   Add();
   Add();
   Wait(facts_.ranks[0], 412, 412);
-  Stand(facts_.ranks[1], 411);
+  SetPosition(facts_.ranks[1], 411);
   facts_.ranks[1].process_state = "t";
   Learned("train", 10);
 
@@ -169,7 +169,7 @@ TEST_F(HangTest, SilentRank_IsNamedAfterThreeSecondsWithoutReports) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[1], 4);
   facts_.ranks[1].silent = true;
   facts_.ranks[1].process_state = "D";
 
@@ -183,7 +183,7 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[1], 4);
   Learned("train", 0.1);
   absl::Time now = kStart + absl::Seconds(8);
   facts_.ranks[0].told_at = facts_.ranks[0].seen_at = facts_.ranks[1].seen_at = now;
@@ -203,8 +203,8 @@ TEST_F(HangTest, TrainerWithAClosedLink_IsNotSilent) {
 TEST_F(HangTest, LateMessages_ProveNoStall) {
   Add();
   Add();
-  Stand(facts_.ranks[0], 4);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[0], 4);
+  SetPosition(facts_.ranks[1], 4);
   Learned("train", 2);
   const absl::Time heard = kStart + absl::Seconds(2);
   for (RankPosition& rank : facts_.ranks) rank.told_at = rank.seen_at = heard;
@@ -248,7 +248,7 @@ TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
     facts_.phases.clear();
     Add(c.phase);
     Add();
-    Stand(facts_.ranks[0], 4);
+    SetPosition(facts_.ranks[0], 4);
     Wait(facts_.ranks[1], 5, 5);
     Learned("train", 0.1);
     Learned(c.phase, c.learned_s);
@@ -261,7 +261,7 @@ TEST_F(HangTest, SlowPhases_RaiseNoAlarmWithinTheirUsualTime) {
 TEST_F(HangTest, PhaseOfUnknownLength_IsOnlyReported_AndNotWhileItsProcessWorks) {
   Add("save");
   Add("save");
-  Stand(facts_.ranks[0], 4);
+  SetPosition(facts_.ranks[0], 4);
   Wait(facts_.ranks[1], 5, 5);
   Learned("train", 0.1);
 
@@ -280,7 +280,7 @@ TEST_F(HangTest, CpuUse_IsNoProgress_WhenPhaseTimesAreKnown) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[1], 4);
   Learned("train", 0.1);
   facts_.ranks[1].busy_at = kStart + absl::Seconds(6);
 
@@ -292,7 +292,7 @@ TEST_F(HangTest, OnHangNotify_OnlyNotifies) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[1], 4);
   facts_.ranks[1].process_state = "T";
 
   EXPECT_EQ(At(absl::Seconds(3)).act, Act::kNotify);
@@ -344,7 +344,7 @@ TEST_F(HangTest, OperationsStartedAhead_AreNotSkippedOnes) {
   Add();
   Add();
   Wait(facts_.ranks[0], 10, 12);
-  Stand(facts_.ranks[1], 10);
+  SetPosition(facts_.ranks[1], 10);
   Learned("train", 0.1);
 
   EXPECT_THAT(At(absl::Seconds(6)).culprits, ElementsAre(1));
@@ -419,7 +419,7 @@ TEST_F(HangTest, AllRanksInTheSameOperation_BlamesTheNetwork_AndNoRank) {
 }
 
 TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
-  Stand(Add(), 0);
+  SetPosition(Add(), 0);
   Learned("train", 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
@@ -429,7 +429,7 @@ TEST_F(HangTest, WorldOfOne_NamesItsOnlyRank) {
 }
 
 TEST_F(HangTest, NoWaitingRank_NamesAllRanks) {
-  for (int i = 0; i < 2; ++i) Stand(Add(), 7);
+  for (int i = 0; i < 2; ++i) SetPosition(Add(), 7);
   Learned("train", 0.1);
 
   HangDecision decided = At(absl::Seconds(6));
@@ -445,7 +445,7 @@ TEST_F(HangTest, UnreachableHost_IsLeftToHostLoss_UnlessTheCulpritIsCertain) {
 
   EXPECT_EQ(At(absl::Seconds(60)).act, Act::kNone);
 
-  Stand(facts_.ranks[1], 411);
+  SetPosition(facts_.ranks[1], 411);
   EXPECT_THAT(At(absl::Seconds(60)).culprits, ElementsAre(1));
 }
 
@@ -454,7 +454,7 @@ TEST_F(HangTest, RestartedTimer_IsWaitedForAgain) {
   Add();
   Add();
   Wait(facts_.ranks[0], 5, 5);
-  Stand(facts_.ranks[1], 4);
+  SetPosition(facts_.ranks[1], 4);
   Learned("train", 0.1);
   facts_.since = kStart + absl::Seconds(10);
 
@@ -466,7 +466,7 @@ TEST_F(HangTest, RestartedTimer_IsWaitedForAgain) {
 TEST_F(HangTest, EndedRank_BlocksNoRank) {
   Add("save");
   Add("ended").ended = true;
-  Stand(facts_.ranks[0], 4);
+  SetPosition(facts_.ranks[0], 4);
   Learned("save", 1);
 
   HangDecision decided = At(absl::Seconds(20));

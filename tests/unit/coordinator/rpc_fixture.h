@@ -50,15 +50,15 @@ class StreamHost {
     }
     return false;
   }
-  void Tell(uint32_t rank, v1::Fact fact) {
+  void ReportFact(uint32_t rank, v1::Fact fact) {
     v1::AgentMessage message;
     fact.set_sequence(++sequence_);
     *fact.mutable_key() = Key(kJob, 1, rank);
     *message.mutable_facts()->add_facts() = std::move(fact);
     stream_->Write(message);
   }
-  void TellAll(const v1::Fact& fact) {
-    for (uint32_t rank = 0; rank < 2; ++rank) Tell(rank, fact);
+  void ReportFromAllRanks(const v1::Fact& fact) {
+    for (uint32_t rank = 0; rank < 2; ++rank) ReportFact(rank, fact);
   }
   void Report(uint64_t steps) {
     v1::AgentMessage message;
@@ -154,11 +154,11 @@ class RpcTest : public testing::Test {
     ASSERT_TRUE(host.AwaitDesired([](const v1::DesiredState& state) { return state.trainers_size() == 2; }));
     v1::Fact fact;
     fact.mutable_started()->set_pid(1);
-    host.TellAll(fact);
+    host.ReportFromAllRanks(fact);
     fact.mutable_registered()->set_spec_digest(host.desired.trainers(0).spec_digest());
-    host.TellAll(fact);
+    host.ReportFromAllRanks(fact);
     fact.mutable_ready()->set_first_step(1);
-    host.TellAll(fact);
+    host.ReportFromAllRanks(fact);
     ASSERT_TRUE(host.AwaitDesired(
         [](const v1::DesiredState& state) { return state.trainers_size() == 2 && state.trainers(0).go(); }));
   }

@@ -43,11 +43,11 @@ TEST_F(RpcTest, JobRunsToItsEnd_AndAWatcherSeesEveryStepOnce) {
   v1::Fact fact;
   fact.mutable_saved()->set_step(10);
   fact.mutable_saved()->set_path("/runs/x/step-10");
-  host.Tell(0, fact);
+  host.ReportFact(0, fact);
   fact.mutable_finished()->set_step(10);
-  host.TellAll(fact);
+  host.ReportFromAllRanks(fact);
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_EXIT);
-  host.TellAll(fact);
+  host.ReportFromAllRanks(fact);
   watcher.join();
 
   uint64_t steps = 0;
