@@ -12,7 +12,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kTimesKept = 64;
-constexpr absl::Duration kLeast = absl::Seconds(5);
+constexpr absl::Duration kMinLimit = absl::Seconds(5);
 // How long an operator would wait if no duration is known.
 constexpr absl::Duration kUnlearned = absl::Seconds(120);
 constexpr uint32_t kMostDoublings = 6;
@@ -392,8 +392,8 @@ void PhaseTimes::Add(uint64_t step, double seconds) {
 absl::Duration HangLimit(absl::string_view phase, const PhaseFacts& facts) {
   absl::Duration learned = absl::Seconds(facts.learned_s);
   absl::Duration limit = facts.learned_s <= 0 ? kUnlearned
-                         : phase == "train"   ? std::max(kLeast, 2 * learned)
-                                              : 3 * learned + kLeast;
+                         : phase == "train"   ? std::max(kMinLimit, 2 * learned)
+                                              : 3 * learned + kMinLimit;
   return limit * (int64_t{1} << std::min(facts.doublings, kMostDoublings));
 }
 
