@@ -50,22 +50,22 @@ class DeviceCommunicator final : public Communicator {
   int world_size() const override { return host_->world_size(); }
 
   std::unique_ptr<Collective> AllReduceSum(const at::Tensor& tensor) override {
-    if (!IsStaged(tensor)) return Way(tensor).AllReduceSum(tensor);
+    if (!IsStaged(tensor)) return CommunicatorFor(tensor).AllReduceSum(tensor);
     std::shared_ptr<Scratch> staged = Stage(tensor);
     return Staged(host_->AllReduceSum(staged->ViewLike(tensor)), nullptr, staged, tensor);
   }
   std::unique_ptr<Collective> Broadcast(const at::Tensor& tensor, int root) override {
-    if (!IsStaged(tensor)) return Way(tensor).Broadcast(tensor, root);
+    if (!IsStaged(tensor)) return CommunicatorFor(tensor).Broadcast(tensor, root);
     std::shared_ptr<Scratch> staged = Stage(tensor);
     return Staged(host_->Broadcast(staged->ViewLike(tensor), root), nullptr, staged, tensor);
   }
   std::unique_ptr<Collective> AllGather(const at::Tensor& out, const at::Tensor& in) override {
-    if (!IsStaged(in)) return Way(in).AllGather(out, in);
+    if (!IsStaged(in)) return CommunicatorFor(in).AllGather(out, in);
     std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
     return Staged(host_->AllGather(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
   std::unique_ptr<Collective> ReduceScatterSum(const at::Tensor& out, const at::Tensor& in) override {
-    if (!IsStaged(in)) return Way(in).ReduceScatterSum(out, in);
+    if (!IsStaged(in)) return CommunicatorFor(in).ReduceScatterSum(out, in);
     std::shared_ptr<Scratch> from = Stage(in), to = scratch_.Take(static_cast<int64_t>(out.nbytes()));
     return Staged(host_->ReduceScatterSum(to->ViewLike(out), from->ViewLike(in)), from, to, out);
   }
@@ -102,7 +102,7 @@ class DeviceCommunicator final : public Communicator {
  private:
   bool IsStaged(const at::Tensor& tensor) const { return on_device_ == nullptr && tensor.device() == device_; }
 
-  Communicator& Way(const at::Tensor& tensor) {
+  Communicator& CommunicatorFor(const at::Tensor& tensor) {
     last_on_device_ = on_device_ != nullptr && tensor.device() == device_;
     return last_on_device_ ? *on_device_ : *host_;
   }
