@@ -127,6 +127,6 @@ def test_trainers_of_another_cluster_are_stopped_only_with_adopt_cluster(one_hos
     adopting = start_worker(one_host, "--adopt-cluster")
 
     harness.wait_until(lambda: not trainers & set(harness.trainers()), "the other cluster's trainers have ended")
-    assert "is of another cluster" in adopting.output()
+    assert "belongs to another cluster" in adopting.output()
     after = one_host.submit(train__steps=20)
     assert one_host.wait_for_end(after).state_name == "SUCCEEDED"

@@ -174,7 +174,7 @@ TEST(SpecConfigTest, UnresolvedSpec_IsRefusedByKey) {
   spec.mutable_train()->mutable_batch()->clear_micro();
 
   EXPECT_THAT(std::string(ConfigFromSpec(spec.SerializeAsString()).status().message()), HasSubstr("train.batch.micro"));
-  EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("no JobSpec"));
+  EXPECT_THAT(std::string(ConfigFromSpec("\xff\xff\xff").status().message()), HasSubstr("not a JobSpec"));
 }
 
 TEST(SpecConfigTest, TextWithAZeroByte_IsRefusedByKey) {
