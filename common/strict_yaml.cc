@@ -138,7 +138,7 @@ class Reader {
   }
 
   std::string UnknownKey(const std::string& key, const Descriptor& message) const {
-    if (key == "<<") return "merge keys (<<) are not read; write the keys out, or name the whole value by *alias";
+    if (key == "<<") return "merge keys (<<) are not supported; write the keys out, or use *alias for the whole value";
     return absl::StrCat("unknown key '", key.substr(0, 60), "'", yaml::UnknownKeyHelp(key, message, root_));
   }
 

@@ -20,7 +20,7 @@ class Parser {
 
   NodePtr Document() {
     if (!s_.CheckCharacters() || !s_.SkipBlanks()) return nullptr;
-    if (s_.Peek() == '%' && s_.Indent() == 0) return s_.Refuse("directives (%) are not read; remove the line");
+    if (s_.Peek() == '%' && s_.Indent() == 0) return s_.Refuse("directives (%) are not supported; remove the line");
     if (s_.AtMarker("...")) return s_.Refuse(kSecond);
     if (s_.AtMarker("---")) {
       s_.Skip(3);
@@ -151,12 +151,12 @@ class Parser {
         return Alias();
       case '&':
         if (in_flow) return Anchored([&] { return FlowNode(true); });
-        return s_.Refuse("an anchor (&name) stands between a key and its value");
+        return s_.Refuse("an anchor (&name) must be between a key and its value");
       case '|':
       case '>':
-        return s_.Refuse("values over several lines (| and >) are not read; write the value on one line");
+        return s_.Refuse("values over several lines (| and >) are not supported; write the value on one line");
       case '!':
-        return s_.Refuse("tags (!) are not read; put the value in quotes if it is meant as a text");
+        return s_.Refuse("tags (!) are not supported; put the value in quotes if it is a string");
       default:
         return s_.Scalar(in_flow);
     }
@@ -246,7 +246,7 @@ class Parser {
     auto found = anchors_.find(name);
     if (found != anchors_.end() && (Scanner::IsBlank(s_.Peek()) || Scanner::IsFlow(s_.Peek()))) return found->second;
     return s_.RefuseAt(place, absl::StrCat("'*", name.substr(0, 60), "' is the name of no value above; put it in ",
-                                           "quotes if it is meant as a text"));
+                                           "quotes if it is a string"));
   }
 
   // ---- sentences ----------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Parser {
 
   NodePtr RefuseKey() {
     if (s_.Peek() == '?' && Scanner::IsBlank(s_.Peek(1))) {
-      return s_.Refuse("keys that begin with '? ' are not read; write `key: value`");
+      return s_.Refuse("keys that begin with '? ' are not supported; write `key: value`");
     }
     return s_.Refuse(absl::StrCat("expected `key: value`, found ", s_.Found()));
   }

@@ -104,7 +104,7 @@ class RuleChecker {
   void Missing(const FieldDescriptor& field, const std::string& at) {
     // A key that was given and refused has had its problem; a map without a single key has not.
     if (field.message_type() == nullptr && positions_.count(at) > 0) return;
-    problems_.AddError(positions_, at, absl::StrCat("is required: ", yaml::Expectation(field)));
+    problems_.AddError(positions_, at, absl::StrCat("is required; expected ", yaml::Expectation(field)));
   }
 
   bool CheckList(const Message& message, const FieldDescriptor& field, const std::string& at) {
@@ -147,7 +147,7 @@ std::string WrongWithText(const FieldDescriptor& field, absl::string_view text) 
     return absl::StrCat("is ", text.size(), " bytes long; at most ", limits::kPathBytes, " are accepted");
   }
   if (std::string wrong = WhyNotPlainText(text); !wrong.empty()) {
-    return absl::StrCat(wrong, ", and a text here is one line of UTF-8 without control characters");
+    return absl::StrCat(wrong, "; a string must be one line of UTF-8 without control characters");
   }
   if (RuleOf(field).path() && (text.empty() || text[0] != '/')) {
     return absl::StrCat("must be an absolute path, found '", text.substr(0, 200), "'");

@@ -40,7 +40,7 @@ std::string Mismatch(const Scalar& scalar, const FieldDescriptor& field) {
   std::string range = RangeSentence(field);
   bool is_number = !scalar.quoted && IsNumber(scalar.text);
   if (is_number && !range.empty()) return absl::StrCat(range, ", found ", Shown(scalar));
-  return absl::StrCat("expected ", Expectation(field), ", found ", scalar.quoted ? "the text " : "", Shown(scalar));
+  return absl::StrCat("expected ", Expectation(field), ", found ", scalar.quoted ? "the string " : "", Shown(scalar));
 }
 
 bool ParseDouble(absl::string_view text, double* value) {
@@ -57,7 +57,7 @@ bool HasLeadingZero(const Scalar& scalar) {
 }
 
 std::string LeadingZero(const Scalar& scalar) {
-  return absl::StrCat("begins with a 0, which some readers of YAML take for octal; write the number without it, found ",
+  return absl::StrCat("begins with a 0, which some YAML readers treat as octal; write the number without it, found ",
                       Shown(scalar));
 }
 
@@ -162,7 +162,7 @@ std::string NoPlainFolder(const Scalar& scalar) {
 std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message* message) {
   if (!scalar.quoted && (IsNumber(scalar.text) || scalar.text == "true" || scalar.text == "false")) {
     return absl::StrCat("expected ", Expectation(field), ", found ", scalar.text,
-                        "; put it in quotes if it is meant as a text");
+                        "; put it in quotes if it is a string");
   }
   std::string text = scalar.text;
   if (RuleOf(field).path()) {

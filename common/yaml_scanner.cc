@@ -89,7 +89,7 @@ bool Scanner::EndOfLine(absl::string_view what) {
   SkipSpaces();
   if (IsBreak(Peek()) || AtComment()) return true;
   if (AtColon())
-    return Refuse("a second ': ' on one line; put the value in quotes if it is meant as a text") != nullptr;
+    return Refuse("a second ': ' on one line; put the value in quotes if it is a string") != nullptr;
   return Refuse(absl::StrCat("expected the end of the line after ", what, ", found ", Found())) != nullptr;
 }
 
@@ -97,7 +97,7 @@ std::shared_ptr<Node> Scanner::Scalar(bool in_flow) {
   if (Peek() == '"') return DoubleQuoted();
   if (Peek() == '\'') return SingleQuoted();
   if (!BeginsPlain()) {
-    return Refuse(absl::StrCat("a value cannot begin with ", Found(), "; put it in quotes if it is meant as a text"));
+    return Refuse(absl::StrCat("a value cannot begin with ", Found(), "; put it in quotes if it is a string"));
   }
   std::shared_ptr<Node> node = NewNode(Node::Kind::kScalar);
   const size_t begin = pos_;

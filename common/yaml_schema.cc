@@ -153,7 +153,7 @@ std::string Expectation(const FieldDescriptor& field) {
       one = "true or false";
       break;
     case FieldDescriptor::CPPTYPE_STRING:
-      one = RuleOf(field).path() ? "a path" : "a text";
+      one = RuleOf(field).path() ? "a path" : "a string";
       break;
     default:
       one = absl::StrCat(IsFloat(field) ? "a number" : "a whole number", Range(RuleOf(field)).empty() ? "" : " ",

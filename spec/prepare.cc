@@ -25,7 +25,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const v1::JobSpec& spec, const PrepareOpt
   ValidateJob(job.spec, positions, &problems);
   const bool has_folder = job.spec.checkpoint().has_dir() || positions.count("checkpoint.dir") > 0;
   if (job.spec.has_train() && !has_folder && options.default_run_root.empty()) {
-    problems.AddError({}, "checkpoint.dir", "is required: a folder that all hosts of the job share");
+    problems.AddError({}, "checkpoint.dir", "is required; expected a folder that all hosts of the job share");
   }
   if (!problems.ok()) return BadRequestStatus(problems, *v1::JobSpec::descriptor(), "spec");
   for (const Problem& warning : problems.Warnings()) job.warnings.push_back(warning.Message());

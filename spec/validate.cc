@@ -47,7 +47,7 @@ class Validator {
       Error("probe", "times hosts instead of training them; give either train or probe, not both");
     } else if (!spec_.has_train() && !spec_.has_probe()) {
       Error("train",
-            "is required: what is trained, a map with keys of model, data, batch, steps and more (or `probe`, "
+            "is required; expected a map with keys of model, data, batch, steps and more (or `probe`, "
             "to time hosts instead)");
     }
     return spec_.has_train();

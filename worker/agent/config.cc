@@ -112,7 +112,7 @@ void ApplyFlags(const Flags& flags, v1::WorkerConfig* config, Problems* problems
 void CheckCoordinator(const v1::WorkerConfig& config, std::vector<std::string>* problems) {
   const std::string& address = config.coordinator();
   if (address.empty()) {
-    problems->push_back("coordinator: is required: --coordinator host:port, or the key in the file");
+    problems->push_back("coordinator: is required; give --coordinator host:port, or the key in the file");
     return;
   }
   if (SplitUnixAddress(address).has_value()) return;

@@ -137,7 +137,7 @@ TEST(WriteYaml, NumbersReadBackToTheBit) {
 
 TEST(Texts, AreOneLineWithoutControlCharacters) {
   v1::WorkerConfig config;
-  constexpr char kRule[] = ", and a text here is one line of UTF-8 without control characters";
+  constexpr char kRule[] = "; a string must be one line of UTF-8 without control characters";
 
   EXPECT_EQ(ErrorsOf("name: \"a\\nb\"\n", &config), absl::StrCat("f:1:7: name: holds the control character 10", kRule));
   EXPECT_EQ(ErrorsOf("name: \"\\e[2J\"\n", &config),
@@ -171,7 +171,7 @@ TEST(Numbers, WithALeadingZero_AreRefused_BecauseReadersDisagree) {
   for (const char* text : {"010", "-01", "00"}) {
     v1::CoordinatorConfig config;
     EXPECT_EQ(ErrorsOf(absl::StrCat("lease_ms: ", text, "\n"), &config),
-              absl::StrCat("f:1:11: lease_ms: begins with a 0, which some readers of YAML take for octal; write the "
+              absl::StrCat("f:1:11: lease_ms: begins with a 0, which some YAML readers treat as octal; write the "
                            "number without it, found ",
                            text));
   }
@@ -227,11 +227,11 @@ TEST(Rules, HoldForMessagesThatNoFileBrought) {
   v1::WorkerConfig config;
   config.set_name("a\x1b[2Jb");
   EXPECT_EQ(RulesOn(config),
-            "name: holds the control character 27, and a text here is one line of UTF-8 without "
+            "name: holds the control character 27; a string must be one line of UTF-8 without "
             "control characters");
   config.set_name("caf\xe9");
   EXPECT_EQ(RulesOn(config),
-            "name: is not UTF-8 text, and a text here is one line of UTF-8 without control characters");
+            "name: is not UTF-8 text; a string must be one line of UTF-8 without control characters");
   config.set_name("w1");
   config.set_state("runs");
   EXPECT_EQ(RulesOn(config), "state: must be an absolute path, found 'runs'");
@@ -240,7 +240,7 @@ TEST(Rules, HoldForMessagesThatNoFileBrought) {
   EXPECT_EQ(RulesOn(config), "log.level: expected one of debug, info, warning, error, found the unknown value 77");
   config.clear_log();
   for (int i = 0; i < 65; ++i) config.add_labels("a=b");
-  EXPECT_EQ(RulesOn(config), "labels: expected a list, each a text, found a list of 65; at most 64 are accepted");
+  EXPECT_EQ(RulesOn(config), "labels: expected a list, each a string, found a list of 65; at most 64 are accepted");
 }
 
 TEST(Rules, NumbersAreFinite) {

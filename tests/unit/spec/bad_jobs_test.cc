@@ -31,7 +31,7 @@ TEST_P(BadJobTest, IsRefusedWithASentence) {
 // Keys, types and ranges.
 const BadJob kValues[] = {
     {"misspelt_key", "layers: 2", "layres: 2",
-     "job.yaml:3:3: train.model.layers: is required: a whole number from 1 to 1024\n"
+     "job.yaml:3:3: train.model.layers: is required; expected a whole number from 1 to 1024\n"
      "job.yaml:4:5: train.model: unknown key 'layres'; did you mean 'layers'? Valid here: family, preset, layers, "
      "heads, "
      "width, context, vocabulary, dropout, init_from"},
@@ -46,7 +46,7 @@ const BadJob kValues[] = {
     {"text_for_a_number", "steps: 10", "steps: many",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found 'many'"},
     {"quoted_number", "steps: 10", "steps: '10'",
-     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found the text '10'"},
+     "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found the string '10'"},
     {"underscores_in_a_number", "steps: 10", "steps: 1_000",
      "job.yaml:13:10: train.steps: expected a whole number from 1 to 1000000000000, found '1_000'"},
     {"part_of_a_step", "steps: 10", "steps: 10.5",
@@ -58,7 +58,7 @@ const BadJob kValues[] = {
     {"no_value", "steps: 10",
      "steps:", "job.yaml:13:3: train.steps: has no value; expected a whole number from 1 to 1000000000000"},
     {"no_steps", "steps: 10", "seed: 1",
-     "job.yaml:2:1: train.steps: is required: a whole number from 1 to 1000000000000"},
+     "job.yaml:2:1: train.steps: is required; expected a whole number from 1 to 1000000000000"},
     {"zero_steps", "steps: 10", "steps: 0", "job.yaml:13:10: train.steps: must be from 1 to 1000000000000, found 0"},
     {"negative_width", "width: 16", "width: -16",
      "job.yaml:6:12: train.model.width: must be from 1 to 65536, found -16"},
@@ -117,8 +117,8 @@ const BadJob kWords[] = {
     {"no_path", "text: [corpus]", "text: []",
      "job.yaml:9:11: train.data.text: expected a list, each a path, found a list of 0"},
     {"number_as_path", "text: [corpus]", "text: [1]",
-     "job.yaml:9:12: train.data.text: expected a list, each a path, found 1; put it in quotes if it is meant as a "
-     "text"},
+     "job.yaml:9:12: train.data.text: expected a list, each a path, found 1; put it in quotes if it is a "
+     "string"},
     {"betas_above_one", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9, 1.5]}",
      "job.yaml:14:28: train.optimizer.betas: must be from 0 to 0.9999999, found 1.5"},
     {"one_beta", "  steps: 10", "  steps: 10\n  optimizer: {betas: [0.9]}",
@@ -133,7 +133,7 @@ const BadJob kWords[] = {
     {"capital_in_name", "name: tiny", "name: Tiny",
      "job.yaml:1:7: name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found 'Tiny'"},
     {"number_as_name", "name: tiny", "name: 5",
-     "job.yaml:1:7: name: expected a text, found 5; put it in quotes if it is meant as a text"},
+     "job.yaml:1:7: name: expected a string, found 5; put it in quotes if it is a string"},
     {"unknown_preset", "layers: 2", "layers: 2\n    preset: lab-10n",
      "job.yaml:5:13: train.model.preset: no preset is called 'lab-10n'; did you mean 'lab-10m'? There are: lab-tiny, "
      "lab-10m"},
@@ -145,7 +145,7 @@ const BadJob kWords[] = {
 const BadJob kFiles[] = {
     {"key_twice", "  steps: 10", "  steps: 10\n  steps: 20", "job.yaml:14:3: train.steps: is given twice; remove one"},
     {"merge_key", "  steps: 10", "  steps: 10\n  <<: {seed: 1}",
-     "job.yaml:14:3: train: merge keys (<<) are not read; write the keys out, or name the whole value by *alias"},
+     "job.yaml:14:3: train: merge keys (<<) are not supported; write the keys out, or use *alias for the whole value"},
     {"two_documents", "name: tiny", "name: tiny\n---\nname: other",
      "job.yaml:2:1: the file goes on after its end, or holds a second document; keep one a file"},
     {"stray_bracket", "  ranks: 2\n", "  ranks: 2\n]\n", "job.yaml:16:1: expected `key: value`, found ']'"},
@@ -159,18 +159,18 @@ const BadJob kFiles[] = {
     {"value_over_two_lines", "name: tiny", "name: tiny\n  job",
      "job.yaml:2:3: the line is indented by 2 spaces, where 0 are expected; a value ends on the line where it begins"},
     {"block_scalar", "name: tiny", "name: |\n  tiny",
-     "job.yaml:1:7: values over several lines (| and >) are not read; write the value on one line"},
+     "job.yaml:1:7: values over several lines (| and >) are not supported; write the value on one line"},
     {"tab", "  steps: 10", "\tsteps: 10", "job.yaml:13:1: holds a tab; YAML is indented and separated by spaces"},
     {"tab_after_a_value", "steps: 10", "steps: 10\t",
      "job.yaml:13:12: holds a tab; YAML is indented and separated by spaces"},
     {"deep_nesting", "  steps: 10", "  steps: [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
      "job.yaml:13:72: this is nested more than 64 levels deep"},
     {"second_colon", "name: tiny", "name: a: b",
-     "job.yaml:1:8: a second ': ' on one line; put the value in quotes if it is meant as a text"},
+     "job.yaml:1:8: a second ': ' on one line; put the value in quotes if it is a string"},
     {"wrong_dedent", "    heads: 2", "   heads: 2",
      "job.yaml:5:4: the line is indented by 3 spaces, where 2 are expected; a value ends on the line where it begins"},
     {"tag", "name: tiny", "name: !!str tiny",
-     "job.yaml:1:7: tags (!) are not read; put the value in quotes if it is meant as a text"},
+     "job.yaml:1:7: tags (!) are not supported; put the value in quotes if it is a string"},
     {"control_character", "name: tiny", "name: ti\x01ny",
      "job.yaml:1:9: holds the control character 1, which YAML does not allow"},
     {"not_utf8", "name: tiny", "name: ti\xffny", "job.yaml:1:9: is not UTF-8 text"},
@@ -185,8 +185,8 @@ INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), RowName);
 
 TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
   EXPECT_EQ(Read("").Errors(),
-            "job.yaml: name: is required: a text\n"
-            "job.yaml: train: is required: what is trained, a map with keys of model, data, batch, steps and more (or "
+            "job.yaml: name: is required; expected a string\n"
+            "job.yaml: train: is required; expected a map with keys of model, data, batch, steps and more (or "
             "`probe`, to time hosts instead)");
 }
 

@@ -114,7 +114,7 @@ TEST(Prepare, SpecFromTheWireIsCheckedLikeAFile) {
             "train.optimizer.betas: expected a list of 2, each a number from 0 to 0.9999999, found a list of 1\n"
             "train.precision.type: expected one of fp32, fp64, bf16, fp16 or auto, found the unknown value 9\n"
             "name: must be 1 to 63 of a-z, 0-9 and '-', starting with a letter; found ''\n"
-            "checkpoint.dir: is required: a folder that all hosts of the job share");
+            "checkpoint.dir: is required; expected a folder that all hosts of the job share");
 }
 
 absl::Status PrepareStatus(const v1::JobSpec& spec) {
@@ -154,7 +154,7 @@ TEST(Prepare, PathsThatAreRelativeOrHoldControlCharactersAreRefused) {
   spec = good;
   spec.mutable_checkpoint()->set_dir(std::string("/runs/a\0b", 9));
   EXPECT_EQ(PrepareStatus(spec).message(),
-            "checkpoint.dir: holds the control character 0, and a text here is one line of UTF-8 without control "
+            "checkpoint.dir: holds the control character 0; a string must be one line of UTF-8 without control "
             "characters");
 }
 
