@@ -1,5 +1,5 @@
-# For libtrainyard_cuda.so alone (worker/cuda), from the pinned wheels that requirements/full.txt adds: no toolkit of the
-# machine's, no nvcc.
+# For libtrainyard_cuda.so alone (worker/cuda), from the pinned wheels that requirements/full.txt adds: no toolkit of
+# the machine's, no nvcc.
 #   trainyard::torch_cuda   CUDA kernels, c10d with NCCL, NCCL itself
 # Not there while only the wheels of requirements/build.txt are; configured again once they have come.
 cmake_path(GET TRAINYARD_TORCH_ROOT PARENT_PATH packages)

@@ -1,5 +1,5 @@
-# Sets of heavy headers that are compiled once and shared. Every file still includes what it uses; the sets only save the
-# time of reading it. GCC refuses a set whose flags differ from a user's, and -Werror makes that an error.
+# Sets of heavy headers that are compiled once and shared. Every file still includes what it uses; the sets only save
+# the time of reading it. GCC refuses a set whose flags differ from a user's, and -Werror makes that an error.
 find_package(CLI11 REQUIRED)
 find_package(GTest REQUIRED)
 file(WRITE ${CMAKE_BINARY_DIR}/empty.cc.new "// Nothing: a target needs a file.\n")

@@ -6,7 +6,8 @@
 # (cmake/Precompiled.cmake): it saves half of a clean build and changes nothing else.
 #
 # Three link tiers, kept apart here: core (no torch, no gRPC), control (gRPC, no torch), engine (torch; neither gRPC nor
-# protobuf). TIER meeting is for worker/trainer alone, where an engine and a control library meet behind plain C++ headers.
+# protobuf). TIER meeting is for worker/trainer alone, where an engine and a control library meet behind plain C++
+# headers.
 include(GoogleTest)
 find_package(GTest REQUIRED)
 
@@ -52,7 +53,7 @@ function(_trainyard_common name)
   endif()
 endfunction()
 
-# ThreadSanitizer must be told of Abseil's mutexes: cmake/tsan_mutex.cc.
+# Makes Abseil's mutexes visible to ThreadSanitizer: cmake/tsan_mutex.cc.
 function(_trainyard_program name)
   if(TRAINYARD_SANITIZE MATCHES "thread")
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/tsan_mutex.cc)
@@ -83,7 +84,8 @@ function(trainyard_test name)
   _trainyard_common(${name})
   _trainyard_program(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/tests)
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # a fifth less time to compile, and nobody waits for it
+  # Compiles in four fifths of the time, and the speed of tests does not matter.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   add_test(NAME ${name}
     COMMAND ${name} --gtest_output=xml:${CMAKE_BINARY_DIR}/test-results/${name}.xml

@@ -3,8 +3,8 @@
 # A file that includes torch may include neither protobuf nor gRPC: the wheel carries an older protobuf's headers.
 set(TRAINYARD_TORCH_ROOT "" CACHE PATH "The wheel's folder: site-packages/torch")
 if(NOT EXISTS ${TRAINYARD_TORCH_ROOT}/lib/libtorch_cpu.so)
-  message(FATAL_ERROR "No LibTorch at TRAINYARD_TORCH_ROOT='${TRAINYARD_TORCH_ROOT}'. Run ./dev setup, which puts the pinned "
-                      "wheel there, or name the folder of an installed torch==2.11.0.")
+  message(FATAL_ERROR "No LibTorch at TRAINYARD_TORCH_ROOT='${TRAINYARD_TORCH_ROOT}'. Run ./dev setup, which puts the "
+                      "pinned wheel there, or name the folder of an installed torch==2.11.0.")
 endif()
 
 function(trainyard_torch_library name file)

@@ -1,7 +1,8 @@
-// Tells ThreadSanitizer of Abseil's mutexes. Debian's Abseil is compiled without it, so it sees none of them and would
-// report all that they guard. Linked into each program of the tsan preset, with --wrap for each name (Targets.cmake):
-// our calls come here first. What Abseil does between `pre` and `post`, conditions that it looks at included, is passed
-// over.
+// Makes Abseil's mutexes visible to ThreadSanitizer. Debian's Abseil is compiled without it, so that ThreadSanitizer
+// would report every access that a mutex guards. This file is linked into each program of the tsan preset, with --wrap
+// for each function (Targets.cmake), so that our calls come here first. ThreadSanitizer ignores what Abseil does
+// between `pre` and `post`, including the evaluation of conditions. `./dev tidy` bans the functions that are not
+// wrapped here.
 #include <sanitizer/tsan_interface.h>
 
 #include "absl/synchronization/mutex.h"
@@ -29,7 +30,7 @@ namespace {
 
 constexpr unsigned kFlags = __tsan_mutex_linker_init;
 
-// Around what locks, or waits with the mutex given up meanwhile.
+// Encloses a call that locks the mutex, or that releases it and waits for it.
 class Locking {
  public:
   explicit Locking(absl::Mutex* mutex) : mutex_(mutex) { __tsan_mutex_pre_lock(mutex_, kFlags); }

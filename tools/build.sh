@@ -26,7 +26,9 @@ build() {
   shift
   (($#)) && targets=(--target "$@")
   local configured=
-  [[ -f $folder/CMakeCache.txt ]] && configured=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
+  if [[ -f $folder/CMakeCache.txt ]]; then
+    configured=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
+  fi
   if [[ $configured != "$ROOT" || ! -f $folder/build.ninja ]]; then
     echo "build: configures preset '$preset' in $folder/"
     mkdir -p "$folder"

@@ -1,17 +1,18 @@
-# Installs what building and testing need; sourced by ./dev. Two levels: `build` (Debian packages and the smallest set of
-# wheels) and `full` (adds what tests and benchmarks need). A stamp per level holds the hash of the lists it was made from;
-# while stamp and lists agree, nothing is called but dpkg-query, because the stamp cannot know of a package removed since.
-# Everything but Debian packages lands in .deps/, which git ignores. Every failure ends with a sentence saying what to do.
+# Installs what building and testing need; sourced by ./dev. Two levels: `build` (Debian packages and the smallest set
+# of wheels) and `full` (adds what tests and benchmarks need). A stamp per level holds the hash of the lists it was made
+# from; while stamp and lists agree, nothing is called but dpkg-query, because the stamp cannot know of a package
+# removed since. Everything but Debian packages lands in .deps/, which git ignores. Every failure ends with a sentence
+# saying what to do.
 
 DEPS="$ROOT/.deps"
 PYTHON="$DEPS/python/bin/python"
 SETUP_LOG="$DEPS/setup.log"
 
-# What apt-get and pip say when nobody answers.
+# Messages of apt-get and pip when there is no network.
 NO_NETWORK='resolv|could not connect|unable to connect|connection (timed out|refused|broken)|network is unreachable'
 NO_NETWORK+='|NewConnectionError|failed to fetch|read timed out|No matching distribution'
 
-# Measured on Debian 12, with room for pip's downloads beside what it unpacks, in MiB.
+# Measured on Debian 12, with room for pip's downloads in addition to the unpacked files, in MiB.
 BUILD_MIB=3072
 FULL_MIB=9216
 
@@ -35,14 +36,15 @@ setup_is_fresh() {
     [[ -z $(packages_missing) ]]
 }
 
-# Runs a command into the log and shows that it is alive: one line that changes on a terminal, else a line every 20 s.
+# Runs a command with its output in the log, and shows progress: a line that is updated on a terminal, else a line
+# every 20 s.
 run_logged() {
   local label=$1 start=$SECONDS shown=$SECONDS pid last
   shift
   printf '\n--- %s: %s\n' "$label" "$*" >>"$SETUP_LOG"
   "$@" >>"$SETUP_LOG" 2>&1 </dev/null &
   pid=$!
-  # A background command ignores Ctrl-C; it must not go on by itself.
+  # A background command ignores Ctrl-C, so it must be ended here.
   trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
   while kill -0 "$pid" 2>/dev/null; do
     if [[ -t 1 ]]; then
@@ -60,7 +62,7 @@ run_logged() {
   echo "$label: done in $((SECONDS - start)) s"
 }
 
-# Ends with the sentence that fits what the log says. Arguments: what was tried, what it talks to.
+# Exits with a message that fits the log. Arguments: the action that failed, and the server that it used.
 die_from_log() {
   local tried=$1 source=$2 tail_text
   tail_text=$(tail -n 40 "$SETUP_LOG")
@@ -71,7 +73,7 @@ die_from_log() {
       "(The full output is in .deps/setup.log.)"
   fi
   tail -n 15 "$SETUP_LOG" >&2
-  die "$tried failed; the lines above are the end of .deps/setup.log. Mend what they name, then run ./dev setup again."
+  die "$tried failed; the lines above are the end of .deps/setup.log. Fix the problem, then run ./dev setup again."
 }
 
 require_disk() {
@@ -102,7 +104,7 @@ install_packages() {
     die_from_log "Installing Debian packages" "the Debian mirror"
 }
 
-# Debian's own Python: another one found first in PATH would bring another version than CMakePresets.json names.
+# Uses Debian's Python, because another one in PATH may have another version than CMakePresets.json names.
 make_venv() {
   [[ -x $PYTHON ]] && "$PYTHON" -c 'import pip' 2>/dev/null && return
   local version
@@ -114,18 +116,19 @@ make_venv() {
     die_from_log "Making .deps/python" "python3-venv"
 }
 
-# Unpacks beside the goal and not in /tmp, which is often small and in memory.
+# Unpacks in .deps and not in /tmp, which is often small and in memory.
 install_wheels() {
   local label=$1 list=$2
   mkdir -p "$DEPS/tmp"
   TMPDIR="$DEPS/tmp" run_logged "$label" "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off \
-    --no-deps --requirement "$ROOT/requirements/$list" || die_from_log "Installing requirements/$list" "the Python package index"
+    --no-deps --requirement "$ROOT/requirements/$list" ||
+    die_from_log "Installing requirements/$list" "the Python package index"
   rm -rf "$DEPS/tmp"
 }
 
 wheel_is_installed() { [[ -n $(find "$DEPS/python/lib" -maxdepth 3 -name "$1" -print -quit 2>/dev/null) ]]; }
 
-# level: build or full. Quiet and quick when nothing is to be done.
+# level: build or full. Prints nothing and returns quickly if everything is installed.
 setup() {
   local level=$1
   setup_is_fresh "$level" && return
@@ -141,10 +144,13 @@ setup() {
   install_wheels "setup: LibTorch (0.5 GB to download once)" build.txt
   setup_digest build >"$DEPS/stamp-build"
   if [[ $level == full ]]; then
-    if ! wheel_is_installed 'nvidia_cudnn_cu13-*.dist-info'; then require_disk $FULL_MIB "Setting up tests and benchmarks"; fi
+    if ! wheel_is_installed 'nvidia_cudnn_cu13-*.dist-info'; then
+      require_disk $FULL_MIB "Setting up tests and benchmarks"
+    fi
     echo "setup: Python packages for tests and benchmarks: the whole torch wheel and requirements/full.txt"
     install_wheels "setup: whole wheel (3 GB to download once)" full.txt
-    run_logged "setup: check" "$PYTHON" -m pip check || die_from_log "Checking requirements/full.txt (pip check)" "the lists"
+    run_logged "setup: check" "$PYTHON" -m pip check ||
+      die_from_log "Checking requirements/full.txt (pip check)" "the lists"
     setup_digest full >"$DEPS/stamp-full"
   fi
   flock --unlock 9

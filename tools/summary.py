@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit files of one test run and prints the closing line, 'N passed, N failed' (', N skipped' where some were).
+"""Adds up the JUnit files of one test run and prints the closing line, 'N passed, N failed' (', N skipped' where some
+were).
 
-A test program that ended badly without reporting a failed case (it crashed, hung, or could not start) counts as one failure of
-its own: ctest knows of it even when the program wrote nothing. Exit code 0 only if something ran and nothing failed.
+A test program that ended badly without reporting a failed case (it crashed, hung, or could not start) counts as one
+failure of its own: ctest knows of it even when the program wrote nothing. Exit code 0 only if something ran and nothing
+failed.
 """
 
 import pathlib
@@ -63,7 +65,8 @@ def main():
         print(f"FAILED {name}")
     if not count.passed and not count.failed:
         print("No test ran: the filter matches none, or the test programs are missing.")
-    print(f"{count.passed} passed, {len(count.failed)} failed" + (f", {count.skipped} skipped" if count.skipped else ""))
+    print(f"{count.passed} passed, {len(count.failed)} failed"
+          + (f", {count.skipped} skipped" if count.skipped else ""))
     return 0 if count.passed and not count.failed else 1
 
 

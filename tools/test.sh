@@ -54,15 +54,15 @@ verb_test() {
         cat <<'TEXT'
 ./dev test [FILTER] [--unit|--fast|--python|--all] [--preset P] [-j N]
 
-Builds, then runs the C++ tests (ctest) and the Python ones (pytest: real processes, comparison with PyTorch, README), and
-ends with one line, 'N passed, N failed'. FILTER is part of a test's name.
+Builds, then runs the C++ tests (ctest) and the Python tests (pytest: real processes, comparison with PyTorch, README).
+The last line is 'N passed, N failed'. FILTER is part of a test's name.
 
   --unit     C++ tests only
   --fast     all but the tests that are marked slow
   --python   Python tests only
-  --all      everything, every cell of the matrix of strategies (756) and of resumes (105) instead of a cover; it says how
-             long that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such as
-             fsdp_world4, those cells only. Runs every C++ program with vector code again as on a CPU with AVX2 but
+  --all      everything: all cells of the matrix of strategies (756) and of resumes (105) instead of a cover. Prints how
+             long that will take, and writes bench/results/matrix.md. With a FILTER that is part of a cell's name, such
+             as fsdp_world4, only those cells. Runs every C++ program with vector code again as on a CPU with AVX2 but
              without AVX-512 (NAME.avx2) and as on one with neither (NAME.none); without --all, a few of them
 TEXT
         return ;;
@@ -119,7 +119,8 @@ sim() {
     esac
   done
   seed=${seed:-$((RANDOM * 32768 + RANDOM + 1))}
-  [[ $seed =~ ^[0-9]+$ && $count =~ ^[1-9][0-9]*$ ]] || die_usage "sim takes whole numbers, e.g. ./dev sim 42 --seeds 10."
+  [[ $seed =~ ^[0-9]+$ && $count =~ ^[1-9][0-9]*$ ]] ||
+    die_usage "sim takes whole numbers, e.g. ./dev sim 42 --seeds 10."
   setup build
   build release trainyard-sim
   build/bin/tests/trainyard-sim --first "$seed" --seeds "$count" "${more[@]}" ||

@@ -1,5 +1,5 @@
-// Everything the core knows: one struct, changed by the functions of handlers/ alone, on one thread. What is durable is said
-// at each part; the rest is soft and comes back by itself when daemons re-attach and clients ask again.
+// Everything the core knows: one struct, changed by the functions of handlers/ alone, on one thread. What is durable is
+// said at each part; the rest is soft and comes back by itself when daemons re-attach and clients ask again.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the next
-// generation is recorded, and the hosts learn of it by their desired state.
+// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the
+// next generation is recorded, and the hosts learn of it by their desired state.
 #include <algorithm>
 #include <string>
 #include <utility>

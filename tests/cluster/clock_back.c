@@ -1,5 +1,5 @@
-// Preloaded by the cluster tests: sets a program's wall clock back by an hour while the file named by CLOCK_BACK exists.
-// The steady clock is not changed.
+// Preloaded by the cluster tests: sets a program's wall clock back by an hour while the file named by CLOCK_BACK
+// exists. The steady clock is not changed.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -1,13 +1,13 @@
-// Preloaded into trainers by the cluster tests (faulty_trainers.py) to inject faults in the middle of a step. It replaces
-// `double at::Tensor::item<double>() const`, which the training loop calls once per micro-batch on its main thread
-// without holding a lock. The file named by TRAINER_FAULT contains the fault; without that file nothing happens:
+// Preloaded into trainers by the cluster tests (faulty_trainers.py) to inject faults in the middle of a step. It
+// replaces `double at::Tensor::item<double>() const`, which the training loop calls once per micro-batch on its main
+// thread without holding a lock. The file named by TRAINER_FAULT contains the fault; without that file nothing happens:
 //
 //   spin      computes forever
 //   block     waits in a system call forever
 //   slow MS   returns MS milliseconds later
 //   eat       allocates memory until the kernel kills the process
-//   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program does nothing
-//             and returns an OK absl::Status until the next call of item()
+//   skip      skips a collective of this step: the function at the offset TRAINER_FAULT_SKIPS of the program does
+//             nothing and returns an OK absl::Status until the next call of item()
 //
 // `eat` and `skip` happen once: they remove the file first.
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
-"""Tests of the GPU plugin that need no GPU: which libraries libtrainyard_cuda.so may depend on, and the error of a host whose
-driver lists a GPU that CUDA cannot use."""
+"""Tests of the GPU plugin that need no GPU: which libraries libtrainyard_cuda.so may depend on, and the error of a host
+whose driver lists a GPU that CUDA cannot use."""
 
 import pathlib
 import re
@@ -11,11 +11,13 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 PLUGIN = harness.BIN / "libtrainyard_cuda.so"
 # The libraries of the wheels, the compiler and Debian's Abseil; no library of a CUDA toolkit or driver of this machine.
-MAY_NEED = re.compile(r"lib(torch_cuda|torch_cpu|c10|c10_cuda|cudart|nccl|stdc\+\+|gcc_s|c|m|absl_\w+|ld-linux-x86-64)\.so")
+MAY_NEED = re.compile(
+    r"lib(torch_cuda|torch_cpu|c10|c10_cuda|cudart|nccl|stdc\+\+|gcc_s|c|m|absl_\w+|ld-linux-x86-64)\.so")
 
 
 def test_the_library_depends_only_on_the_wheels():
-    listed = subprocess.run(["readelf", "--dynamic", "--wide", PLUGIN], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["readelf", "--dynamic", "--wide", PLUGIN], capture_output=True, text=True,
+                            check=True).stdout
 
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", listed)
 
@@ -24,7 +26,8 @@ def test_the_library_depends_only_on_the_wheels():
 
 
 def test_the_library_exports_its_two_functions():
-    listed = subprocess.run(["nm", "--dynamic", "--defined-only", PLUGIN], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["nm", "--dynamic", "--defined-only", PLUGIN], capture_output=True, text=True,
+                            check=True).stdout
 
     names = {line.split()[-1] for line in listed.splitlines()}
 

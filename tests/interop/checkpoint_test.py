@@ -1,5 +1,5 @@
-"""trainctl checkpoint on folders of which no job knows: what it lists, finds and removes, its JSON and its exit codes; and the
-Python safetensors library on every shard."""
+"""trainctl checkpoint on folders of which no job knows: what it lists, finds and removes, its JSON and its exit codes;
+and the Python safetensors library on every shard."""
 
 import fcntl
 import json
@@ -99,7 +99,8 @@ def test_verify_of_a_copy_under_another_name_works(run_folder):
     assert steps(run_folder) == [300, 200]
 
 
-@pytest.mark.parametrize("words", [("verify", "nowhere"), ("ls", "nowhere"), ("show", "."), ("verify", "."), ("rm", "."),
+@pytest.mark.parametrize("words", [("verify", "nowhere"), ("ls", "nowhere"), ("show", "."), ("verify", "."),
+                                   ("rm", "."),
                                    ("verify", "a-file"), ("verify", ".", "--step", "7")], ids=" ".join)
 def test_bad_input_ends_with_two(tmp_path, words):
     (tmp_path / "a-file").write_text("x")
@@ -116,7 +117,8 @@ def test_show_tells_what_a_checkpoint_holds(run_folder):
     assert {(t["role"], t["name"]) for t in shown["manifest"]["tensors"]} == {
         (role, name) for role in ("parameter", "exp_avg", "exp_avg_sq") for name in ("wte.weight", "ln_f.bias")}
     text = checkpoint("show", run_folder / "step-00000100").stdout
-    assert "2 tensors, 30 elements" in text and shown["manifest"]["files"][0]["hash"] in checkpoint("show", run_folder).stdout
+    assert "2 tensors, 30 elements" in text
+    assert shown["manifest"]["files"][0]["hash"] in checkpoint("show", run_folder).stdout
 
 
 def test_rm_asks_and_keeps_the_last_good_one(run_folder):
@@ -175,5 +177,6 @@ def test_python_safetensors_opens_every_shard(run_folder):
             with safe_open(folder / entry["name"], framework="numpy") as shard:
                 held = {name: shard.get_tensor(name) for name in shard.keys()}
             for tensor in manifest["tensors"]:
-                name = tensor["name"] if tensor["role"] == "parameter" else f"optimizer.{tensor['role']}.{tensor['name']}"
+                is_parameter = tensor["role"] == "parameter"
+                name = tensor["name"] if is_parameter else f"optimizer.{tensor['role']}.{tensor['name']}"
                 assert list(held[name].shape) == tensor["shape"] and held[name].dtype == numpy.float32

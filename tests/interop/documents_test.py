@@ -16,13 +16,14 @@ README_PORT = 7070
 
 
 def readme_script():
-    """One bash script of the README's marked blocks, in order. A block marked `background` is a terminal of its own: it is
-    left running, and the next block starts when the coordinator's port answers."""
+    """One bash script of the README's marked blocks, in order. A block marked `background` is a terminal of its own: it
+    is left running, and the next block starts when the coordinator's port answers."""
     parts = ["set -euo pipefail", "trap 'kill $(jobs -p)' EXIT"]
     for background, body in BLOCK.findall((harness.ROOT / "README.md").read_text()):
         if background:
             parts.append(f"( exec {body.strip()} ) &")
-            parts.append(f"for _ in $(seq 200); do (: </dev/tcp/127.0.0.1/{README_PORT}) 2>/dev/null && break; sleep 0.05; done")
+            parts.append(f"for _ in $(seq 200); do "
+                     f"(: </dev/tcp/127.0.0.1/{README_PORT}) 2>/dev/null && break; sleep 0.05; done")
         else:
             parts.append(body.strip())
     return "\n".join(parts) + "\n"
@@ -40,7 +41,7 @@ def port_is_free(port):
 
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run_as_they_stand(tmp_path):
-    assert port_is_free(README_PORT), f"port {README_PORT} is taken: end the coordinator that runs on this machine first"
+    assert port_is_free(README_PORT), f"port {README_PORT} is in use: first end the coordinator on this machine"
     processes.start_following()
     log = tmp_path / "readme.log"
     # Links to the checkout, with runs and state of its own, so that those of the developer stay as they are.
@@ -86,15 +87,18 @@ def test_what_the_requirements_name_exists():
 
 
 def test_links_of_the_documents_lead_somewhere():
-    for document in [harness.ROOT / "README.md", harness.ROOT / "CONTRIBUTING.md", *(harness.ROOT / "docs").rglob("*.md")]:
+    for document in [harness.ROOT / "README.md", harness.ROOT / "CONTRIBUTING.md",
+                     *(harness.ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             path = pathlib.Path(document.parent / target)
             assert path.exists(), f"{document.relative_to(harness.ROOT)} leads to {target}"
 
 
 def test_the_architecture_shows_the_lifecycle_that_the_code_uses():
-    printed = subprocess.run([harness.BIN / "trainyard-coordinator", "--print-lifecycle"], check=True, capture_output=True,
+    printed = subprocess.run([harness.BIN / "trainyard-coordinator", "--print-lifecycle"], check=True,
+                             capture_output=True,
                              text=True).stdout
 
-    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split("<!-- lifecycle -->\n")[1].split("<!-- /lifecycle -->")[0]
+    text = (harness.ROOT / "ARCHITECTURE.md").read_text()
+    shown = text.split("<!-- lifecycle -->\n")[1].split("<!-- /lifecycle -->")[0]
     assert shown == printed

@@ -1,5 +1,5 @@
-"""What trainctl checkpoint export writes is opened by transformers, with our numbers; what transformers writes is trained on
-here."""
+"""What trainctl checkpoint export writes is opened by transformers, with our numbers; what transformers writes is
+trained on here."""
 
 import json
 import subprocess

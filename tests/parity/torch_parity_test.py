@@ -1,5 +1,5 @@
-"""The same initial weights and batches give the same losses as PyTorch, over twenty steps of AdamW: one process is compared
-with plain PyTorch, two ranks with its DistributedDataParallel and its FSDP2."""
+"""The same initial weights and batches give the same losses as PyTorch, over twenty steps of AdamW: one process is
+compared with plain PyTorch, two ranks with its DistributedDataParallel and its FSDP2."""
 
 import json
 import math
@@ -108,7 +108,8 @@ def our_losses(folder, strategy, ranks):
 def losses_of_torch_ranks(folder, mode, ranks):
     program = [sys.executable, ROOT / "tests" / "parity" / "torch_rank.py", mode]
     others = [str(ranks), folder, str(LAYERS), str(HEADS), str(RATE)]
-    processes = [subprocess.Popen([*program, str(rank), *others], stderr=subprocess.PIPE, text=True) for rank in range(ranks)]
+    processes = [subprocess.Popen([*program, str(rank), *others], stderr=subprocess.PIPE, text=True)
+                 for rank in range(ranks)]
     try:
         errors = [process.communicate(timeout=240)[1] for process in processes]
     finally:

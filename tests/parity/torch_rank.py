@@ -2,8 +2,8 @@
 
     torch_rank.py ddp|fsdp2 RANK WORLD FOLDER LAYERS HEADS RATE
 
-FOLDER holds weights.safetensors and tokens.safetensors; the ranks meet in it, and rank 0 writes losses-MODE.json there. Each rank
-takes an equal share of a step's sequences.
+FOLDER holds weights.safetensors and tokens.safetensors; the ranks meet in it, and rank 0 writes losses-MODE.json there.
+Each rank takes an equal share of a step's sequences.
 """
 
 import json
@@ -33,7 +33,8 @@ class Block(nn.Module):
             setattr(self, attribute(name), nn.Parameter(weights[f"h.{index}.{name}"].clone()))
 
     def norm(self, x, name):
-        return F.layer_norm(x, x.shape[-1:], getattr(self, attribute(name) + "_weight"), getattr(self, attribute(name) + "_bias"))
+        return F.layer_norm(x, x.shape[-1:], getattr(self, attribute(name) + "_weight"),
+                            getattr(self, attribute(name) + "_bias"))
 
     def project(self, x, name):
         return x @ getattr(self, attribute(name) + "_weight") + getattr(self, attribute(name) + "_bias")
@@ -43,7 +44,8 @@ class Block(nn.Module):
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2)
         x = x + self.project(mixed, "attn.c_proj")
-        return x + self.project(F.gelu(self.project(self.norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh"), "mlp.c_proj")
+        return x + self.project(F.gelu(self.project(self.norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh"),
+                                "mlp.c_proj")
 
 
 class Gpt2(nn.Module):

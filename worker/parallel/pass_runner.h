@@ -1,5 +1,5 @@
-// Carries out the plan of a pass (pass_plan.h) while the model runs: whoever computes and whoever has nothing to compute
-// advance through the same list, so their collectives cannot diverge.
+// Carries out the plan of a pass (pass_plan.h) while the model runs: whoever computes and whoever has nothing to
+// compute advance through the same list, so their collectives cannot diverge.
 //
 //   runner.Begin(with_backward)
 //   runner.Advance({Act::kForward, u})   up to the computation of u, which the caller then makes

@@ -41,8 +41,8 @@ class RunFolder {
     std::string job_id;
     uint64_t generation = 0;
     absl::Duration wait;  // how long to wait for another job to leave
-    // If another job's rank 0 releases the lock while this one waits for it, the next generation of that job may be about
-    // to start: for this long the folder stays that job's.
+    // If another job's rank 0 releases the lock while this one waits for it, the next generation of that job may be
+    // about to start: for this long the folder stays that job's.
     absl::Duration comes_back = absl::Seconds(10);
     // A checkpoint of this job is recorded, so the folder was its own. If it belongs to another job now, leave it so.
     bool had = false;

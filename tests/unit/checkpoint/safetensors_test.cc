@@ -74,7 +74,8 @@ TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
       {with_header("{\"a\":", 0), "not a JSON object"},
       {with_header("{}", 3), "take 0 bytes, the file holds 3"},
       {with_header(
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+            R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
            4),
        "names 'a' twice"},
       {with_header(R"({"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4), "unknown dtype 'F33'"},
@@ -87,7 +88,8 @@ TEST(SafetensorsTest, Open_OfBadFiles_SaysWhatIsWrong) {
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", 4), "not two numbers"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), "begins at 4"},
       {with_header(
-           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+           R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+            R"("b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
            6),
        "begins at 2"},
       {with_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"more":1}})", 4), "expected exactly"},
