@@ -11,11 +11,11 @@
 namespace trainyard {
 namespace {
 
-// Metadata is limited to 8 KiB on the other side, travels as base64, and holds the message twice (see rpc_status.h).
+// Peers limit metadata to 8 KiB; it is sent as base64 and contains the message twice (see rpc_status.h).
 constexpr size_t kViolationBytes = 1'600;
 constexpr size_t kDescriptionBytes = 400;
 
-// Without the end of a character that the cut went through.
+// Cuts between two characters.
 std::string Cut(absl::string_view text, size_t most) {
   if (text.size() <= most) return std::string(text);
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;

@@ -32,9 +32,9 @@
 namespace trainyard {
 namespace {
 
-// This machine's kernel answers at once, unless more connections wait than its listener has room for.
+// The local kernel answers immediately, unless the queue of the listener is full.
 constexpr int kConnectWaitMs = 100;
-// What the kernel shows for a user whom this namespace has no number for: it may be anybody.
+// The number that the kernel reports for users without a number in this namespace: it may be any user.
 constexpr uid_t kUnmappedUser = 65534;
 
 struct Address {
@@ -45,13 +45,13 @@ struct Address {
 
 struct Peer {
   int fd = -1;
-  std::string address;       // the one of several that answered, numeric
-  std::vector<uid_t> users;  // of what listens there; empty: they cannot be determined
+  std::string address;       // the address that answered, numeric
+  std::vector<uid_t> users;  // of the listening sockets; empty: not known
 };
 
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& text) {
   const absl::optional<HostPort> split = SplitHostPort(text);
-  if (!split.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no host:port"));
+  if (!split.has_value()) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not host:port"));
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const std::string host(split->host);
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<Address>> Resolve(const std::string& text) {
   return addresses;
 }
 
-// A connected socket, or why there is none.
+// Returns a connected socket.
 absl::StatusOr<int> Connect(const sockaddr* address, socklen_t size, const std::string& text) {
   const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot connect to ", text));
@@ -100,7 +100,7 @@ absl::StatusOr<Peer> ConnectTcp(const Address& address) {
     close(fd);
     return after.status();
   }
-  // Who left meanwhile, or came, may be the one who has the other end.
+  // Any process that listened before or after the connection was made may be the peer.
   Peer peer{.fd = fd, .address = address.text, .users = {}};
   if (!before.empty() && !after->empty()) {
     peer.users = before;
@@ -128,7 +128,7 @@ absl::StatusOr<Peer> ConnectUnix(absl::string_view path, const std::string& text
 absl::StatusOr<Peer> ConnectLocally(const std::string& address) {
   if (auto path = SplitUnixAddress(address); path.has_value()) return ConnectUnix(*path, address);
   ASSIGN_OR_RETURN(const std::vector<Address> addresses, Resolve(address));
-  absl::Status failed = absl::UnavailableError(absl::StrCat(address, " is no address of this machine"));
+  absl::Status failed = absl::UnavailableError(absl::StrCat(address, " is not an address of this machine"));
   for (const Address& at : addresses) {
     absl::StatusOr<Peer> peer = ConnectTcp(at);
     if (peer.ok()) return peer;
@@ -141,14 +141,14 @@ absl::Status AwaitGreeting(const Peer& peer, absl::Duration wait) {
   pollfd greeting = {.fd = peer.fd, .events = POLLIN, .revents = 0};
   if (poll(&greeting, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) == 1) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("whoever listens at ", peer.address, " has said nothing for ", absl::FormatDuration(wait)));
+      absl::StrCat("the program that listens at ", peer.address, " has sent nothing for ", absl::FormatDuration(wait)));
 }
 
-// `owner`: of the token file that was named.
+// `owner` is the owner of the token file that the user named.
 absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
   if (peer.users.empty() && !owner.has_value()) {
     return absl::PermissionDeniedError(
-        absl::StrCat("the kernel does not tell which user listens at ", peer.address,
+        absl::StrCat("the kernel does not report which user listens at ", peer.address,
                      ": nothing is sent there. If it is the coordinator, name the file with its token (token_file)"));
   }
   auto is_trusted = [&](uid_t user) {
@@ -169,14 +169,14 @@ absl::Status CheckPeer(const Peer& peer, const std::optional<uid_t>& owner) {
                    ": nothing is sent there. If that is the coordinator, name a token file of that user (token_file)"));
 }
 
-// PermissionDenied is said of who listens alone.
+// PermissionDenied means an untrusted peer, so problems with the token have another code.
 absl::Status TokenProblem(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ? absl::InvalidArgumentError(status.message()) : status;
 }
 
-// Where no folder is to be found, nothing was written there either.
+// Without a token folder no token was written.
 absl::StatusOr<std::string> OwnToken(const std::string& address) {
-  if (SplitUnixAddress(address).has_value()) return std::string();  // its folder shows who may call
+  if (SplitUnixAddress(address).has_value()) return std::string();  // the mode of its folder decides who may call
   absl::StatusOr<std::string> folder = UserTokenFolder();
   if (!folder.ok()) return std::string();
   return ReadOwnToken(*folder, address);
@@ -216,7 +216,7 @@ absl::StatusOr<CoordinatorChannel> DialCoordinator(const DialOptions& options,
   RETURN_IF_ERROR(show_token());
   if (options.greeting_wait > absl::ZeroDuration()) {
     RETURN_IF_ERROR(AwaitGreeting(peer, options.greeting_wait));
-    // A coordinator writes its token before it accepts: if it has just been started, it is there now.
+    // A coordinator writes its token before it accepts connections, so a new one has written it by now.
     RETURN_IF_ERROR(show_token());
   }
   std::move(close_fd).Cancel();

@@ -40,7 +40,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
     case EMFILE:
     case ENFILE:
     case ENOMEM:
-    case EAGAIN:  // of fork: too many processes
+    case EAGAIN:  // from fork: too many processes
       return absl::ResourceExhaustedError(message);
     default:
       return absl::UnknownError(message);
@@ -80,12 +80,12 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes
 }
 
 absl::StatusOr<int> OpenRegularFile(const std::string& path, int flags, mode_t mode) {
-  // Without O_NONBLOCK the open of a FIFO waits for its other end.
+  // Without O_NONBLOCK, opening a FIFO waits for its other end.
   const int fd = open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, mode);
   const int error = errno;
   struct stat st = {};
   if (fd < 0) {
-    // A FIFO that nobody reads, a socket, a folder that is to be written to.
+    // A FIFO without a reader, a socket, or a folder opened for writing.
     const bool other = error == ENXIO || error == EISDIR;
     if (other && stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) return NoRegularFile(path, st.st_mode);
     return ErrnoStatus(error, absl::StrCat("cannot open ", path));
@@ -140,10 +140,10 @@ absl::Status MakeFolders(const std::string& path, mode_t mode) {
   struct stat st;
   if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make folder ", path));
   if (!S_ISDIR(st.st_mode)) return ErrnoStatus(ENOTDIR, absl::StrCat("cannot make folder ", path));
-  // Each parent that got a new entry, so that the folder is there after a loss of power.
+  // Syncs each parent that got a new entry, so that the folder survives a loss of power.
   for (const std::string& folder : missing) {
     absl::Status status = SyncFolder(std::filesystem::path(folder).parent_path().string());
-    // A parent that may be entered but not read cannot be synced; that is no reason to refuse the folder.
+    // A parent that may be entered but not read cannot be synced. The folder can be used nevertheless.
     if (!status.ok() && !absl::IsPermissionDenied(status)) return status;
   }
   return absl::OkStatus();
@@ -154,7 +154,7 @@ absl::Status SyncFolder(const std::string& path) {
   int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open folder ", folder));
   absl::Cleanup close_fd = [fd] { close(fd); };
-  // Some file systems cannot sync a folder and say EINVAL: nothing to be done there.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (fsync(fd) != 0 && errno != EINVAL) return ErrnoStatus(errno, absl::StrCat("cannot sync folder ", folder));
   return absl::OkStatus();
 }
@@ -207,7 +207,7 @@ std::string DescribeHolder(int fd) {
   return known ? absl::StrCat("process ", pid) : "another process";
 }
 
-// Whether the open file is the one at `path`: it may have been seized meanwhile.
+// Whether the open file is the one at `path`, which may have been replaced.
 bool LiesAt(int fd, const std::string& path) {
   struct stat open_file;
   struct stat file;

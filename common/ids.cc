@@ -8,7 +8,7 @@ namespace trainyard {
 namespace {
 
 void FillRandom(void* out, size_t size) {
-  // getrandom never gives less for up to 256 bytes once the pool is ready; it waits for that.
+  // getrandom waits until the pool is ready, and then always returns up to 256 bytes completely.
   if (getrandom(out, size, 0) != static_cast<ssize_t>(size)) std::abort();
 }
 

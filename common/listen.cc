@@ -18,11 +18,11 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr absl::Duration kRetry = absl::Milliseconds(20);
 
-// A listening socket, or -1 and errno.
+// Returns a listening socket, or -1 with errno set.
 int TryListen(const addrinfo& at) {
   int fd = socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol);
   if (fd < 0) return -1;
-  const int on = 1;  // connections of a predecessor that are still closing do not count
+  const int on = 1;  // ignore connections of the previous process that are still closing
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(fd, at.ai_addr, at.ai_addrlen) == 0 && listen(fd, kBacklog) == 0) return fd;
   const int error = errno;
@@ -41,7 +41,8 @@ int PortOf(int fd) {
 
 absl::Status ListenError(int error, absl::string_view address) {
   if (error == EADDRINUSE) return absl::UnavailableError(absl::StrCat("port ", address, " is taken"));
-  if (error == EADDRNOTAVAIL) return absl::InvalidArgumentError(absl::StrCat(address, " is no address of this host"));
+  if (error == EADDRNOTAVAIL)
+    return absl::InvalidArgumentError(absl::StrCat(address, " is not an address of this host"));
   return ErrnoStatus(error, absl::StrCat("cannot listen on ", address));
 }
 
@@ -59,7 +60,7 @@ absl::StatusOr<Listener> ListenOn(absl::string_view address, absl::Duration wait
   addrinfo* found = nullptr;
   const std::string host(split->host);
   if (int code = getaddrinfo(host.c_str(), absl::StrCat(split->port).c_str(), &hints, &found); code != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(address, " is no address of this host: ", gai_strerror(code)));
+    return absl::InvalidArgumentError(absl::StrCat(address, " is not an address of this host: ", gai_strerror(code)));
   }
   absl::Cleanup free_found = [found] { freeaddrinfo(found); };
   for (const absl::Time deadline = absl::Now() + wait;; absl::SleepFor(kRetry)) {

@@ -25,7 +25,7 @@ namespace {
 constexpr absl::string_view kListening = "0A";
 constexpr size_t kChunkBytes = 4096;
 
-// An address as 16 bytes, IPv4 mapped into IPv6, in the order of the network.
+// An address as 16 bytes in network byte order, IPv4 mapped into IPv6.
 using Bytes = std::array<uint8_t, 16>;
 
 Bytes MappedBytes(const void* ipv4) {
@@ -47,7 +47,7 @@ uint16_t PortOf(const sockaddr_storage& address) {
                                             : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
 }
 
-// "0100007F" or four such words: each is printed as a number of this machine's order of bytes.
+// "0100007F" or four such words, each printed as a number in the byte order of this machine.
 bool ParseAddress(absl::string_view hex, Bytes* bytes) {
   if (hex.size() != 8 && hex.size() != 32) return false;
   std::vector<uint32_t> words(hex.size() / 8);
@@ -101,7 +101,7 @@ bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::
     return false;
   }
   const bool exact = bytes == BytesOf(address);
-  // What listens at all addresses of IPv4 takes nothing that comes by IPv6.
+  // A socket that listens at all IPv4 addresses does not accept IPv6 connections.
   const bool any = IsAny(bytes) && (address.ss_family == AF_INET || local[0].size() == 32);
   if (port == PortOf(address) && (exact || any)) found->push_back({user, exact});
   return true;

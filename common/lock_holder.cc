@@ -41,7 +41,7 @@ std::string LockHolder(const struct stat& file) {
   if (!locks.ok()) return "";
   const std::string id = absl::StrFormat("%02x:%02x:%d", major(file.st_dev), minor(file.st_dev), file.st_ino);
   for (absl::string_view line : absl::StrSplit(*locks, '\n')) {
-    // "1: FLOCK  ADVISORY  WRITE 708 00:13:1234 0 EOF"; one that waits has "->" behind its number.
+    // "1: FLOCK  ADVISORY  WRITE 708 00:13:1234 0 EOF"; a waiting process has "->" after its number.
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     int64_t pid = 0;
     if (words.size() < 6 || words[1] == "->" || words[5] != id) continue;

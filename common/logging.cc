@@ -21,13 +21,13 @@ namespace trainyard {
 namespace {
 
 const absl::Duration kFlushWait = absl::Seconds(1);
-// Of a process that is being killed by its own fault.
+// When the process is killed by a fatal signal.
 constexpr int kFatalFlushMs = 500;
 
-// Never destroyed: its thread may be stuck in a write when the process ends, and others may log until then.
+// Never destroyed: its thread may be blocked in a write when the process ends, and other threads may log until then.
 std::atomic<LogWriter*> writer{nullptr};
 
-// %* in a pattern: the message as a JSON string, quotes included, so that any text gives one valid line.
+// %* in a pattern: the message as a JSON string with quotes, so that any text gives one valid line.
 class JsonText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
@@ -38,7 +38,7 @@ class JsonText final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonText>(); }
 };
 
-// %* in a pattern: the message on one line that no terminal takes orders from.
+// %* in a pattern: the escaped message on one line.
 class EscapedText final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
@@ -87,14 +87,14 @@ LogWriter* NewWriter(const LoggingOptions& options) {
                         }});
 }
 
-// Calls nothing that is not safe in a signal handler. The writer's thread works on meanwhile.
+// Calls only functions that are safe in a signal handler. The writer's thread continues during the wait.
 void WaitForWriter(int signal) {
   const LogWriter* to = writer;
   for (int waited_ms = 0; to != nullptr && !to->idle() && waited_ms < kFatalFlushMs; waited_ms += 10) {
     const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
     nanosleep(&pause, nullptr);
   }
-  raise(signal);  // by then it does what it always did
+  raise(signal);  // with the default action again
 }
 
 [[noreturn]] void LogUncaught() {

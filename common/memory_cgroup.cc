@@ -14,7 +14,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kFileBytes = 1 << 20;
-// A limit above this is none: cgroup v1 says "no limit" with the largest number of pages there is.
+// Larger values mean that there is no limit: cgroup v1 reports the largest number of pages then.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 std::string ReadOrEmpty(const std::string& path) {
@@ -22,7 +22,7 @@ std::string ReadOrEmpty(const std::string& path) {
   return text.ok() ? *std::move(text) : "";
 }
 
-// Where a controller's hierarchy is mounted, and which part of it.
+// Where the hierarchy of a controller is mounted, and which part of it.
 struct Mount {
   std::string root;
   std::string point;
@@ -42,7 +42,8 @@ Mount FindMount(absl::string_view mountinfo, bool version_2) {
   return {};
 }
 
-// The first of the files `names` of a cgroup that holds a number; unset: none does, or it says "max".
+// The number in the first of the files `names` of a cgroup that contains one. None if no file does, or it contains
+// "max".
 std::optional<uint64_t> ReadNumber(const std::string& cgroup, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const std::string text = ReadOrEmpty(JoinPath(cgroup, name));
@@ -69,7 +70,7 @@ std::string MemoryCgroupOf(absl::string_view process, const std::string& proc) {
     if (mount.root != "/") absl::ConsumePrefix(&path, mount.root);
     path = absl::StripSuffix(path, "/");
     std::string folder = absl::StrCat(mount.point, path);
-    // Where both are mounted, memory is with the old one.
+    // If both versions are mounted, the memory controller belongs to version 1.
     if (!version_2) return folder;
     found = folder;
   }

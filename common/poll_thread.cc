@@ -15,7 +15,7 @@ PollThread::PollThread(std::vector<Watch> watches)
 
 PollThread::~PollThread() {
   const uint64_t one = 1;
-  // An eventfd that was never written takes a write at once.
+  // A write to an eventfd that was never written does not block.
   [[maybe_unused]] ssize_t written = write(stop_fd_, &one, sizeof one);
   thread_.join();
   close(stop_fd_);

@@ -39,7 +39,7 @@ spdlog::level::level_enum LevelOf(google::protobuf::LogLevel level) {
   return spdlog::level::err;
 }
 
-// Their build's folders mean nothing here.
+// Removes the folders of the library's build.
 std::string FileName(absl::string_view path) { return std::string(path.substr(path.rfind('/') + 1)); }
 
 }  // namespace
@@ -50,7 +50,7 @@ void RouteRpcLogs() {
   });
   google::protobuf::SetLogHandler([](google::protobuf::LogLevel level, const char* file, int number,
                                      const std::string& message) {
-    // Requests are parsed before anybody asks who sent them, so each line may be a stranger's doing.
+    // Requests are parsed before their sender is authenticated, so a stranger may cause each of these lines.
     static auto* const rare = new RareLine(absl::Minutes(1));
     const absl::optional<uint64_t> left_out = rare->Take(absl::Now());
     if (!left_out.has_value()) return;

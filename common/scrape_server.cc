@@ -23,7 +23,7 @@ namespace {
 constexpr char kPath[] = "/metrics";
 constexpr absl::Duration kNoDescriptorWait = absl::Milliseconds(100);
 
-// The page's own type is the one that Prometheus asks for.
+// The content type is the one that Prometheus requests.
 std::string Response(absl::string_view status, absl::string_view body, bool with_body, absl::string_view more = "") {
   return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
                       "Content-Length: ", body.size(), "\r\nConnection: close\r\n", more, "\r\n",
@@ -60,12 +60,12 @@ void ScrapeServer::Run() {
       wake = std::min(wake, connection.deadline);
     }
     const absl::Duration wait = std::max(absl::ZeroDuration(), wake - absl::Now());
-    // A millisecond more than is left, so that the deadline has passed by then.
+    // One millisecond more than the remaining time, so that the deadline has passed after the wait.
     const int timeout_ms =
         wait == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1;
     if (poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) return;
     if (fds[0].revents != 0) return;
-    // Made for the first complete request of this round; the others get the same.
+    // Made for the first complete request of this round and used for the others.
     absl::optional<std::string> page;
     size_t at = 2;
     for (auto it = connections_.begin(); it != connections_.end(); ++at) {
@@ -78,7 +78,7 @@ void ScrapeServer::Run() {
 }
 
 void ScrapeServer::Accept() {
-  // In turns, so that a crowd at the door does not keep those waiting who are inside.
+  // One connection per round, so that many new connections do not delay the existing ones.
   for (size_t i = 0; i < limits::kScrapeConnections / 4; ++i) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
@@ -113,7 +113,7 @@ bool ScrapeServer::Serve(Connection& connection, absl::optional<std::string>* pa
   return Write(connection) && absl::Now() < connection.deadline;
 }
 
-// What is there. False: the client has left.
+// Reads the available bytes. Returns false if the client has disconnected.
 bool ScrapeServer::Read(Connection& connection) const {
   char buffer[4096];
   while (connection.request.size() <= limits::kScrapeRequestBytes) {
@@ -126,7 +126,7 @@ bool ScrapeServer::Read(Connection& connection) const {
   return true;
 }
 
-// What it takes. False: all is written, or the client has left.
+// Writes what the socket accepts. Returns false if all is written or the client has disconnected.
 bool ScrapeServer::Write(Connection& connection) const {
   while (connection.sent < connection.answer.size()) {
     const ssize_t n = send(connection.fd, connection.answer.data() + connection.sent,

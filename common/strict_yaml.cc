@@ -55,7 +55,7 @@ class Reader {
     }
   }
 
-  // `place` is where to point when the value itself stands nowhere.
+  // `place` is the position for problems of a value that is missing.
   void ReadField(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message,
                  const Node& place) {
     if (node.IsNothing()) {
@@ -93,11 +93,11 @@ class Reader {
     if (positions_ != nullptr) (*positions_)[path] = At(node);
   }
 
-  // The source is one value of a command line, whose lines and columns mean nothing to its writer.
+  // The source is one value from the command line, for which lines and columns are not reported.
   void SourceIsValue() { is_value_ = true; }
 
  private:
-  // A word that stands for a map: sets the one key of it that the field's rule names.
+  // A name in place of a map: sets the key that the rule of the field names (word_key).
   void ReadWord(const Node& node, const std::string& path, const FieldDescriptor& field, Message* message) {
     const std::string& key = yaml::RuleOf(field).word_key();
     const FieldDescriptor* word = yaml::FieldOfKey(*field.message_type(), key);
@@ -149,7 +149,7 @@ class Reader {
   bool is_value_ = false;
 };
 
-// The one document of a text, or null and a problem.
+// Returns the document in a text, or null and adds a problem.
 yaml::NodePtr Parse(const YamlSource& source, bool is_value, Problems* problems) {
   Position at{.file = source.file_name, .line = 0, .column = 0};
   std::string wrong;
@@ -200,7 +200,7 @@ void SetYamlKey(absl::string_view path, const YamlSource& source, Message* out, 
                                     yaml::UnknownKeyHelp(keys[i], *out->GetDescriptor(), root)));
     }
     at = yaml::JoinKeys(at, keys[i]);
-    // A map that stands in the file keeps its place there.
+    // A map in the file keeps its position there.
     if (positions != nullptr && i + 1 == keys.size()) (*positions)[at] = place;
     if (i + 1 < keys.size()) {
       if (field->message_type() == nullptr || field->is_repeated()) {

@@ -36,7 +36,7 @@ std::string FileName(absl::string_view address) {
   return absl::StrReplaceAll(name, {{"/", "_"}, {"]:", "-"}, {"[", ""}, {":", "-"}});
 }
 
-// Anything else cannot travel as metadata.
+// Other characters cannot be sent as metadata.
 absl::Status CheckToken(absl::string_view token, const std::string& path) {
   auto fits = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-._~+/=", c); };
   const bool plain = std::all_of(token.begin(), token.end(), fits);
@@ -52,14 +52,15 @@ struct OpenFile {
   struct stat info = {};
 };
 
-// A link, a pipe or a device in place of the file neither leads elsewhere nor makes the caller wait.
+// Does not follow a symbolic link, and does not block on a pipe or a device in place of the file.
 absl::StatusOr<OpenFile> ReadTokenFile(const std::string& path, int flags) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open token file ", path));
   absl::Cleanup close_fd = [fd] { close(fd); };
   OpenFile file;
-  if (fstat(fd, &file.info) != 0) return ErrnoStatus(errno, absl::StrCat("cannot look at token file ", path));
-  if (!S_ISREG(file.info.st_mode)) return absl::InvalidArgumentError(absl::StrCat("token file ", path, " is no file"));
+  if (fstat(fd, &file.info) != 0) return ErrnoStatus(errno, absl::StrCat("cannot inspect token file ", path));
+  if (!S_ISREG(file.info.st_mode))
+    return absl::InvalidArgumentError(absl::StrCat("token file ", path, " is not a regular file"));
   char buffer[kTokenBytesMax + 2];
   const ssize_t n = read(fd, buffer, sizeof buffer);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("cannot read token file ", path));
@@ -82,7 +83,7 @@ absl::Status MakeTokenFile(const std::string& path, absl::string_view token) {
   return written;
 }
 
-// The open folder, which nobody else can look into from here on, whatever becomes of the path to it.
+// Opens the folder, which other users can no longer access, even if the path to it changes.
 absl::StatusOr<int> OpenFolder(const std::string& folder) {
   const size_t last = folder.rfind('/');
   RETURN_IF_ERROR(MakeFolders(folder.substr(0, last)));

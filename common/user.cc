@@ -32,7 +32,7 @@ std::string AbsoluteVariable(const char* name) {
   return value != nullptr && *value == '/' ? value : "";
 }
 
-// A folder that is not there yet belongs to nobody.
+// A folder that does not exist yet has no owner.
 bool IsOfAnother(const std::string& folder) {
   struct stat info;
   return stat(folder.c_str(), &info) == 0 && info.st_uid != geteuid();

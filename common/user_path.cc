@@ -22,7 +22,7 @@ std::string HomeFolder() {
 }
 
 absl::StatusOr<std::string> PathOfUser(absl::string_view path, absl::string_view working_directory) {
-  if (path.empty()) return absl::InvalidArgumentError("expected a path, found an empty text");
+  if (path.empty()) return absl::InvalidArgumentError("expected a path, found an empty string");
   if (absl::StrContains(path, '$')) {
     return absl::InvalidArgumentError(absl::StrCat("holds a '$', and variables of the shell are not expanded here; ",
                                                    "write the path out, or begin it with ~/ for your home folder: '",

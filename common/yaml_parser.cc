@@ -10,10 +10,10 @@ namespace trainyard::yaml {
 namespace {
 
 constexpr int kDepthMax = 64;
-constexpr size_t kKeyBytesMax = 1'000;  // PyYAML looks no further for the colon of a key
+constexpr size_t kKeyBytesMax = 1'000;  // PyYAML searches only this far for the colon of a key
 constexpr char kSecond[] = "the file goes on after its end, or holds a second document; keep one a file";
 
-// Recursive descent. A method that finds a problem returns null or false, which its callers pass on.
+// A recursive descent parser. A method that finds a problem returns null or false, and its callers do the same.
 class Parser {
  public:
   Parser(absl::string_view text, ParseError* error) : s_(text, error) {}
@@ -36,7 +36,7 @@ class Parser {
     if (s_.AtMarker()) return s_.Refuse(kSecond);
     if (!s_.AtEnd()) {
       return s_.Refuse(absl::StrCat("expected the end of the file, found ", s_.Found(),
-                                    ", which does not belong to what stands before it; check how it is indented"));
+                                    ", which does not belong to the text before it; check the indentation"));
     }
     return root;
   }
@@ -67,7 +67,7 @@ class Parser {
     return true;
   }
 
-  // Whether a key begins here; leaves the position as it is.
+  // Whether a key begins here. Does not move the position.
   bool AtKey() {
     const size_t begin = s_.position();
     const bool may = s_.Peek() == '"' || s_.Peek() == '\'' || s_.BeginsPlain();
@@ -110,7 +110,7 @@ class Parser {
     }
   }
 
-  // What follows the colon or dash of a map or list indented by `indent`: on the same line, or below.
+  // Parses the value after the colon or dash of a map or list indented by `indent`, on the same line or below.
   NodePtr Value(size_t indent, bool in_map) {
     s_.SkipSpaces();
     if (Scanner::IsBreak(s_.Peek()) || s_.AtComment()) {
@@ -249,7 +249,7 @@ class Parser {
                                            "quotes if it is a string"));
   }
 
-  // ---- sentences ----------------------------------------------------------------------------------------------------
+  // ---- messages -----------------------------------------------------------------------------------------------------
 
   NodePtr RefuseDeeper(size_t indent) {
     return s_.Refuse(absl::StrCat("the line is indented by ", s_.Indent(), " spaces, where ", indent,

@@ -1,4 +1,4 @@
-// CheckRules, DropRefused and ApplyDefaults of strict_yaml.h: rules of the schema on a message, wherever it came from.
+// CheckRules, DropRefused and ApplyDefaults of strict_yaml.h: apply the rules of the schema to a message.
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "common/plain_text.h"
@@ -12,7 +12,7 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Element `i` of a repeated field, or the field itself, as a number; enums and texts have none.
+// Element `i` of a repeated field, or the field itself, as a number. 0 for enums and strings.
 double NumberOf(const Message& message, const FieldDescriptor& field, int i) {
   const auto& r = *message.GetReflection();
   const bool list = field.is_repeated();
@@ -34,7 +34,7 @@ double NumberOf(const Message& message, const FieldDescriptor& field, int i) {
   }
 }
 
-// What is wrong with one element; empty: nothing.
+// What is wrong with one element. Empty if it is valid.
 std::string WrongWith(const Message& message, const FieldDescriptor& field, int i) {
   const auto& r = *message.GetReflection();
   switch (field.cpp_type()) {
@@ -60,7 +60,7 @@ std::string WrongWith(const Message& message, const FieldDescriptor& field, int 
   }
 }
 
-// One pass over a message and those in it. With `drop`, which is then the same message, what is refused is unset.
+// Checks a message and its nested messages. If `drop` is given, it is the same message, and invalid fields are cleared.
 class RuleChecker {
  public:
   RuleChecker(const Positions& positions, Problems* problems, std::vector<std::string>* refused)
@@ -91,7 +91,7 @@ class RuleChecker {
   }
 
  private:
-  // A newer client asks for something; to do the job without it would be another job.
+  // A newer client has set a field. The job without that field would be another job.
   void CheckUnknown(const Message& message, const std::string& path) {
     const auto& unknown = message.GetReflection()->GetUnknownFields(message);
     if (unknown.empty()) return;
@@ -102,7 +102,7 @@ class RuleChecker {
   }
 
   void Missing(const FieldDescriptor& field, const std::string& at) {
-    // A key that was given and refused has had its problem; a map without a single key has not.
+    // A rejected key has been reported already; a map without keys has not.
     if (field.message_type() == nullptr && positions_.count(at) > 0) return;
     problems_.AddError(positions_, at, absl::StrCat("is required; expected ", yaml::Expectation(field)));
   }
@@ -164,7 +164,7 @@ void CheckRules(const Message& message, const Positions& positions, Problems* pr
 void DropRefused(Message* message, Positions* positions, Problems* problems) {
   std::vector<std::string> refused;
   RuleChecker(*positions, problems, &refused).Check(*message, message, "");
-  // As for keys that the reader refused, later rules must know that they were given.
+  // Later rules must know that these keys were given, as for keys that the reader rejected.
   for (std::string& key : refused) positions->emplace(std::move(key), Position{});
 }
 
@@ -181,7 +181,7 @@ void ApplyDefaults(Message* message) {
     const bool set =
         field.is_repeated() ? reflection.FieldSize(*message, &field) > 0 : reflection.HasField(*message, &field);
     if (text.empty() || set) continue;
-    // Defaults are part of the schema and a test reads them all, so a problem here cannot be.
+    // Defaults are part of the schema, and a test reads all of them, so there are no problems.
     Problems problems;
     SetYamlKey(yaml::KeyOf(field), {.text = text, .file_name = "", .working_directory = ""}, message, &problems);
   }

@@ -1,4 +1,4 @@
-// SetScalar of yaml_schema.h: one scalar into one field, by type.
+// SetScalar of yaml_schema.h: sets one field from one scalar, according to its type.
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -49,7 +49,7 @@ bool ParseDouble(absl::string_view text, double* value) {
   return error == std::errc() && end == digits.data() + digits.size() && std::isfinite(*value);
 }
 
-// YAML 1.1 takes 010 for 8; a number that readers disagree about is refused.
+// YAML 1.1 reads 010 as 8. Numbers on which readers disagree are rejected.
 bool HasLeadingZero(const Scalar& scalar) {
   absl::string_view digits = scalar.text;
   if (!absl::ConsumePrefix(&digits, "-")) absl::ConsumePrefix(&digits, "+");
@@ -61,8 +61,8 @@ std::string LeadingZero(const Scalar& scalar) {
                       Shown(scalar));
 }
 
-// A whole number with its sign apart, so that one function serves signed and unsigned fields. `1e3` and `100.0` are
-// whole.
+// A whole number with a separate sign, so that one function serves signed and unsigned fields. `1e3` and `100.0` are
+// whole numbers.
 bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
   absl::string_view digits = text;
   *negative = absl::ConsumePrefix(&digits, "-");
@@ -72,14 +72,14 @@ bool ParseWhole(absl::string_view text, bool* negative, uint64_t* magnitude) {
     return error == std::errc() && end == digits.data() + digits.size();
   }
   double value = 0;
-  constexpr double kExact = 9007199254740992;  // 2^53: up to here a double holds every whole number
+  constexpr double kExact = 9007199254740992;  // 2^53: a double represents all whole numbers up to here
   if (!IsNumber(digits) || !ParseDouble(digits, &value)) return false;
   if (value != std::floor(value) || value > kExact) return false;
   *magnitude = static_cast<uint64_t>(value);
   return true;
 }
 
-// The number that `true` or `false` stands for, where the field's rule says so.
+// The number that `true` or `false` means, if the rule of the field defines it.
 const std::string* AsNumber(const Scalar& scalar, const FieldDescriptor& field, std::string* digits) {
   const v1::FieldRule& rule = RuleOf(field);
   if (scalar.quoted) return &scalar.text;
@@ -168,7 +168,7 @@ std::string SetText(const Scalar& scalar, const FieldDescriptor& field, Message*
   if (RuleOf(field).path()) {
     auto path = PathOfUser(text, scalar.working_directory);
     if (!path.ok()) return std::string(path.status().message());
-    // Else CheckRules would blame the text for what the folder's name holds.
+    // Otherwise CheckRules would report the value for a problem with the name of the folder.
     if (WhyNotPlainText(text).empty() && !WhyNotPlainText(*path).empty()) return NoPlainFolder(scalar);
     text = *std::move(path);
   }

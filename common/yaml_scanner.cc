@@ -88,8 +88,7 @@ bool Scanner::SkipBlanks() {
 bool Scanner::EndOfLine(absl::string_view what) {
   SkipSpaces();
   if (IsBreak(Peek()) || AtComment()) return true;
-  if (AtColon())
-    return Refuse("a second ': ' on one line; put the value in quotes if it is a string") != nullptr;
+  if (AtColon()) return Refuse("a second ': ' on one line; put the value in quotes if it is a string") != nullptr;
   return Refuse(absl::StrCat("expected the end of the line after ", what, ", found ", Found())) != nullptr;
 }
 
@@ -148,7 +147,7 @@ std::shared_ptr<Node> Scanner::DoubleQuoted() {
   return node;
 }
 
-// From a backslash to the last character of what it begins.
+// Reads an escape sequence, from the backslash to its last character.
 bool Scanner::Escape(std::string* text) {
   constexpr absl::string_view kNames = "0abtnvfre\"\\/ ";
   constexpr absl::string_view kMeanings("\0\a\b\t\n\v\f\r\x1b\"\\/ ", 13);

@@ -18,7 +18,7 @@ std::string DoubleText(double value) {
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
-// Plain where any YAML reader takes it for this very text, else in double quotes.
+// Unquoted if every YAML reader reads the same string from it, else in double quotes.
 std::string TextYaml(const std::string& text) {
   bool plain = !text.empty() && !yaml::IsNumber(text);
   for (char c : text)
@@ -41,7 +41,7 @@ std::string TextYaml(const std::string& text) {
   return quoted + "\"";
 }
 
-// A whole number that is written as a word, or its digits.
+// A whole number as `true` or `false` if its rule says so, otherwise its digits.
 std::string WholeYaml(uint64_t value, const FieldDescriptor& field) {
   const v1::FieldRule& rule = yaml::RuleOf(field);
   if (rule.has_true_value() && value == rule.true_value()) return "true";

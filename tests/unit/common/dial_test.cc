@@ -1,5 +1,5 @@
-// Dialing a coordinator: who is believed to be one, and who is shown the token. Listeners are bare sockets: nothing is
-// asked of them.
+// Dialing a coordinator: which listeners are trusted, and which receive the token. Listeners are sockets that receive
+// no requests.
 #include "common/dial.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 
 constexpr uid_t kStranger = 65533;
 
-// A process that listens as `user`, on loopback, or at `path` where one is given.
+// A process that listens as `user`, on loopback, or at `path` if one is given.
 class ListeningProcess {
  public:
   explicit ListeningProcess(uid_t user, const std::string& path = "") {
@@ -56,7 +56,7 @@ class ListeningProcess {
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
  private:
-  // Its port; 1 for a path; 0: it cannot.
+  // Its port; 1 for a path; 0 if it could not listen.
   static uint16_t Listen(const std::string& path) {
     if (!path.empty()) {
       sockaddr_un at = {};
@@ -97,7 +97,7 @@ class DialTest : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-TEST_F(DialTest, OwnListener_IsShownTheTokenOfItsAddress) {
+TEST_F(DialTest, ListenerOfThisUser_GetsTheTokenOfItsAddress) {
   ListeningProcess listener(geteuid());
   ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
 
@@ -110,7 +110,7 @@ TEST_F(DialTest, OwnListener_IsShownTheTokenOfItsAddress) {
   EXPECT_TRUE(TokenHasChanged({.address = listener.address()}, *dialed));
 }
 
-TEST_F(DialTest, Localhost_FindsTheTokenOfTheAddressThatAnswers) {
+TEST_F(DialTest, Localhost_UsesTheTokenOfTheAddressThatAnswers) {
   ListeningProcess listener(geteuid());
   ASSERT_EQ(WriteToken(*UserTokenFolder(), listener.address(), "0123456789abcdef"), absl::OkStatus());
   const std::string port = listener.address().substr(listener.address().rfind(':'));
@@ -121,7 +121,7 @@ TEST_F(DialTest, Localhost_FindsTheTokenOfTheAddressThatAnswers) {
   EXPECT_EQ(dialed->token, "0123456789abcdef");
 }
 
-TEST_F(DialTest, NobodyThere_IsUnavailable) {
+TEST_F(DialTest, NoListener_IsUnavailable) {
   std::string address;
   { address = ListeningProcess(geteuid()).address(); }
 
@@ -129,8 +129,8 @@ TEST_F(DialTest, NobodyThere_IsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(Dial({.address = "unix:" + folder_ / "none"}).status()));
 }
 
-TEST_F(DialTest, Stranger_IsShownNoToken_AndNotObeyed) {
-  if (geteuid() != 0) return;  // nobody else can make a process of another user
+TEST_F(DialTest, ListenerOfAnotherUser_GetsNoToken_AndIsNotObeyed) {
+  if (geteuid() != 0) return;  // only root can start a process of another user
   ListeningProcess listener(kStranger);
 
   EXPECT_TRUE(Dial({.address = listener.address()}).ok()) << "without a token there is nothing to lose";
@@ -145,7 +145,7 @@ TEST_F(DialTest, Stranger_IsShownNoToken_AndNotObeyed) {
   }
 }
 
-TEST_F(DialTest, StrangerWhoseTokenFileIsNamed_IsTrusted) {
+TEST_F(DialTest, OwnerOfTheNamedTokenFile_IsTrusted) {
   if (geteuid() != 0) return;
   ListeningProcess listener(kStranger);
 
@@ -157,7 +157,7 @@ TEST_F(DialTest, StrangerWhoseTokenFileIsNamed_IsTrusted) {
       Dial({.address = listener.address(), .token_file = NamedToken(kStranger - 1), .obey = true}).status()));
 }
 
-TEST_F(DialTest, UnixSocket_IsJudgedByWhoListens) {
+TEST_F(DialTest, UnixSocket_IsCheckedByItsListener) {
   chmod(folder_.path().c_str(), 0777);
   const std::string own = folder_ / "own", strange = folder_ / "strange";
   ListeningProcess listener(geteuid(), own);

@@ -18,7 +18,7 @@ class FilesTest : public testing::Test {
   const std::string folder_ = temporary_.path();
 };
 
-TEST_F(FilesTest, WrittenFileReadsBackAndLeavesNoTemporary) {
+TEST_F(FilesTest, WrittenFile_IsReadBack_AndLeavesNoTemporaryFile) {
   std::string path = JoinPath(folder_, "a");
 
   ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
@@ -28,7 +28,7 @@ TEST_F(FilesTest, WrittenFileReadsBackAndLeavesNoTemporary) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
-TEST_F(FilesTest, ErrorsNameThePathAndTheirKind) {
+TEST_F(FilesTest, Errors_NameThePathAndHaveACode) {
   absl::Status missing = ReadFile(JoinPath(folder_, "none")).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(missing.message().find(folder_), absl::string_view::npos);
@@ -39,7 +39,7 @@ TEST_F(FilesTest, ErrorsNameThePathAndTheirKind) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeFolders(JoinPath(folder_, std::string(300, 'n'))))) << "no disk will take it";
 }
 
-TEST_F(FilesTest, LockIsHeldByOneAtATime) {
+TEST_F(FilesTest, Lock_HasOneHolder) {
   std::string path = JoinPath(folder_, ".lock");
   auto first = FileLock::Acquire(path, absl::ZeroDuration());
   ASSERT_TRUE(first.ok()) << first.status();
@@ -54,7 +54,7 @@ TEST_F(FilesTest, LockIsHeldByOneAtATime) {
   EXPECT_TRUE(FileLock::Acquire(path, absl::ZeroDuration()).ok());
 }
 
-TEST(Paths, AreMadeAbsoluteByText) {
+TEST(Paths, AbsolutePath_WorksOnTextOnly) {
   EXPECT_EQ(AbsolutePath("a/../b", "/w"), "/w/b");
   EXPECT_EQ(AbsolutePath("/a//b/./c/", "/w"), "/a/b/c");
   EXPECT_EQ(AbsolutePath(".", "/w"), "/w");

@@ -1,4 +1,4 @@
-// Whose program listens at an address: lines as the kernel writes them, and a socket of our own.
+// The users of listening sockets: with lines in the format of the kernel, and with a real socket.
 #include "common/listeners.h"
 
 #include <arpa/inet.h>
@@ -33,7 +33,7 @@ sockaddr_storage At(const char* address, uint16_t port) {
   return storage;
 }
 
-// 7070 is 1B9E. As printed on a machine whose low byte comes first, as all that this is built for are.
+// 7070 is 1B9E. As printed on little-endian machines, the only ones that are supported.
 std::string Line(const std::string& local, const std::string& state, int user) {
   return absl::StrCat("   0: ", local, " 00000000:0000 ", state, " 00000000:00000000 00:00000000 00000000  ", user,
                       "        0 1129 1 00000000ec1ae5d7 100 0 0 10 0");
@@ -50,7 +50,7 @@ std::vector<Listener> Take(const std::string& line, const sockaddr_storage& addr
   return found;
 }
 
-TEST(TakeListener, FindsWhatTakesTheConnection_ByAddressOrByAllAddresses) {
+TEST(TakeListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
   const sockaddr_storage v4 = At("127.0.0.1", 7070), v6 = At("::1", 7070);
   for (const std::string& local : {kLoopback, kMapped}) {
     const std::vector<Listener> found = Take(Line(local, "0A", 1001), v4);
@@ -69,12 +69,12 @@ TEST(TakeListener, FindsWhatTakesTheConnection_ByAddressOrByAllAddresses) {
   EXPECT_THAT(Take(Line(kLoopbackV6, "0A", 7), v4), IsEmpty());
 }
 
-TEST(TakeListener, PassesOverOtherPortsAndAddresses) {
+TEST(TakeListener, OtherPortsAndAddresses_AreSkipped) {
   EXPECT_THAT(Take(Line("0100007F:1B9F", "0A", 1), At("127.0.0.1", 7070)), IsEmpty());
   EXPECT_THAT(Take(Line("0200007F:1B9E", "0A", 1), At("127.0.0.1", 7070)), IsEmpty());
 }
 
-TEST(TakeListener, EndsAtTheFirstLineOfSomethingElse) {
+TEST(TakeListener, FirstLineOfAnotherState_EndsTheSearch) {
   std::vector<Listener> found;
   for (const std::string& line : {Line(kLoopback, "01", 1), Line("nonsense", "0A", 1), Line("0100007F", "0A", 1),
                                   std::string(), std::string("   0: 0100007F:1B9E")}) {
@@ -83,7 +83,7 @@ TEST(TakeListener, EndsAtTheFirstLineOfSomethingElse) {
   EXPECT_THAT(found, IsEmpty());
 }
 
-TEST(ListeningUsers, AreOursForASocketOfOurs_AndNobodyOnceItIsClosed) {
+TEST(ListeningUsers, OwnSocket_BelongsToThisUser_UntilItIsClosed) {
   for (const char* address : {"127.0.0.1", "0.0.0.0"}) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_storage at = At(address, 0);
@@ -99,14 +99,14 @@ TEST(ListeningUsers, AreOursForASocketOfOurs_AndNobodyOnceItIsClosed) {
   }
 }
 
-TEST(UserStateFolder, PassesOverFoldersOfAnotherUser) {
+TEST(UserStateFolder, FoldersOfAnotherUser_AreSkipped) {
   const TemporaryFolder own;
   setenv("XDG_STATE_HOME", own.path().c_str(), 1);
   EXPECT_EQ(*UserStateFolder(), own.path());
   unsetenv("XDG_STATE_HOME");
   setenv("HOME", own.path().c_str(), 1);
   EXPECT_EQ(*UserStateFolder(), own.path() + "/.local/state");
-  if (chown(own.path().c_str(), 65533, 65533) != 0) return;  // root alone can give a folder away
+  if (chown(own.path().c_str(), 65533, 65533) != 0) return;  // only root can change the owner of a folder
 
   absl::StatusOr<std::string> other = UserStateFolder();
 

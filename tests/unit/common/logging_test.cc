@@ -1,5 +1,5 @@
-// What is logged reaches standard error whole and in order, as lines that cannot be forged; and a reader who does not
-// read holds up nobody.
+// Log lines reach standard error completely and in order, text from outside cannot forge lines, and a blocked reader
+// does not block threads that log.
 #include "common/logging.h"
 
 #include <fcntl.h>
@@ -47,7 +47,7 @@ class Pipe {
   int in() const { return fds_[1]; }
   void Fill() const { EXPECT_EQ(write(fds_[1], std::string(capacity_, '#').data(), capacity_), ssize_t(capacity_)); }
   void CloseReader() { close(std::exchange(fds_[0], -1)); }
-  // What comes until `enough` says that it is enough.
+  // Reads until `enough` returns true.
   template <typename Enough>
   std::string Read(Enough enough) const {
     std::string text;
@@ -79,7 +79,7 @@ LogWriter::Options To(int fd, size_t queue_bytes = 1000) {
           }};
 }
 
-TEST(LogWriter, AReaderWhoDoesNotRead_HoldsUpNobody_AndTheGapIsCountedInItsPlace) {
+TEST(LogWriter, BlockedReader_DoesNotBlockWriters_AndTheGapIsCounted) {
   Pipe pipe;
   pipe.Fill();
   LogWriter writer(To(pipe.in()));
@@ -98,7 +98,7 @@ TEST(LogWriter, AReaderWhoDoesNotRead_HoldsUpNobody_AndTheGapIsCountedInItsPlace
   ASSERT_GE(lines.size(), 3u);
   EXPECT_EQ(lines.back(), "after");
   lines.pop_back();
-  // There may be several gaps: what the writer takes out of the queue makes room in it.
+  // There may be several gaps, because the writer makes room in the queue when it takes lines out.
   uint64_t next = 0;
   for (const std::string& line : lines) {
     uint64_t gap = 0;
@@ -108,10 +108,10 @@ TEST(LogWriter, AReaderWhoDoesNotRead_HoldsUpNobody_AndTheGapIsCountedInItsPlace
       EXPECT_EQ(line, absl::StrCat(next++));
     }
   }
-  EXPECT_EQ(next, 5000u) << "what is not there is counted in its place";
+  EXPECT_EQ(next, 5000u) << "missing lines are counted where they are missing";
 }
 
-TEST(LogWriter, LinesThatTheDescriptorRefuses_AreCountedAndToldOnceItTakesThemAgain) {
+TEST(LogWriter, RefusedLines_AreCounted_AndReportedOnceWritesSucceed) {
   Pipe pipe;
   const int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
   LogWriter writer(To(fd));
@@ -129,7 +129,7 @@ TEST(LogWriter, LinesThatTheDescriptorRefuses_AreCountedAndToldOnceItTakesThemAg
   close(fd);
 }
 
-TEST(LogWriter, AReaderWhoHasGone_IsNoEnd) {
+TEST(LogWriter, ClosedReader_DoesNotEndTheProcess) {
   Pipe pipe;
   pipe.CloseReader();
   LogWriter writer(To(pipe.in()));
@@ -151,11 +151,11 @@ TEST(Logging, TextFromOutside_IsEscapedOnOneLine) {
   EXPECT_EQ(text.find('\n'), text.size() - 1);
 }
 
-TEST(Logging, LinesOfJson_AreJsonWhoeverWritesThem) {
+TEST(Logging, JsonLines_AreValidFromEveryLibrary) {
   Pipe pipe;
   InitLogging({.program = "test", .json = true, .fd = pipe.in()});
   RouteRpcLogs();
-  gpr_log_verbosity_init();  // as the first use of gRPC does
+  gpr_log_verbosity_init();  // the first use of gRPC does this
 
   spdlog::warn("a \"quoted\"\x1b\n\xff line");
   gpr_log("src/core/ext/transport/chttp2_transport.cc", 7, GPR_LOG_SEVERITY_ERROR, "GOAWAY %d", 11);
@@ -171,7 +171,7 @@ TEST(Logging, LinesOfJson_AreJsonWhoeverWritesThem) {
                                     "error gRPC chttp2_transport.cc:7: GOAWAY 11", HasSubstr("invalid UTF-8")));
 }
 
-// How a process ended that logs to `pipe` and then does `end`.
+// Runs a process that logs to `pipe` and then calls `end`. Returns its exit status.
 template <typename End>
 int StatusOf(const Pipe& pipe, End end) {
   const pid_t child = fork();
@@ -185,7 +185,7 @@ int StatusOf(const Pipe& pipe, End end) {
   return status;
 }
 
-TEST(Logging, AProcessThatEnds_LeavesNoLineBehind_AndOneThatNobodyReadsEnds) {
+TEST(Logging, EndingProcess_WritesAllLines_AndEndsEvenWithoutAReader) {
   Pipe pipe;
   Pipe full;
   full.Fill();
@@ -203,7 +203,7 @@ TEST(Logging, AProcessThatEnds_LeavesNoLineBehind_AndOneThatNobodyReadsEnds) {
 #endif
 }
 
-TEST(RareLine, LetsOneLineThroughInEachPeriod_AndCountsTheRest) {
+TEST(RareLine, OneLinePerPeriod_IsLetThrough_AndTheRestCounted) {
   RareLine rare(absl::Minutes(1));
   const absl::Time begin = absl::UnixEpoch();
 

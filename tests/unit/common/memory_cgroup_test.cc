@@ -21,7 +21,7 @@ class MemoryCgroup : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(MemoryCgroup, LeavesWhatTheTightestOfItAndThoseAboveDoes) {
+TEST_F(MemoryCgroup, TightestLimitOfItAndItsAncestors_Counts) {
   Write("proc/self/cgroup", "0::/jobs/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", folder_ / "cg", " rw - cgroup2 cgroup2 rw\n"));
   Write("cg/jobs/a/memory.max", "1000\n");
@@ -38,7 +38,7 @@ TEST_F(MemoryCgroup, LeavesWhatTheTightestOfItAndThoseAboveDoes) {
   EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 0) << "never below";
 }
 
-TEST_F(MemoryCgroup, OfVersion1_CountsTheFilesOfThoseBelowToo) {
+TEST_F(MemoryCgroup, Version1_CountsInactiveFilesOfDescendants) {
   Write("proc/self/cgroup", "4:memory:/x\n0::/x\n");
   Write("proc/self/mountinfo", absl::StrCat("31 25 0:27 / ", folder_ / "mem", " ro - cgroup cgroup rw,memory\n"));
   Write("mem/x/memory.limit_in_bytes", "1000\n");
@@ -48,7 +48,7 @@ TEST_F(MemoryCgroup, OfVersion1_CountsTheFilesOfThoseBelowToo) {
   EXPECT_EQ(MemoryLeftIn(OwnCgroup()), 600);
 }
 
-TEST_F(MemoryCgroup, WithoutALimitLeavesAll) {
+TEST_F(MemoryCgroup, NoLimit_IsNone) {
   Write("proc/self/cgroup", "0::/a\n");
   Write("proc/self/mountinfo", absl::StrCat("36 35 0:30 / ", folder_ / "cg", " rw - cgroup2 cgroup2 rw\n"));
   Write("cg/a/memory.max", "max\n");

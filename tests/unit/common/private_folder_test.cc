@@ -22,7 +22,7 @@ class PrivateFolderTest : public testing::Test {
   const TemporaryFolder temporary_;
 };
 
-TEST_F(PrivateFolderTest, FolderIsMadeForItsOwnerAlone_AndFoundAgain) {
+TEST_F(PrivateFolderTest, Folder_IsMadeForItsOwnerOnly_AndFoundAgain) {
   const std::string path = temporary_ / "own";
 
   ASSERT_EQ(MakePrivateFolder(path), absl::OkStatus());
@@ -33,7 +33,7 @@ TEST_F(PrivateFolderTest, FolderIsMadeForItsOwnerAlone_AndFoundAgain) {
   EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
-TEST_F(PrivateFolderTest, WhatAnotherUserMayHavePutThere_IsRefusedAndNamed) {
+TEST_F(PrivateFolderTest, LinkFileOrFolderOfAnotherUser_IsRejectedByName) {
   std::filesystem::create_directory(temporary_ / "theirs");
   ASSERT_EQ(chmod((temporary_ / "theirs").c_str(), 0777), 0);
   ASSERT_EQ(MakePrivateFolder(temporary_ / "own"), absl::OkStatus());
@@ -45,13 +45,13 @@ TEST_F(PrivateFolderTest, WhatAnotherUserMayHavePutThere_IsRefusedAndNamed) {
   EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "file").message()), HasSubstr("must be a folder"));
   EXPECT_TRUE(absl::IsFailedPrecondition(MakePrivateFolder(temporary_ / "link")));
   ASSERT_EQ(MakePrivateFolder(temporary_ / "given"), absl::OkStatus());
-  // Root alone can make what belongs to another user.
+  // Only root can make a folder that belongs to another user.
   const bool is_given = chown((temporary_ / "given").c_str(), 12345, 12345) == 0;
   EXPECT_THAT(std::string(MakePrivateFolder(temporary_ / "given").message()),
               is_given ? HasSubstr("belongs to user 12345") : HasSubstr(""));
 }
 
-TEST_F(PrivateFolderTest, Sockets_LieWhereLogoutRemovesThem_OnlyIfTheUserLingers) {
+TEST_F(PrivateFolderTest, RuntimeFolder_IsUsedOnlyIfTheUserLingers) {
   ASSERT_EQ(MakePrivateFolder(temporary_ / "run"), absl::OkStatus());
   SocketPlaces places = {.runtime = temporary_ / "run", .lingers = false, .shared = temporary_.path()};
   const std::string shared = temporary_ / absl::StrCat("trainyard-", geteuid());
@@ -63,7 +63,7 @@ TEST_F(PrivateFolderTest, Sockets_LieWhereLogoutRemovesThem_OnlyIfTheUserLingers
   EXPECT_EQ(*MakeSocketFolder(places), shared) << "there is no such folder";
 }
 
-TEST_F(PrivateFolderTest, NameThatAnotherUserHasTaken_IsReplacedByOneThatNobodyGuesses) {
+TEST_F(PrivateFolderTest, NameOfAnotherUsersFolder_IsReplacedByARandomName) {
   const std::string taken = temporary_ / absl::StrCat("trainyard-", geteuid());
   std::filesystem::create_directory(taken);
   ASSERT_EQ(chmod(taken.c_str(), 0777), 0);
@@ -75,7 +75,7 @@ TEST_F(PrivateFolderTest, NameThatAnotherUserHasTaken_IsReplacedByOneThatNobodyG
   EXPECT_EQ(CheckPrivateFolder(*folder), absl::OkStatus());
 }
 
-TEST(SocketFolder, IsShortAndOurs) {
+TEST(SocketFolder, IsShort) {
   auto folder = SocketFolder();
   ASSERT_TRUE(folder.ok()) << folder.status();
   EXPECT_LT(folder->size(), 60u);

@@ -5,7 +5,7 @@
 namespace trainyard {
 namespace {
 
-TEST(Problems, AreToldWithTheirPlaceInTheOrderOfTheFile) {
+TEST(Problems, AreReportedWithPositions_InTheOrderOfTheFile) {
   Positions positions = {{"b", {.file = "f", .line = 9, .column = 2}}, {"a", {.file = "f", .line = 3, .column = 1}}};
   Problems problems;
   problems.AddError(positions, "b", "is wrong");
@@ -18,7 +18,7 @@ TEST(Problems, AreToldWithTheirPlaceInTheOrderOfTheFile) {
   EXPECT_EQ(problems.Warnings()[0].Message(), "b: is odd");
 }
 
-TEST(Problems, WarningsAloneAreOk) {
+TEST(Problems, WarningsOnly_AreOk) {
   Problems problems;
   problems.AddWarning({}, "a", "is odd");
 

@@ -8,7 +8,7 @@
 namespace trainyard {
 namespace {
 
-// 0 where each of 0 to 2 is /dev/null and what is opened next is none of them.
+// Returns 0 if each of 0 to 2 is /dev/null and the next descriptor that is opened has another number.
 int OpenAfterClosing(int first_closed) {
   for (int fd = first_closed; fd <= 2; ++fd) close(fd);
   OpenStandardDescriptors();
@@ -19,7 +19,7 @@ int OpenAfterClosing(int first_closed) {
   return open("/dev/null", O_RDONLY) > 2 ? 0 : 20;
 }
 
-TEST(StandardDescriptors, ThoseThatAreClosed_AreOpenedOnNothing) {
+TEST(StandardDescriptors, ClosedOnes_AreOpenedOnDevNull) {
   for (int first_closed : {0, 1, 2, 3}) {
     const pid_t child = fork();
     if (child == 0) _exit(OpenAfterClosing(first_closed));

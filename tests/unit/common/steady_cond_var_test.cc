@@ -1,5 +1,4 @@
-// That waits are made by the steady clock is seen by what the standard library asks the C library for; so no test has
-// to set the clock.
+// The tests check with which clock the standard library calls the C library, so they need not set the clock.
 #include "common/steady_cond_var.h"
 
 #include <dlfcn.h>
@@ -36,7 +35,7 @@ extern "C" int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mut
 namespace trainyard {
 namespace {
 
-TEST(SteadyCondVar, TimedWait_IsMadeByTheSteadyClock_AndEndsWithoutTheCondition) {
+TEST(SteadyCondVar, TimedWait_UsesTheSteadyClock_AndEndsWithoutTheCondition) {
   absl::Mutex mu;
   SteadyCondVar changed;
   absl::MutexLock lock(&mu);
@@ -50,7 +49,7 @@ TEST(SteadyCondVar, TimedWait_IsMadeByTheSteadyClock_AndEndsWithoutTheCondition)
   EXPECT_EQ(wall_waits, wall_before);
 }
 
-TEST(SteadyCondVar, SignalAll_WakesAllThatWait_WithTheMutexHeld) {
+TEST(SteadyCondVar, SignalAll_WakesAllWaitingThreads_WithTheMutexHeld) {
   absl::Mutex mu;
   SteadyCondVar changed;
   int turn = 0;

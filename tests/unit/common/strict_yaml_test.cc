@@ -1,4 +1,4 @@
-// The strict reader beside job files: the daemons' configuration, defaults, writing, and noise.
+// The strict reader with other files than job files: the daemons' configuration, defaults, writing, and random input.
 #include "common/strict_yaml.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(Config, IsReadAndDefaulted) {
   EXPECT_EQ(config.log_bytes_per_rank(), uint64_t{64} << 20);
 }
 
-TEST(Config, AutoStaysOpen) {
+TEST(Config, Auto_LeavesTheFieldUnset) {
   v1::WorkerConfig config;
 
   EXPECT_EQ(ErrorsOf("slots: auto\nname: auto\n", &config), "");
@@ -45,7 +45,7 @@ TEST(Config, AutoStaysOpen) {
   EXPECT_FALSE(config.has_name());
 }
 
-TEST(Config, QuotedAutoIsAText) {
+TEST(Config, QuotedAuto_IsAString) {
   v1::WorkerConfig config;
 
   EXPECT_EQ(ErrorsOf("name: 'auto'\n", &config), "");
@@ -53,7 +53,7 @@ TEST(Config, QuotedAutoIsAText) {
   EXPECT_EQ(config.name(), "auto");
 }
 
-TEST(Config, EmptyTextIsAValue) {
+TEST(Config, EmptyString_IsAValue) {
   v1::CoordinatorConfig config;
 
   EXPECT_EQ(ErrorsOf("metrics: ''\n", &config), "");
@@ -62,19 +62,19 @@ TEST(Config, EmptyTextIsAValue) {
   EXPECT_EQ(config.metrics(), "");
 }
 
-TEST(Config, MapWhoseKeysAreCommentedOutIsEmpty) {
+TEST(Config, MapWithAllKeysCommentedOut_IsEmpty) {
   v1::CoordinatorConfig config;
   EXPECT_EQ(ErrorsOf("log:\n  # level: debug\nlisten: localhost:1\n", &config), "");
 }
 
-TEST(Config, ListAtTheTopIsRefused) {
+TEST(Config, TopLevelList_IsRejected) {
   v1::CoordinatorConfig config;
   EXPECT_EQ(ErrorsOf("- a\n", &config),
             "f:1:1: expected a map with keys of listen, state, metrics, lease_ms, finished_jobs, allow_plaintext, log, "
             "allow_local_users, token_file; found a list");
 }
 
-TEST(Config, KeyThatIsNoWordIsRefused) {
+TEST(Config, KeyThatIsNotAScalar_IsRejected) {
   v1::CoordinatorConfig config;
   EXPECT_EQ(ErrorsOf("[a, b]: 1\n", &config), "f:1:1: expected a key, found a list or map in its place");
 }
@@ -111,7 +111,7 @@ TEST(Defaults, EveryDefaultOfTheSchemaIsValid) {
   }
 }
 
-TEST(WriteYaml, QuotesWhatWouldReadBackAsSomethingElse) {
+TEST(WriteYaml, AmbiguousStrings_AreQuoted) {
   for (const char* text : {"", "auto", "true", "5", "1e3", "a: b", "a#b", "\"q\"", "back\\slash", "- x", "ü", "*a",
                            "&a", "!t", "null", "~", " blank "}) {
     v1::WorkerConfig config;
@@ -123,7 +123,7 @@ TEST(WriteYaml, QuotesWhatWouldReadBackAsSomethingElse) {
   }
 }
 
-TEST(WriteYaml, NumbersReadBackToTheBit) {
+TEST(WriteYaml, Numbers_AreReadBackExactly) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 1000; ++i) {
     v1::Schedule schedule;
@@ -135,7 +135,7 @@ TEST(WriteYaml, NumbersReadBackToTheBit) {
   }
 }
 
-TEST(Texts, AreOneLineWithoutControlCharacters) {
+TEST(Texts, MustBeOneLineWithoutControlCharacters) {
   v1::WorkerConfig config;
   constexpr char kRule[] = "; a string must be one line of UTF-8 without control characters";
 
@@ -167,7 +167,7 @@ std::string StateOf(const std::string& text) {
   return errors.empty() ? config.state() : errors;
 }
 
-TEST(Numbers, WithALeadingZero_AreRefused_BecauseReadersDisagree) {
+TEST(Numbers, LeadingZero_IsRejected) {
   for (const char* text : {"010", "-01", "00"}) {
     v1::CoordinatorConfig config;
     EXPECT_EQ(ErrorsOf(absl::StrCat("lease_ms: ", text, "\n"), &config),
@@ -179,7 +179,7 @@ TEST(Numbers, WithALeadingZero_AreRefused_BecauseReadersDisagree) {
   EXPECT_EQ(ErrorsOf("lr: 0.5\nweight_decay: 0\n", &optimizer), "");
 }
 
-TEST(Paths, TildeIsTheHomeFolder) {
+TEST(Paths, Tilde_IsTheHomeFolder) {
   Home home("/home/ada");
 
   EXPECT_EQ(StateOf("~/runs"), "/home/ada/runs");
@@ -190,14 +190,14 @@ TEST(Paths, TildeIsTheHomeFolder) {
             "./~... for a file of that name");
 }
 
-TEST(Paths, HomeFolderComesFromThePasswordDatabaseWhereTheEnvironmentHasNone) {
+TEST(Paths, WithoutHome_ThePasswordDatabaseIsUsed) {
   Home home(nullptr);
 
   EXPECT_EQ(StateOf("~/runs").find("/"), 0u) << StateOf("~/runs");
   EXPECT_EQ(StateOf("~/runs").find('~'), std::string::npos);
 }
 
-TEST(Paths, VariablesOfTheShellAreRefused) {
+TEST(Paths, ShellVariables_AreRejected) {
   for (const char* text : {"$HOME/runs", "/data/${USER}", "a$b"}) {
     EXPECT_EQ(StateOf(text),
               absl::StrCat("f:1:8: state: holds a '$', and variables of the shell are not expanded here; "
@@ -206,7 +206,7 @@ TEST(Paths, VariablesOfTheShellAreRefused) {
   }
 }
 
-TEST(Paths, AWorkingFolderThatIsNoTextIsNamedAsTheReason) {
+TEST(Paths, WorkingFolderThatIsNotText_IsReported) {
   v1::WorkerConfig config;
   Problems problems;
 
@@ -223,15 +223,14 @@ std::string RulesOn(const google::protobuf::Message& message) {
   return std::string(problems.ToStatus().message());
 }
 
-TEST(Rules, HoldForMessagesThatNoFileBrought) {
+TEST(Rules, ApplyToMessagesFromTheApi) {
   v1::WorkerConfig config;
   config.set_name("a\x1b[2Jb");
   EXPECT_EQ(RulesOn(config),
             "name: holds the control character 27; a string must be one line of UTF-8 without "
             "control characters");
   config.set_name("caf\xe9");
-  EXPECT_EQ(RulesOn(config),
-            "name: is not UTF-8 text; a string must be one line of UTF-8 without control characters");
+  EXPECT_EQ(RulesOn(config), "name: is not UTF-8 text; a string must be one line of UTF-8 without control characters");
   config.set_name("w1");
   config.set_state("runs");
   EXPECT_EQ(RulesOn(config), "state: must be an absolute path, found 'runs'");
@@ -243,7 +242,7 @@ TEST(Rules, HoldForMessagesThatNoFileBrought) {
   EXPECT_EQ(RulesOn(config), "labels: expected a list, each a string, found a list of 65; at most 64 are accepted");
 }
 
-TEST(Rules, NumbersAreFinite) {
+TEST(Rules, Numbers_MustBeFinite) {
   v1::Optimizer optimizer;
   for (double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
                        -std::numeric_limits<double>::infinity()}) {
@@ -252,7 +251,7 @@ TEST(Rules, NumbersAreFinite) {
   }
 }
 
-TEST(Rules, WhatIsRefusedIsUnset_AndKnownAsGiven) {
+TEST(Rules, RejectedFields_AreCleared_AndTheirKeysKept) {
   v1::Optimizer optimizer;
   optimizer.set_lr(-1);
   optimizer.set_eps(1e-6);
@@ -269,14 +268,14 @@ TEST(Rules, WhatIsRefusedIsUnset_AndKnownAsGiven) {
   EXPECT_EQ(positions.count("lr") + positions.count("betas"), 2u);
 }
 
-TEST(Rules, AFieldOfANewerVersionIsRefusedRatherThanIgnored) {
+TEST(Rules, UnknownField_IsRejected) {
   v1::Optimizer optimizer;
   optimizer.GetReflection()->MutableUnknownFields(&optimizer)->AddVarint(90, 1);
 
   EXPECT_NE(RulesOn(optimizer).find("holds field number 90, which this version does not know"), std::string::npos);
 }
 
-TEST(NearestName, FindsWhatWasMeant) {
+TEST(NearestName, TypingErrors_AreFound) {
   const std::vector<std::string> words = {"layers", "heads", "width", "context"};
   EXPECT_EQ(NearestName("layres", words), "layers");
   EXPECT_EQ(NearestName("Heads", words), "heads");
@@ -286,7 +285,7 @@ TEST(NearestName, FindsWhatWasMeant) {
   EXPECT_EQ(NearestName(std::string(10'000, 'x'), words), "");
 }
 
-// The reader meets what people and programs produce by mistake; it may refuse it in any words, but has to come back.
+// The reader may reject input that users and programs produce by mistake with any message, but must return.
 TEST(Noise, RandomBytesNeverCrashTheReader) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);

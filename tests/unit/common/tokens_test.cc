@@ -1,4 +1,4 @@
-// Tokens on disk: who may read them, and whose are believed.
+// Token files: who may read them, and whose tokens are trusted.
 #include "common/tokens.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class TokensTest : public ::testing::Test {
   const std::string folder_ = temporary_ / "a/tokens";
 };
 
-TEST_F(TokensTest, WhatIsWritten_IsReadBack_AndIsForItsOwnerAlone) {
+TEST_F(TokensTest, WrittenToken_IsReadBack_AndPrivate) {
   const std::string token = DrawToken();
 
   ASSERT_EQ(WriteToken(folder_, kAddress, token), absl::OkStatus());
@@ -47,7 +47,7 @@ TEST_F(TokensTest, WhatIsWritten_IsReadBack_AndIsForItsOwnerAlone) {
   EXPECT_NE(DrawToken(), token);
 }
 
-TEST_F(TokensTest, AFolderOpenToOthers_IsClosed) {
+TEST_F(TokensTest, FolderOpenToOthers_IsClosed) {
   ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
   chmod(folder_.c_str(), 0777);
 
@@ -56,7 +56,7 @@ TEST_F(TokensTest, AFolderOpenToOthers_IsClosed) {
   EXPECT_EQ(ModeOf(folder_), 0700u);
 }
 
-TEST_F(TokensTest, ALinkInPlaceOfTheFolder_IsNotFollowed) {
+TEST_F(TokensTest, LinkInPlaceOfTheFolder_IsNotFollowed) {
   ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
   const std::string other = temporary_ / "a/other";
   ASSERT_EQ(rename(folder_.c_str(), other.c_str()), 0);
@@ -65,7 +65,7 @@ TEST_F(TokensTest, ALinkInPlaceOfTheFolder_IsNotFollowed) {
   EXPECT_FALSE(WriteToken(folder_, kAddress, DrawToken()).ok());
 }
 
-TEST_F(TokensTest, RemoveToken_LeavesTheTokenOfTheNextCoordinator) {
+TEST_F(TokensTest, RemoveToken_KeepsTheTokenOfTheNextCoordinator) {
   const std::string first = DrawToken(), second = DrawToken();
   ASSERT_EQ(WriteToken(folder_, kAddress, first), absl::OkStatus());
   ASSERT_EQ(WriteToken(folder_, kAddress, second), absl::OkStatus());
@@ -76,7 +76,7 @@ TEST_F(TokensTest, RemoveToken_LeavesTheTokenOfTheNextCoordinator) {
   EXPECT_EQ(*ReadOwnToken(folder_, kAddress), "");
 }
 
-TEST_F(TokensTest, AnOwnTokenThatOthersCanRead_IsRefused) {
+TEST_F(TokensTest, OwnTokenThatOthersCanRead_IsRejected) {
   ASSERT_EQ(WriteToken(folder_, kAddress, DrawToken()), absl::OkStatus());
   chmod(TokenPath(folder_, kAddress).c_str(), 0644);
 
@@ -86,7 +86,7 @@ TEST_F(TokensTest, AnOwnTokenThatOthersCanRead_IsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(TokenPath(folder_, kAddress)));
 }
 
-TEST_F(TokensTest, ANamedToken_IsTrimmed_AndMadeOnceWhereItIsMissing) {
+TEST_F(TokensTest, NamedToken_IsTrimmed_AndMadeIfMissing) {
   const std::string path = temporary_ / "token", made = temporary_ / "made";
   Write(path, "0123456789abcdef\n", 0640);
 
@@ -99,7 +99,7 @@ TEST_F(TokensTest, ANamedToken_IsTrimmed_AndMadeOnceWhereItIsMissing) {
   EXPECT_EQ(ModeOf(made), 0600u);
 }
 
-TEST_F(TokensTest, WhatIsNoToken_IsRefusedByName_AndNeverRepeated) {
+TEST_F(TokensTest, InvalidToken_IsRejected_AndNotPrinted) {
   const std::string path = temporary_ / "token";
   for (const char* text :
        {"", "short", "with a blank in the middle", "0123456789abcde\xc3\xa9", "0123456789abcdef\n0"}) {
@@ -115,21 +115,21 @@ TEST_F(TokensTest, WhatIsNoToken_IsRefusedByName_AndNeverRepeated) {
   EXPECT_THAT(std::string(ReadNamedToken(path).status().message()), HasSubstr("chmod o="));
 }
 
-TEST_F(TokensTest, APipeInPlaceOfTheFile_DoesNotMakeTheReaderWait) {
+TEST_F(TokensTest, PipeInPlaceOfTheFile_DoesNotBlockTheReader) {
   const std::string path = temporary_ / "token";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
 
   EXPECT_TRUE(absl::IsInvalidArgument(ReadNamedToken(path).status()));
 }
 
-TEST(TokenPath, KeepsAddressesApart_AndFitsAFileName) {
+TEST(TokenPath, Addresses_GetDifferentValidFileNames) {
   EXPECT_THAT(TokenPath("/t", "127.0.0.1:7070"), ::testing::EndsWith("-127.0.0.1-7070"));
   EXPECT_THAT(TokenPath("/t", "[::1]:7070"), ::testing::EndsWith("---1-7070"));
   EXPECT_NE(TokenPath("/t", "127.0.0.1:7070"), TokenPath("/t", "127.0.0.2:7070"));
   EXPECT_EQ(TokenPath("/t", "127.0.0.1:7070").rfind('/'), 2u);
 }
 
-TEST(SameToken, IsEqualityOfTheWholeText) {
+TEST(SameToken, ComparesTheWholeText) {
   EXPECT_TRUE(SameToken("abc", "abc"));
   for (const char* other : {"", "ab", "abcd", "abd", "abcabc"}) {
     EXPECT_FALSE(SameToken("abc", other)) << other;

@@ -1,6 +1,6 @@
 // For tests/interop/yaml_test.py: reads texts from standard input, each after a line with its length in bytes, and
-// prints what the parser of yaml_parser.h makes of each, one JSON value a line: {"error": ...}, or {"tree": ...} with
-// maps as lists of pairs, so that keys may repeat and keep their order.
+// prints the result of yaml_parser.h for each, one JSON value per line: {"error": ...}, or {"tree": ...} with maps as
+// lists of pairs, so that keys may be duplicates and keep their order.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
