@@ -48,9 +48,9 @@ struct WaitingRank {
   const WaitTrend* trend;
 };
 
-// "the network between hosts a, b is slow or loses packets: a step waits 152 ms for the other ranks (before: 4.1 ms), ...";
-// empty if it is not, or if it cannot be determined. All running ranks of the group must be slow, on several hosts: a rank
-// that waits less than the others is the one they wait for.
+// "the network between hosts a, b is slow or loses packets: a step waits 152 ms for the other ranks (before: 4.1 ms),
+// ..."; empty if it is not, or if it cannot be determined. All running ranks of the group must be slow, on several
+// hosts: a rank that waits less than the others is the one they wait for.
 std::string JudgeWaiting(absl::Time now, const std::vector<WaitingRank>& ranks);
 // Whether no rank waits longer than usual any more.
 bool WaitsAsUsual(absl::Time now, const std::vector<WaitingRank>& ranks);
