@@ -15,11 +15,11 @@
 namespace trainyard {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kConfigName[] = "config.json";
 constexpr char kWeightsName[] = "model.safetensors";
-constexpr char kPrefix[] = "transformer.";
+constexpr char kTensorPrefix[] = "transformer.";
 constexpr double kEpsilon = 1e-5;
 constexpr int64_t kBytes = 256;  // tokens, where a token is a byte
 constexpr uint64_t kConfigBytesMax = 1 << 20;
@@ -36,7 +36,7 @@ std::string TypeWord(absl::string_view dtype) {
   return dtype == "BF16" ? "bfloat16" : "float32";
 }
 
-Json ConfigOf(const Gpt2Sizes& sizes, absl::string_view dtype) {
+OrderedJson ConfigOf(const Gpt2Sizes& sizes, absl::string_view dtype) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"dtype", TypeWord(dtype)},
@@ -62,7 +62,7 @@ Json ConfigOf(const Gpt2Sizes& sizes, absl::string_view dtype) {
           {"pad_token_id", nullptr}};
 }
 
-Json GenerationOf() {
+OrderedJson GenerationOf() {
   return {{"bos_token_id", nullptr}, {"eos_token_id", nullptr}, {"pad_token_id", nullptr},
           {"do_sample", true},       {"temperature", 0.8},      {"max_new_tokens", 300}};
 }
@@ -78,8 +78,8 @@ void AppendUtf8(uint32_t code, std::string& text) {
 
 // A tokenizer that does nothing: its alphabet is what byte-level BPE makes of the 256 bytes (those that print stand for
 // themselves, the others for the characters from 256 on), and it merges nothing.
-Json TokenizerOf() {
-  Json vocabulary = Json::object();
+OrderedJson TokenizerOf() {
+  OrderedJson vocabulary = OrderedJson::object();
   uint32_t next = 256;
   for (uint32_t byte = 0; byte < kBytes; ++byte) {
     const bool prints = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
@@ -87,11 +87,12 @@ Json TokenizerOf() {
     AppendUtf8(prints ? byte : next++, letter);
     vocabulary[letter] = byte;
   }
-  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const OrderedJson bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
-          {"added_tokens", Json::array()},
+          {"added_tokens", OrderedJson::array()},
           {"normalizer", nullptr},
           {"pre_tokenizer", bytes},
           {"post_processor", nullptr},
@@ -106,7 +107,7 @@ Json TokenizerOf() {
             {"byte_fallback", false},
             {"ignore_merges", false},
             {"vocab", vocabulary},
-            {"merges", Json::array()}}}};
+            {"merges", OrderedJson::array()}}}};
 }
 
 absl::Status WriteText(const std::string& path, absl::string_view text, FileSystem& file_system) {
@@ -119,15 +120,15 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const Gpt2Sizes& sizes, 
                           const std::string& path, FileSystem& file_system) {
   std::vector<TensorInfo> infos;
   for (auto& [name, shape] : Gpt2Parameters(sizes)) {
-    infos.push_back({.name = absl::StrCat(kPrefix, name), .dtype = dtype, .shape = shape});
+    infos.push_back({.name = absl::StrCat(kTensorPrefix, name), .dtype = dtype, .shape = shape});
   }
   ASSIGN_OR_RETURN(auto file, file_system.Create(path));
   RETURN_IF_ERROR(file->Append(SafetensorsHeader(infos, {{"format", "pt"}})));
   std::string bytes;
   for (const TensorInfo& info : infos) {
     bytes.resize(info.end - info.begin);
-    RETURN_IF_ERROR(checkpoint.ReadTensor("parameter", absl::string_view(info.name).substr(strlen(kPrefix)), dtype,
-                                          info.shape, absl::MakeSpan(bytes.data(), bytes.size())));
+    RETURN_IF_ERROR(checkpoint.ReadTensor("parameter", absl::string_view(info.name).substr(strlen(kTensorPrefix)),
+                                          dtype, info.shape, absl::MakeSpan(bytes.data(), bytes.size())));
     RETURN_IF_ERROR(file->Append(bytes));
   }
   return file->Sync();
@@ -219,7 +220,7 @@ absl::Status ExportGpt2(const Checkpoint& checkpoint, const Gpt2Sizes& sizes, co
   RETURN_IF_ERROR(file_system.MakeFolder(partial));
   absl::Cleanup remove_partial = [&] { file_system.RemoveAll(partial).IgnoreError(); };
   RETURN_IF_ERROR(WriteWeights(checkpoint, sizes, dtype, JoinPath(partial, kWeightsName), file_system));
-  auto write = [&](const char* name, const Json& json) {
+  auto write = [&](const char* name, const OrderedJson& json) {
     return WriteText(JoinPath(partial, name), json.dump(2) + "\n", file_system);
   };
   RETURN_IF_ERROR(write(kConfigName, ConfigOf(sizes, dtype)));

@@ -18,11 +18,11 @@ namespace {
 using manifest_json::Json;
 using manifest_json::ObjectReader;
 
-constexpr char kDocument[] = "manifest";
+constexpr char kManifestDocument[] = "manifest";
 
-absl::Status Wrong(absl::string_view what) { return absl::DataLossError(absl::StrCat(kDocument, ": ", what)); }
+absl::Status Wrong(absl::string_view what) { return absl::DataLossError(absl::StrCat(kManifestDocument, ": ", what)); }
 
-std::string At(absl::string_view where) { return absl::StrCat(kDocument, ": ", where); }
+std::string At(absl::string_view where) { return absl::StrCat(kManifestDocument, ": ", where); }
 
 bool BoxesMeet(const ManifestPiece& a, const ManifestPiece& b) {
   for (size_t d = 0; d < a.start.size(); ++d) {
@@ -215,8 +215,8 @@ absl::StatusOr<Manifest> ReadManifest(const Json& json) {
     return Wrong("the spec does not have the digest that stands beside it");
   }
   RETURN_IF_ERROR(ReadBuckets(buckets, m));
-  RETURN_IF_ERROR(manifest_json::ReadFiles(files, kDocument, m.files));
-  RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kDocument, m.tensors));
+  RETURN_IF_ERROR(manifest_json::ReadFiles(files, kManifestDocument, m.files));
+  RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kManifestDocument, m.tensors));
   return m;
 }
 
@@ -261,7 +261,7 @@ std::string ManifestText(const Manifest& m) {
 std::string ManifestHash(absl::string_view text) { return manifest_json::SealOf(text); }
 
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
-  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kDocument));
+  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kManifestDocument));
   ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(json));
   RETURN_IF_ERROR(CheckManifest(manifest));
   return manifest;

@@ -22,10 +22,10 @@ namespace {
 using manifest_json::Json;
 using manifest_json::ObjectReader;
 
-constexpr char kDocument[] = "part";
+constexpr char kPartDocument[] = "part";
 constexpr uint64_t kPartBytes = 256 << 20;
 
-std::string NameOf(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
+std::string RoleAndName(const ManifestTensor& tensor) { return absl::StrCat(tensor.role, " '", tensor.name, "'"); }
 
 // By a handle of its own: what a network file system remembers of a name may be old.
 absl::Status CheckLength(const std::string& path, uint64_t bytes) {
@@ -50,23 +50,23 @@ absl::Status CheckWitnesses(const std::vector<CheckpointPart>& parts) {
   for (const CheckpointPart& part : parts) {
     for (const ManifestTensor& tensor : part.tensors) {
       for (const ManifestPiece& piece : tensor.pieces) {
-        written[{NameOf(tensor), piece.first_element, piece.last_element}] = {part.rank, piece.hash};
+        written[{RoleAndName(tensor), piece.first_element, piece.last_element}] = {part.rank, piece.hash};
       }
     }
   }
   for (const CheckpointPart& part : parts) {
     for (const ManifestTensor& tensor : part.witnessed) {
       for (const ManifestPiece& piece : tensor.pieces) {
-        const auto writer = written.find({NameOf(tensor), piece.first_element, piece.last_element});
+        const auto writer = written.find({RoleAndName(tensor), piece.first_element, piece.last_element});
         if (writer == written.end()) {
           return absl::DataLossError(absl::StrCat("rank ", part.rank, " holds elements [", piece.first_element, ", ",
-                                                  piece.last_element, ") of ", NameOf(tensor),
+                                                  piece.last_element, ") of ", RoleAndName(tensor),
                                                   ", which no rank has written"));
         }
         if (writer->second.hash == piece.hash) continue;
         return absl::DataLossError(absl::StrCat("ranks ", writer->second.rank, " and ", part.rank,
                                                 " should hold the same and do not: elements [", piece.first_element,
-                                                ", ", piece.last_element, ") of ", NameOf(tensor),
+                                                ", ", piece.last_element, ") of ", RoleAndName(tensor),
                                                 "; the memory or device of one of their hosts may be at fault "
                                                 "(diagnostics.hash_every_steps finds out when)"));
       }
@@ -94,7 +94,7 @@ std::string PartText(const CheckpointPart& part) {
 }
 
 absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
-  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kDocument));
+  ASSIGN_OR_RETURN(Json json, manifest_json::Unsealed(text, kPartDocument));
   CheckpointPart part;
   std::string hash, format;
   uint64_t version = 0;
@@ -114,9 +114,9 @@ absl::StatusOr<CheckpointPart> ParsePart(absl::string_view text) {
   if (format != "trainyard-checkpoint-part" || version != kManifestVersion) {
     return absl::DataLossError(absl::StrCat("part: it is of format '", format, "', version ", version));
   }
-  RETURN_IF_ERROR(manifest_json::ReadFiles(files, kDocument, part.files));
-  RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kDocument, part.tensors));
-  RETURN_IF_ERROR(manifest_json::ReadTensors(witnessed, kDocument, part.witnessed));
+  RETURN_IF_ERROR(manifest_json::ReadFiles(files, kPartDocument, part.files));
+  RETURN_IF_ERROR(manifest_json::ReadTensors(tensors, kPartDocument, part.tensors));
+  RETURN_IF_ERROR(manifest_json::ReadTensors(witnessed, kPartDocument, part.witnessed));
   return part;
 }
 
@@ -154,15 +154,15 @@ absl::Status AssembleManifest(const std::vector<CheckpointPart>& parts, const st
   for (const TensorHeader& tensor : tensors) {
     manifest.tensors.push_back(
         {.name = tensor.name, .role = tensor.role, .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}});
-    places[NameOf(manifest.tensors.back())] = manifest.tensors.size() - 1;
+    places[RoleAndName(manifest.tensors.back())] = manifest.tensors.size() - 1;
   }
   for (const CheckpointPart& part : parts) {
     manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
     for (const ManifestTensor& tensor : part.tensors) {
-      const auto place = places.find(NameOf(tensor));
+      const auto place = places.find(RoleAndName(tensor));
       if (place == places.end() || manifest.tensors[place->second].dtype != tensor.dtype ||
           manifest.tensors[place->second].shape != tensor.shape) {
-        return absl::DataLossError(absl::StrCat("rank ", part.rank, " has written ", NameOf(tensor), " of ",
+        return absl::DataLossError(absl::StrCat("rank ", part.rank, " has written ", RoleAndName(tensor), " of ",
                                                 tensor.dtype, " ", ShapeText(tensor.shape),
                                                 ", which is no tensor of this state"));
       }

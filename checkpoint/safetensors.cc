@@ -20,7 +20,7 @@
 namespace trainyard {
 namespace {
 
-using Json = nlohmann::json;
+using HeaderJson = nlohmann::json;
 
 // The limit of the format's own library.
 constexpr uint64_t kHeaderBytes = 100'000'000;
@@ -50,7 +50,7 @@ std::string StoreLength(uint64_t value) {
 }
 
 // Reads one entry of the header. `where` names file and tensor.
-absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const Json& entry, const std::string& where) {
+absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const HeaderJson& entry, const std::string& where) {
   if (!entry.is_object() || entry.size() != 3 || !entry.contains("dtype") || !entry.contains("shape") ||
       !entry.contains("data_offsets")) {
     return absl::DataLossError(absl::StrCat(where, ": expected exactly dtype, shape and data_offsets"));
@@ -62,13 +62,13 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const Json& entry,
   uint64_t element_bytes = DtypeBytes(info.dtype);
   if (element_bytes == 0) return absl::DataLossError(absl::StrCat(where, ": unknown dtype '", info.dtype, "'"));
   if (!entry["shape"].is_array()) return absl::DataLossError(absl::StrCat(where, ": shape is not a list"));
-  for (const Json& size : entry["shape"]) {
+  for (const HeaderJson& size : entry["shape"]) {
     if (!size.is_number_unsigned() || size.get<uint64_t>() > kElements) {
       return absl::DataLossError(absl::StrCat(where, ": shape holds what is not a size"));
     }
     info.shape.push_back(size.get<int64_t>());
   }
-  const Json& offsets = entry["data_offsets"];
+  const HeaderJson& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
     return absl::DataLossError(absl::StrCat(where, ": data_offsets is not two numbers"));
@@ -86,16 +86,16 @@ absl::StatusOr<TensorInfo> ReadEntry(const std::string& name, const Json& entry,
 }
 
 // Parses without exceptions, and refuses a key that stands twice: a JSON reader would silently take one of them.
-absl::StatusOr<Json> ParseHeader(absl::string_view text, const std::string& path) {
+absl::StatusOr<HeaderJson> ParseHeader(absl::string_view text, const std::string& path) {
   std::set<std::string> keys;
   std::string twice;
-  auto see = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
+  auto see = [&](int depth, HeaderJson::parse_event_t event, HeaderJson& parsed) {
+    if (event == HeaderJson::parse_event_t::key && depth == 1 && !keys.insert(parsed.get<std::string>()).second) {
       twice = parsed.get<std::string>();
     }
     return true;
   };
-  Json header = Json::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
+  HeaderJson header = HeaderJson::parse(text.begin(), text.end(), see, /*allow_exceptions=*/false);
   if (header.is_discarded() || !header.is_object()) {
     return absl::DataLossError(absl::StrCat(path, ": its header is not a JSON object"));
   }
@@ -153,7 +153,7 @@ absl::Status SafetensorsFile::ReadHeader() {
     return absl::DataLossError(absl::StrCat(path_, ": its header is said to have ", length, " bytes; the file has ",
                                             whole_.size(), ", and ", kHeaderBytes, " are allowed"));
   }
-  ASSIGN_OR_RETURN(Json header, ParseHeader(whole_.substr(8, length), path_));
+  ASSIGN_OR_RETURN(HeaderJson header, ParseHeader(whole_.substr(8, length), path_));
   data_ = whole_.substr(8 + length);
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;

@@ -42,7 +42,7 @@ bool IsPartial(absl::string_view name) {
   return absl::StartsWith(name, "step-") && absl::EndsWith(name, kPartialSuffix);
 }
 
-bool IsGood(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) {
+bool IsSound(const absl::StatusOr<VerifiedCheckpoint>& verified, uint64_t step) {
   return verified.ok() && verified->problems.empty() && verified->manifest.has_value() &&
          verified->manifest->step == step;
 }
@@ -62,14 +62,14 @@ std::string WhyNot(const std::string& partial, const std::string& name, const Se
   const std::optional<PartialName> parsed = PartialOf(name);
   if (!parsed.has_value()) return "was being removed";
   verified = LookAtCheckpoint(partial);
-  if (!IsGood(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
+  if (!IsSound(verified, parsed->step) || verified->manifest->generation != parsed->generation) {
     return "was left by an interrupted save";
   }
   std::string reason = WhyNotSettled(*verified->manifest, verified->manifest_hash, options);
   if (!reason.empty()) return reason;
   // Every byte, last: most do not come so far.
   verified = VerifyCheckpoint(partial, {});
-  if (IsGood(verified, parsed->step)) return "";
+  if (IsSound(verified, parsed->step)) return "";
   return absl::StrCat("is damaged: ", verified.ok() && !verified->problems.empty()
                                           ? verified->problems[0].Text(name)
                                           : std::string(verified.status().message()));
@@ -84,7 +84,7 @@ absl::Status SettleOne(const std::string& run_folder, const std::string& name, c
     const uint64_t step = verified->manifest->step;
     const std::string path = JoinPath(run_folder, StepFolderName(step));
     const bool replaces = FileExists(path);
-    if (!replaces || !IsGood(VerifyCheckpoint(path, {}), step)) {
+    if (!replaces || !IsSound(VerifyCheckpoint(path, {}), step)) {
       RETURN_IF_ERROR(SyncAll(partial, *verified->manifest, file_system));
       RETURN_IF_ERROR(file_system.RenameOrExchange(partial, path));
       RETURN_IF_ERROR(file_system.SyncFolder(run_folder));

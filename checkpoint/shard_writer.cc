@@ -13,7 +13,7 @@ namespace trainyard {
 namespace {
 
 // What is hashed and handed to the kernel at a time: small enough to be still in the cache for the second.
-constexpr size_t kChunkBytes = 256 << 10;
+constexpr size_t kHashedAtOnce = 256 << 10;
 
 // Its exponent is all ones.
 template <typename Bits>
@@ -62,7 +62,7 @@ class ShardWriter::HashedFile {
   absl::Status Append(absl::string_view bytes, std::string* own) {
     Hasher hasher;
     while (!bytes.empty()) {
-      absl::string_view chunk = bytes.substr(0, kChunkBytes);
+      absl::string_view chunk = bytes.substr(0, kHashedAtOnce);
       if (options_.before_write != nullptr) {
         RETURN_IF_ERROR(options_.before_write(chunk.size()));
       }

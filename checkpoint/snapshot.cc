@@ -28,7 +28,7 @@ using snapshot_format::Header;
 using snapshot_format::kHeaderBytes;
 
 // Of a piece that is verified and not kept.
-constexpr uint64_t kChunkBytes = 4 << 20;
+constexpr uint64_t kCopiedAtOnce = 4 << 20;
 
 // "k3vq7a2p.g2.r0.a": job and generation. None: something else.
 struct NamedSnapshot {
@@ -220,7 +220,7 @@ absl::Status Snapshot::Verify() const {
     for (const ManifestPiece& piece : tensor.pieces) {
       Hasher hasher;
       for (uint64_t at = piece.first_byte; at < piece.last_byte; at += chunk.size()) {
-        chunk.resize(std::min(kChunkBytes, piece.last_byte - at));
+        chunk.resize(std::min(kCopiedAtOnce, piece.last_byte - at));
         RETURN_IF_ERROR(ReadAt(kHeaderBytes + at, absl::MakeSpan(chunk.data(), chunk.size()))) << path_;
         hasher.Add(chunk);
       }

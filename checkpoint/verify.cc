@@ -28,7 +28,7 @@ namespace {
 constexpr uint64_t kManifestBytesMax = 256 << 20;
 constexpr unsigned kThreadsMax = 8;
 // Read and hashed at a time: large enough for the disk, small enough to be in the cache for the second hash.
-constexpr size_t kChunkBytes = 512 << 10;
+constexpr size_t kReadAtOnce = 512 << 10;
 
 // A piece, and where its hash has got to.
 struct PieceCheck {
@@ -106,7 +106,7 @@ class FileCheck {
 
  private:
   bool Hash(int fd, Hasher& whole, uint64_t& at, const std::function<void(uint64_t)>& on_bytes) {
-    std::vector<char> buffer(kChunkBytes);
+    std::vector<char> buffer(kReadAtOnce);
     size_t begun = 0;  // pieces_[0, begun) begin before `at`
     std::vector<PieceCheck*> open_pieces;
     while (true) {

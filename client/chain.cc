@@ -17,14 +17,14 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kTextBytes = 2000;
+constexpr size_t kChainTextBytes = 2000;
 
-struct Words {
+struct EventWords {
   std::string kind;
   std::string text;
 };
 
-Words WordsOf(const v1::Event& event) {
+EventWords WordsOf(const v1::Event& event) {
   switch (event.kind_case()) {
     case v1::Event::kState:
       return {absl::AsciiStrToLower(StateName(event.state().state())), event.state().reason()};
@@ -55,7 +55,7 @@ std::string TimeText(int64_t unix_ms, const EventTextOptions& options) {
 // Indents all lines of `text` but the first.
 std::string Indented(const std::string& text, size_t columns) {
   std::string clean;
-  for (absl::string_view line : absl::StrSplit(absl::string_view(text).substr(0, kTextBytes), '\n')) {
+  for (absl::string_view line : absl::StrSplit(absl::string_view(text).substr(0, kChainTextBytes), '\n')) {
     if (!clean.empty()) absl::StrAppend(&clean, "\n", std::string(columns, ' '));
     absl::StrAppend(&clean, EscapeText(line));
   }
@@ -80,7 +80,7 @@ bool WasDisturbed(const v1::Job& job, const v1::ListEventsResponse& events) {
 }
 
 std::string EventText(const v1::Event& event, const EventTextOptions& options) {
-  Words words = WordsOf(event);
+  EventWords words = WordsOf(event);
   std::string line = absl::StrCat(TimeText(event.time_unix_ms(), options), "  ");
   if (options.job_ids) {
     std::string subject = event.job_id().empty()
@@ -101,7 +101,7 @@ std::string WhyText(const v1::Job& job, const v1::ListEventsResponse& events, co
   std::string text = absl::StrCat(JobTitle(job), ": ", StateName(job.state()), job.unconfirmed() ? ", unconfirmed" : "",
                                   job.unreachable() ? ", unreachable" : "", ", generation ", job.generation(),
                                   ", restarts ", job.restarts(), "\n");
-  if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), kTextBytes), "\n");
+  if (!job.reason().empty()) absl::StrAppend(&text, "  ", Printable(job.reason(), kChainTextBytes), "\n");
   uint64_t generation = 0;
   for (const v1::Event& event : events.events()) {
     if (!IsDecision(event)) continue;

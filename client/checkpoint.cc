@@ -121,7 +121,7 @@ absl::StatusOr<LookedAt> LookAt(const RunEntry& entry, bool verify, int threads)
   return one;
 }
 
-absl::Status List(const CheckpointOptions& options) {
+absl::Status ListCheckpoints(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, Choose(options));
   std::vector<LookedAt> all;
   for (const RunEntry& entry : chosen.entries) {
@@ -139,7 +139,7 @@ absl::Status NothingThere(const Selection& chosen) {
   return absl::NotFoundError(absl::StrCat(chosen.run_folder, " is not a checkpoint and contains no step-* folder"));
 }
 
-absl::Status Show(const CheckpointOptions& options) {
+absl::Status ShowCheckpoint(const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(Selection chosen, Choose(options));
   if (chosen.entries.empty() || chosen.entries[0].kind == RunEntry::Kind::kOrphan) return NothingThere(chosen);
   ASSIGN_OR_RETURN(LookedAt one, LookAt(chosen.entries[0], options.verify, options.threads));
@@ -244,16 +244,16 @@ absl::Status Remove(const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
-using Act = absl::Status (*)(const CheckpointOptions& options);
+using FolderAct = absl::Status (*)(const CheckpointOptions& options);
 
 // Runs `act` on a folder, which may be given as the name of its job.
-absl::Status OfFolder(const Globals& globals, CheckpointOptions options, Act act) {
+absl::Status OfFolder(const Globals& globals, CheckpointOptions options, FolderAct act) {
   ASSIGN_OR_RETURN(options.folder, RunFolderOf(globals, options.folder));
   return act(options);
 }
 
-CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
-                  const std::shared_ptr<CheckpointOptions>& options, Act act) {
+CLI::App* AddFolderVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
+                        const std::shared_ptr<CheckpointOptions>& options, FolderAct act) {
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("folder", options->folder, "Run folder (checkpoint.dir), one checkpoint in it, or a job")
       ->required();
@@ -270,7 +270,7 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
 // If the name is not a folder here and a coordinator is configured, shows what the coordinator has recorded of the job
 // of that name. Reads the job's folder for what the coordinator does not record.
 void AlsoOfRecords(CLI::App& verb, const Globals& globals, Chosen* chosen,
-                   const std::shared_ptr<CheckpointOptions>& options, Act of_folder,
+                   const std::shared_ptr<CheckpointOptions>& options, FolderAct of_folder,
                    absl::Status (*of_job)(const Globals&, const CheckpointOptions&)) {
   verb.callback([&globals, options, chosen, of_folder, of_job] {
     *chosen = [&globals, options, of_folder, of_job] {
@@ -301,10 +301,11 @@ void AddThreads(CLI::App& verb, CheckpointOptions& options) {
 
 void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "ls", "List the checkpoints of a folder, newest first", options, List);
+  CLI::App* verb = AddFolderVerb(app, globals, chosen, "ls", "List the checkpoints of a folder, newest first", options,
+                                 ListCheckpoints);
   verb->add_flag("--verify", options->verify, "Verify every byte, not only manifests, names and lengths");
   AddThreads(*verb, *options);
-  AlsoOfRecords(*verb, globals, chosen, options, List, ListJob);
+  AlsoOfRecords(*verb, globals, chosen, options, ListCheckpoints, ListJob);
   verb->footer(
       "Partial folders and leftovers of crashes are listed below the table. For a job, shows what the\n"
       "coordinator has recorded.\n\n"
@@ -314,12 +315,13 @@ void AddLs(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "show",
-                           "Show the contents of a checkpoint; for a run folder, of the newest", options, Show);
+  CLI::App* verb =
+      AddFolderVerb(app, globals, chosen, "show", "Show the contents of a checkpoint; for a run folder, of the newest",
+                    options, ShowCheckpoint);
   verb->add_flag("--verify", options->verify, "Verify every byte");
   verb->add_flag("--tensors", options->tensors, "List every tensor and where its pieces are stored");
   AddThreads(*verb, *options);
-  AlsoOfRecords(*verb, globals, chosen, options, Show, ShowJob);
+  AlsoOfRecords(*verb, globals, chosen, options, ShowCheckpoint, ShowJob);
   verb->footer(
       "Examples:\n  trainctl checkpoint show RUN\n  trainctl checkpoint show k3x7q2ab --step 100\n  trainctl "
       "checkpoint show RUN/step-00000100 --tensors --json");
@@ -327,8 +329,9 @@ void AddShow(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddVerify(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "verify",
-                           "Verify every byte of a checkpoint, or of all checkpoints in a run folder", options, Verify);
+  CLI::App* verb =
+      AddFolderVerb(app, globals, chosen, "verify",
+                    "Verify every byte of a checkpoint, or of all checkpoints in a run folder", options, Verify);
   AddThreads(*verb, *options);
   verb->footer(
       "Reports every problem with its file, tensor, expected and found value, and tensors with values that are\n"
@@ -340,8 +343,8 @@ void AddVerify(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddRemove(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<CheckpointOptions>();
-  CLI::App* verb =
-      AddVerb(app, globals, chosen, "rm", "Remove checkpoints, or leftovers of interrupted saves", options, Remove);
+  CLI::App* verb = AddFolderVerb(app, globals, chosen, "rm", "Remove checkpoints, or leftovers of interrupted saves",
+                                 options, Remove);
   verb->add_flag("--partials", options->partials, "Remove partial folders and temporary files instead of checkpoints");
   verb->add_flag("--yes", options->yes, "Do not ask");
   verb->footer(

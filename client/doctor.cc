@@ -208,7 +208,7 @@ class Doctor {
   DoctorReport report_;
 };
 
-absl::StatusOr<int> Run(const Globals& globals, const DoctorOptions& options) {
+absl::StatusOr<int> RunDoctor(const Globals& globals, const DoctorOptions& options) {
   BlockSignals();
   Interrupts interrupts([] { _exit(kClientCancelled); });
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
@@ -246,7 +246,7 @@ void AddDoctor(CLI::App& app, const Globals& globals, Chosen* chosen) {
       "Examples:\n  trainctl doctor\n  trainctl doctor --hosts w1,w2,w3 --json | jq '.verdicts[]'");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
-      auto exit_code = Run(globals, *options);
+      auto exit_code = RunDoctor(globals, *options);
       return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
     };
   });

@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kEventsDefault = 1000;
 constexpr uint32_t kEventsMax = 10'000;
 // There are few events, and users read them as text.
-constexpr absl::Duration kPoll = absl::Milliseconds(500);
+constexpr absl::Duration kEventsPoll = absl::Milliseconds(500);
 
 struct EventsOptions {
   std::string job_id;
@@ -30,7 +30,7 @@ struct EventsOptions {
   PatienceOptions patience;
 };
 
-void Show(const v1::Event& event, const EventsOptions& options) {
+void ShowEvent(const v1::Event& event, const EventsOptions& options) {
   if (options.json) return PrintJson(EventLine(event));
   Print(absl::StrCat(
       EventText(event, {.zone = absl::LocalTimeZone(), .now = absl::Now(), .job_ids = options.job_id.empty()}), "\n"));
@@ -47,7 +47,7 @@ void ShowDropped(uint64_t dropped, const EventsOptions& options) {
 bool ShowAll(const v1::ListEventsResponse& events, const EventsOptions& options, v1::ListEventsRequest* request) {
   bool ended = false;
   for (const v1::Event& event : events.events()) {
-    Show(event, options);
+    ShowEvent(event, options);
     request->set_after_sequence(std::max(request->after_sequence(), event.sequence()));
     if (!options.job_id.empty() && event.has_state() && IsFinal(event.state().state())) ended = true;
   }
@@ -69,7 +69,7 @@ absl::Status Events(const Globals& globals, EventsOptions options) {
   request.set_limit(kEventsMax);
   Retry retry(options.patience.retry);
   while (options.follow && !ended && !OutputFailed()) {
-    absl::SleepFor(kPoll);
+    absl::SleepFor(kEventsPoll);
     auto more = ListEvents(*connection, request);
     if (more.ok()) {
       if (retry.away()) Say("the coordinator answers again");

@@ -13,7 +13,7 @@
 namespace trainyard::client {
 namespace {
 
-constexpr size_t kTextBytes = 200;
+constexpr size_t kNameBytes = 200;
 
 }  // namespace
 
@@ -21,11 +21,11 @@ absl::StatusOr<std::string> ChooseJob(const std::string& text, const v1::FindJob
   if (found.jobs().empty()) return text;
   if (found.total() <= 1) return found.jobs(0).job_id();
   return absl::InvalidArgumentError(
-      absl::StrCat("'", Printable(text, kTextBytes), "' matches ", found.total(), " jobs; give more of the id:\n",
+      absl::StrCat("'", Printable(text, kNameBytes), "' matches ", found.total(), " jobs; give more of the id:\n",
                    absl::StrJoin(found.jobs(), "\n",
                                  [](std::string* out, const v1::FoundJob& job) {
                                    absl::StrAppend(out, "  ", job.job_id(), "  ", StateName(job.state()), "  ",
-                                                   Printable(job.name(), kTextBytes));
+                                                   Printable(job.name(), kNameBytes));
                                  }),
                    AndMore(static_cast<size_t>(found.jobs_size()), found.total(), "\n  ")));
 }

@@ -49,7 +49,7 @@ std::string Progress(const v1::Job& job) {
   return absl::StrCat(job.last_step(), "/", job.spec().train().steps());
 }
 
-absl::Status List(const Globals& globals, const ListOptions& options) {
+absl::Status ListJobs(const Globals& globals, const ListOptions& options) {
   ASSIGN_OR_RETURN(std::vector<v1::JobState> states, ParseStates(options.states));
   ASSIGN_OR_RETURN(auto connection, Connect(globals));
   // One more than requested shows whether there are more.
@@ -88,7 +88,7 @@ void AddList(CLI::App& app, const Globals& globals, Chosen* chosen) {
   verb->footer("Examples:\n  trainctl list\n  trainctl list --state running --state queued --json");
   verb->callback([&globals, options, chosen] {
     *chosen = [&globals, options] {
-      absl::Status status = List(globals, *options);
+      absl::Status status = ListJobs(globals, *options);
       return ExitOf(status, options->json);
     };
   });

@@ -41,7 +41,7 @@ std::string LineText(const v1::LogLine& line, const LogsOptions& options) {
   return options.ranks.size() == 1 ? line.text() : absl::StrCat("rank ", line.rank(), ": ", line.text());
 }
 
-void Show(const v1::LogLine& line, const LogsOptions& options) {
+void ShowLine(const v1::LogLine& line, const LogsOptions& options) {
   if (options.json) {
     PrintJson(LineText(line, options));
   } else {
@@ -80,11 +80,11 @@ absl::Status ReadOn(Connection& connection, const LogsOptions& options, LogCurso
       ReadLogs(connection, options, 0, /*follow=*/false, [&](const v1::LogLine& line) { search.Add(line); }));
   Say("the coordinator answers again");
   retry.Answered();
-  for (const v1::LogLine& line : search.Unshown()) Show(line, options);
+  for (const v1::LogLine& line : search.Unshown()) ShowLine(line, options);
   return ReadLogs(connection, options, 0, /*follow=*/true, [&](const v1::LogLine& line) {
     if (!cursor.IsNew(line)) return;
     cursor.Shown(line);
-    Show(line, options);
+    ShowLine(line, options);
   });
 }
 
@@ -92,7 +92,8 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
   ASSIGN_OR_RETURN(auto connection, Connect(globals, options.patience.connect_wait()));
   ASSIGN_OR_RETURN(options.job_id, FindJob(*connection, options.job_id));
   if (!options.follow) {
-    return ReadLogs(*connection, options, options.tail, false, [&](const v1::LogLine& line) { Show(line, options); });
+    return ReadLogs(*connection, options, options.tail, false,
+                    [&](const v1::LogLine& line) { ShowLine(line, options); });
   }
   LogCursor cursor;
   Retry retry(options.patience.retry);
@@ -100,7 +101,7 @@ absl::Status Logs(const Globals& globals, LogsOptions options) {
   absl::Status status = ReadLogs(*connection, options, options.tail, true, [&](const v1::LogLine& line) {
     any = true;
     cursor.Shown(line);
-    Show(line, options);
+    ShowLine(line, options);
   });
   // Before the first line, report immediately that the job's hosts are unreachable, as without --follow.
   if (!any) return status;

@@ -62,8 +62,8 @@ absl::Status Operate(const Globals& globals, Options options, Act act) {
 }
 
 // Declares the common options of the three verbs.
-CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
-                  const std::shared_ptr<Options>& options, Act act) {
+CLI::App* AddJobVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const char* name, const char* help,
+                     const std::shared_ptr<Options>& options, Act act) {
   options->reason = absl::StrCat("trainctl ", name);
   CLI::App* verb = app.add_subcommand(name, help);
   verb->add_option("job", options->job_id, kJobHelp)->required();
@@ -79,8 +79,8 @@ CLI::App* AddVerb(CLI::App& app, const Globals& globals, Chosen* chosen, const c
 
 void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "restart", "Save a job at its next step and restart its process group",
-                           options, Restart);
+  CLI::App* verb = AddJobVerb(app, globals, chosen, "restart",
+                              "Save a job at its next step and restart its process group", options, Restart);
   verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
   verb->footer(
       "Does not count against recovery.max_restarts. Returns once the request is stored; trainctl watch shows\n"
@@ -90,8 +90,8 @@ void AddRestart(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "pause",
-                           "Save a job, stop its ranks and free its slots until it is resumed", options, Pause);
+  CLI::App* verb = AddJobVerb(app, globals, chosen, "pause",
+                              "Save a job, stop its ranks and free its slots until it is resumed", options, Pause);
   verb->add_flag("--now", options->now, "Do not wait for the next step and a save; steps since the last save are lost");
   verb->footer(
       "The ranks stop after a step that they agree on, and save it. If that save fails, the job is not paused\n"
@@ -102,7 +102,7 @@ void AddPause(CLI::App& app, const Globals& globals, Chosen* chosen) {
 
 void AddResume(CLI::App& app, const Globals& globals, Chosen* chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = AddVerb(app, globals, chosen, "resume", "Queue a paused job again", options, Resume);
+  CLI::App* verb = AddJobVerb(app, globals, chosen, "resume", "Queue a paused job again", options, Resume);
   verb->add_flag("--from-start", options->from_start, "Resume even if steps were made that no checkpoint holds");
   verb->footer("Examples:\n  trainctl resume k3x7q2ab\n  trainctl resume k3x7q2ab --from-start");
 }

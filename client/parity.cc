@@ -116,7 +116,7 @@ class Parity {
   std::unique_ptr<Connection> connection_;
 };
 
-absl::StatusOr<int> Run(const ParityCommandOptions& options) {
+absl::StatusOr<int> RunParity(const ParityCommandOptions& options) {
   BlockSignals();
   Interrupts interrupts([] { _exit(kClientCancelled); });
   return Parity(options, interrupts).Run();
@@ -145,7 +145,7 @@ void AddParity(CLI::App& app, const Globals&, Chosen* chosen) {
       "  trainctl parity job.yaml --steps 100 --json | jq .worst");
   verb->callback([options, chosen] {
     *chosen = [options] {
-      auto exit_code = Run(*options);
+      auto exit_code = RunParity(*options);
       return exit_code.ok() ? *exit_code : ExitOf(exit_code.status(), options->json);
     };
   });

@@ -38,7 +38,7 @@ constexpr absl::Duration kStartWait = absl::Seconds(20);
 // Ranks get the grace period of a stop; daemons need a little longer to report their end.
 const absl::Duration kStopWait = limits::kStopGrace + absl::Seconds(5);
 const absl::Duration kKillWait = absl::Seconds(5);
-constexpr int kLastLines = 10;
+constexpr int kLogLines = 10;
 
 int PidFd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
@@ -141,7 +141,7 @@ absl::Status PrivateCluster::ReadAddress(int fd) {
     ssize_t n = read(fd, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      std::string words = LastLines(Log("coordinator"), kLastLines);
+      std::string words = LastLines(Log("coordinator"), kLogLines);
       return absl::InternalError(absl::StrCat("the private coordinator did not start; its log ", Log("coordinator"),
                                               words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
     }
@@ -173,7 +173,7 @@ void PrivateCluster::WatchDaemons(std::function<void(const std::string&)> on_dea
     return PollThread::Watch{
         .fd = fd, .on_ready = [this, pid, name, told, on_death] {
           if (!told->exchange(true)) {
-            std::string words = LastLines(Log(name), kLastLines);
+            std::string words = LastLines(Log(name), kLogLines);
             on_death(absl::StrCat("the private ", name, " ", EndOf(pid), "; its log ", Log(name),
                                   words.empty() ? " is empty" : absl::StrCat(" ends with:\n", words)));
           }

@@ -67,7 +67,7 @@ bool IsAny(const Bytes& bytes) {
   return bytes == Bytes{} || bytes == MappedBytes(&zero);
 }
 
-absl::Status ReadTable(const char* path, const sockaddr_storage& address, std::vector<Listener>* found) {
+absl::Status ReadTable(const char* path, const sockaddr_storage& address, std::vector<PortOwner>* found) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT && absl::string_view(path).back() == '6') return absl::OkStatus();  // no IPv6 here
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
@@ -89,7 +89,7 @@ absl::Status ReadTable(const char* path, const sockaddr_storage& address, std::v
 
 }  // namespace
 
-bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::vector<Listener>* found) {
+bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::vector<PortOwner>* found) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
   if (words.size() < 8 || words[3] != kListening) return false;
   const std::vector<absl::string_view> local = absl::StrSplit(words[1], ':');
@@ -108,17 +108,17 @@ bool TakeListener(absl::string_view line, const sockaddr_storage& address, std::
 }
 
 absl::StatusOr<std::vector<uid_t>> ListeningUsers(const sockaddr_storage& address) {
-  std::vector<Listener> found;
+  std::vector<PortOwner> found;
   if (address.ss_family == AF_INET) {
     RETURN_IF_ERROR(ReadTable("/proc/net/tcp", address, &found));
   }
-  const auto is_exact = [](const Listener& listener) { return listener.exact; };
+  const auto is_exact = [](const PortOwner& listener) { return listener.exact; };
   if (std::none_of(found.begin(), found.end(), is_exact)) {
     RETURN_IF_ERROR(ReadTable("/proc/net/tcp6", address, &found));
   }
   const bool exact = std::any_of(found.begin(), found.end(), is_exact);
   std::vector<uid_t> users;
-  for (const Listener& listener : found) {
+  for (const PortOwner& listener : found) {
     if (listener.exact == exact && std::count(users.begin(), users.end(), listener.user) == 0) {
       users.push_back(listener.user);
     }

@@ -14,7 +14,7 @@ namespace trainyard {
 namespace {
 
 // Step reports travel beside the facts; the last ones may arrive after the last exit.
-constexpr absl::Duration kReportsGrace = absl::Seconds(1);
+constexpr absl::Duration kLastReportsGrace = absl::Seconds(1);
 
 // Asked after every fact. Ranks that come in their order would make each look at all before it, but for the last one.
 bool AllReady(const Job& job) {
@@ -104,7 +104,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
     return false;
   }
   if (ReportsMissing(job)) {
-    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
+    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kLastReportsGrace;
     if (turn.now < job.reports_until) return true;
     turn.Notice(job, "warning",
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",

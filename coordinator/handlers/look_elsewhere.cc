@@ -21,7 +21,7 @@ constexpr absl::Duration kAnswerWait = absl::Seconds(5);
 // What is not there now may be later.
 constexpr absl::Duration kAskAgain = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
-constexpr size_t kHostsNamed = 3;
+constexpr size_t kMostHostsNamed = 3;
 
 void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   job.path_looks[name] =
@@ -79,7 +79,7 @@ bool MayAbandon(Turn& turn, Job& job) {
       job, "abandon", "warning",
       absl::StrCat("recovery.abandon_after_s has passed, but too few hosts could go on from the checkpoint of step ",
                    newest.step(), ": ", newest.path(), " is not on ",
-                   told.empty() ? "any that is attached" : JoinFirst(told, kHostsNamed),
+                   told.empty() ? "any that is attached" : JoinFirst(told, kMostHostsNamed),
                    "; the job is left to its hosts, where it may still train (trainctl drain HOST --lost gives "
                    "them up)"));
   return false;

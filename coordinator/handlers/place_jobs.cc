@@ -23,7 +23,7 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kJobsNamed = 3;
-constexpr size_t kReasonBytes = 512;
+constexpr size_t kDeviceReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
 
@@ -122,7 +122,7 @@ void ChooseDevice(const State& state, Job& job) {
   const DeviceDecision decision = DecideDevice(facts);
   v1::ResolvedKey& told = DecisionOf(job, kDeviceKey);
   told.set_value(decision.cuda ? kCudaWord : "cpu");
-  told.set_reason(CutText(decision.reason, kReasonBytes));
+  told.set_reason(CutText(decision.reason, kDeviceReasonBytes));
 }
 
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {

@@ -13,7 +13,7 @@ namespace trainyard {
 namespace {
 
 constexpr int kMemoryKinds = 8;
-constexpr size_t kWordBytes = 32;
+constexpr size_t kPhaseNameBytes = 32;
 constexpr size_t kStepMarks = 256;
 constexpr absl::Duration kDropsSpan = absl::Minutes(1);
 
@@ -80,7 +80,7 @@ void NoteMemory(Rank& rank, const v1::RankReport& report) {
   rank.memory.clear();
   for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
     rank.memory.push_back(report.memory(i));
-    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kWordBytes));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kPhaseNameBytes));
   }
 }
 
@@ -102,7 +102,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase != report.phase()) job.progress_at = turn.now;
-    rank.phase = CutText(report.phase(), kWordBytes);
+    rank.phase = CutText(report.phase(), kPhaseNameBytes);
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();

@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
+bool IsTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
   return a.job_id() == b.job_id() && a.generation() == b.generation() && a.rank() == b.rank();
 }
 
@@ -15,7 +15,7 @@ bool SameTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
 void ForgetUnheard(Turn& turn, Host& host) {
   for (const auto& [key, revision] : host.unheard) {
     if (host.applied_revision < revision) continue;
-    std::erase_if(host.strays, [&key = key](const v1::TrainerKey& stray) { return SameTrainer(stray, key); });
+    std::erase_if(host.strays, [&key = key](const v1::TrainerKey& stray) { return IsTrainer(stray, key); });
     turn.ScheduleAll();
   }
   std::erase_if(host.unheard, [&](const auto& unheard) { return host.applied_revision >= unheard.second; });

@@ -26,7 +26,7 @@ constexpr absl::Duration kKillLimit = absl::Seconds(30);
 // A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
 constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
 
-bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
+bool StillForms(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
 
 void EndMissingTrainers(Turn& turn, Job& job) {
   for (Rank& rank : job.ranks) {
@@ -40,7 +40,7 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 }
 
 void JudgeFormation(Turn& turn, Job& job) {
-  if (!IsForming(job) || turn.now - job.progress_at < kFormationLimit) return;
+  if (!StillForms(job) || turn.now - job.progress_at < kFormationLimit) return;
   // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
     auto host = turn.state.hosts.find(on.first);

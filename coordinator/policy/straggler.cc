@@ -7,7 +7,7 @@
 namespace trainyard {
 namespace {
 
-constexpr absl::Duration kWindow = absl::Seconds(30);
+constexpr absl::Duration kSampleWindow = absl::Seconds(30);
 constexpr absl::Duration kSampleInterval = absl::Seconds(3);
 constexpr absl::Duration kLeastSpan = absl::Seconds(10);
 constexpr absl::Duration kSlowFor = absl::Seconds(30);
@@ -30,7 +30,7 @@ void ComputeWindow::Add(absl::Time at, double compute_s, uint64_t micro_batches,
   if (!samples_.empty() && micro_batches < samples_.back().micro_batches) samples_.clear();
   if (!samples_.empty() && at - samples_.back().at < kSampleInterval) return;
   samples_.push_back({at, compute_s, micro_batches, steps, wait_s});
-  while (samples_.size() > 2 && at - samples_[1].at >= kWindow) samples_.pop_front();
+  while (samples_.size() > 2 && at - samples_[1].at >= kSampleWindow) samples_.pop_front();
 }
 
 const ComputeWindow::Sample* ComputeWindow::First() const {

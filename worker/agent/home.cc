@@ -15,7 +15,7 @@ namespace trainyard::agent {
 namespace {
 
 constexpr char kRanks[] = "ranks";
-constexpr char kLock[] = "lock";
+constexpr char kLockFile[] = "lock";
 constexpr char kStore[] = "store.db";  // a coordinator's
 constexpr char kSocket[] = "worker.sock";
 
@@ -31,7 +31,7 @@ dev_t DeviceBelow(std::filesystem::path path) {
 }  // namespace
 
 Home::Home(const Options& options)
-    : options_(options), ranks_(JoinPath(options.state, kRanks)), lock_path_(JoinPath(options.state, kLock)) {}
+    : options_(options), ranks_(JoinPath(options.state, kRanks)), lock_path_(JoinPath(options.state, kLockFile)) {}
 
 absl::StatusOr<std::shared_ptr<Home>> Home::Acquire(const Options& options) {
   auto home = std::shared_ptr<Home>(new Home(options));

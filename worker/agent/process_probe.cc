@@ -17,8 +17,8 @@ namespace trainyard::agent {
 namespace {
 
 constexpr size_t kProcBytes = 16 << 10;
-constexpr size_t kFrames = 32;
-constexpr size_t kWaitingMax = 64;
+constexpr size_t kKernelFrames = 32;
+constexpr size_t kProbesWaitingMax = 64;
 // Fields of /proc/<pid>/stat after the name: 3 is the state, 14 and 15 are the times.
 constexpr size_t kStateField = 0;
 constexpr size_t kUserField = 11;
@@ -154,7 +154,8 @@ v1::Examination InspectProcess(pid_t pid) {
   }
   seen.set_state(stat->state);
   seen.set_system_call(ParseSystemCall(ReadOrEmpty(pid, "syscall")));
-  for (std::string& frame : ParseKernelStack(ReadOrEmpty(pid, "stack"), kFrames)) seen.add_stack(std::move(frame));
+  for (std::string& frame : ParseKernelStack(ReadOrEmpty(pid, "stack"), kKernelFrames))
+    seen.add_stack(std::move(frame));
   if (seen.stack_size() > 0) return seen;
   // Readable by everyone, while only root can read the whole stack.
   std::string waits_in = ReadOrEmpty(pid, "wchan");
@@ -178,7 +179,7 @@ ProcessExaminer::~ProcessExaminer() {
 
 void ProcessExaminer::Examine(const ExamineProcess& request) {
   absl::MutexLock lock(&mu_);
-  if (requests_.size() < kWaitingMax) requests_.push_back(request);
+  if (requests_.size() < kProbesWaitingMax) requests_.push_back(request);
   changed_.SignalAll();
 }
 

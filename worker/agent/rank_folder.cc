@@ -30,7 +30,7 @@ constexpr uint64_t kRecordBytesMax = 1 << 20;
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-std::string Write(const Fields& fields) {
+std::string FieldLines(const Fields& fields) {
   std::string data;
   for (const auto& [name, value] : fields) {
     absl::StrAppend(&data, name, "=", value);
@@ -93,7 +93,7 @@ absl::Status MakeRankFolder(const std::string& folder, const LaunchRecord& launc
     return absl::InvalidArgumentError(absl::StrCat("the trainer cannot be started: its ", name, " '",
                                                    absl::CHexEscape(value), "' holds a zero byte"));
   }
-  std::string data = Write(fields);
+  std::string data = FieldLines(fields);
 
   if (mkdir(folder.c_str(), 0755) != 0) return ErrnoStatus(errno, absl::StrCat("cannot make rank folder ", folder));
   std::string path = JoinPath(folder, shim::kLaunchFile);
@@ -174,9 +174,9 @@ v1::TrainerExited LostExit(const std::string& folder) {
 
 absl::Status WriteStartFailure(const std::string& folder, const absl::Status& why) {
   return WriteFileAtomically(JoinPath(folder, shim::kExitFile),
-                             Write({{shim::kCause, shim::kCauseStartFailed},
-                                    {shim::kMessage, ValidUtf8(why.message(), 4096)},
-                                    {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
+                             FieldLines({{shim::kCause, shim::kCauseStartFailed},
+                                         {shim::kMessage, ValidUtf8(why.message(), 4096)},
+                                         {shim::kMayPass, absl::IsResourceExhausted(why) ? "1" : "0"}}));
 }
 
 absl::Status MarkFolderReported(const std::string& folder) {
@@ -197,7 +197,7 @@ bool HasLiveShim(const std::string& folder) {
   // Under the lock: a shim that is about to start finds the lock held or this record, and starts nothing in either
   // case.
   std::string path = JoinPath(folder, shim::kExitFile);
-  if (!FileExists(path)) WriteFileAtomically(path, Write({{shim::kCause, shim::kCauseLost}})).IgnoreError();
+  if (!FileExists(path)) WriteFileAtomically(path, FieldLines({{shim::kCause, shim::kCauseLost}})).IgnoreError();
   return false;
 }
 

@@ -16,7 +16,7 @@ namespace trainyard::agent {
 namespace {
 
 constexpr size_t kFileBytes = 16 << 10;
-constexpr size_t kFrames = 32;
+constexpr size_t kStackFrames = 32;
 constexpr size_t kFrameBytes = 256;
 constexpr absl::Duration kSlice = absl::Milliseconds(20);
 
@@ -39,7 +39,7 @@ StackAnswer RequestStack(pid_t pid, const std::string& folder, absl::Duration li
     absl::StatusOr<std::string> text = ReadFile(file, kFileBytes);
     if (text.ok()) {
       for (absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
-        if (answer.frames.size() < kFrames) answer.frames.push_back(ValidUtf8(line, kFrameBytes));
+        if (answer.frames.size() < kStackFrames) answer.frames.push_back(ValidUtf8(line, kFrameBytes));
       }
       if (answer.frames.empty()) answer.note = "the process reported no frames";
       return answer;

@@ -32,7 +32,7 @@ namespace {
 
 // A numeric IPv6 address with its terminating zero.
 constexpr int64_t kAddressBytes = 46;
-// An address, the port of a Listener and its closed port.
+// An address, the port of a TcpEnd and its closed port.
 constexpr int64_t kListenerBytes = kAddressBytes + 4;
 
 // Rank 0 gets "Ranks 1, 3 failed to pass monitoredBarrier in 50 ms" from LibTorch; the others get a message that rank 0
@@ -52,7 +52,7 @@ constexpr int kPartTag = 1 << 30, kPeerTag = kPartTag + 1;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
 // The current work of gloo for an operation, and the step that follows it.
-struct Operation {
+struct GlooOperation {
   std::string name = {};
   std::vector<WorkPointer> works = {};
   std::function<std::vector<WorkPointer>()> next = {};  // starts the next step; null: none. May throw
@@ -64,13 +64,13 @@ class GlooCommunicator;
 
 class GlooCollective final : public Collective {
  public:
-  GlooCollective(GlooCommunicator& owner, std::shared_ptr<Operation> operation)
+  GlooCollective(GlooCommunicator& owner, std::shared_ptr<GlooOperation> operation)
       : owner_(owner), operation_(std::move(operation)) {}
   absl::Status Wait() override;
 
  private:
   GlooCommunicator& owner_;
-  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<GlooOperation> operation_;
 };
 
 class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator {
@@ -87,7 +87,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   // Exchanges listening addresses with the peers, and so finds out which connections belong to the group.
-  absl::Status FindConnections(Listener own) {
+  absl::Status FindConnections(TcpEnd own) {
     closed_port_fd_ = BindClosedPort(own.address);
     if (closed_port_fd_ >= 0) own.closed_port = LocalPort(closed_port_fd_).value_or(0);
     at::Tensor mine = at::empty({kListenerBytes}, at::kByte).zero_();
@@ -98,11 +98,11 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     RETURN_IF_ERROR(AllGather(all, mine)->Wait())
         << "while sending the listening address of rank " << rank() << " to its peers";
 
-    std::vector<Listener> peers;
+    std::vector<TcpEnd> peers;
     for (int r = 0; r < world_size(); ++r) {
       if (r == rank()) continue;
       const uint8_t* entry = all.const_data_ptr<uint8_t>() + r * mine.numel();
-      Listener& peer = peers.emplace_back();
+      TcpEnd& peer = peers.emplace_back();
       peer.address = reinterpret_cast<const char*>(entry);
       std::memcpy(&peer.port, entry + kAddressBytes, 2);
       std::memcpy(&peer.closed_port, entry + kAddressBytes + 2, 2);
@@ -179,7 +179,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   // Starts the second half of each operation whose first half has ended, so that it runs while other work is computed.
   void Progress() override {
-    for (const std::shared_ptr<Operation>& operation : continued_) {
+    for (const std::shared_ptr<GlooOperation>& operation : continued_) {
       if (operation->over || operation->next == nullptr) continue;
       if (!std::all_of(operation->works.begin(), operation->works.end(),
                        [](const WorkPointer& work) { return work->isCompleted(); })) {
@@ -189,11 +189,11 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     }
   }
 
-  absl::Status CarryOut(Operation& operation) {
+  absl::Status CarryOut(GlooOperation& operation) {
     if (operation.over) return operation.status;
     log_.WaitBegins(operation.name);
     // All ranks start the second halves in the same order, because messages are matched by order only.
-    for (const std::shared_ptr<Operation>& each : continued_) {
+    for (const std::shared_ptr<GlooOperation>& each : continued_) {
       if (each.get() == &operation) break;
       if (each->next != nullptr) Continue(*each);
     }
@@ -220,8 +220,9 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
     return std::make_unique<GlooCollective>(*this, OperationOf(std::move(started), std::move(next)));
   }
 
-  std::shared_ptr<Operation> OperationOf(Started started, std::function<std::vector<WorkPointer>()> next) {
-    auto operation = std::make_shared<Operation>(Operation{.name = std::move(started.name), .status = started.status});
+  std::shared_ptr<GlooOperation> OperationOf(Started started, std::function<std::vector<WorkPointer>()> next) {
+    auto operation =
+        std::make_shared<GlooOperation>(GlooOperation{.name = std::move(started.name), .status = started.status});
     operation->over = started.work == nullptr;
     if (!operation->over) {
       operation->works.push_back(std::move(started.work));
@@ -231,7 +232,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
   }
 
   // Waits for the current work and starts the next step.
-  void Continue(Operation& operation) {
+  void Continue(GlooOperation& operation) {
     c10::NoGradGuard no_grad;
     try {
       for (const WorkPointer& work : operation.works) work->wait();
@@ -322,7 +323,7 @@ class GlooCommunicator final : public C10dCommunicator, public PeerCommunicator 
 
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   ScratchPool scratch_;
-  std::vector<std::shared_ptr<Operation>> continued_;  // all-reduces by parts that were not yet waited for
+  std::vector<std::shared_ptr<GlooOperation>> continued_;  // all-reduces by parts that were not yet waited for
   absl::Mutex mu_;
   std::vector<int> connections_ ABSL_GUARDED_BY(mu_);
   int closed_port_fd_ = -1;                      // peers send their probes to its port
@@ -365,7 +366,7 @@ absl::StatusOr<std::unique_ptr<PeerCommunicator>> NewGlooPeers(const GlooOptions
   try {
     auto gloo = c10d::ProcessGroupGloo::Options::create(timeout);
     gloo->threads = 1;  // its default of two threads would not keep operations in the order in which they were started
-    Listener own{.address = options.address};
+    TcpEnd own{.address = options.address};
     ASSIGN_OR_RETURN(own.port, PortOpenedBy([&] {
                        gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
                      }));

@@ -16,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-struct Operation {
+struct HostwiseOperation {
   std::string name = {};
   std::function<absl::Status()> run = {};  // empty after the operation
   absl::Status status = {};
@@ -66,7 +66,7 @@ class HostwiseCommunicator final : public Communicator {
   // The ranks of a place meet first: a missing rank is named to its neighbours, and the other places then report its
   // place as missing.
   absl::Status Meet(absl::Duration limit) override {
-    std::shared_ptr<Operation> operation = Enqueue("meeting", at::Tensor(), [this, limit]() -> absl::Status {
+    std::shared_ptr<HostwiseOperation> operation = Enqueue("meeting", at::Tensor(), [this, limit]() -> absl::Status {
       RETURN_IF_ERROR(inside_->Meet(limit)) << "among the " << inside_->world_size() << " ranks of the place of rank "
                                             << rank() << ", counted from its first";
       RETURN_IF_ERROR(across_->Meet(limit)) << "among the " << across_->world_size() << " places of the group, each of "
@@ -81,12 +81,12 @@ class HostwiseCommunicator final : public Communicator {
   CollectiveProgress progress() const override { return log_.progress(); }
 
   // Runs the started operations up to and including `last`.
-  absl::Status CarryOut(const Operation& last) {
+  absl::Status CarryOut(const HostwiseOperation& last) {
     if (last.run == nullptr) return last.status;
     c10::NoGradGuard no_grad;
     log_.WaitBegins(last.name);
     while (last.run != nullptr) {
-      std::shared_ptr<Operation> next = std::move(queue_.front());
+      std::shared_ptr<HostwiseOperation> next = std::move(queue_.front());
       queue_.pop_front();
       next->status = log_.error();
       if (next->status.ok()) next->status = next->run();
@@ -102,16 +102,17 @@ class HostwiseCommunicator final : public Communicator {
   }
 
  private:
-  std::shared_ptr<Operation> Enqueue(absl::string_view kind, const at::Tensor& tensor,
-                                     std::function<absl::Status()> run) {
-    auto operation = std::make_shared<Operation>(Operation{.name = log_.Start(kind, tensor), .run = std::move(run)});
+  std::shared_ptr<HostwiseOperation> Enqueue(absl::string_view kind, const at::Tensor& tensor,
+                                             std::function<absl::Status()> run) {
+    auto operation =
+        std::make_shared<HostwiseOperation>(HostwiseOperation{.name = log_.Start(kind, tensor), .run = std::move(run)});
     queue_.push_back(operation);
     return operation;
   }
   std::unique_ptr<Collective> Start(absl::string_view kind, const at::Tensor& tensor,
                                     std::function<absl::Status()> run) {
-    return std::make_unique<DeferredCollective<HostwiseCommunicator, Operation>>(*this,
-                                                                                 Enqueue(kind, tensor, std::move(run)));
+    return std::make_unique<DeferredCollective<HostwiseCommunicator, HostwiseOperation>>(
+        *this, Enqueue(kind, tensor, std::move(run)));
   }
 
   // Each rank of a place sends its share of the sum through the network.
@@ -168,7 +169,7 @@ class HostwiseCommunicator final : public Communicator {
   const std::unique_ptr<PeerCommunicator> across_;
   PlaceChain chain_;
   ScratchPool scratch_;
-  std::deque<std::shared_ptr<Operation>> queue_;  // started, but not yet run; used by one thread
+  std::deque<std::shared_ptr<HostwiseOperation>> queue_;  // started, but not yet run; used by one thread
   OperationLog log_;
 };
 

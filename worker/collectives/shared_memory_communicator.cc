@@ -25,7 +25,7 @@ enum class Kind { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll,
 // One operation, from its start until it has run. It runs piece by piece: each rank writes a piece where the peers can
 // read it and reads theirs; in an all-reduce each rank sums a share, and all ranks then collect the shares. Input in a
 // buffer that the peers read in place may be changed only after they have read it.
-struct Operation {
+struct SharedMemoryOperation {
   enum Turn { kPut, kTake, kCollect, kLeave };
 
   Kind kind;
@@ -100,7 +100,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
   // Runs the started operations up to and including `last`.
-  absl::Status CarryOut(const Operation& last) {
+  absl::Status CarryOut(const SharedMemoryOperation& last) {
     if (last.over) return last.status;
     log_.WaitBegins(last.name);
     while (!last.over) Advance(/*wait=*/true);
@@ -109,10 +109,10 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
  private:
-  using Handle = DeferredCollective<SharedMemoryCommunicator, Operation>;
+  using Handle = DeferredCollective<SharedMemoryCommunicator, SharedMemoryOperation>;
 
-  std::unique_ptr<Collective> Start(Operation operation, absl::string_view kind, const at::Tensor& tensor) {
-    auto shared = std::make_shared<Operation>(std::move(operation));
+  std::unique_ptr<Collective> Start(SharedMemoryOperation operation, absl::string_view kind, const at::Tensor& tensor) {
+    auto shared = std::make_shared<SharedMemoryOperation>(std::move(operation));
     shared->name = log_.Start(kind, tensor);
     if (absl::Status status = Check(*shared); !status.ok()) {
       shared->over = true;
@@ -129,7 +129,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return std::make_unique<Handle>(*this, std::move(shared));
   }
 
-  absl::Status Check(const Operation& operation) const {
+  absl::Status Check(const SharedMemoryOperation& operation) const {
     const at::Tensor &out = operation.out, &in = operation.in;
     if ((out.defined() && !out.is_contiguous()) || (in.defined() && !in.is_contiguous())) {
       return absl::InvalidArgumentError("the tensor is not dense");
@@ -156,7 +156,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   // Advances the front operation by one step. If the step needs a peer that has not progressed far enough, waits for it
   // or, without `wait`, does nothing and returns false.
   bool Advance(bool wait) {
-    Operation& operation = *queue_.front();
+    SharedMemoryOperation& operation = *queue_.front();
     absl::Status status = log_.error();
     if (status.ok()) {
       const auto [stage, ticket] = NextGate(operation);
@@ -176,53 +176,53 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // The stage that all ranks must have signalled before the operation's next step. The space of a piece is reused two
   // pieces later, when all ranks are done with it.
-  std::pair<SharedSegment::Stage, uint32_t> NextGate(const Operation& operation) const {
+  std::pair<SharedSegment::Stage, uint32_t> NextGate(const SharedMemoryOperation& operation) const {
     switch (operation.turn) {
-      case Operation::kPut:
+      case SharedMemoryOperation::kPut:
         return {SharedSegment::kDone, ticket_ - 1};  // the new piece will be ticket_ + 1
-      case Operation::kTake:
+      case SharedMemoryOperation::kTake:
         return {SharedSegment::kArrived, ticket_};
-      case Operation::kCollect:
+      case SharedMemoryOperation::kCollect:
         return {SharedSegment::kReduced, ticket_};
-      case Operation::kLeave:
+      case SharedMemoryOperation::kLeave:
         return {SharedSegment::kDone, ticket_};
     }
     return {SharedSegment::kDone, ticket_};
   }
 
-  absl::Status Run(Operation& operation) {
+  absl::Status Run(SharedMemoryOperation& operation) {
     const int64_t size = std::min(PieceElements(operation), operation.num_elements - operation.start);
     const size_t bytes = static_cast<size_t>(size) * operation.width;
     switch (operation.turn) {
-      case Operation::kPut:
+      case SharedMemoryOperation::kPut:
         ++ticket_;
         Put(operation, bytes);
         segment_->SetOperation(ticket_, operation.name);
         segment_->Signal(SharedSegment::kArrived, ticket_);
-        operation.turn = Operation::kTake;
+        operation.turn = SharedMemoryOperation::kTake;
         return absl::OkStatus();
-      case Operation::kTake:
+      case SharedMemoryOperation::kTake:
         RETURN_IF_ERROR(CompareWithPeers());
         RETURN_IF_ERROR(Take(operation, size));
         if (operation.kind == Kind::kAllReduce) {
           segment_->Signal(SharedSegment::kReduced, ticket_);
-          operation.turn = Operation::kCollect;
+          operation.turn = SharedMemoryOperation::kCollect;
           return absl::OkStatus();
         }
         break;
-      case Operation::kCollect:
+      case SharedMemoryOperation::kCollect:
         RETURN_IF_ERROR(Collect(operation, size));
         break;
-      case Operation::kLeave:
+      case SharedMemoryOperation::kLeave:
         operation.over = true;
         return absl::OkStatus();
     }
     segment_->Signal(SharedSegment::kDone, ticket_);
-    operation.turn = Operation::kPut;
+    operation.turn = SharedMemoryOperation::kPut;
     operation.start += size;
     if (operation.start < operation.num_elements) return absl::OkStatus();  // an empty tensor takes one piece too
     operation.over = !operation.is_read_in_place;
-    if (operation.is_read_in_place) operation.turn = Operation::kLeave;
+    if (operation.is_read_in_place) operation.turn = SharedMemoryOperation::kLeave;
     return absl::OkStatus();
   }
 
@@ -245,7 +245,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     return absl::StrCat("; rank ", at_fault, " is at fault: in earlier steps, ", history_.NextExpected(), " came next");
   }
 
-  int64_t PieceElements(const Operation& operation) const {
+  int64_t PieceElements(const SharedMemoryOperation& operation) const {
     const bool has_parts = operation.kind == Kind::kReduceScatter || operation.kind == Kind::kAllToAll;
     const size_t parts = has_parts ? static_cast<size_t>(world_size_) : 1;
     return std::max<int64_t>(1, static_cast<int64_t>(segment_->piece_bytes() / (operation.width * parts)));
@@ -257,7 +257,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
 
   // Both functions read everything that a piece needs of a tensor before they write any of it, so that the tensors of
   // an operation may overlap as communicator.h allows.
-  void Put(Operation& operation, size_t bytes) {
+  void Put(SharedMemoryOperation& operation, size_t bytes) {
     std::byte* part = segment_->part(rank_, ticket_);
     const at::Tensor& given = operation.given();
     operation.is_read_in_place = segment_->SetLocation(ticket_, given.defined() ? given.data_ptr() : nullptr,
@@ -286,7 +286,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
     }
   }
 
-  absl::Status Take(const Operation& operation, int64_t size) {
+  absl::Status Take(const SharedMemoryOperation& operation, int64_t size) {
     const size_t bytes = static_cast<size_t>(size) * operation.width;
     switch (operation.kind) {
       case Kind::kAllReduce: {
@@ -351,7 +351,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
   // Collects an all-reduce's sums, each from the rank that made it.
-  absl::Status Collect(const Operation& operation, int64_t size) {
+  absl::Status Collect(const SharedMemoryOperation& operation, int64_t size) {
     for (int rank = 0; rank < world_size_; ++rank) {
       const auto [first, count] = ShareOf(rank, size);
       std::byte* to = At(operation.out, operation.start + first);
@@ -368,7 +368,8 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   }
 
   // The input of `rank` from `element` on: read in place, or `offset` bytes into the part that it has written.
-  absl::StatusOr<const std::byte*> InputOf(int rank, const Operation& operation, int64_t element, size_t offset) {
+  absl::StatusOr<const std::byte*> InputOf(int rank, const SharedMemoryOperation& operation, int64_t element,
+                                           size_t offset) {
     if (rank == rank_) return At(operation.given(), element);
     ASSIGN_OR_RETURN(const std::byte* in, segment_->LocationOf(rank, ticket_));
     if (in != nullptr) return in + static_cast<size_t>(element) * operation.width;
@@ -385,7 +386,7 @@ class SharedMemoryCommunicator final : public PlaceCommunicator {
   const int world_size_;
   const absl::Duration timeout_;
   std::unique_ptr<SharedSegment> segment_;
-  std::deque<std::shared_ptr<Operation>> queue_;  // started, but not yet run; used by one thread
+  std::deque<std::shared_ptr<SharedMemoryOperation>> queue_;  // started, but not yet run; used by one thread
   uint32_t ticket_ = 2;       // of the newest piece; the first two are used by Meet during construction
   OperationHistory history_;  // of the operations that have run
   OperationLog log_;

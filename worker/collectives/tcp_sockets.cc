@@ -18,29 +18,29 @@ namespace trainyard {
 namespace {
 
 // The address of one end (numeric text, port); nullopt if the socket is not TCP.
-std::optional<Listener> EndpointFrom(const sockaddr_storage& storage) {
+std::optional<TcpEnd> EndpointFrom(const sockaddr_storage& storage) {
   char text[INET6_ADDRSTRLEN] = {};
   if (storage.ss_family == AF_INET) {
     const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
     inet_ntop(AF_INET, &in.sin_addr, text, sizeof text);
-    return Listener{.address = text, .port = ntohs(in.sin_port)};
+    return TcpEnd{.address = text, .port = ntohs(in.sin_port)};
   }
   if (storage.ss_family == AF_INET6) {
     const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
     inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof text);
-    return Listener{.address = text, .port = ntohs(in.sin6_port)};
+    return TcpEnd{.address = text, .port = ntohs(in.sin6_port)};
   }
   return std::nullopt;
 }
 
-std::optional<Listener> LocalEnd(int fd) {
+std::optional<TcpEnd> LocalEnd(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
   return EndpointFrom(storage);
 }
 
-std::optional<Listener> PeerEnd(int fd) {
+std::optional<TcpEnd> PeerEnd(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return std::nullopt;
@@ -76,7 +76,7 @@ absl::StatusOr<std::set<int>> TcpListeners() {
 }
 
 absl::StatusOr<uint16_t> LocalPort(int fd) {
-  std::optional<Listener> end = LocalEnd(fd);
+  std::optional<TcpEnd> end = LocalEnd(fd);
   if (!end.has_value()) return absl::InternalError("a listener has disappeared");
   return end->port;
 }
@@ -100,22 +100,22 @@ int BindClosedPort(const std::string& address) {
   return fd;
 }
 
-uint16_t ClosedPortAcross(int connection, const std::vector<Listener>& peers) {
-  std::optional<Listener> remote = PeerEnd(connection);
-  for (const Listener& peer : peers) {
+uint16_t ClosedPortAcross(int connection, const std::vector<TcpEnd>& peers) {
+  std::optional<TcpEnd> remote = PeerEnd(connection);
+  for (const TcpEnd& peer : peers) {
     if (remote.has_value() && peer.address == remote->address && peer.closed_port != 0) return peer.closed_port;
   }
   return 0;
 }
 
-absl::StatusOr<std::vector<int>> DuplicateConnections(const Listener& own, const std::vector<Listener>& peers) {
+absl::StatusOr<std::vector<int>> DuplicateConnections(const TcpEnd& own, const std::vector<TcpEnd>& peers) {
   std::vector<int> duplicates;
   absl::Status trouble;
   absl::Status status = ForEachDescriptor([&](int fd) {
-    std::optional<Listener> local = LocalEnd(fd), remote = PeerEnd(fd);
+    std::optional<TcpEnd> local = LocalEnd(fd), remote = PeerEnd(fd);
     if (!local.has_value() || !remote.has_value()) return;  // Not TCP, or not connected: a listener.
     bool ours = local->port == own.port;
-    for (const Listener& peer : peers) ours = ours || (remote->port == peer.port && remote->address == peer.address);
+    for (const TcpEnd& peer : peers) ours = ours || (remote->port == peer.port && remote->address == peer.address);
     if (!ours) return;
     int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (duplicate < 0) {

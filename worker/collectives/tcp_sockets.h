@@ -22,7 +22,7 @@ absl::StatusOr<std::set<int>> TcpListeners();
 absl::StatusOr<uint16_t> LocalPort(int fd);
 
 // A listening end of a group's TCP connections.
-struct Listener {
+struct TcpEnd {
   std::string address;  // numeric
   uint16_t port = 0;
   uint16_t closed_port = 0;  // on the same host; bound, but no process listens there. 0: none
@@ -33,10 +33,10 @@ struct Listener {
 int BindClosedPort(const std::string& address);
 
 // The closed port of the host that `connection` leads to; 0 if that host is not among `peers`.
-uint16_t ClosedPortAcross(int connection, const std::vector<Listener>& peers);
+uint16_t ClosedPortAcross(int connection, const std::vector<TcpEnd>& peers);
 
 // Duplicates the descriptors of all connections that were accepted at `own.port` or lead to one of `peers`. A duplicate
 // prevents its number from being reused for another socket after gloo has closed its own. The caller must close them.
-absl::StatusOr<std::vector<int>> DuplicateConnections(const Listener& own, const std::vector<Listener>& peers);
+absl::StatusOr<std::vector<int>> DuplicateConnections(const TcpEnd& own, const std::vector<TcpEnd>& peers);
 
 }  // namespace trainyard

@@ -11,13 +11,12 @@
 namespace trainyard {
 namespace {
 
-constexpr Placement kShard = Placement::kShard;
-
 // Gains and biases are not pulled towards 0.
 bool Decays(const at::Tensor& parameter) { return parameter.dim() >= 2; }
 
 bool ShardsAnything(const Placements& placements) {
-  return placements.parameters == kShard || placements.gradients == kShard || placements.optimizer_state == kShard;
+  return placements.parameters == Placement::kShard || placements.gradients == Placement::kShard ||
+         placements.optimizer_state == Placement::kShard;
 }
 
 }  // namespace
@@ -68,7 +67,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
     return TrackTensor(ledger, kind, use, [&] { return of->NewBuffer(elements, type).zero_(); });
   };
   auto own = [&](const at::Tensor& whole) { return whole.narrow(0, rank_ * layout_.shard, layout_.shard); };
-  if (placements_.parameters == kShard) {
+  if (placements_.parameters == Placement::kShard) {
     weights_ = offload_.parameters ? zeros(MemoryKind::kHost, parameters_use_, layout_.shard, precision_.param)
                                    : TrackTensor(ledger, MemoryKind::kParameters, parameters_use_, [&] {
                                        return shard.NewBuffer(layout_.shard, precision_.param).zero_();
@@ -82,7 +81,7 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
   parameter_shard_ = keeps_masters() ? zeros(state, masters_use_, layout_.shard, precision_.master) : weights_;
   if (!trained_) return;
   const at::ScalarType sum = AccumulatorType(precision_);
-  if (placements_.gradients == kShard) {
+  if (placements_.gradients == Placement::kShard) {
     gradient_shard_ = zeros(MemoryKind::kReserved, gradients_use_, layout_.shard, sum);
   } else {
     Communicator* reduces = shard.world_size() > 1 ? &shard : world;
@@ -94,13 +93,14 @@ void FlatGroup::Allocate(Communicator& shard, Ledger* ledger, Communicator* worl
 }
 
 void FlatGroup::HoldGradients(bool in_use) {
-  if (placements_.gradients == kShard) gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
+  if (placements_.gradients == Placement::kShard)
+    gradients_use_.SetKind(in_use ? MemoryKind::kGradients : MemoryKind::kReserved);
 }
 
 absl::Status FlatGroup::TakeRankZeros(Communicator& world) {
   c10::NoGradGuard no_grad;
   if (layout_.total == 0) return absl::OkStatus();
-  const bool sharded = placements_.parameters == kShard;
+  const bool sharded = placements_.parameters == Placement::kShard;
   const bool apart = sharded || keeps_masters();
   at::Tensor whole = apart ? at::zeros({layout_.total}, parameter_shard_.options()) : whole_parameters_;
   for (size_t i = 0; world.rank() == 0 && i < parameters_.size(); ++i)

@@ -8,16 +8,16 @@
 namespace trainyard {
 namespace {
 
-constexpr Placement kR = Placement::kReplicate, kS = Placement::kShard;
-constexpr Placements kWhole = {kR, kR, kR};
+constexpr Placement kReplicated = Placement::kReplicate, kSharded = Placement::kShard;
+constexpr Placements kWhole = {kReplicated, kReplicated, kReplicated};
 
 bool IsTrained(const Model& model, int parameter) { return model.parameters()[parameter].tensor.requires_grad(); }
 
 int64_t SizeOf(const Model& model, int parameter) { return model.parameters()[parameter].tensor.numel(); }
 
-class Planner {
+class GroupPlanner {
  public:
-  Planner(const Model& model, const DataParallelOptions& options)
+  GroupPlanner(const Model& model, const DataParallelOptions& options)
       : model_(model), options_(options), placements_(PlacementsOf(options.strategy)) {}
 
   void Buckets(const std::vector<int>& ready_order) {
@@ -34,7 +34,8 @@ class Planner {
   }
 
   void Units() {
-    GroupPlan small{"persistent", {}, {kR, kS, kS}}, small_frozen{"persistent frozen", {}, kWhole, /*trained=*/false};
+    GroupPlan small{"persistent", {}, {kReplicated, kSharded, kSharded}},
+        small_frozen{"persistent frozen", {}, kWhole, /*trained=*/false};
     std::vector<GroupPlan> frozen;
     for (size_t u = 0; u < model_.units().size(); ++u) {
       const Unit& unit = model_.units()[u];
@@ -70,8 +71,8 @@ class Planner {
 
 std::vector<GroupPlan> PlanGroups(const Model& model, const DataParallelOptions& options,
                                   const std::vector<int>& ready_order) {
-  Planner planner(model, options);
-  if (PlacementsOf(options.strategy).parameters == kS) {
+  GroupPlanner planner(model, options);
+  if (PlacementsOf(options.strategy).parameters == kSharded) {
     planner.Units();
   } else {
     planner.Buckets(ready_order);

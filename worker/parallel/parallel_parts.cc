@@ -9,7 +9,6 @@
 namespace trainyard {
 namespace {
 
-constexpr Placement kShard = Placement::kShard;
 constexpr int kBucketSlots = 3;  // one on its way, one being filled, one begun early (a tied embedding's)
 
 FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
@@ -27,7 +26,7 @@ FlatGroups MakeGroups(const Model& model, const MeshCommunicators& communicators
 SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& shard, const DataParallelOptions& options,
                   const Precision& precision, const std::vector<Action>& plan) {
   const Placements placements = PlacementsOf(options.strategy);
-  const bool units = placements.parameters == kShard;
+  const bool units = placements.parameters == Placement::kShard;
   std::vector<int64_t> elements(model.units().size());  // by unit
   int64_t bucket = 0;
   int num_buckets = 0;
@@ -39,7 +38,7 @@ SlotPool MakePool(const Model& model, const FlatGroups& groups, Communicator& sh
   }
   const int64_t longest = units ? *std::max_element(elements.begin(), elements.end()) : bucket;
   int slots = 0;
-  if (shard.world_size() > 1 && placements.gradients == kShard) {
+  if (shard.world_size() > 1 && placements.gradients == Placement::kShard) {
     std::vector<bool> trained;
     for (int group : TrainedGroups(model, groups)) trained.push_back(group >= 0);
     slots = units ? PlanSlots(plan, /*gradients_in_slots=*/true, trained) : std::min(kBucketSlots, num_buckets);
@@ -68,7 +67,7 @@ Precision PrecisionFor(const Model& model, const DataParallelOptions& options) {
 
 ParallelParts::ParallelParts(Model& model, const MeshCommunicators& communicators, const DataParallelOptions& options,
                              const Precision& precision, const std::vector<int>& ready_order)
-    : units(PlacementsOf(options.strategy).parameters == kShard),
+    : units(PlacementsOf(options.strategy).parameters == Placement::kShard),
       groups(MakeGroups(model, communicators, options, precision, ready_order)),
       standing(StandingGroups(groups)),
       plans(PlanPasses(model, groups, options, communicators.reshard != nullptr)),

@@ -10,9 +10,9 @@ namespace trainyard {
 namespace {
 
 // The uses of units in the order of a pass, and what is gathered meanwhile.
-class Planner {
+class PassPlanner {
  public:
-  Planner(const std::vector<int64_t>& elements, bool with_backward, const ScheduleOptions& options)
+  PassPlanner(const std::vector<int64_t>& elements, bool with_backward, const ScheduleOptions& options)
       : elements_(elements),
         options_(options),
         live_(elements.size()),
@@ -161,7 +161,7 @@ const char* Word(Act act) {
 
 std::vector<Action> PlanPass(const std::vector<int64_t>& unit_elements, bool with_backward,
                              const ScheduleOptions& options) {
-  return Planner(unit_elements, with_backward, options).Plan();
+  return PassPlanner(unit_elements, with_backward, options).Plan();
 }
 
 int PlanSlots(const std::vector<Action>& plan, bool gradients_in_slots, const std::vector<bool>& trained) {

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status_macros.h"
 #include "worker/trainer/rank.h"
+#include "worker/trainer/stopwatch.h"
 
 namespace trainyard {
 namespace {
@@ -27,14 +28,6 @@ constexpr int kLatencyRepeats = 101;  // odd: the median is one of them
 constexpr int kBandwidthRepeats = 5;
 constexpr int64_t kSmallBytes = 8;
 constexpr absl::Duration kLocalTimeout = absl::Minutes(2);
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(); }
-
- private:
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-};
 
 double MatmulGflops(int64_t size, int64_t repeats) {
   at::Tensor a = at::full({size, size}, 0.5, at::kFloat), b = at::full({size, size}, 0.25, at::kFloat);

@@ -15,17 +15,10 @@
 #include "worker/diagnostics/ledger.h"
 #include "worker/numerics/lr_schedule.h"
 #include "worker/saving/state.h"
+#include "worker/trainer/stopwatch.h"
 
 namespace trainyard {
 namespace {
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(); }
-
- private:
-  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-};
 
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -16,6 +16,9 @@
 
 namespace trainyard::agent {
 
+// The link of most tests.
+inline constexpr LinkId kLink1(1);
+
 inline constexpr char kJob[] = "job23456";
 
 inline TrainerId Rank(uint32_t rank, uint64_t generation = 1) { return {JobId(kJob), Generation(generation), rank}; }

@@ -11,8 +11,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LinkId kLink1(1);
-
 // An incarnation to which rank 0 has reported the save of step 100; the rank is still running. `acked`: the coordinator
 // has acknowledged the fact.
 std::string DiskOfEarlierIncarnation(bool acked) {

@@ -13,8 +13,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LinkId kLink1(1);
-
 // ---- adopting ----
 
 TEST(AgentCore, FoundTrainer_IsKeptUntilTheCoordinatorHasDecided) {

@@ -13,7 +13,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LinkId kLink1(1);
 constexpr LinkId kLink2(2);
 
 TEST(AgentCore, Hello_WaitsUntilAllTrainersOfAnEarlierIncarnationAreFound) {

@@ -8,14 +8,14 @@
 namespace trainyard::agent {
 namespace {
 
-const TrainerId kRank = {JobId("job23456"), Generation(1), 0};
-const GroupId kGroup = GroupOf(kRank);
+const TrainerId kPutter = {JobId("job23456"), Generation(1), 0};
+const GroupId kCachedGroup = GroupOf(kPutter);
 const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
 const absl::Time kLater = kNow + absl::Seconds(10);
 
 class ValueCacheTest : public ::testing::Test {
  protected:
-  void SetUp() override { cache_.Admit(kRank, "token"); }
+  void SetUp() override { cache_.Admit(kPutter, "token"); }
   ValueCache::Done Into(std::optional<absl::StatusOr<std::string>>* result) {
     return [result](absl::StatusOr<std::string> value) { *result = std::move(value); };
   }
@@ -24,27 +24,27 @@ class ValueCacheTest : public ::testing::Test {
 };
 
 TEST_F(ValueCacheTest, KnownValue_IsReturnedImmediately) {
-  cache_.Add(kGroup, "a", "1");
+  cache_.Add(kCachedGroup, "a", "1");
 
-  cache_.Get(kGroup, "a", kLater, Into(&result_));
+  cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
 
   EXPECT_EQ(**result_, "1");
 }
 
 TEST_F(ValueCacheTest, Wait_EndsWhenTheValueArrives) {
-  cache_.Get(kGroup, "a", kLater, Into(&result_));
-  cache_.Add(kGroup, "b", "2");
+  cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
+  cache_.Add(kCachedGroup, "b", "2");
   EXPECT_FALSE(result_.has_value());
   EXPECT_EQ(cache_.NextDeadline(), kLater);
 
-  cache_.Add(kGroup, "a", "1");
+  cache_.Add(kCachedGroup, "a", "1");
 
   EXPECT_EQ(**result_, "1");
   EXPECT_EQ(cache_.NextDeadline(), absl::InfiniteFuture());
 }
 
 TEST_F(ValueCacheTest, Wait_EndsAtItsDeadline) {
-  cache_.Get(kGroup, "a", kLater, Into(&result_));
+  cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
   cache_.Expire(kLater - absl::Milliseconds(1));
   EXPECT_FALSE(result_.has_value());
 
@@ -54,42 +54,42 @@ TEST_F(ValueCacheTest, Wait_EndsAtItsDeadline) {
 }
 
 TEST_F(ValueCacheTest, Wait_EndsWithItsGenerationAndSoDoLaterOnes) {
-  cache_.Get(kGroup, "a", kLater, Into(&result_));
+  cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
 
-  cache_.End(kGroup, "generation 1 is over");
+  cache_.End(kCachedGroup, "generation 1 is over");
 
   EXPECT_TRUE(absl::IsAborted(result_->status()));
   std::optional<absl::StatusOr<std::string>> later;
-  cache_.Get(kGroup, "a", kLater, Into(&later));
+  cache_.Get(kCachedGroup, "a", kLater, Into(&later));
   EXPECT_TRUE(absl::IsAborted(later->status()));
-  EXPECT_TRUE(absl::IsAborted(cache_.Check(kRank, "token")));
+  EXPECT_TRUE(absl::IsAborted(cache_.Check(kPutter, "token")));
 }
 
 TEST_F(ValueCacheTest, SealedStore_ReturnsItsValuesAndRefusesOthers) {
-  cache_.Add(kGroup, "a", "1");
-  cache_.Get(kGroup, "b", kLater, Into(&result_));
+  cache_.Add(kCachedGroup, "a", "1");
+  cache_.Get(kCachedGroup, "b", kLater, Into(&result_));
 
-  cache_.Seal(kGroup);
+  cache_.Seal(kCachedGroup);
 
   EXPECT_TRUE(absl::IsFailedPrecondition(result_->status()));
   std::optional<absl::StatusOr<std::string>> there;
-  cache_.Get(kGroup, "a", kLater, Into(&there));
+  cache_.Get(kCachedGroup, "a", kLater, Into(&there));
   EXPECT_EQ(**there, "1");
-  EXPECT_TRUE(cache_.IsSealed(kGroup));
+  EXPECT_TRUE(cache_.IsSealed(kCachedGroup));
 }
 
 TEST_F(ValueCacheTest, CancelledWait_IsNotAnswered) {
-  ValueCache::WaitId wait = cache_.Get(kGroup, "a", kLater, Into(&result_));
+  ValueCache::WaitId wait = cache_.Get(kCachedGroup, "a", kLater, Into(&result_));
 
   cache_.Cancel(wait);
-  cache_.Add(kGroup, "a", "1");
+  cache_.Add(kCachedGroup, "a", "1");
 
   EXPECT_FALSE(result_.has_value());
 }
 
 TEST_F(ValueCacheTest, Check_IdentifiesTrainersByTheirTokens) {
-  EXPECT_EQ(cache_.Check(kRank, "token"), absl::OkStatus());
-  EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(kRank, "guess")));
+  EXPECT_EQ(cache_.Check(kPutter, "token"), absl::OkStatus());
+  EXPECT_TRUE(absl::IsPermissionDenied(cache_.Check(kPutter, "guess")));
   EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("other"), Generation(1), 0}, "token")));
 }
 
@@ -102,7 +102,7 @@ TEST_F(ValueCacheTest, EndedGroups_AreForgottenEventually) {
 
   EXPECT_TRUE(absl::IsNotFound(cache_.Check({JobId("job23456"), Generation(10), 0}, "token")));
   EXPECT_TRUE(absl::IsAborted(cache_.Check({JobId("job23456"), Generation(499), 0}, "token")));
-  EXPECT_EQ(cache_.Check(kRank, "token"), absl::OkStatus());
+  EXPECT_EQ(cache_.Check(kPutter, "token"), absl::OkStatus());
 }
 
 }  // namespace

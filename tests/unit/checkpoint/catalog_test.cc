@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string Write(const TemporaryFolder& folder, uint64_t step) {
+std::string WriteStep(const TemporaryFolder& folder, uint64_t step) {
   SmallState state(static_cast<float>(step));
   auto saved = WriteCheckpoint(folder.path(), SmallManifest(step), state.tensors(), FileSystem::Real());
   EXPECT_TRUE(saved.ok()) << saved.status();
@@ -52,9 +52,9 @@ TEST(CatalogTest, Find_WithNothingThere_FindsNothing) {
 
 TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
   TemporaryFolder folder;
-  Write(folder, 100);
-  Write(folder, 200);
-  FlipByte(Write(folder, 300) + "/shard-00000.safetensors", 700);
+  WriteStep(folder, 100);
+  WriteStep(folder, 200);
+  FlipByte(WriteStep(folder, 300) + "/shard-00000.safetensors", 700);
 
   auto found = FindCheckpoint(folder.path());
 
@@ -67,14 +67,14 @@ TEST(CatalogTest, Find_NewestDamaged_FallsBackAndSaysWhy) {
 
 TEST(CatalogTest, Find_TakesTheNewest) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 300, 200}) Write(folder, step);
+  for (uint64_t step : {100, 300, 200}) WriteStep(folder, step);
 
   EXPECT_EQ(FindCheckpoint(folder.path())->checkpoint->manifest().step, 300u);
 }
 
 TEST(CatalogTest, Find_FolderUnderAnotherStepsName_IsNotTrusted) {
   TemporaryFolder folder;
-  std::filesystem::rename(Write(folder, 100), folder / "step-00000500");
+  std::filesystem::rename(WriteStep(folder, 100), folder / "step-00000500");
 
   auto found = FindCheckpoint(folder.path());
 
@@ -84,7 +84,7 @@ TEST(CatalogTest, Find_FolderUnderAnotherStepsName_IsNotTrusted) {
 
 TEST(CatalogTest, Prune_KeepsTheNewestAndTheProtected) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 200, 300, 400, 500, 600}) Write(folder, step);
+  for (uint64_t step : {100, 200, 300, 400, 500, 600}) WriteStep(folder, step);
 
   auto removed =
       PruneCheckpoints(folder.path(), /*saved_step=*/500, {.keep = 2}, /*protected_steps=*/{100}, FileSystem::Real());
@@ -106,7 +106,7 @@ std::string WriteNonfinite(const TemporaryFolder& folder, uint64_t step) {
 
 TEST(CatalogTest, ACheckpointWithValuesThatAreNotFinite_IsMarkedAndNotGoneOnFrom) {
   TemporaryFolder folder;
-  Write(folder, 100);
+  WriteStep(folder, 100);
   std::string path = WriteNonfinite(folder, 200);
 
   auto found = FindCheckpoint(folder.path());
@@ -146,7 +146,7 @@ TEST(CatalogTest, EachType_KnowsItsValuesThatAreNotFinite) {
 
 TEST(CatalogTest, Prune_KeepEvery_LeavesMultiplesForGood) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 150, 200, 250, 300, 350}) Write(folder, step);
+  for (uint64_t step : {100, 150, 200, 250, 300, 350}) WriteStep(folder, step);
 
   auto removed = PruneCheckpoints(folder.path(), 350, {.keep = 1, .keep_every = 100}, {}, FileSystem::Real());
 
@@ -156,7 +156,7 @@ TEST(CatalogTest, Prune_KeepEvery_LeavesMultiplesForGood) {
 
 TEST(CatalogTest, Prune_NeverTakesTheLastOneThatIsFinite) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 200}) Write(folder, step);
+  for (uint64_t step : {100, 200}) WriteStep(folder, step);
   for (uint64_t step : {300, 400, 500}) WriteNonfinite(folder, step);
 
   auto removed = PruneCheckpoints(folder.path(), 500, {.keep = 2}, {}, FileSystem::Real());
@@ -167,7 +167,7 @@ TEST(CatalogTest, Prune_NeverTakesTheLastOneThatIsFinite) {
 
 TEST(CatalogTest, Prune_KeepOfZero_KeepsAll) {
   TemporaryFolder folder;
-  for (uint64_t step : {100, 200}) Write(folder, step);
+  for (uint64_t step : {100, 200}) WriteStep(folder, step);
 
   EXPECT_THAT(*PruneCheckpoints(folder.path(), 200, {}, {}, FileSystem::Real()), IsEmpty());
   EXPECT_THAT(Steps(folder), ElementsAre(200, 100));

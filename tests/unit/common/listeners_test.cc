@@ -44,8 +44,8 @@ const std::string kAnyV6 = "00000000000000000000000000000000:1B9E";
 const std::string kMapped = "0000000000000000FFFF00000100007F:1B9E";
 const std::string kLoopbackV6 = "00000000000000000000000001000000:1B9E";
 
-std::vector<Listener> Take(const std::string& line, const sockaddr_storage& address) {
-  std::vector<Listener> found;
+std::vector<PortOwner> Take(const std::string& line, const sockaddr_storage& address) {
+  std::vector<PortOwner> found;
   EXPECT_TRUE(TakeListener(line, address, &found)) << line;
   return found;
 }
@@ -53,7 +53,7 @@ std::vector<Listener> Take(const std::string& line, const sockaddr_storage& addr
 TEST(TakeListener, ListenerAtTheAddressOrAtAllAddresses_IsFound) {
   const sockaddr_storage v4 = At("127.0.0.1", 7070), v6 = At("::1", 7070);
   for (const std::string& local : {kLoopback, kMapped}) {
-    const std::vector<Listener> found = Take(Line(local, "0A", 1001), v4);
+    const std::vector<PortOwner> found = Take(Line(local, "0A", 1001), v4);
     ASSERT_EQ(found.size(), 1u) << local;
     EXPECT_EQ(found[0].user, 1001u);
     EXPECT_TRUE(found[0].exact);
@@ -75,7 +75,7 @@ TEST(TakeListener, OtherPortsAndAddresses_AreSkipped) {
 }
 
 TEST(TakeListener, FirstLineOfAnotherState_EndsTheSearch) {
-  std::vector<Listener> found;
+  std::vector<PortOwner> found;
   for (const std::string& line : {Line(kLoopback, "01", 1), Line("nonsense", "0A", 1), Line("0100007F", "0A", 1),
                                   std::string(), std::string("   0: 0100007F:1B9E")}) {
     EXPECT_FALSE(TakeListener(line, At("127.0.0.1", 7070), &found)) << line;

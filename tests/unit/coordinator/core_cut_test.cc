@@ -6,8 +6,6 @@
 namespace trainyard {
 namespace {
 
-constexpr char kJob[] = "job00000001";
-
 RankReportsReceived PositionReport(const FakeHost& host, uint32_t rank, uint64_t step) {
   RankReportsReceived told{host.session, {}};
   v1::RankReport& report = *told.reports.add_reports();

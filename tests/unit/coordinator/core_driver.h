@@ -20,6 +20,9 @@
 
 namespace trainyard {
 
+// The job of most tests.
+inline constexpr char kJob[] = "job00000001";
+
 inline v1::JobSpec MakeSpec(uint32_t ranks, uint32_t max_restarts = 10) {
   v1::JobSpec spec;
   spec.set_name("test-job");

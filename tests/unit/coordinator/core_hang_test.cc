@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr char kJob[] = "jobjob000001";
+constexpr char kHungJob[] = "jobjob000001";
 
 class CoreHangTest : public ::testing::Test {
  protected:
@@ -23,8 +23,8 @@ class CoreHangTest : public ::testing::Test {
     spec.mutable_train()->set_steps(100'000);
     spec.mutable_recovery()->set_on_hang(on_hang);
     host_.Attach();
-    ASSERT_TRUE(harness_.Submit(spec, kJob).status.ok());
-    BringToRunning(harness_, host_, kJob);
+    ASSERT_TRUE(harness_.Submit(spec, kHungJob).status.ok());
+    BringToRunning(harness_, host_, kHungJob);
     for (int i = 0; i < 5; ++i) {
       ++step_;
       Speak(absl::Milliseconds(100));
@@ -33,7 +33,7 @@ class CoreHangTest : public ::testing::Test {
 
   v1::RankReport Report(uint32_t rank) {
     v1::RankReport report;
-    *report.mutable_key() = Key(kJob, harness_.Get(kJob).generation(), rank);
+    *report.mutable_key() = Key(kHungJob, harness_.Get(kHungJob).generation(), rank);
     report.set_phase(phase_);
     report.set_last_step(step_);
     v1::CommunicatorReport& world = *report.add_communicators();
@@ -61,10 +61,10 @@ class CoreHangTest : public ::testing::Test {
   void Speak(absl::Duration by) {
     for (absl::Time end = harness_.now + by; harness_.now < end;) {
       RankReportsReceived told{host_.session, {}};
-      for (uint32_t rank = 0; rank < harness_.Get(kJob).spec().resources().ranks(); ++rank) {
+      for (uint32_t rank = 0; rank < harness_.Get(kHungJob).spec().resources().ranks(); ++rank) {
         *told.reports.add_reports() = Report(rank);
       }
-      if (harness_.StateOf(kJob) == v1::JOB_STATE_RUNNING) harness_.Handle(std::move(told));
+      if (harness_.StateOf(kHungJob) == v1::JOB_STATE_RUNNING) harness_.Handle(std::move(told));
       harness_.Advance(std::min(absl::Milliseconds(500), end - harness_.now));
     }
   }
@@ -74,7 +74,7 @@ class CoreHangTest : public ::testing::Test {
   }
   std::vector<std::string> PublishedDecisions(const std::string& rule) {
     std::vector<std::string> texts;
-    for (const EventPtr& event : harness_.WatchFrom(kJob, 0)) {
+    for (const EventPtr& event : harness_.WatchFrom(kHungJob, 0)) {
       if (event->has_notice() && event->notice().rule() == rule) texts.push_back(event->notice().text());
     }
     return texts;
@@ -97,7 +97,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
 
   Speak(absl::Seconds(5));
 
-  v1::Job job = harness_.Get(kJob);
+  v1::Job job = harness_.Get(kHungJob);
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING) << job.reason();
   EXPECT_THAT(job.reason(),
               HasSubstr("rank 1 on w1 is stopped (SIGSTOP, state T) and was not seen to enter all-reduce 11 "
@@ -107,7 +107,7 @@ TEST_F(CoreHangTest, StoppedRank_IsNamedWithinFiveSeconds_AndTheGroupIsRestarted
 
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
-  EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
+  EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
 }
 
 TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
@@ -117,7 +117,7 @@ TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   ASSERT_THAT(host_.desired().examine(), SizeIs(1));
   const v1::ExamineRequest request = host_.desired().examine(0);
   EXPECT_EQ(request.key().rank(), 1u);
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
 
   v1::Fact fact;
   fact.mutable_examined()->set_request_id(request.request_id());
@@ -127,15 +127,16 @@ TEST_F(CoreHangTest, Daemon_ExaminesTheRank_AndTheReasonHasTheResult) {
   EXPECT_THAT(host_.desired().examine(), IsEmpty());
   Speak(absl::Seconds(2));
 
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
-  EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness_.Get(kHungJob).reason(),
+              HasSubstr("rank 1 on w1 is spinning (CPU share 0.98, state R) and has not"));
 }
 
 TEST_F(CoreHangTest, AfterTheDecision_TheStackIsRequested_AndTheEndWaitsForItOnly) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(6));
-  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING) << "it is decided and published immediately";
+  ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING) << "it is decided and published immediately";
   ASSERT_THAT(host_.desired().examine(), SizeIs(1));
   const v1::ExamineRequest request = host_.desired().examine(0);
   EXPECT_TRUE(request.with_stack());
@@ -155,7 +156,7 @@ TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(6));
-  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   const v1::ExamineRequest request = host_.desired().examine(0);
   harness_.Advance(kStackWait + absl::Milliseconds(200));
   EXPECT_THAT(host_.desired().trainers(), IsEmpty());
@@ -169,14 +170,14 @@ TEST_F(CoreHangTest, MissingStack_IsNotWaitedForLong_AndIsExplained) {
               Contains(HasSubstr("no stack of rank 1 on w1: the process did not tell within 3s")));
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
-  EXPECT_EQ(harness_.Get(kJob).generation(), 2u);
+  EXPECT_EQ(harness_.Get(kHungJob).generation(), 2u);
 }
 
 TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
   Begin(v1::ON_HANG_NOTIFY);
   Stop(1);
   Speak(absl::Seconds(20));
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), SizeIs(1));
 
   stopped_ = culprit_ = 99;
@@ -193,8 +194,8 @@ TEST_F(CoreHangTest, Notify_ReportsOnce_AndAlsoTheEnd_AndDoesNotLearnFromIt) {
 
   EXPECT_THAT(PublishedDecisions("hang"), SizeIs(2));
   EXPECT_THAT(PublishedDecisions("hang").back(), HasSubstr("the ranks go on after"));
-  EXPECT_LT(harness_.Get(kJob).learned_step_s(), 1.0);
-  EXPECT_EQ(harness_.Get(kJob).restarts(), 0u);
+  EXPECT_LT(harness_.Get(kHungJob).learned_step_s(), 1.0);
+  EXPECT_EQ(harness_.Get(kHungJob).restarts(), 0u);
 }
 
 TEST_F(CoreHangTest, SlowSave_IsNoHang) {
@@ -204,7 +205,7 @@ TEST_F(CoreHangTest, SlowSave_IsNoHang) {
 
   Speak(absl::Seconds(110));
 
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
@@ -216,7 +217,7 @@ TEST_F(CoreHangTest, WaitForTheGrantOfTheLastSave_IsNoHang_HoweverFastSavesWere)
 
   Speak(absl::Seconds(110));
 
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
@@ -225,7 +226,7 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
   save_s_ = 0.4;
   phase_ = "save";
   culprit_ = 0;
-  host_.LastSaveFails(Key(kJob, 1, 0), 100'000, "No space left on device");
+  host_.LastSaveFails(Key(kHungJob, 1, 0), 100'000, "No space left on device");
   Speak(absl::Seconds(60));
   harness_.Restart();
   harness_.alive.clear();
@@ -233,7 +234,7 @@ TEST_F(CoreHangTest, PausesBetweenRetriesOfTheLastSave_AreNoHang_AlsoAfterACoord
 
   Speak(absl::Seconds(60));
 
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
   EXPECT_THAT(PublishedDecisions("hang"), IsEmpty());
 }
 
@@ -246,24 +247,24 @@ TEST_F(CoreHangTest, RestartedCoordinator_WaitsAgain_AndKnowsTheStepTime) {
   harness_.alive.clear();
   host_.Attach();
   Speak(absl::Seconds(4));
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
 
   // The step time was stored, so the restarted coordinator need not learn it first.
   Speak(absl::Seconds(4));
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
-  EXPECT_THAT(harness_.Get(kJob).reason(), HasSubstr("rank 1"));
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_THAT(harness_.Get(kHungJob).reason(), HasSubstr("rank 1"));
 }
 
 TEST_F(CoreHangTest, AfterAHangByTheDefaultLimit_TheLimitDoubles_AlsoAfterACoordinatorRestart) {
   Begin();
   culprit_ = 1;
   Speak(absl::Seconds(9));
-  ASSERT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  ASSERT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
   harness_.Advance(kStackWait);
   host_.Apply();
   harness_.Advance(absl::Seconds(1));
   culprit_ = 99;
-  BringToRunning(harness_, host_, kJob);
+  BringToRunning(harness_, host_, kHungJob);
   harness_.Restart();
   harness_.alive.clear();
   host_.Attach();
@@ -274,15 +275,15 @@ TEST_F(CoreHangTest, AfterAHangByTheDefaultLimit_TheLimitDoubles_AlsoAfterACoord
 
   culprit_ = 1;
   Speak(absl::Seconds(9));
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING) << harness_.Get(kJob).reason();
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING) << harness_.Get(kHungJob).reason();
   Speak(absl::Seconds(4));
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
 }
 
 TEST_F(CoreHangTest, ReportsOfAnOlderGeneration_AreIgnored) {
   Begin();
   culprit_ = 1;
-  for (int i = 0; i < 12 && harness_.StateOf(kJob) == v1::JOB_STATE_RUNNING; ++i) {
+  for (int i = 0; i < 12 && harness_.StateOf(kHungJob) == v1::JOB_STATE_RUNNING; ++i) {
     v1::RankReport old = Report(1);
     old.mutable_key()->set_generation(7);
     old.set_last_step(1000 + static_cast<uint64_t>(i));
@@ -292,7 +293,7 @@ TEST_F(CoreHangTest, ReportsOfAnOlderGeneration_AreIgnored) {
     Speak(absl::Milliseconds(500));
   }
 
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RECOVERING);
 }
 
 TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReported) {
@@ -305,9 +306,9 @@ TEST_F(CoreHangTest, Straggler_IsReportedOnce_ShownInTheStatus_AndItsEndIsReport
 
   EXPECT_THAT(PublishedDecisions("straggler"), SizeIs(1));
   EXPECT_THAT(PublishedDecisions("straggler"), Contains(HasSubstr("rank 1 on w1 is slow")));
-  EXPECT_TRUE(harness_.Get(kJob).ranks(1).straggler());
-  EXPECT_FALSE(harness_.Get(kJob).ranks(0).straggler());
-  EXPECT_EQ(harness_.StateOf(kJob), v1::JOB_STATE_RUNNING);
+  EXPECT_TRUE(harness_.Get(kHungJob).ranks(1).straggler());
+  EXPECT_FALSE(harness_.Get(kHungJob).ranks(0).straggler());
+  EXPECT_EQ(harness_.StateOf(kHungJob), v1::JOB_STATE_RUNNING);
 }
 
 TEST_F(CoreHangTest, Status_ShowsWhereARankWaits) {
@@ -315,9 +316,9 @@ TEST_F(CoreHangTest, Status_ShowsWhereARankWaits) {
   culprit_ = 1;
   Speak(absl::Seconds(1));
 
-  EXPECT_EQ(harness_.Get(kJob).ranks(0).waits_in(), "all-reduce 11 (8 x fp64)");
-  EXPECT_EQ(harness_.Get(kJob).ranks(1).waits_in(), "");
-  EXPECT_NEAR(harness_.Get(kJob).learned_step_s(), 0.1, 1e-9);
+  EXPECT_EQ(harness_.Get(kHungJob).ranks(0).waits_in(), "all-reduce 11 (8 x fp64)");
+  EXPECT_EQ(harness_.Get(kHungJob).ranks(1).waits_in(), "");
+  EXPECT_NEAR(harness_.Get(kHungJob).learned_step_s(), 0.1, 1e-9);
 }
 
 TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
@@ -326,17 +327,17 @@ TEST_F(CoreHangTest, HostDecisions_AreMergedIntoOneLinePerKey) {
   FakeHost first(harness_, "w1", 1, 11);
   first.Attach();
   second.Attach();
-  ASSERT_TRUE(harness_.Submit(spec, kJob).status.ok());
+  ASSERT_TRUE(harness_.Submit(spec, kHungJob).status.ok());
   auto tell = [&](FakeHost& host, uint32_t rank, const std::string& key, const std::string& value) {
     v1::Fact fact;
     v1::ResolvedKey& decision = *fact.mutable_decided()->add_decisions();
     decision.set_key(key);
     decision.set_value(value);
     decision.set_reason("4 cores");
-    host.ReportFact(Key(kJob, 1, rank), fact);
+    host.ReportFact(Key(kHungJob, 1, rank), fact);
   };
   auto decision = [&](const std::string& key) {
-    const v1::Job job = harness_.Get(kJob);
+    const v1::Job job = harness_.Get(kHungJob);
     for (const v1::ResolvedKey& decision : job.decisions()) {
       if (decision.key() == key) return decision;
     }

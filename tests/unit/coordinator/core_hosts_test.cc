@@ -9,11 +9,9 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-constexpr char kJob[] = "job00000001";
-
 // Rank 0 on w1, rank 1 on w2; both run.
-struct TwoHosts {
-  TwoHosts() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
+struct ServingHosts {
+  ServingHosts() : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {
     first.Attach();
     second.Attach();
     harness.Submit(MakeSpec(2), kJob);
@@ -31,7 +29,7 @@ struct TwoHosts {
 
 TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
   for (bool drain : {false, true}) {
-    TwoHosts two;
+    ServingHosts two;
     ASSERT_EQ(two.harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
     two.second.Disconnect();
     two.harness.Advance(absl::Seconds(4));
@@ -46,7 +44,7 @@ TEST(CoreHosts, PauseAndDrainNow_GiveUpUnreachableHosts) {
 }
 
 TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
-  TwoHosts two;
+  ServingHosts two;
   two.second.Disconnect();
   two.harness.Advance(absl::Seconds(4));
   two.harness.Pause(kJob);
@@ -55,7 +53,7 @@ TEST(CoreHosts, PauseWithoutNow_WaitsForAnUnreachableHost) {
 }
 
 TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
-  TwoHosts two;
+  ServingHosts two;
   Reply reply = two.harness.Set("w2", v1::SetHostRequest::ACTION_FORGET);
   EXPECT_TRUE(absl::IsFailedPrecondition(reply.status));
   EXPECT_THAT(std::string(reply.status.message()), HasSubstr("its daemon is attached from ipv4:127.0.0.1:1"));
@@ -89,7 +87,7 @@ TEST(CoreHosts, Forget_IsRefusedWithAllObstacles_AndIsThenPermanent) {
 }
 
 TEST(CoreHosts, ReportsOfAForgottenHost_ChangeNothing) {
-  TwoHosts two;
+  ServingHosts two;
   two.second.Detach();
   two.harness.Advance(absl::Seconds(4));
   two.harness.Set("w2", v1::SetHostRequest::ACTION_LOST);
@@ -183,7 +181,7 @@ TEST(CoreHosts, FailedStartOnOneHost_IsRetriedElsewhere) {
 }
 
 TEST(CoreHosts, Drain_MovesJobsAtAStepBoundary) {
-  TwoHosts two;
+  ServingHosts two;
   auto& [harness, first, second] = two;
   FakeHost spare(harness, "w3", 1, 33);
   ASSERT_EQ(harness.StateOf(kJob), v1::JOB_STATE_RUNNING);
@@ -254,7 +252,7 @@ TEST(CoreHosts, HostInTrouble_GetsNoNewJobs_AndIsReportedOnce_WithTheReason) {
 }
 
 TEST(CoreHosts, UnreachableHost_ShowsItsUsedSlots) {
-  TwoHosts two;
+  ServingHosts two;
   FakeHost idle(two.harness, "w3", 4, 33);
   idle.Attach();
   idle.Disconnect();

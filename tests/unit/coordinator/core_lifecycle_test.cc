@@ -10,8 +10,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kJob[] = "job00000001";
-
 TEST(CoreLifecycle, SubmittedJob_IsPlacedFormedRunAndFinished) {
   Harness harness;
   FakeHost host(harness, "w1", 2, 11);

@@ -16,8 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kJob[] = "job00000001";
-
 // A memory store that refuses commits on request.
 class MoodyStore final : public Store {
  public:

@@ -15,8 +15,8 @@ using ::testing::StartsWith;
 constexpr char kWaits[] = "all-reduce 17 (64 x fp32)";
 
 // A third host is spare.
-struct Cluster : TwoHosts {
-  explicit Cluster(bool running = true, double abandon_after_s = 600)
+struct LossCluster : TwoHosts {
+  explicit LossCluster(bool running = true, double abandon_after_s = 600)
       : TwoHosts(running, abandon_after_s), spare(harness, "w3", 1, 33) {}
   // The ranks of reachable hosts continue to report: they wait, or step.
   void Wait(absl::Duration time, const std::string& waits_in, bool steps = false) {
@@ -49,7 +49,7 @@ struct Cluster : TwoHosts {
 };
 
 TEST(CoreLoss, DisconnectedHost_WhoseRanksContinue_IsLeftAlone) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.Learn();
   cluster.second.Disconnect();
   cluster.Wait(absl::Seconds(60), "", /*steps=*/true);
@@ -60,7 +60,7 @@ TEST(CoreLoss, DisconnectedHost_WhoseRanksContinue_IsLeftAlone) {
 }
 
 TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
   cluster.first.Break(Key(kJob, 1, 0), 3);
@@ -84,7 +84,7 @@ TEST(CoreLoss, BrokenCollective_AndAnExpiredLease_LoseTheHost_AndASpareIsUsed) {
 }
 
 TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastStep_NotOfItsReport) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.spare.Attach();
   cluster.Learn();
   cluster.second.Disconnect();
@@ -110,7 +110,7 @@ TEST(CoreLoss, StallInOneOperation_LosesTheHost_WithinLeaseAndTwoStepsOfTheLastS
 
 // Generation 2 knows the step time; its ranks are ready, and `go` does not reach one host.
 TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.Learn();
   cluster.first.Kill(Key(kJob, 1, 0), 9);
   cluster.second.Apply();
@@ -127,7 +127,7 @@ TEST(CoreLoss, HostDisconnectedBeforeGo_IsNotLost_WhileItsPeersWait) {
 }
 
 TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfForming) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
   cluster.step = 0;
@@ -139,7 +139,7 @@ TEST(CoreLoss, HostDisconnectedBeforeItsFirstStep_IsReplaced_AfterTheTimeOfFormi
 }
 
 TEST(CoreLoss, FormingGroup_WaitsForADisconnectedHost) {
-  Cluster cluster(/*running=*/false);
+  LossCluster cluster(/*running=*/false);
   cluster.first.Apply();
   cluster.second.Apply();
   cluster.second.Disconnect();
@@ -152,7 +152,7 @@ TEST(CoreLoss, FormingGroup_WaitsForADisconnectedHost) {
 }
 
 TEST(CoreLoss, FormingGroup_UsesASpare_IfTheHostStaysAway) {
-  Cluster cluster(/*running=*/false);
+  LossCluster cluster(/*running=*/false);
   cluster.spare.Attach();
   cluster.first.Apply();
   cluster.second.Apply();
@@ -165,7 +165,7 @@ TEST(CoreLoss, FormingGroup_UsesASpare_IfTheHostStaysAway) {
 }
 
 TEST(CoreLoss, JobWithoutAReachableHost_IsFlagged_ThenAbandoned) {
-  Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  LossCluster cluster(/*running=*/true, /*abandon_after_s=*/60);
   cluster.first.Disconnect();
   cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(50));
@@ -187,7 +187,7 @@ TEST(CoreLoss, JobWithoutAReachableHost_IsFlagged_ThenAbandoned) {
 }
 
 TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
-  Cluster cluster(/*running=*/true, /*abandon_after_s=*/60);
+  LossCluster cluster(/*running=*/true, /*abandon_after_s=*/60);
   cluster.first.Save(Key(kJob, 1, 0), 40);
   cluster.spare.Attach();
   FakeHost other(cluster.harness, "w4", 1, 44);
@@ -223,7 +223,7 @@ TEST(CoreLoss, UnreachableJob_IsNotAbandoned_WhileNoOtherHostHasItsCheckpoint) {
 }
 
 TEST(CoreLoss, OperatorsForget_LosesAHostImmediately) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.spare.Attach();
   cluster.second.Disconnect();
   cluster.harness.Set("w2", v1::SetHostRequest::ACTION_LOST, "burnt");
@@ -234,7 +234,7 @@ TEST(CoreLoss, OperatorsForget_LosesAHostImmediately) {
 }
 
 TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.first.Disconnect();
   cluster.second.Disconnect();
   cluster.harness.Advance(absl::Seconds(5));
@@ -245,7 +245,7 @@ TEST(CoreLoss, RestartNow_OfAnUnreachableJob_StartsItElsewhere) {
 }
 
 TEST(CoreLoss, UnevenHeartbeats_GiveAHostALongerLease) {
-  Cluster cluster;
+  LossCluster cluster;
   for (int i = 0; i < 40; ++i) {
     Tick tick;
     tick.contacts.push_back({cluster.first.session, cluster.harness.now});
@@ -259,7 +259,7 @@ TEST(CoreLoss, UnevenHeartbeats_GiveAHostALongerLease) {
 }
 
 TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.first.Disconnect();
   cluster.second.Disconnect();
   cluster.harness.Restart();
@@ -279,7 +279,7 @@ TEST(CoreAdoption, NothingIsDecided_BeforeEveryHostHasAttached) {
 }
 
 TEST(CoreAdoption, PendingFailure_SurvivesAnotherCoordinatorRestart) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.first.Disconnect();
   cluster.second.Disconnect();
   cluster.harness.Restart();
@@ -294,7 +294,7 @@ TEST(CoreAdoption, PendingFailure_SurvivesAnotherCoordinatorRestart) {
 }
 
 TEST(CoreAdoption, FailureWithAHostThatNeverReturns_IsDecidedAfterItsLease) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.spare.Attach();
   cluster.first.Disconnect();
   cluster.second.Disconnect();
@@ -314,7 +314,7 @@ TEST(CoreAdoption, FailureWithAHostThatNeverReturns_IsDecidedAfterItsLease) {
 }
 
 TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.second.Disconnect();
   cluster.first.Break(Key(kJob, 1, 0), 3);
   cluster.harness.Advance(absl::Seconds(4));
@@ -327,7 +327,7 @@ TEST(CoreAdoption, LostRanks_StayLostAfterACoordinatorRestart) {
 }
 
 TEST(CoreAdoption, GenerationAboveTheRecordedOne_HoldsTheJob_AndEndsNothing) {
-  Cluster cluster;
+  LossCluster cluster;
   std::map<std::string, std::string> copy = cluster.harness.records;
   cluster.first.Kill(Key(kJob, 1, 0), 9);
   cluster.second.Apply();
@@ -374,7 +374,7 @@ TEST(CoreTimes, Time_DoesNotPassWithoutACoordinator_AndWallClockChangesHaveNoEff
 }
 
 TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsTheTime) {
-  Cluster cluster;
+  LossCluster cluster;
   absl::Time steady = cluster.harness.now + absl::Seconds(20);
   cluster.harness.now += absl::Milliseconds(100);
   cluster.harness.Handle(Tick{}, CoreTime(cluster.harness.now, steady, steady));
@@ -387,7 +387,7 @@ TEST(CoreTimes, StoppedCoordinator_DoesNotCountHostsAsSilent_ButTheLedgerCountsT
 }
 
 TEST(CoreTimes, TimeWithABlockedStore_IsReported_WhenItRecovers) {
-  Cluster cluster;
+  LossCluster cluster;
   CoreClock clock;
   clock.Advance(cluster.harness.now, cluster.harness.now);
   clock.HoldUp();
@@ -419,7 +419,7 @@ TEST(CoreEnding, RankThatDoesNotExitAfterItsLastStep_IsKilled_AndTheJobHasSuccee
 }
 
 TEST(CoreEnding, HostThatDisconnectsAfterTheLastStep_IsNotWaitedForLong_AndNothingIsLost) {
-  Cluster cluster;
+  LossCluster cluster;
   cluster.first.Save(Key(kJob, 1, 0), 1'000);
   for (FakeHost* host : {&cluster.first, &cluster.second}) {
     v1::Fact fact;

@@ -10,10 +10,8 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kJob[] = "job00000001";
-
-struct OneHost {
-  explicit OneHost(uint32_t ranks = 2) : host(harness, "w1", ranks, 11) {
+struct OperatedHost {
+  explicit OperatedHost(uint32_t ranks = 2) : host(harness, "w1", ranks, 11) {
     host.Attach();
     harness.Submit(MakeSpec(ranks), kJob);
   }
@@ -30,7 +28,7 @@ struct OneHost {
 };
 
 TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheSave) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.Pause(kJob).status.ok());
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_STOPPING);
@@ -64,7 +62,7 @@ TEST(CoreOperations, Pause_StopsAtAStep_FreesTheSlots_AndResumeContinuesFromTheS
 TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
   std::string reason = "x";
   for (int i = 0; i < 1'000; ++i) reason += "ж";
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::SetHostRequest cordon;
   cordon.set_name("w1");
@@ -81,7 +79,7 @@ TEST(CoreOperations, LongReasonInAnyScript_IsReadByTheNextCoordinator) {
 
 TEST(CoreOperations, PauseAndRestart_SurviveACoordinatorRestart) {
   for (bool pause : {true, false}) {
-    OneHost one;
+    OperatedHost one;
     BringToRunning(one.harness, one.host, kJob);
     pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
     one.host.Disconnect();
@@ -122,7 +120,7 @@ TEST(CoreOperations, Pause_WhileQueuedOrForming_IsImmediate) {
 
 TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGenerationContinues) {
   for (bool pause : {true, false}) {
-    OneHost one;
+    OperatedHost one;
     BringToRunning(one.harness, one.host, kJob);
     pause ? one.harness.Pause(kJob) : one.harness.RestartAsked(kJob);
     ASSERT_TRUE(one.host.desired().trainers(0).stop_needs_save());
@@ -153,13 +151,13 @@ TEST(CoreOperations, PauseOrRestartWithAFailedSave_IsNotCarriedOut_AndTheSameGen
 }
 
 TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequest) {
-  OneHost regular;
+  OperatedHost regular;
   BringToRunning(regular.harness, regular.host, kJob);
   regular.harness.Pause(kJob);
   regular.host.SaveFails(Key(kJob, 1, 0), 5);
   EXPECT_EQ(regular.Get().state(), v1::JOB_STATE_STOPPING) << "the save of an interval";
 
-  OneHost cancelled;
+  OperatedHost cancelled;
   BringToRunning(cancelled.harness, cancelled.host, kJob);
   cancelled.harness.Pause(kJob);
   cancelled.harness.Cancel(kJob);
@@ -171,7 +169,7 @@ TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequ
   cancelled.host.Finish(Key(kJob, 1, 1), 6, true);
   EXPECT_EQ(cancelled.Get().state(), v1::JOB_STATE_CANCELLED);
 
-  OneHost at_once;
+  OperatedHost at_once;
   BringToRunning(at_once.harness, at_once.host, kJob);
   at_once.harness.Pause(kJob);
   at_once.harness.Pause(kJob, /*at_once=*/true);
@@ -181,7 +179,7 @@ TEST(CoreOperations, FailedSave_UndoesNoCancel_NoImmediateEnd_AndNoUnrelatedRequ
 }
 
 TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
-  OneHost one;
+  OperatedHost one;
   for (int i = 0; i < 4'000; ++i) {
     one.harness.Set("w1", v1::SetHostRequest::ACTION_CORDON, std::string(1'000, 'x'));
   }
@@ -215,7 +213,7 @@ TEST(CoreOperations, Events_ComeInPages_OfAFewMegabytes) {
 }
 
 TEST(CoreOperations, DroppedReports_AreReportedOncePerInterval) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   for (int i = 0; i < 500; ++i) {
     RankReportsReceived told{one.host.session, {}};
@@ -236,7 +234,7 @@ TEST(CoreOperations, DroppedReports_AreReportedOncePerInterval) {
 }
 
 TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 5);
   one.harness.Pause(kJob, /*at_once=*/true);
@@ -252,7 +250,7 @@ TEST(CoreOperations, ResumeWithoutACheckpoint_IsRefused_UnlessFromTheStart) {
 
 // The trainers of another job in its folder refuse to start; the paused job is not affected.
 TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.Pause(kJob).status.ok());
   one.StopAndSave(1, 5);
@@ -270,7 +268,7 @@ TEST(CoreOperations, PausedJob_ResumesAfterAnotherJobInItsFolderWasRefused) {
 }
 
 TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
-  OneHost one;
+  OperatedHost one;
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     BringToRunning(one.harness, one.host, kJob);
     ASSERT_TRUE(one.harness.RestartAsked(kJob).status.ok());
@@ -283,7 +281,7 @@ TEST(CoreOperations, Restart_IsNotCountedAgainstMaxRestarts) {
 }
 
 TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNotDuringASave) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.RestartAsked(kJob);
   for (int i = 0; i < 40; ++i) {
@@ -298,7 +296,7 @@ TEST(CoreOperations, RanksThatDoNotStopForARestart_AreKilledAfterTheGrace_ButNot
 }
 
 TEST(CoreOperations, InvalidRequests_AreRefusedWithTheState) {
-  OneHost one;
+  OperatedHost one;
   EXPECT_TRUE(absl::IsNotFound(one.harness.RestartAsked("job0000none").status));
   EXPECT_TRUE(absl::IsNotFound(one.harness.Pause("job0000none").status));
   EXPECT_TRUE(absl::IsNotFound(one.harness.Resume("job0000none").status));
@@ -315,7 +313,7 @@ TEST(CoreOperations, InvalidRequests_AreRefusedWithTheState) {
 }
 
 TEST(CoreOperations, CancelOverridesAPause) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.Pause(kJob);
   one.harness.Cancel(kJob);
@@ -329,7 +327,7 @@ TEST(CoreOperations, CancelOverridesAPause) {
 }
 
 TEST(CoreOperations, FailureDuringAPause_LeavesTheJobPaused_AndIsReported) {
-  OneHost one;
+  OperatedHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
   one.harness.Pause(kJob);

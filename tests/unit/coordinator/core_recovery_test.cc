@@ -10,10 +10,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr char kJob[] = "job00000001";
-
-struct OneHost {
-  explicit OneHost(uint32_t ranks = 2, uint32_t max_restarts = 10) : host(harness, "w1", ranks, 11) {
+struct RecoveringHost {
+  explicit RecoveringHost(uint32_t ranks = 2, uint32_t max_restarts = 10) : host(harness, "w1", ranks, 11) {
     host.Attach();
     harness.Submit(MakeSpec(ranks, max_restarts), kJob);
   }
@@ -24,7 +22,7 @@ struct OneHost {
 };
 
 TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 5);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -54,7 +52,7 @@ TEST(CoreRecovery, KilledRank_RestartsTheGroupFromTheNewestCheckpoint) {
 }
 
 TEST(CoreRecovery, ExhaustedRestarts_FailTheJobWithTheCause) {
-  OneHost one(1, 2);
+  RecoveringHost one(1, 2);
   for (uint64_t generation = 1; generation <= 3; ++generation) {
     BringToRunning(one.harness, one.host, kJob);
     one.host.Exit(Key(kJob, generation, 0), 7);
@@ -68,7 +66,7 @@ TEST(CoreRecovery, ExhaustedRestarts_FailTheJobWithTheCause) {
 }
 
 TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
-  OneHost one;
+  RecoveringHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 0));
   v1::Fact fact;
@@ -83,7 +81,7 @@ TEST(CoreRecovery, Refusal_FailsImmediatelyWithItsMessage) {
 }
 
 TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Break(Key(kJob, 1, 0), 3);
   EXPECT_EQ(one.Get().state(), v1::JOB_STATE_RECOVERING);
@@ -100,7 +98,7 @@ TEST(CoreRecovery, RefusalBehindABrokenCollective_IsTheCause) {
 }
 
 TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Break(Key(kJob, 1, 0), 3);
   one.host.Exit(Key(kJob, 1, 0), 3);
@@ -114,7 +112,7 @@ TEST(CoreRecovery, BrokenCollectiveWithoutAnyOtherCause_RestartsAfterAMoment) {
 }
 
 TEST(CoreRecovery, WrongDigest_FailsTheJobByName) {
-  OneHost one;
+  RecoveringHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 1), "deadbeef");
   one.host.Apply();
@@ -125,7 +123,7 @@ TEST(CoreRecovery, WrongDigest_FailsTheJobByName) {
 }
 
 TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
-  OneHost one(1);
+  RecoveringHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Exit(Key(kJob, 1, 0), 0);
   EXPECT_THAT(one.Get().reason(), HasSubstr("generation 2"));
@@ -138,7 +136,7 @@ TEST(CoreRecovery, ExitWithZeroBeforeTheLastStep_IsAFailure) {
 }
 
 TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotRetried) {
-  OneHost one(1);
+  RecoveringHost one(1);
   v1::Fact fact;
   fact.mutable_exited()->set_cause(v1::TrainerExited::CAUSE_START_FAILED);
   fact.mutable_exited()->set_message("exec: no such file");
@@ -149,7 +147,7 @@ TEST(CoreRecovery, TrainerThatCannotBeStarted_IsNotRetried) {
 }
 
 TEST(CoreRecovery, GroupThatDoesNotForm_IsAFailureThatNamesTheMissingRanks) {
-  OneHost one;
+  RecoveringHost one;
   one.host.Apply();
   one.host.Register(Key(kJob, 1, 0));
   one.host.Ready(Key(kJob, 1, 0));
@@ -163,7 +161,7 @@ TEST(CoreRecovery, GroupThatDoesNotForm_IsAFailureThatNamesTheMissingRanks) {
 }
 
 TEST(CoreRecovery, RepeatedFailuresWithoutAStep_WaitLongerEachTime) {
-  OneHost one(1);
+  RecoveringHost one(1);
   one.host.Apply();
   one.host.Exit(Key(kJob, 1, 0), 1);
   EXPECT_EQ(one.Get().generation(), 2u) << "the first restart is immediate";
@@ -181,7 +179,7 @@ TEST(CoreRecovery, RepeatedFailuresWithoutAStep_WaitLongerEachTime) {
 }
 
 TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord) {
-  OneHost one(1);
+  RecoveringHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 2);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -194,7 +192,7 @@ TEST(CoreRecovery, RestoreWithFallback_RemovesTheUnusableCheckpointFromTheRecord
 }
 
 TEST(CoreRecovery, SavedButUnreportedSteps_AreReportedAsMissing) {
-  OneHost one(1);
+  RecoveringHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 3);
   one.host.Kill(Key(kJob, 1, 0), 9);
@@ -207,7 +205,7 @@ TEST(CoreRecovery, SavedButUnreportedSteps_AreReportedAsMissing) {
 }
 
 TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Kill(Key(kJob, 1, 1), 9);
   one.host.Apply(false);
@@ -225,7 +223,7 @@ TEST(CoreFencing, FactsOfAnOldGeneration_AreAcknowledgedAndChangeNothing) {
 }
 
 TEST(CoreFencing, RepeatedFact_CountsOnce) {
-  OneHost one(1);
+  RecoveringHost one(1);
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 4);
   one.host.sequence -= 1;  // the acknowledgement was lost, and the daemon repeats the fact
@@ -239,7 +237,7 @@ TEST(CoreFencing, RepeatedFact_CountsOnce) {
 }
 
 TEST(CoreFencing, SecondDaemonOfAName_IsRefusedWhileTheFirstRuns_ThenTakesOver) {
-  OneHost one;
+  RecoveringHost one;
   FakeHost twin(one.harness, "w1", 2, 77);
   twin.Attach();
   ASSERT_TRUE(twin.refused());
@@ -285,7 +283,7 @@ TEST(CoreFencing, WrongProtocol_IsRefusedWithTheVersionToInstall) {
 }
 
 TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
-  OneHost one;
+  RecoveringHost one;
   Harness& harness = one.harness;
   const SessionId session = one.host.session;
   EXPECT_TRUE(harness.Put(session, 1, kJob, "a", "1").ok());
@@ -307,7 +305,7 @@ TEST(CoreStore, Values_AreWriteOnce_SentToEveryHostOfTheGeneration_AndSealed) {
 }
 
 TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
-  OneHost one;
+  RecoveringHost one;
   FakeHost other(one.harness, "w2", 1, 22);
   other.Attach();
   EXPECT_TRUE(absl::IsAborted(one.harness.Put(other.session, 1, kJob, "a", "1")));
@@ -320,7 +318,7 @@ TEST(CoreStore, HostWithoutRanks_MayNotPut_NorDoesAnOldStream) {
 }
 
 TEST(CoreStore, ReattachedHost_GetsAllValues) {
-  OneHost one;
+  RecoveringHost one;
   one.host.Apply();
   EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
   EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "b", "2").ok());
@@ -332,7 +330,7 @@ TEST(CoreStore, ReattachedHost_GetsAllValues) {
 }
 
 TEST(CoreStore, EndOfAGeneration_EndsItsStoreImmediately) {
-  OneHost one;
+  RecoveringHost one;
   one.host.Apply();
   EXPECT_TRUE(one.harness.Put(one.host.session, 1, kJob, "a", "1").ok());
 
@@ -345,7 +343,7 @@ TEST(CoreStore, EndOfAGeneration_EndsItsStoreImmediately) {
 }
 
 TEST(CoreRestart, RunningJob_IsUnconfirmedUntilItsHostsAttach_ThenContinues) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 5);
   one.host.Save(Key(kJob, 1, 0), 4);
@@ -398,7 +396,7 @@ TEST(CoreRestart, NothingIsStarted_UntilEveryHostHasAttached) {
 }
 
 TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostIt) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
   one.host.running.clear();
@@ -414,7 +412,7 @@ TEST(CoreRestart, DaemonThatReturnsWithoutATrainer_HasLostIt) {
 }
 
 TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Detach();
   one.host.Attach();  // the same daemon dials again: no new event
@@ -428,7 +426,7 @@ TEST(CoreRestart, RestartedDaemonOfAHost_IsReportedToItsJobs) {
 }
 
 TEST(CoreHealth, UnreachableHost_EndsNothingWhileRunning) {
-  OneHost one;
+  RecoveringHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Disconnect();
   one.harness.Advance(absl::Seconds(60));

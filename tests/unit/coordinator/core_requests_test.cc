@@ -25,7 +25,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using ::testing::HasSubstr;
 
-constexpr char kJob[] = "job00000001";
 constexpr double kSecondsMax = 0.5;  // a thousand times the usual time, for loaded machines and sanitizers
 
 std::string RefusalOf(const Message& request) { return std::string(CheckRequest(request).message()); }

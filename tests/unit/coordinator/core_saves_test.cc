@@ -11,10 +11,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr char kJob[] = "job00000001";
-
-struct OneHost {
-  OneHost() : host(harness, "w1", 2, 11) {
+struct SavingHost {
+  SavingHost() : host(harness, "w1", 2, 11) {
     host.Attach();
     harness.Submit(MakeSpec(2), kJob);
   }
@@ -50,7 +48,7 @@ struct OneHost {
 };
 
 TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
 
@@ -74,7 +72,7 @@ TEST(CoreSaves, ReadySave_IsGrantedToRank0_AndTheNextCoordinatorKnows) {
 
 TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
   for (int commits = 1; commits < 12; ++commits) {
-    OneHost one;
+    SavingHost one;
     one.host.remembers = true;
     BringToRunning(one.harness, one.host, kJob);
     one.harness.commits_left = commits;
@@ -97,7 +95,7 @@ TEST(CoreSaves, Grant_IsDurableBeforeItIsSent) {
 }
 
 TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "hash-5-1");
   EXPECT_TRUE(one.Get().checkpoints(0).unconfirmed());
@@ -117,7 +115,7 @@ TEST(CoreSaves, NamedSave_RemovesItsGrant_AndAnotherOfThatStepIsNotRecorded) {
 }
 
 TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.Fail();
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
@@ -126,7 +124,7 @@ TEST(CoreSaves, FencedGenerationsSave_ChangesNothing) {
 }
 
 TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfThatResumesFromIt) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
   one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
@@ -152,7 +150,7 @@ TEST(CoreSaves, GrantedWithoutAName_IsOfferedToTheNextGeneration_AndRecordedIfTh
 
 TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
   for (bool anew : {false, true}) {
-    OneHost one;
+    SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     if (!anew) one.host.Save(Key(kJob, 1, 0), 3);
     one.host.ReadySave(Key(kJob, 1, 0), 5, "a");
@@ -171,7 +169,7 @@ TEST(CoreSaves, UnusableGrant_IsReportedAndGivenUp) {
 }
 
 TEST(CoreSaves, SkippedCheckpoints_AreDecisionsWithAReason) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 3);
   one.host.Save(Key(kJob, 1, 0), 5);
@@ -189,7 +187,7 @@ TEST(CoreSaves, SkippedCheckpoints_AreDecisionsWithAReason) {
 
 TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
   for (bool withdrawn : {false, true}) {
-    OneHost one;
+    SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     one.host.ReadySave(Key(kJob, 1, 0), 4, "a");
     one.host.ReadySave(Key(kJob, 1, 0), 6, "b");
@@ -208,7 +206,7 @@ TEST(CoreSaves, DeletedSave_IsNotOfferedAgain) {
 }
 
 TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   one.host.ReadySave(Key(kJob, 1, 0), 10, "a");
@@ -222,7 +220,7 @@ TEST(CoreSaves, JobThatEndsWithAnUnusedGrant_ReportsIt) {
 }
 
 TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswered) {
-  OneHost one;
+  SavingHost one;
   EXPECT_EQ(one.harness.SaveAsked(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
   EXPECT_EQ(one.harness.SaveAsked("nosuchjob").status.code(), absl::StatusCode::kNotFound);
   BringToRunning(one.harness, one.host, kJob);
@@ -247,7 +245,7 @@ TEST(CoreSaves, SaveRequest_ReachesRank0_AndOutlivesItsGenerationUntilItIsAnswer
 }
 
 TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
-  OneHost one;
+  SavingHost one;
   EXPECT_EQ(one.harness.CancelSaved(kJob).status.code(), absl::StatusCode::kFailedPrecondition) << "it is forming";
   BringToRunning(one.harness, one.host, kJob);
   ASSERT_TRUE(one.harness.CancelSaved(kJob).status.ok());
@@ -265,7 +263,7 @@ TEST(CoreSaves, CancelWithASave_StopsLikeAPause_AndEndsCancelled) {
 
 TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
   for (bool dies : {false, true}) {
-    OneHost one;
+    SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     one.harness.CancelSaved(kJob);
     if (dies) {
@@ -281,7 +279,7 @@ TEST(CoreSaves, CancelWithAFailedSave_OrAFailedGroup_Continues) {
 }
 
 TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
-  OneHost plain;
+  SavingHost plain;
   BringToRunning(plain.harness, plain.host, kJob);
   plain.harness.CancelSaved(kJob);
   plain.harness.Cancel(kJob);
@@ -290,7 +288,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
   plain.Leave(5);
   EXPECT_EQ(plain.Get().state(), v1::JOB_STATE_CANCELLED);
 
-  OneHost paused;
+  SavingHost paused;
   BringToRunning(paused.harness, paused.host, kJob);
   paused.harness.Pause(kJob);
   ASSERT_TRUE(paused.harness.CancelSaved(kJob).status.ok());
@@ -300,7 +298,7 @@ TEST(CoreSaves, CancelWithASave_MayBecomeOneWithout_AndAPauseMayBecomeACancel) {
 
 // The save of step 5 is reported when step 10 is made: the steps in between are lost with the group.
 TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.harness.Advance(absl::Seconds(2));
   one.host.Report(Key(kJob, 1, 0), 1, 5);
@@ -321,7 +319,7 @@ TEST(CoreSaves, BackgroundSave_HoldsNoLaterSteps) {
 
 // The grace of a stop is three times the time for which training stands still.
 TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMade) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   for (int i = 0; i < 5; ++i) one.host.LastSaveFails(Key(kJob, 1, 0), 10, "/runs/x: No space left on device");
@@ -341,7 +339,7 @@ TEST(CoreLastSave, ThatFails_IsReportedOncePerError_AndTheJobSucceedsWhenItIsMad
 }
 
 TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_NamesTheDisk_AndIsNotRestarted) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Save(Key(kJob, 1, 0), 5);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -359,7 +357,7 @@ TEST(CoreLastSave, ThatIsGivenUp_FailsTheJob_NamesTheDisk_AndIsNotRestarted) {
 
 TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePaused) {
   for (bool pause : {false, true}) {
-    OneHost one;
+    SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     one.host.Save(Key(kJob, 1, 0), 5);
     one.host.Report(Key(kJob, 1, 0), 1, 10);
@@ -377,7 +375,7 @@ TEST(CoreLastSave, ThatIsGivenUp_LeavesACancelledJobCancelled_AndAPausedOnePause
 // While a pausing or draining user frees space on a full disk, the only copy of the state must not be killed.
 TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
   for (bool pause : {true, false}) {
-    OneHost one;
+    SavingHost one;
     BringToRunning(one.harness, one.host, kJob);
     one.host.Report(Key(kJob, 1, 0), 1, 10);
     one.host.LastSaveFails(Key(kJob, 1, 0), 10, "No space left on device");
@@ -393,7 +391,7 @@ TEST(CoreLastSave, ThatIsRetried_IsWaitedForByAPause_ButNotByACancel) {
 
 // These trainers had been notified of their success.
 TEST(CoreLastSave, ThatWasNotRecorded_IsMadeByTheNextGroup_AndIsNoSuccessBefore) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   one.host.Report(Key(kJob, 1, 0), 1, 10);
   one.host.ReadySave(Key(kJob, 1, 0), 10, "a");
@@ -430,7 +428,7 @@ TEST(CoreLastSave, OfAResumedFinishedRun_IsShown_AndSufficient) {
 }
 
 TEST(CoreSaves, ChangesSinceTheCheckpoint_AreADecisionPerKey) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::Fact fact;
   fact.mutable_restored()->set_step(5);
@@ -467,7 +465,7 @@ TEST(CoreSaves, AllowedFreshStart_IsSentToTheTrainers) {
 }
 
 TEST(CoreSaves, LongBackgroundSave_DoesNotExtendTheGrace) {
-  OneHost one;
+  SavingHost one;
   BringToRunning(one.harness, one.host, kJob);
   v1::Fact fact;
   fact.mutable_saved()->set_step(5);

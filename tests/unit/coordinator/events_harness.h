@@ -8,8 +8,6 @@
 
 namespace trainyard {
 
-inline constexpr char kJob[] = "job00000001";
-
 struct OneHost {
   explicit OneHost(uint32_t ranks = 2) : host(harness, "w1", ranks, 11) {
     host.Attach();

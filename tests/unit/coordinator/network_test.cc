@@ -12,7 +12,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
-constexpr absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+constexpr absl::Time kNetworkStart = absl::FromUnixSeconds(1'700'000'000);
 
 // Two ranks on two hosts, which report their totals twice per second.
 struct Pair {
@@ -33,7 +33,7 @@ struct Pair {
   }
   std::string Judge() const { return JudgeWaiting(now, Ranks()); }
 
-  absl::Time now = kStart;
+  absl::Time now = kNetworkStart;
   uint64_t steps = 0;
   double first_compute = 0, first_wait = 0, second_compute = 0, second_wait = 0;
   WaitTrend first, second;
@@ -87,7 +87,7 @@ TEST(Network, OtherCauses_AreNotAttributedToTheNetwork) {
 TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
   using Change = ArrivalTrend::Change;
   ArrivalTrend trend;
-  absl::Time now = kStart;
+  absl::Time now = kNetworkStart;
   const auto add = [&](int offset_ms) { return trend.Add(now += absl::Seconds(1), absl::Milliseconds(offset_ms)); };
   // Its clock is 5 s ahead, and a message takes 1 to 3 ms.
   for (int i = 0; i < 200; ++i) ASSERT_EQ(add(4'997 + i % 3), Change::kNone);
@@ -107,7 +107,7 @@ TEST(Network, LateMessages_AreReportedAfterThreeInARow_AndAlsoTheirEnd) {
 
 TEST(Network, ClockThatWasSet_BecomesUsualAfterAWhile) {
   ArrivalTrend trend;
-  absl::Time now = kStart;
+  absl::Time now = kNetworkStart;
   int late = 0, punctual = 0;
   for (int i = 0; i < 400; ++i) {
     ArrivalTrend::Change change = trend.Add(now += absl::Seconds(1), absl::Seconds(i < 100 ? 0 : -10));

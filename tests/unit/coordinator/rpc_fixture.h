@@ -19,7 +19,6 @@
 
 namespace trainyard {
 
-inline constexpr char kJob[] = "job00000001";
 inline constexpr uint64_t kLife = 4'711;
 
 // A daemon with a real stream. Reads block, so a test states exactly what it waits for.

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+const absl::Time kTrainStart = absl::FromUnixSeconds(1'700'000'000);
 
 std::vector<StragglerFacts> Ranks(std::vector<double> seconds) {
   std::vector<StragglerFacts> ranks;
@@ -26,19 +26,19 @@ std::vector<StragglerFacts> Ranks(std::vector<double> seconds) {
 TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
   auto ranks = Ranks({0.020, 0.021, 0.040, 0.020});
 
-  EXPECT_THAT(JudgeStragglers(kStart, ranks), IsEmpty());
-  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(29), ranks), IsEmpty());
-  auto named = JudgeStragglers(kStart + absl::Seconds(30), ranks);
+  EXPECT_THAT(JudgeStragglers(kTrainStart, ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(29), ranks), IsEmpty());
+  auto named = JudgeStragglers(kTrainStart + absl::Seconds(30), ranks);
   ASSERT_THAT(named, SizeIs(1));
   EXPECT_EQ(named[0].rank, 2u);
   EXPECT_TRUE(named[0].named);
   EXPECT_THAT(named[0].text, HasSubstr("rank 2 on w1 is slow: 40.0 ms per micro-batch, 2.00 times the median"));
-  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 
   ranks[2].micro_batch_s = 0.025;  // between the two limits: still named
-  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(40), ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(40), ranks), IsEmpty());
   ranks[2].micro_batch_s = 0.022;
-  auto over = JudgeStragglers(kStart + absl::Seconds(50), ranks);
+  auto over = JudgeStragglers(kTrainStart + absl::Seconds(50), ranks);
   ASSERT_THAT(over, SizeIs(1));
   EXPECT_FALSE(over[0].named);
 }
@@ -46,12 +46,12 @@ TEST(StragglerTest, SlowRank_IsNamedAfter30Seconds_AndItsEndIsReportedOnce) {
 TEST(StragglerTest, TemporarySlowness_IsNotReported) {
   auto ranks = Ranks({0.020, 0.040});
 
-  JudgeStragglers(kStart, ranks);
+  JudgeStragglers(kTrainStart, ranks);
   ranks[1].micro_batch_s = 0.020;
-  JudgeStragglers(kStart + absl::Seconds(20), ranks);
+  JudgeStragglers(kTrainStart + absl::Seconds(20), ranks);
   ranks[1].micro_batch_s = 0.040;
 
-  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(31), ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(31), ranks), IsEmpty());
 }
 
 TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
@@ -60,7 +60,7 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
   auto unknown = Ranks({0.050, 0});
 
   for (int second = 0; second <= 40; ++second) {
-    absl::Time now = kStart + absl::Seconds(second);
+    absl::Time now = kTrainStart + absl::Seconds(second);
     EXPECT_THAT(JudgeStragglers(now, one), IsEmpty());
     EXPECT_THAT(JudgeStragglers(now, unknown), IsEmpty());
     EXPECT_EQ(JudgeStragglers(now, two).size(), second == 30 ? 1u : 0u) << second;
@@ -72,9 +72,9 @@ TEST(StragglerTest, TwoRanksAreComparedWithEachOther_AndOneIsNeverNamed) {
 TEST(StragglerTest, DifferencesBelowAMillisecond_AreIgnored) {
   auto ranks = Ranks({0.0005, 0.0005, 0.0012});
 
-  JudgeStragglers(kStart, ranks);
+  JudgeStragglers(kTrainStart, ranks);
 
-  EXPECT_THAT(JudgeStragglers(kStart + absl::Seconds(60), ranks), IsEmpty());
+  EXPECT_THAT(JudgeStragglers(kTrainStart + absl::Seconds(60), ranks), IsEmpty());
 }
 
 TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatUnevenDealsDoNotMatter) {
@@ -82,7 +82,7 @@ TEST(ComputeWindowTest, UsesTimesPerMicroBatch_SoThatUnevenDealsDoNotMatter) {
   ComputeWindow three;
   ComputeWindow two;
   for (uint64_t second = 0; second <= 40; ++second) {
-    absl::Time at = kStart + absl::Seconds(static_cast<int64_t>(second));
+    absl::Time at = kTrainStart + absl::Seconds(static_cast<int64_t>(second));
     three.Add(at, static_cast<double>(second) * 3 * 0.02, second * 3, second, static_cast<double>(second) * 0.02);
     two.Add(at, static_cast<double>(second) * 2 * 0.02, second * 2, second);
   }
@@ -100,7 +100,7 @@ TEST(ComputeWindowTest, IsUnknownBeforeTenSeconds_AndForgetsSamplesOlderThanThir
   for (int second = 0; second <= 100; ++second) {
     // Slow until second 50, then fast.
     total += second < 50 ? 0.1 : 0.01;
-    window.Add(kStart + absl::Seconds(second), total, static_cast<uint64_t>(second + 1), 1);
+    window.Add(kTrainStart + absl::Seconds(second), total, static_cast<uint64_t>(second + 1), 1);
     ASSERT_TRUE(second >= 10 || window.MicroBatchSeconds() == 0) << second;
   }
 
@@ -110,10 +110,10 @@ TEST(ComputeWindowTest, IsUnknownBeforeTenSeconds_AndForgetsSamplesOlderThanThir
 TEST(ComputeWindowTest, TotalsOfANewTrainer_StartAgain) {
   ComputeWindow window;
   for (int second = 0; second <= 20; ++second) {
-    window.Add(kStart + absl::Seconds(second), second * 0.1, static_cast<uint64_t>(second + 1), 1);
+    window.Add(kTrainStart + absl::Seconds(second), second * 0.1, static_cast<uint64_t>(second + 1), 1);
   }
 
-  window.Add(kStart + absl::Seconds(24), 0.01, 1, 1);
+  window.Add(kTrainStart + absl::Seconds(24), 0.01, 1, 1);
 
   EXPECT_EQ(window.MicroBatchSeconds(), 0);
 }

@@ -5,8 +5,6 @@
 
 namespace trainyard {
 
-inline constexpr char kJob[] = "job00000001";
-
 struct TwoHosts {
   explicit TwoHosts(bool running = true, double abandon_after_s = 600)
       : first(harness, "w1", 1, 11), second(harness, "w2", 1, 22) {

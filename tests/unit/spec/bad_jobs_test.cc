@@ -176,12 +176,12 @@ const BadJob kFiles[] = {
     {"not_utf8", "name: tiny", "name: ti\xffny", "job.yaml:1:9: is not UTF-8 text"},
 };
 
-std::string RowName(const testing::TestParamInfo<BadJob>& info) { return info.param.name; }
+std::string BadJobName(const testing::TestParamInfo<BadJob>& info) { return info.param.name; }
 
-INSTANTIATE_TEST_SUITE_P(Values, BadJobTest, testing::ValuesIn(kValues), RowName);
-INSTANTIATE_TEST_SUITE_P(Together, BadJobTest, testing::ValuesIn(kTogether), RowName);
-INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), RowName);
-INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), RowName);
+INSTANTIATE_TEST_SUITE_P(Values, BadJobTest, testing::ValuesIn(kValues), BadJobName);
+INSTANTIATE_TEST_SUITE_P(Together, BadJobTest, testing::ValuesIn(kTogether), BadJobName);
+INSTANTIATE_TEST_SUITE_P(Words, BadJobTest, testing::ValuesIn(kWords), BadJobName);
+INSTANTIATE_TEST_SUITE_P(Files, BadJobTest, testing::ValuesIn(kFiles), BadJobName);
 
 TEST(BadJobs, EmptyFile_AsksForWhatIsRequired) {
   EXPECT_EQ(Read("").Errors(),
