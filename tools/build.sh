@@ -37,7 +37,12 @@ build() {
       die "configuring failed; the whole output is in $folder/configure.log."
     }
   fi
-  cmake --build "$folder" --parallel "${JOBS:-$(default_jobs)}" "${targets[@]}"
+  local jobs=${JOBS:-$(default_jobs)}
+  if [[ -t 1 ]]; then
+    /usr/bin/python3 tools/build_progress.py "$folder" "$jobs" "$@"
+  else
+    cmake --build "$folder" --parallel "$jobs" "${targets[@]}"
+  fi
 }
 
 verb_build() {
