@@ -11,8 +11,9 @@
 #include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/account_goodput.h"
 #include "coordinator/handlers/handlers.h"
-#include "coordinator/policy/placement.h"
+#include "coordinator/handlers/slots.h"
 
 namespace trainyard {
 namespace {

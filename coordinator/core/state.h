@@ -1,5 +1,5 @@
-// Everything the core knows: one struct, changed by the functions of handlers/ alone, on one thread. What is durable is
-// said at each part; the rest is soft and comes back by itself when daemons re-attach and clients ask again.
+// Everything the core knows: one struct, changed by the functions of handlers/ alone, on one thread. What is durable is said
+// at each part; the rest is soft and comes back by itself when daemons re-attach and clients ask again.
 #pragma once
 
 #include <cstdint>
@@ -176,6 +176,8 @@ struct Job {
   uint64_t kept_sequence = 0;
 
   v1::JobState state() const { return record.job().state(); }
+  // Whether the group forms: its ranks start, load and connect.
+  bool forming() const { return state() == v1::JOB_STATE_PLACED || state() == v1::JOB_STATE_STARTING; }
   v1::Job& head() { return *record.mutable_job(); }
   const v1::Job& head() const { return record.job(); }
   Generation generation() const { return Generation(record.job().generation()); }

@@ -9,7 +9,12 @@
 #include "common/limits.h"
 #include "coordinator/core/desired.h"
 #include "coordinator/core/records.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/abandon_job.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/advance_job.h"
+#include "coordinator/handlers/log_readers.h"
+#include "coordinator/handlers/place_jobs.h"
+#include "coordinator/handlers/prune_finished.h"
 
 namespace trainyard {
 namespace {

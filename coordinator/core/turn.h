@@ -1,6 +1,6 @@
-// One turn of the core: the state, the time, and what this event brings about. The functions of handlers/ change the
-// state through references and say here what follows; the turn then writes each changed record once, sends each host at
-// most one new desired state, and feeds waiting watchers once. Used on the core's thread only.
+// One turn of the core: the state, the time, and what this event brings about. The functions of handlers/ change the state
+// through references and say here what follows; the turn then writes each changed record once, sends each host at most
+// one new desired state, and feeds waiting watchers once. Used on the core's thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Keeps the ledger of goodput up to date: called before anything that changes what a job's ranks spend their time with.
+#include "coordinator/handlers/account_goodput.h"
+
 #include <string>
 
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/goodput.h"
 
 namespace trainyard {

@@ -1,20 +1,25 @@
-// Moves a job along by what is known of its ranks, and decides what a failure leads to. Called after every event that
-// touched the job, so that no op has to know which fact was the last one missing.
+#include "coordinator/handlers/advance_job.h"
+
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/place_jobs.h"
+#include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/recovery.h"
 #include "coordinator/policy/saves.h"
 
 namespace trainyard {
 namespace {
-
-// Step reports travel beside the facts; the last ones may arrive after the last exit.
-constexpr absl::Duration kLastReportsGrace = absl::Seconds(1);
 
 // Asked after every fact. Ranks that come in their order would make each look at all before it, but for the last one.
 bool AllReady(const Job& job) {
@@ -45,12 +50,6 @@ bool AllFinished(const Job& job) {
 // "all 2 ranks are ready", "the rank is ready".
 std::string AllOf(uint64_t count, absl::string_view one, absl::string_view many) {
   return count == 1 ? absl::StrCat("the ", one) : absl::StrCat("all ", count, " ", many);
-}
-
-// Whether rank 0 made steps whose reports have not come yet.
-bool ReportsMissing(const Job& job) {
-  const v1::RankRecord& first = job.ranks.front().record;
-  return first.first_step() <= first.finished_step() && job.reported_step < first.finished_step();
 }
 
 void AdvanceForming(Turn& turn, Job& job) {
@@ -103,8 +102,8 @@ bool AdvanceDone(Turn& turn, Job& job) {
     FailUnsaved(turn, job);
     return false;
   }
-  if (ReportsMissing(job)) {
-    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kLastReportsGrace;
+  if (ReportsAreBehind(job)) {
+    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
     if (turn.now < job.reports_until) return true;
     turn.Notice(job, "warning",
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",

@@ -1,20 +1,18 @@
-// Hosts that could not run a job although nothing is wrong with the job: its recorded checkpoint is not there (a folder
-// that is not shared), a trainer cannot be started there, the disk was full. The job waits, or is placed elsewhere, and
-// they are tried again after a time, when their daemon is a new one, or when an operator says so.
+#include "coordinator/handlers/avoid_hosts.h"
+
 #include <algorithm>
+#include <map>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kAvoidedMost = 64;
-constexpr size_t kAvoidReasonBytes = 512;
+constexpr size_t kReasonBytes = 512;
 
 bool IsOfTheHost(v1::FailureRecord::Kind kind) {
   return kind == v1::FailureRecord::KIND_CHECKPOINT || kind == v1::FailureRecord::KIND_START ||
@@ -41,7 +39,7 @@ void AvoidFailedHost(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
   if (!IsOfTheHost(failure.kind()) || failure.host().empty()) return;
   v1::AvoidedHost& avoided = AvoidedRecord(job, failure.host());
-  avoided.set_reason(CutText(failure.text(), kAvoidReasonBytes));
+  avoided.set_reason(CutText(failure.text(), kReasonBytes));
   avoided.set_times(avoided.times() + 1);
   avoided.set_last_resort(failure.kind() == v1::FailureRecord::KIND_NO_ROOM);
   absl::Duration time = std::min(kAvoidLeast * (1 << std::min(avoided.times() - 1, 10u)), kAvoidMost);

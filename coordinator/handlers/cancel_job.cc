@@ -2,13 +2,20 @@
 // no step to stop at. With a save it is the stop that a pause uses, off where the save fails. Answers before they have
 // ended.
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/job_status.h"
 
 namespace trainyard {
 namespace {

@@ -1,14 +1,17 @@
-// Checkpoints: one that is ready is granted its name, or not; a finished save becomes the step to restart from; a
-// failed one is told and training goes on; a restore that fell back to an older one takes the younger ones out of the
-// record.
+#include "coordinator/handlers/checkpoint_facts.h"
+
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/last_save.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/saves.h"
 
@@ -84,7 +87,7 @@ uint64_t TrainedSince(const Job& job, uint64_t step) {
   return now_ms - std::min(now_ms, std::prev(after)->train_ms);
 }
 
-void RecordCheckpoint(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
+void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
   v1::Job& head = job.head();
   // A younger one can only be of an earlier generation, which did not get to restart from it.
   EraseFrom(head, FirstAt(head, info.step()));
@@ -118,7 +121,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   info.set_manifest_hash(saved.manifest_hash());
   info.set_size_bytes(saved.size_bytes());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-  RecordCheckpoint(turn, job, info);
+  Record(turn, job, info);
   // What a stop must be given time for: the rest of a save goes on beside the training.
   job.longest_s = std::max(job.longest_s, saved.has_stall_s() ? saved.stall_s() : saved.seconds());
   AccountGoodput(turn, job);
@@ -184,7 +187,7 @@ void SettleGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
     } else if (!word.refused() && restored != nullptr && IsIt(word, *restored)) {
       v1::CheckpointInfo info = MakeInfo(word);
       info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-      RecordCheckpoint(turn, job, info);
+      Record(turn, job, info);
     } else if (!word.refused() && (restored == nullptr || word.step() >= restored->step())) {
       turn.Decide(job, "checkpoint", "warning",
                   absl::StrCat("the checkpoint of step ", word.step(), " that generation ", word.generation(),
@@ -228,7 +231,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   info.set_path(restored.path());
   info.set_manifest_hash(restored.manifest_hash());
   info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
-  RecordCheckpoint(turn, job, info);
+  Record(turn, job, info);
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {

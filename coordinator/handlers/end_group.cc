@@ -1,15 +1,22 @@
-// How a generation's group comes to its end: it failed, or somebody asked. What follows once all ranks are gone is
-// decided here and recorded; advance_job.cc carries it out.
+#include "coordinator/handlers/end_group.h"
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/advance_job.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/goodput.h"
 #include "coordinator/policy/hang.h"
+#include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {

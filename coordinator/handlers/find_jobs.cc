@@ -1,6 +1,7 @@
 // FindJobs: the jobs that a text names, so that nobody has to write a whole id. Changes nothing.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -1,16 +1,19 @@
-// What runs although the store knows nothing of it, because it was restored from an older copy: later generations of
-// its jobs, and jobs that it does not know. Both are left alone, since ending them would lose steps that somebody was
-// told of; what follows once they have ended is decided here.
+#include "coordinator/handlers/hold_jobs.h"
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/prune_finished.h"
 
 namespace trainyard {
 namespace {
@@ -91,6 +94,11 @@ void ReleaseHeld(Turn& turn, Job& job) {
     if (std::erase_if(host.held, ours) > 0) turn.Push(name);
   }
   turn.PushAll(job);
+}
+
+bool IsUnknown(const State& state, const v1::TrainerKey& key) {
+  const JobId id(key.job_id());
+  return !state.jobs.contains(id) && !state.forgotten_ids.contains(id);
 }
 
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key) {

@@ -1,15 +1,18 @@
-// What each `auto` that only a host can decide came to, merged into the job's decisions: one line a key, whatever the
-// number of hosts.
+#include "coordinator/handlers/host_decisions.h"
+
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
 
 namespace trainyard {
 namespace {

@@ -1,14 +1,14 @@
-// The save of a job's last step: where it fails the ranks keep the state and try again, and the job has not succeeded
-// before one is made. Told once for each error, as tries are many; the history itself says, also to the next
-// coordinator, that tries are under way.
+#include "coordinator/handlers/last_save.h"
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
 
 namespace trainyard {
 namespace {

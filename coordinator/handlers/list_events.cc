@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/limits.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/check_request.h"
 #include "coordinator/handlers/handlers.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr uint32_t kEventsDefault = 1'000;
 constexpr size_t kFieldBytes = 8;  // of the message, around each
-constexpr char kEventsToken[] = "events";
+constexpr char kPageTokenPrefix[] = "events";
 
 // Events with sequences above `after`, up to `last`.
 struct Span {
@@ -31,12 +32,12 @@ struct Span {
   uint64_t last = 0;
 };
 
-std::string MakeToken(const Span& span) { return absl::StrCat(kEventsToken, "-", span.after, "-", span.last); }
+std::string MakeToken(const Span& span) { return absl::StrCat(kPageTokenPrefix, "-", span.after, "-", span.last); }
 
 absl::StatusOr<Span> ReadToken(const std::string& token) {
   std::vector<absl::string_view> parts = absl::StrSplit(token, '-');
   Span span;
-  if (parts.size() != 3 || parts[0] != kEventsToken || !absl::SimpleAtoi(parts[1], &span.after) ||
+  if (parts.size() != 3 || parts[0] != kPageTokenPrefix || !absl::SimpleAtoi(parts[1], &span.after) ||
       !absl::SimpleAtoi(parts[2], &span.last)) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_token '", token.substr(0, 64), "' is not one of ours; leave it empty for the first page"));
@@ -44,7 +45,7 @@ absl::StatusOr<Span> ReadToken(const std::string& token) {
   return span;
 }
 
-std::deque<EventPtr>::const_iterator FirstEventAfter(const std::deque<EventPtr>& events, uint64_t after) {
+std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& events, uint64_t after) {
   return std::upper_bound(events.begin(), events.end(), after,
                           [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
 }
@@ -62,8 +63,8 @@ absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64
     if (!asked.ok()) return asked.status();
     span = *asked;
   }
-  auto first = FirstEventAfter(events, span.after);
-  const auto end = FirstEventAfter(events, span.last);
+  auto first = FirstAfter(events, span.after);
+  const auto end = FirstAfter(events, span.last);
   const auto most =
       static_cast<ptrdiff_t>(request.limit() == 0 ? kEventsDefault : std::min(request.limit(), kEventsPageMax));
   if (request.page_token().empty() && end - first > most) first = end - most;

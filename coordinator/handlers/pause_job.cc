@@ -1,9 +1,14 @@
 // PauseJob: as a restart, but the job rests without slots until it is resumed.
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/lose_hosts.h"
 
 namespace trainyard {
 namespace {

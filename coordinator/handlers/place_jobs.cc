@@ -1,17 +1,24 @@
-// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the
-// next generation is recorded, and the hosts learn of it by their desired state.
+#include "coordinator/handlers/place_jobs.h"
+
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/plural.h"
 #include "coordinator/core/desired.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/abandon_job.h"
+#include "coordinator/handlers/advance_job.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/log_readers.h"
+#include "coordinator/handlers/slots.h"
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/rank_assignment.h"
@@ -23,12 +30,9 @@ namespace trainyard {
 namespace {
 
 constexpr size_t kJobsNamed = 3;
-constexpr size_t kDeviceReasonBytes = 512;
+constexpr size_t kReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
-
-// Of a job that is held a later group runs, which counts by itself: of the recorded one only what was seen to run.
-bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
 
 void ForgetGeneration(Turn& turn, Job& job) {
   for (const auto& [name, ranks] : job.ranks_on) {
@@ -122,7 +126,7 @@ void ChooseDevice(const State& state, Job& job) {
   const DeviceDecision decision = DecideDevice(facts);
   v1::ResolvedKey& told = DecisionOf(job, kDeviceKey);
   told.set_value(decision.cuda ? kCudaWord : "cpu");
-  told.set_reason(CutText(decision.reason, kDeviceReasonBytes));
+  told.set_reason(CutText(decision.reason, kReasonBytes));
 }
 
 void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
@@ -182,20 +186,6 @@ bool MayBePlaced(const Turn& turn, Job& job) {
   return job.state() == v1::JOB_STATE_RECOVERING && turn.now >= job.restart_at && AllEnded(job);
 }
 
-// Why nothing new is placed on the host; empty: it may be used.
-std::string WhyBarred(const Host& host) {
-  if (!host.trouble.empty()) return host.trouble;
-  if (host.draining) return "its daemon is leaving";
-  if (!host.record.cordoned()) return "";
-  const std::string& reason = host.record.cordon_reason();
-  return reason.empty() ? "cordoned" : absl::StrCat("cordoned: ", reason);
-}
-
-std::string LabelOf(const Host& host, const char* label) {
-  auto it = host.inventory.labels().find(label);
-  return it == host.inventory.labels().end() ? "" : it->second;
-}
-
 // All that can be reached, and by name those that cannot: a reason to wait names them.
 std::vector<HostSlots> AllHosts(const State& state) {
   std::vector<HostSlots> hosts = FreeSlots(state);
@@ -240,43 +230,6 @@ void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
 }
 
 }  // namespace
-
-UsedSlots UsedSlotsOf(const State& state, const Host& host) {
-  UsedSlots used;
-  used.count = host.strays.size() + host.held.size() + host.unknown.size();
-  if (used.count > host.unknown.size()) used.busy_with = "trainers of the past";
-  if (!host.unknown.empty()) {
-    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "a job that is not known");
-  }
-  for (const JobId& id : host.jobs) {
-    const Job& job = state.jobs.at(id);
-    auto on = job.ranks_on.find(host.name);
-    if (on == job.ranks_on.end()) continue;
-    const auto count = std::count_if(on->second.begin(), on->second.end(),
-                                     [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
-    if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
-    used.count += static_cast<uint64_t>(count);
-  }
-  return used;
-}
-
-std::vector<HostSlots> FreeSlots(const State& state) {
-  std::vector<HostSlots> hosts;
-  for (const auto& [name, host] : state.hosts) {
-    if (!host.attached() || !host.reachable) continue;
-    UsedSlots used = UsedSlotsOf(state, host);
-    HostSlots& slots = hosts.emplace_back();
-    slots.busy_with = std::move(used.busy_with);
-    slots.name = name;
-    slots.slots = host.slots;
-    slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
-    slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
-    slots.switch_name = LabelOf(host, "switch");
-    slots.rack = LabelOf(host, "rack");
-    slots.barred = WhyBarred(host);
-  }
-  return hosts;
-}
 
 bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
   std::vector<HostSlots> hosts = AllHosts(state);

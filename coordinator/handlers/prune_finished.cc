@@ -1,11 +1,12 @@
-// Forgets the oldest finished jobs, so that neither the store nor memory grows for ever.
+#include "coordinator/handlers/prune_finished.h"
+
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
 #include "common/limits.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/log_readers.h"
 
 namespace trainyard {
 

@@ -1,9 +1,15 @@
 // ResumeJob: a paused job waits for slots again, and goes on from its newest checkpoint.
+#include <algorithm>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/plural.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
 #include "coordinator/policy/saves.h"
 

@@ -1,27 +1,11 @@
 // A host has applied a desired state. The daemon tells this in order behind its facts, so a trainer that this revision
 // lacks and that never said `started` never will.
-#include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/strays.h"
 
 namespace trainyard {
-namespace {
-
-bool IsTrainer(const v1::TrainerKey& a, const v1::TrainerKey& b) {
-  return a.job_id() == b.job_id() && a.generation() == b.generation() && a.rank() == b.rank();
-}
-
-// Strays that never were started hold no slot any more.
-void ForgetUnheard(Turn& turn, Host& host) {
-  for (const auto& [key, revision] : host.unheard) {
-    if (host.applied_revision < revision) continue;
-    std::erase_if(host.strays, [&key = key](const v1::TrainerKey& stray) { return IsTrainer(stray, key); });
-    turn.ScheduleAll();
-  }
-  std::erase_if(host.unheard, [&](const auto& unheard) { return host.applied_revision >= unheard.second; });
-}
-
-}  // namespace
 
 void Run(Turn& turn, RevisionApplied& event) {
   auto session = turn.state.sessions.find(event.session);

@@ -1,10 +1,11 @@
 // SaveJob: the wish is counted and recorded; rank 0 learns of it by its desired state, and all ranks save after the
 // same step. A wish that no save has answered outlives its generation.
 #include <algorithm>
-#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
 #include "coordinator/handlers/handlers.h"
 
 namespace trainyard {

@@ -1,15 +1,22 @@
 // SetHost: an operator takes a host out of use, back into use, or says that it is gone, for now or for good.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/strict_yaml.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/answer_for_job.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/host_status.h"
+#include "coordinator/handlers/lose_hosts.h"
 
 namespace trainyard {
 namespace {

@@ -1,7 +1,9 @@
 // SubmitJob: check, resolve, record, answer; then place at once if the slots are there.
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/hash.h"
 #include "common/limits.h"

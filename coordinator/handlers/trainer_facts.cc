@@ -1,14 +1,18 @@
-// What a trainer of the current generation went through: started, registered, ready, finished, refused, broken, exited.
-// Each may be told twice (a daemon that lost its stream, a trainer that lost its daemon); the second time changes
-// nothing.
+#include "coordinator/handlers/trainer_facts.h"
+
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/checkpoint_facts.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/host_decisions.h"
 #include "coordinator/policy/recovery.h"
 #include "coordinator/policy/saves.h"
 

@@ -1,4 +1,7 @@
 // WatchJob: a watcher asks for what comes after its position and gets a batch, now or once there is something.
+#include <utility>
+
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"
@@ -24,11 +27,6 @@ void Run(Turn& turn, WatchJob& event) {
   } else {
     job.waiting[event.watch] = event.position;
   }
-}
-
-void Run(Turn& turn, WatchClosed& event) {
-  auto it = turn.state.jobs.find(event.job);
-  if (it != turn.state.jobs.end()) it->second.waiting.erase(event.watch);
 }
 
 }  // namespace trainyard

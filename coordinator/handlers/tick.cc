@@ -1,13 +1,28 @@
 // What only time brings: leases that run out, graces that end, groups that do not form, marks written once a second.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/advance_job.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/dropped_reports.h"
+#include "coordinator/handlers/end_group.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/host_health.h"
+#include "coordinator/handlers/last_save.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/log_readers.h"
+#include "coordinator/handlers/lose_hosts.h"
+#include "coordinator/handlers/network_health.h"
+#include "coordinator/handlers/strays.h"
 #include "coordinator/policy/health.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/recovery.h"
@@ -26,8 +41,6 @@ constexpr absl::Duration kKillLimit = absl::Seconds(30);
 // A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
 constexpr absl::Duration kLeaveLimit = limits::kStopGrace;
 
-bool StillForms(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
-
 void EndMissingTrainers(Turn& turn, Job& job) {
   for (Rank& rank : job.ranks) {
     if (turn.now - rank.missing_since < kMissingLimit || rank.exited()) continue;
@@ -40,7 +53,7 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 }
 
 void JudgeFormation(Turn& turn, Job& job) {
-  if (!StillForms(job) || turn.now - job.progress_at < kFormationLimit) return;
+  if (!job.forming() || turn.now - job.progress_at < kFormationLimit) return;
   // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
     auto host = turn.state.hosts.find(on.first);
@@ -74,10 +87,7 @@ void EndUnkillable(Turn& turn, Job& job) {
     }
     if (rank.dropped_at == absl::InfiniteFuture()) rank.dropped_at = turn.now;
     if (turn.now - rank.dropped_at < kKillLimit) continue;
-    v1::TrainerKey& key = host->second.strays.emplace_back();
-    key.set_job_id(job.id.value());
-    key.set_generation(job.head().generation());
-    key.set_rank(rank.record.rank());
+    AddStray(host->second, job, rank.record.rank());
     std::string why =
         absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
                      absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");

@@ -1,10 +1,11 @@
-// Ranks that are slow: asks policy/straggler about a second's time, and tells what it says.
-#include <string>
+#include "coordinator/handlers/stragglers.h"
+
 #include <utility>
 #include <vector>
 
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/policy/straggler.h"
 
 namespace trainyard {
 namespace {

@@ -1,11 +1,14 @@
-// Where each rank stands, as it and its daemon report: what hangs are judged by, and how long phases take.
+#include "coordinator/handlers/rank_progress.h"
+
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/policy/hang.h"
+#include "coordinator/policy/host_loss.h"
 
 namespace trainyard {
 namespace {

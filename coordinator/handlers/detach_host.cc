@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/turn.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/log_readers.h"
 
 namespace trainyard {
 

@@ -1,21 +1,23 @@
 // Soft reports of ranks: where each stands, and rank 0's steps and evaluations, which watchers get once and in order.
 #include <algorithm>
-#include <string>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/abandon_job.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/dropped_reports.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/rank_progress.h"
 #include "coordinator/policy/goodput.h"
 
 namespace trainyard {
 namespace {
 
 constexpr int kMemoryKinds = 8;
-constexpr size_t kPhaseNameBytes = 32;
+constexpr size_t kWordBytes = 32;
 constexpr size_t kStepMarks = 256;
-constexpr absl::Duration kDropsSpan = absl::Minutes(1);
 
 // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
 // coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
@@ -63,24 +65,12 @@ void TellInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
   while (eval < report.evals_size()) TellEval(turn, job, report.evals(eval++));
 }
 
-// The first loss is told at once; what follows within a span only together, when it is over.
-void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
-  if (job.drops_since != absl::InfiniteFuture()) {
-    job.reports_dropped += count;
-    return;
-  }
-  job.drops_since = turn.now;
-  turn.Notice(job, "warning",
-              absl::StrCat(Plural(count, "step report was", "step reports were"), " dropped by the daemon on ",
-                           rank.record.host(), " while it could not reach the coordinator"));
-}
-
 void NoteMemory(Rank& rank, const v1::RankReport& report) {
   if (report.memory_size() == 0) return;
   rank.memory.clear();
   for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
     rank.memory.push_back(report.memory(i));
-    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kPhaseNameBytes));
+    rank.memory.back().set_kind(CutText(report.memory(i).kind(), kWordBytes));
   }
 }
 
@@ -102,7 +92,7 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase != report.phase()) job.progress_at = turn.now;
-    rank.phase = CutText(report.phase(), kPhaseNameBytes);
+    rank.phase = CutText(report.phase(), kWordBytes);
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();
@@ -122,19 +112,6 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
 }
 
 }  // namespace
-
-void TellDroppedReports(Turn& turn, Job& job) {
-  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
-  if (job.reports_dropped > 0) {
-    turn.Notice(
-        job, "warning",
-        absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
-                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
-  }
-  // As long as there is more to tell, it is told once a span.
-  job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
-  job.reports_dropped = 0;
-}
 
 void Run(Turn& turn, RankReportsReceived& event) {
   auto session = turn.state.sessions.find(event.session);

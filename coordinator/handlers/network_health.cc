@@ -1,11 +1,13 @@
-// Networks that are slow and disks that are full: nobody is ended for them, and jobs that suffer are told.
+#include "coordinator/handlers/network_health.h"
+
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/network.h"
 
 namespace trainyard {

@@ -1,39 +1,23 @@
-// Hosts that are not heard of: which are unreachable (policy/health), and which of those are lost for a job
-// (policy/host_loss). Called by the tick.
+#include "coordinator/handlers/lose_hosts.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/limits.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
-#include "coordinator/policy/health.h"
+#include "coordinator/handlers/abandon_job.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/host_health.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/strays.h"
 #include "coordinator/policy/host_loss.h"
 #include "coordinator/policy/recovery.h"
 
 namespace trainyard {
 namespace {
-
-bool IsForming(const Job& job) { return job.state() == v1::JOB_STATE_PLACED || job.state() == v1::JOB_STATE_STARTING; }
-
-bool IsReachable(const State& state, const HostName& name) {
-  auto host = state.hosts.find(name);
-  return host != state.hosts.end() && host->second.reachable;
-}
-
-void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
-  std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
-  turn.DecideCluster(host.name, "", "warning", absl::StrCat(text, "; its trainers may go on"));
-  std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
-  for (const JobId& id : jobs) {
-    Job& job = turn.state.jobs.at(id);
-    if (!HasTrainers(job.state())) continue;
-    if (IsForming(job)) turn.Notice(job, "warning", text + "; forming waits for it");
-    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, "warning", text + "; its ranks may go on");
-  }
-  turn.ScheduleAll();
-}
 
 PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
   PeerRank peer;
@@ -52,7 +36,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
 // All facts but those of the one host.
 HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
   HostLossFacts facts;
-  facts.forming = IsForming(job);
+  facts.forming = job.forming();
   facts.over = job.nothing_desired;
   facts.learned_step = absl::Seconds(job.head().learned_step_s());
   facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
@@ -129,28 +113,6 @@ void TellReach(Turn& turn, Job& job, const Reach& reach) {
                   : std::string("a host of the job can be reached again"));
 }
 
-}  // namespace
-
-absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
-
-void JudgeHosts(Turn& turn) {
-  for (auto& [name, host] : turn.state.hosts) {
-    HostJudgement judged = JudgeHost(
-        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)});
-    if (judged.reachable == host.reachable) continue;
-    host.reachable = judged.reachable;
-    if (!judged.reachable) {
-      TellUnreachable(turn, host, judged.reason);
-    } else {
-      turn.DecideCluster(name, "", "info", absl::StrCat("host ", name.value(), " is reachable again"));
-      for (const JobId& id : host.jobs) RestartStallTimer(turn, turn.state.jobs.at(id));
-      turn.ScheduleAll();
-    }
-  }
-}
-
-namespace {
-
 // The host's ranks of the job count as gone. What it may still run holds its slot until its exit is told: the stream
 // may outlive the loss, and then no Hello says what runs there, nor what it will start of what is on its way to it.
 void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
@@ -159,14 +121,20 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
   for (uint32_t index : ranks->second) {
     Rank& rank = job.ranks[index];
     if (!rank.ended() && host.attached()) {
-      v1::TrainerKey& key = host.strays.emplace_back();
-      key.set_job_id(job.id.value());
-      key.set_generation(job.head().generation());
-      key.set_rank(index);
+      const v1::TrainerKey& key = AddStray(host, job, index);
       if (!rank.record.started()) host.unheard.emplace_back(key, host.record.revision() + 1);
     }
     MarkGone(turn, job, rank, reason);
   }
+}
+
+// Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
+void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
+  turn.Notice(job, "warning", absl::StrCat(reason, "; its ranks had made all steps"));
+  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
+    LoseRanks(turn, job, host->second, reason);
+  }
+  turn.Push(name);
 }
 
 }  // namespace
@@ -182,19 +150,6 @@ void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, cons
   turn.Push(name);
   turn.Touch(job);
 }
-
-namespace {
-
-// Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
-void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
-  turn.Notice(job, "warning", absl::StrCat(reason, "; its ranks had made all steps"));
-  if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
-    LoseRanks(turn, job, host->second, reason);
-  }
-  turn.Push(name);
-}
-
-}  // namespace
 
 void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
   std::vector<HostName> names;

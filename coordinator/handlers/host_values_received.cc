@@ -2,7 +2,10 @@
 // generation is over. Who may use a store is decided here.
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/turn.h"
@@ -11,7 +14,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kValueNameBytes = 1'024;
+constexpr size_t kNameBytes = 1'024;
 
 // OK, or why this host may not use the store of this generation.
 absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, uint64_t generation) {
@@ -29,8 +32,8 @@ absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, 
 // OK where the value is to be added; `known` is set where the same value is there already.
 absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool& known) {
   known = false;
-  if (value.name().empty() || value.name().size() > kValueNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kValueNameBytes, " bytes"));
+  if (value.name().empty() || value.name().size() > kNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a value's name has 1 to ", kNameBytes, " bytes"));
   }
   if (value.value().size() > limits::kStoreValueBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("value '", value.name(), "' has ", value.value().size(),
@@ -87,16 +90,6 @@ bool Add(Job& job, v1::StoreValue& value, v1::StoreValues& answer) {
 }
 
 }  // namespace
-
-void CloseStore(Job& job) { job.store.log = nullptr; }
-
-void SendStoredValues(Turn& turn, const Host& host) {
-  for (const JobId& id : host.jobs) {
-    const Job& job = turn.state.jobs.at(id);
-    if (!job.ranks_on.contains(host.name) || job.store.log == nullptr || job.store.log->values.empty()) continue;
-    turn.Emit(SendValues{job.store.log, std::make_shared<const std::vector<SessionId>>(1, host.session)});
-  }
-}
 
 void Run(Turn& turn, HostValuesReceived& event) {
   auto session = turn.state.sessions.find(event.session);

@@ -1,7 +1,8 @@
-// Before a job is taken from hosts that are merely silent (recovery.abandon_after_s), those that could take it are
-// asked whether its newest checkpoint is there: where the run folder is not shared, the ranks out there are all that is
-// left of it, and giving them up would lose what they may still train.
+#include "coordinator/handlers/abandon_job.h"
+
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,10 @@
 #include "common/plural.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/place_jobs.h"
+#include "coordinator/handlers/slots.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/saves.h"
 
@@ -21,7 +25,7 @@ constexpr absl::Duration kAnswerWait = absl::Seconds(5);
 // What is not there now may be later.
 constexpr absl::Duration kAskAgain = absl::Minutes(1);
 constexpr size_t kNoteBytes = 128;
-constexpr size_t kMostHostsNamed = 3;
+constexpr size_t kHostsNamed = 3;
 
 void Ask(Turn& turn, Job& job, const HostName& name, const std::string& path) {
   job.path_looks[name] =
@@ -79,7 +83,7 @@ bool MayAbandon(Turn& turn, Job& job) {
       job, "abandon", "warning",
       absl::StrCat("recovery.abandon_after_s has passed, but too few hosts could go on from the checkpoint of step ",
                    newest.step(), ": ", newest.path(), " is not on ",
-                   told.empty() ? "any that is attached" : JoinFirst(told, kMostHostsNamed),
+                   told.empty() ? "any that is attached" : JoinFirst(told, kHostsNamed),
                    "; the job is left to its hosts, where it may still train (trainctl drain HOST --lost gives "
                    "them up)"));
   return false;

@@ -1,18 +1,28 @@
-// Groups that make no progress: gathers what ranks and their daemons report, asks policy/hang, and carries out what it
-// decides. note_stand.cc keeps the reports, judge_stragglers.cc has the ranks that are slow.
+#include "coordinator/handlers/hangs.h"
+
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/last_save.h"
+#include "coordinator/handlers/late_reports.h"
+#include "coordinator/handlers/network_health.h"
+#include "coordinator/handlers/rank_progress.h"
+#include "coordinator/handlers/stragglers.h"
+#include "coordinator/policy/hang.h"
+#include "coordinator/policy/host_loss.h"
 
 namespace trainyard {
 namespace {
 
-constexpr size_t kExaminedBytes = 128;
+constexpr size_t kWordBytes = 128;
 
 PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   PhaseFacts facts;
@@ -159,10 +169,10 @@ void TakeStack(Turn& turn, Job& job, const Rank& rank) {
   const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   std::string text;
   if (seen.stack().empty()) {
-    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kExaminedBytes * 2));
+    text = absl::StrCat("no stack of ", who, ": ", CutText(seen.stack_note(), kWordBytes * 2));
   } else {
-    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (",
-                        CutText(seen.stack_note(), kExaminedBytes), seen.stack_note().empty() ? ":" : "):");
+    text = absl::StrCat("stack of ", who, seen.stack_note().empty() ? "" : " (", CutText(seen.stack_note(), kWordBytes),
+                        seen.stack_note().empty() ? ":" : "):");
     for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
   }
   turn.Decide(job, "hang", "info", std::move(text));
@@ -178,9 +188,9 @@ void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& ex
   const int kFrames = rank.look->with_stack ? 32 : 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
-  kept.set_system_call(CutText(examination.system_call(), kExaminedBytes));
+  kept.set_system_call(CutText(examination.system_call(), kWordBytes));
   while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
-  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kExaminedBytes);
+  for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kWordBytes);
   bool first = !rank.look->answer.has_value();
   rank.look->answer = std::move(kept);
   if (!first) return;

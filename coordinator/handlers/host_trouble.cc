@@ -1,5 +1,7 @@
-// A daemon that is about to leave, or can run nothing now, says so in its heartbeat; what else is in one is judged in
-// judge_network.cc.
+// HostTrouble: a daemon reports why its host can run nothing now, or that it can again.
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/history.h"
 #include "coordinator/core/turn.h"
@@ -11,19 +13,6 @@ namespace {
 constexpr size_t kTroubleBytes = 512;
 
 }  // namespace
-
-void Run(Turn& turn, HostDraining& event) {
-  auto session = turn.state.sessions.find(event.session);
-  if (session == turn.state.sessions.end()) return;
-  Host& host = turn.state.hosts.at(session->second);
-  if (host.draining == event.draining) return;
-  host.draining = event.draining;
-  turn.DecideCluster(host.name, "", "info",
-                     absl::StrCat("host ", host.name.value(),
-                                  event.draining ? ": its daemon is about to leave; nothing new is placed there"
-                                                 : ": its daemon stays after all"));
-  turn.ScheduleAll();
-}
 
 void Run(Turn& turn, HostTrouble& event) {
   auto session = turn.state.sessions.find(event.session);

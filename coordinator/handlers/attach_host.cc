@@ -6,100 +6,25 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/limits.h"
 #include "common/plural.h"
-#include "common/version.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
+#include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/check_hello.h"
 #include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/value_store.h"
 #include "coordinator/policy/health.h"
 
 namespace trainyard {
 namespace {
 
-constexpr size_t kHostNameBytes = 253;  // as long as a DNS name may be
-constexpr uint32_t kSlotsMax = 1'024;
 constexpr int kPastIncarnations = 8;
-
-bool IsHostName(absl::string_view name) {
-  return !name.empty() && name.size() <= kHostNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
-  });
-}
-
-absl::Status CheckHello(const v1::Hello& hello) {
-  const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
-  if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
-        " to ", limits::kProtocol, "; install version ", kVersion, " of trainyard on the host"));
-  }
-  if (!IsHostName(hello.host())) {
-    return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
-                                                   "' must be 1 to 253 of letters, digits, '-', '.' and '_'"));
-  }
-  if (hello.incarnation() == 0) return absl::InvalidArgumentError("incarnation must not be 0");
-  if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("slots is ", hello.slots(), ", must be 1 to ", kSlotsMax));
-  }
-  return absl::OkStatus();
-}
-
-// A daemon whose trainers belong to another cluster's jobs must not be told that nothing is desired: it would end them.
-// It tries again until its own coordinator is back, or its trainers have ended.
-absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
-  const std::string& ours = state.options.cluster_id;
-  if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
-      ", this is ", ours,
-      "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
-      "trainers and gives the host to this cluster"));
-}
-
-// What runs of a job that is neither recorded nor was pushed out of the history: the store is older than the job.
-bool IsUnknown(const State& state, const v1::TrainerKey& key) {
-  const JobId id(key.job_id());
-  return !state.jobs.contains(id) && !state.forgotten_ids.contains(id);
-}
-
-// A daemon of an earlier version would end them, whatever the desired state says.
-absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
-  if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
-    return absl::OkStatus();
-  }
-  for (const v1::RunningTrainer& running : hello.trainers()) {
-    if (!IsUnknown(state, running.key())) continue;
-    return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
-                                               ", which this coordinator's store does not know, and its daemon, of an "
-                                               "earlier version, would end it; start the "
-                                               "coordinator on the newer store, or install version ",
-                                               kVersion, " of trainyard on the host"));
-  }
-  return absl::OkStatus();
-}
-
-bool IsPast(const Host& host, uint64_t incarnation) {
-  const auto& past = host.record.past_incarnations();
-  return std::count(past.begin(), past.end(), incarnation) > 0;
-}
-
-// Whether this life of the daemon may take the name.
-absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hello) {
-  if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
-  if (IsPast(host, hello.incarnation())) {
-    return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
-  }
-  HostFacts facts{.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)};
-  if (host.attached() && JudgeHost(turn.now, facts).reachable) {
-    return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
-                                                 " and alive; give this one another --name"));
-  }
-  return absl::OkStatus();
-}
 
 // Makes room where the table of hosts is full: those that are long gone and have no ranks.
 absl::Status MakeRoom(Turn& turn) {
@@ -279,11 +204,8 @@ void TellNewDaemon(Turn& turn, const Host& host) {
 void Run(Turn& turn, AttachHost& event) {
   State& state = turn.state;
   HostName name(event.hello.host());
-  absl::Status status = CheckHello(event.hello);
-  if (status.ok()) status = CheckCluster(state, event.hello);
-  if (status.ok()) status = CheckUnknownJobs(state, event.hello);
+  absl::Status status = CheckHello(turn, event.hello);
   auto it = state.hosts.find(name);
-  if (status.ok() && it != state.hosts.end()) status = CheckLife(turn, it->second, event.hello);
   if (status.ok() && it == state.hosts.end()) status = MakeRoom(turn);
   if (!status.ok()) {
     turn.Warn(absl::StrCat("a daemon at ", event.peer, " was refused: ", std::string(status.message())));

@@ -1,13 +1,16 @@
-// Logs: a reader's wish becomes log requests in the desired state of the hosts its ranks lie on; what the hosts push
-// reaches the reader by rpc/log_bridge, past the core. When the reader goes, so do the requests.
-#include <algorithm>
+#include "coordinator/handlers/log_readers.h"
+
+#include <iterator>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/late_reports.h"
 
 namespace trainyard {
 namespace {
@@ -24,7 +27,13 @@ std::set<HostName> HostsOfReader(const Job& job, const v1::LogsRequest& request)
   return hosts;
 }
 
-// Asks the reader's hosts that have not been asked yet. An empty answer: all of them are attached.
+}  // namespace
+
+absl::Status NotAttached(absl::string_view host) {
+  return absl::UnavailableError(
+      absl::StrCat("host ", host, " is not attached, and the output lies there; try again when it is back"));
+}
+
 std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<std::string>& request_ids) {
   for (const HostName& name : HostsOfReader(job, reader.request)) {
     if (reader.asked.contains(name)) continue;
@@ -38,59 +47,6 @@ std::string AskHosts(Turn& turn, const Job& job, LogReader& reader, std::vector<
     turn.Push(name);
   }
   return "";
-}
-
-absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
-  auto it = state.jobs.find(JobId(request.job_id()));
-  if (it == state.jobs.end()) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
-  for (uint32_t rank : request.ranks()) {
-    if (rank >= it->second.world_size()) {
-      return absl::NotFoundError(absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ",
-                                              it->second.world_size() - 1));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NotAttached(absl::string_view host) {
-  return absl::UnavailableError(
-      absl::StrCat("host ", host, " is not attached, and the output lies there; try again when it is back"));
-}
-
-}  // namespace
-
-void Run(Turn& turn, OpenLogs& event) {
-  State& state = turn.state;
-  if (absl::Status status = CheckLogsRequest(state, event.request); !status.ok()) {
-    turn.Emit(EndLogs{event.reader, std::move(status)});
-    return;
-  }
-  const Job& job = state.jobs.at(JobId(event.request.job_id()));
-  LogReader reader;
-  reader.id = event.reader;
-  reader.request = std::move(event.request);
-  if (IsFinal(job.state())) reader.request.set_follow(false);
-  LogReader& kept = state.readers[event.reader] = std::move(reader);
-  std::vector<std::string> request_ids;
-  std::string missing = AskHosts(turn, job, kept, request_ids);
-  if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
-  turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
-  // Nothing was ever started, and nobody waits for what may be.
-  if (kept.open.empty() && !kept.request.follow()) CloseLogReader(turn, event.reader, absl::OkStatus());
-}
-
-void Run(Turn& turn, LogsClosed& event) { CloseLogReader(turn, event.reader, absl::CancelledError("the reader left")); }
-
-void Run(Turn& turn, LogPushEnded& event) {
-  for (auto& [id, reader] : turn.state.readers) {
-    auto it = reader.open.find(event.request_id);
-    if (it == reader.open.end()) continue;
-    turn.Push(it->second);
-    reader.open.erase(it);
-    bool over = !reader.request.follow() || reader.close_at != absl::InfiniteFuture();
-    if (reader.open.empty() && over) CloseLogReader(turn, id, absl::OkStatus());
-    return;
-  }
 }
 
 void CloseLogReader(Turn& turn, ReaderId id, absl::Status status) {

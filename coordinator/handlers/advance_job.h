@@ -1,0 +1,18 @@
+// Moves a job through its lifecycle as far as what is known of its ranks allows. Called after every event that touched
+// the job (Turn::Touch), so that no handler has to know which fact was the last one missing.
+#pragma once
+
+#include "coordinator/core/turn.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+
+void AdvanceJob(Turn& turn, Job& job);
+
+// Whether each rank of the generation has reported its exit, or is known to be gone without one.
+bool AllEnded(const Job& job);
+
+// What policy/recovery decides by when the job's generation has failed.
+RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job);
+
+}  // namespace trainyard

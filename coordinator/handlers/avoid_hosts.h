@@ -1,0 +1,28 @@
+// Hosts that could not run a job although nothing is wrong with the job (JobRecord.avoided): its recorded checkpoint is
+// not there (a folder that is not shared), a trainer cannot be started there, the disk was full. The job waits or is
+// placed elsewhere; the hosts are tried again after a time, when their daemon is a new one, or when an operator asks
+// for it.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Leaves the failed rank's host out of the job's placement for a time, if the host was the cause.
+void AvoidFailedHost(Turn& turn, Job& job);
+
+// The host may be used again: the job ran there, or a new daemon has attached.
+void StopAvoiding(Turn& turn, Job& job, const HostName& host);
+// The same for all hosts of the job, because an operator asked for it.
+void StopAvoidingAll(Turn& turn, Job& job);
+
+// Schedules the job if the time of an avoided host has run out.
+void ScheduleWhereAvoidanceEnds(Turn& turn, Job& job);
+
+// Returns the hosts that are avoided at `now`, each with the reason; last resorts only if `with_last_resorts`.
+std::map<std::string, std::string> AvoidedNow(absl::Time now, const Job& job, bool with_last_resorts);
+
+}  // namespace trainyard

@@ -1,0 +1,106 @@
+#include "coordinator/handlers/check_hello.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/limits.h"
+#include "common/plural.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/hold_jobs.h"
+#include "coordinator/handlers/host_health.h"
+#include "coordinator/policy/health.h"
+
+namespace trainyard {
+namespace {
+
+constexpr size_t kHostNameBytes = 253;  // as long as a DNS name may be
+constexpr uint32_t kSlotsMax = 1'024;
+
+bool IsHostName(absl::string_view name) {
+  return !name.empty() && name.size() <= kHostNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+  });
+}
+
+absl::Status CheckFields(const v1::Hello& hello) {
+  const uint32_t oldest = hello.oldest_protocol() == 0 ? hello.protocol() : hello.oldest_protocol();
+  if (hello.protocol() < limits::kOldestProtocol || oldest > limits::kProtocol || oldest > hello.protocol()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this daemon speaks protocol ", oldest, " to ", hello.protocol(), ", the coordinator ", limits::kOldestProtocol,
+        " to ", limits::kProtocol, "; install version ", kVersion, " of trainyard on the host"));
+  }
+  if (!IsHostName(hello.host())) {
+    return absl::InvalidArgumentError(absl::StrCat("host name '", hello.host().substr(0, 64),
+                                                   "' must be 1 to 253 of letters, digits, '-', '.' and '_'"));
+  }
+  if (hello.incarnation() == 0) return absl::InvalidArgumentError("incarnation must not be 0");
+  if (hello.slots() < 1 || hello.slots() > kSlotsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("slots is ", hello.slots(), ", must be 1 to ", kSlotsMax));
+  }
+  return absl::OkStatus();
+}
+
+// A daemon whose trainers belong to another cluster's jobs must not be told that nothing is desired: it would end them.
+// It tries again until its own coordinator is back, or its trainers have ended.
+absl::Status CheckCluster(const State& state, const v1::Hello& hello) {
+  const std::string& ours = state.options.cluster_id;
+  if (hello.cluster_id().empty() || hello.cluster_id() == ours || hello.trainers().empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "host ", hello.host(), " runs ", Plural(hello.trainers_size(), "trainer"), " of cluster ", hello.cluster_id(),
+      ", this is ", ours,
+      "; start the coordinator on that cluster's --state, or the daemon with --adopt-cluster, which ends those "
+      "trainers and gives the host to this cluster"));
+}
+
+// A daemon of an earlier version would end them, whatever the desired state says.
+absl::Status CheckUnknownJobs(const State& state, const v1::Hello& hello) {
+  if (hello.protocol() >= limits::kUnknownJobsProtocol || hello.cluster_id() != state.options.cluster_id) {
+    return absl::OkStatus();
+  }
+  for (const v1::RunningTrainer& running : hello.trainers()) {
+    if (!IsUnknown(state, running.key())) continue;
+    return absl::UnavailableError(absl::StrCat("host ", hello.host(), " runs job ", running.key().job_id(),
+                                               ", which this coordinator's store does not know, and its daemon, of an "
+                                               "earlier version, would end it; start the "
+                                               "coordinator on the newer store, or install version ",
+                                               kVersion, " of trainyard on the host"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsPast(const Host& host, uint64_t incarnation) {
+  const auto& past = host.record.past_incarnations();
+  return std::count(past.begin(), past.end(), incarnation) > 0;
+}
+
+// Whether this life of the daemon may take the name.
+absl::Status CheckLife(const Turn& turn, const Host& host, const v1::Hello& hello) {
+  if (host.record.incarnation() == hello.incarnation() || host.record.incarnation() == 0) return absl::OkStatus();
+  if (IsPast(host, hello.incarnation())) {
+    return absl::AbortedError(absl::StrCat("a newer daemon named ", hello.host(), " has attached; this one must exit"));
+  }
+  HostFacts facts{.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)};
+  if (host.attached() && JudgeHost(turn.now, facts).reachable) {
+    return absl::AlreadyExistsError(absl::StrCat("another daemon named ", hello.host(), " is attached from ", host.peer,
+                                                 " and alive; give this one another --name"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckHello(const Turn& turn, const v1::Hello& hello) {
+  RETURN_IF_ERROR(CheckFields(hello));
+  RETURN_IF_ERROR(CheckCluster(turn.state, hello));
+  RETURN_IF_ERROR(CheckUnknownJobs(turn.state, hello));
+  auto host = turn.state.hosts.find(HostName(hello.host()));
+  return host == turn.state.hosts.end() ? absl::OkStatus() : CheckLife(turn, host->second, hello);
+}
+
+}  // namespace trainyard

@@ -1,0 +1,19 @@
+// What rank 0 reports of checkpoints: a complete one is granted its name or refused; a finished save becomes the step
+// to restart from; a failed save is reported and training continues; a restore that fell back to an older checkpoint
+// removes the newer ones from the record. docs/decisions/0006-saves.md has the protocol.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Applies one fact of a trainer of the current generation: save_ready, saved, save_failed or restored.
+void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
+
+// Rank 0 is ready and has reported no restore: the group starts without a checkpoint.
+void BeganAnew(Turn& turn, Job& job);
+
+// Returns a granted checkpoint in the form of a recorded one.
+v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word);
+
+}  // namespace trainyard

@@ -1,0 +1,40 @@
+#include "coordinator/handlers/dropped_reports.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/plural.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/end_group.h"
+#include "coordinator/handlers/late_reports.h"
+
+namespace trainyard {
+namespace {
+
+constexpr absl::Duration kDropsSpan = absl::Minutes(1);
+
+}  // namespace
+
+void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
+  if (job.drops_since != absl::InfiniteFuture()) {
+    job.reports_dropped += count;
+    return;
+  }
+  job.drops_since = turn.now;
+  turn.Notice(job, "warning",
+              absl::StrCat(Plural(count, "step report was", "step reports were"), " dropped by the daemon on ",
+                           rank.record.host(), " while it could not reach the coordinator"));
+}
+
+void TellDroppedReports(Turn& turn, Job& job) {
+  if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
+  if (job.reports_dropped > 0) {
+    turn.Notice(
+        job, "warning",
+        absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
+                     absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
+  }
+  // As long as there is more to tell, it is told once a span.
+  job.drops_since = job.reports_dropped > 0 ? turn.now : absl::InfiniteFuture();
+  job.reports_dropped = 0;
+}
+
+}  // namespace trainyard

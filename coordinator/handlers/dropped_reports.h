@@ -1,0 +1,14 @@
+// Step reports that a daemon dropped because it could not reach the coordinator for too long. The first loss is
+// published immediately; further losses within a minute are published together when the minute is over.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count);
+
+// Called by the tick.
+void TellDroppedReports(Turn& turn, Job& job);
+
+}  // namespace trainyard

@@ -1,0 +1,32 @@
+// Trainers that run although the store does not know them, because it was restored from an older copy: those of later
+// generations of its jobs, and those of jobs it does not know. They are left alone, since ending them would lose steps
+// that were already reported; what follows once they have ended is decided here.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// A host runs a later generation of the job than is recorded: the job is held as it is.
+void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
+// Lets the job continue once nothing of that generation runs any more.
+void SettleHeld(Turn& turn, Job& job);
+// Ends what runs of that generation after all, because an operator asked for it.
+void ReleaseHeld(Turn& turn, Job& job);
+
+// Whether the trainer's job is neither recorded nor was removed from the history: the store is older than the job.
+bool IsUnknown(const State& state, const v1::TrainerKey& key);
+// A host runs a job that is not recorded at all.
+void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
+// Publishes which unknown jobs have ended.
+void SettleUnknown(Turn& turn);
+// Returns the hosts that run this job, which is not recorded; empty: none does.
+std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id);
+// Ends such a job, because an operator asked for it, and returns its state; none: no host runs it.
+std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason);
+
+}  // namespace trainyard

@@ -1,0 +1,11 @@
+// Values of keys set to `auto` that only a host can choose (threads, network interface), merged into the job's
+// decisions: one line per key, whatever the number of hosts.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told);
+
+}  // namespace trainyard

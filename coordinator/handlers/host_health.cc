@@ -1,0 +1,53 @@
+#include "coordinator/handlers/host_health.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/hangs.h"
+#include "coordinator/policy/health.h"
+
+namespace trainyard {
+namespace {
+
+void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
+  std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
+  turn.DecideCluster(host.name, "", "warning", absl::StrCat(text, "; its trainers may go on"));
+  std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
+  for (const JobId& id : jobs) {
+    Job& job = turn.state.jobs.at(id);
+    if (!HasTrainers(job.state())) continue;
+    if (job.forming()) turn.Notice(job, "warning", text + "; forming waits for it");
+    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, "warning", text + "; its ranks may go on");
+  }
+  turn.ScheduleAll();
+}
+
+}  // namespace
+
+absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
+
+bool IsReachable(const State& state, const HostName& name) {
+  auto host = state.hosts.find(name);
+  return host != state.hosts.end() && host->second.reachable;
+}
+
+void JudgeHosts(Turn& turn) {
+  for (auto& [name, host] : turn.state.hosts) {
+    HostJudgement judged = JudgeHost(
+        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)});
+    if (judged.reachable == host.reachable) continue;
+    host.reachable = judged.reachable;
+    if (!judged.reachable) {
+      TellUnreachable(turn, host, judged.reason);
+    } else {
+      turn.DecideCluster(name, "", "info", absl::StrCat("host ", name.value(), " is reachable again"));
+      for (const JobId& id : host.jobs) RestartStallTimer(turn, turn.state.jobs.at(id));
+      turn.ScheduleAll();
+    }
+  }
+}
+
+}  // namespace trainyard

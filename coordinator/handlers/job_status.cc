@@ -1,0 +1,69 @@
+#include "coordinator/handlers/job_status.h"
+
+#include <algorithm>
+
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/account_goodput.h"
+#include "coordinator/handlers/checkpoint_facts.h"
+#include "coordinator/policy/goodput.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) {
+  v1::RankStatus status;
+  status.set_rank(rank.record.rank());
+  status.set_host(rank.record.host());
+  status.set_generation(job.head().generation());
+  status.set_phase(rank.ended() ? "ended" : rank.phase);
+  status.set_last_step(rank.last_step);
+  if (rank.last_report > absl::InfinitePast()) {
+    status.set_last_report_age_s(absl::ToDoubleSeconds(std::max(now - rank.last_report, absl::ZeroDuration())));
+  }
+  status.set_pid(rank.record.pid());
+  status.set_phase_s(rank.stand.phase_s);
+  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+    if (!rank.exited() && !communicator.waits_in().empty()) status.set_waits_in(communicator.waits_in());
+  }
+  status.set_compute_s(rank.computing.StepSeconds());
+  status.set_straggler(rank.straggler);
+  status.set_wait_share(rank.computing.WaitShare());
+  for (const v1::MemoryUse& use : rank.memory) *status.add_memory() = use;
+  status.set_max_rss_bytes(rank.record.exit().max_rss_bytes());
+  status.set_user_s(rank.record.exit().user_s());
+  status.set_system_s(rank.record.exit().system_s());
+  if (rank.exited()) status.set_exit(TellExit(rank.record.exit()));
+  if (!rank.exited()) status.set_exit(rank.record.gone());
+  return status;
+}
+
+}  // namespace
+
+v1::Job MakeHead(const Job& job) {
+  v1::Job head = job.head();
+  head.clear_checkpoints();
+  head.clear_decisions();
+  head.set_last_step(std::max(head.last_step(), job.told.step()));
+  head.set_last_loss(job.told.loss());
+  head.set_unconfirmed(!job.unconfirmed.empty());
+  head.set_events_dropped(job.record.events_dropped());
+  return head;
+}
+
+v1::Job MakeJob(const Turn& turn, const Job& job) {
+  v1::Job message = MakeHead(job);
+  *message.mutable_checkpoints() = job.head().checkpoints();
+  for (const v1::CheckpointGrant& word : job.record.grants()) {
+    const uint64_t newest = message.checkpoints().empty() ? 0 : message.checkpoints().rbegin()->step();
+    if (word.refused() || word.step() <= newest) continue;
+    v1::CheckpointInfo& info = *message.add_checkpoints() = MakeInfo(word);
+    info.set_unconfirmed(true);
+  }
+  *message.mutable_goodput() = MakeGoodput(AccountedTo(job, turn.steady));
+  *message.mutable_decisions() = job.head().decisions();
+  for (const Rank& rank : job.ranks) *message.add_ranks() = MakeRankStatus(job, rank, turn.now);
+  return message;
+}
+
+}  // namespace trainyard

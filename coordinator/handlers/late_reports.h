@@ -1,0 +1,27 @@
+// Step reports of rank 0 that are still on their way when the fact arrives that rank 0 has finished or exited. Its
+// daemon forgets the trainer and its reports once that fact is acknowledged, so the acknowledgement waits until the
+// reports are durable, or too late.
+#pragma once
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Reports travel next to the facts, usually some 50 ms behind.
+inline constexpr absl::Duration kReportsGrace = absl::Seconds(1);
+
+// Whether rank 0 made steps whose reports have not arrived yet.
+bool ReportsAreBehind(const Job& job);
+
+// Stores the reports that are here, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if some are
+// missing.
+void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
+
+// Acknowledges all facts of the host but those that wait for reports.
+void Acknowledge(Turn& turn, Host& host);
+
+// Ends the delay for this job if its reports have arrived; for all hosts and jobs whose time is over.
+void ReleaseHeldAck(Turn& turn, Host& host, const Job& job);
+void ReleaseHeldAcks(Turn& turn);
+
+}  // namespace trainyard

@@ -1,0 +1,53 @@
+// ListJobs: returns jobs by pages, newest first. Changes nothing.
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/check_request.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/job_status.h"
+
+namespace trainyard {
+namespace {
+
+constexpr uint32_t kPageDefault = 100;
+constexpr char kPageTokenPrefix[] = "before-";
+
+}  // namespace
+
+void Run(Turn& turn, ListJobs& event) {
+  const v1::ListRequest& request = event.request;
+  uint64_t before = turn.state.next_submit_index;
+  absl::string_view token = request.page_token();
+  if (!token.empty() && (!absl::ConsumePrefix(&token, kPageTokenPrefix) || !absl::SimpleAtoi(token, &before))) {
+    turn.Emit(Reply{event.call,
+                    absl::InvalidArgumentError(absl::StrCat("page_token '", request.page_token().substr(0, 64),
+                                                            "' is not one of ours; leave it empty for the first page")),
+                    {}});
+    return;
+  }
+  uint32_t size = request.page_size() == 0 ? kPageDefault : std::min(request.page_size(), kJobsPageMax);
+  v1::ListResponse response;
+  const auto& order = turn.state.by_submission;
+  for (auto it = order.lower_bound(before); it != order.begin();) {
+    --it;
+    const Job& job = turn.state.jobs.at(it->second);
+    const auto& states = request.states();
+    if (!states.empty() && std::count(states.begin(), states.end(), job.state()) == 0) continue;
+    if (response.jobs_size() == static_cast<int>(size)) {
+      // The page is full and there is more: the next one starts below the last job of this one.
+      auto last = turn.state.jobs.find(JobId(response.jobs(response.jobs_size() - 1).job_id()));
+      response.set_next_page_token(absl::StrCat(kPageTokenPrefix, last->second.record.submit_index()));
+      break;
+    }
+    *response.add_jobs() = MakeHead(job);
+  }
+  turn.Emit(Reply{event.call, absl::OkStatus(), std::move(response)});
+}
+
+}  // namespace trainyard

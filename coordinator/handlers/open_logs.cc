@@ -1,0 +1,49 @@
+// OpenLogs: a reader requests the output of a job; the hosts of its ranks are asked for it (log_readers.h).
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/turn.h"
+#include "coordinator/handlers/handlers.h"
+#include "coordinator/handlers/log_readers.h"
+
+namespace trainyard {
+namespace {
+
+absl::Status CheckLogsRequest(const State& state, const v1::LogsRequest& request) {
+  auto it = state.jobs.find(JobId(request.job_id()));
+  if (it == state.jobs.end()) return absl::NotFoundError(absl::StrCat("no job ", request.job_id()));
+  for (uint32_t rank : request.ranks()) {
+    if (rank >= it->second.world_size()) {
+      return absl::NotFoundError(absl::StrCat("job ", request.job_id(), " has no rank ", rank, "; its ranks are 0 to ",
+                                              it->second.world_size() - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Run(Turn& turn, OpenLogs& event) {
+  State& state = turn.state;
+  if (absl::Status status = CheckLogsRequest(state, event.request); !status.ok()) {
+    turn.Emit(EndLogs{event.reader, std::move(status)});
+    return;
+  }
+  const Job& job = state.jobs.at(JobId(event.request.job_id()));
+  LogReader reader;
+  reader.id = event.reader;
+  reader.request = std::move(event.request);
+  if (IsFinal(job.state())) reader.request.set_follow(false);
+  LogReader& kept = state.readers[event.reader] = std::move(reader);
+  std::vector<std::string> request_ids;
+  std::string missing = AskHosts(turn, job, kept, request_ids);
+  if (!missing.empty()) return CloseLogReader(turn, event.reader, NotAttached(missing));
+  turn.Emit(LogsOpened{event.reader, std::move(request_ids)});
+  // Nothing was ever started, and nobody waits for what may be.
+  if (kept.open.empty() && !kept.request.follow()) CloseLogReader(turn, event.reader, absl::OkStatus());
+}
+
+}  // namespace trainyard

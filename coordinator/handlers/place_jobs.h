@@ -1,0 +1,19 @@
+// Places waiting jobs, oldest first: policy/placement chooses the hosts, policy/rank_assignment numbers the ranks, the
+// next generation is recorded, and the hosts learn of it by their desired state.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/turn.h"
+
+namespace trainyard {
+
+// Places those of the waiting jobs (by submit index) that fit.
+void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
+
+// Whether the job would fit on reachable hosts, were every slot there free, without these hosts and the avoided ones.
+bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
+
+}  // namespace trainyard

@@ -1,0 +1,71 @@
+#include "coordinator/handlers/slots.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/state.h"
+#include "coordinator/policy/placement.h"
+
+namespace trainyard {
+namespace {
+
+// Of a job that is held a later group runs, which counts by itself: of the recorded one only what was seen to run.
+bool HoldsSlot(const Job& job, const Rank& rank) { return !rank.ended() && (job.held_at == 0 || rank.seen_running); }
+
+// Why nothing new is placed on the host; empty: it may be used.
+std::string WhyBarred(const Host& host) {
+  if (!host.trouble.empty()) return host.trouble;
+  if (host.draining) return "its daemon is leaving";
+  if (!host.record.cordoned()) return "";
+  const std::string& reason = host.record.cordon_reason();
+  return reason.empty() ? "cordoned" : absl::StrCat("cordoned: ", reason);
+}
+
+std::string LabelOf(const Host& host, const char* label) {
+  auto it = host.inventory.labels().find(label);
+  return it == host.inventory.labels().end() ? "" : it->second;
+}
+
+}  // namespace
+
+UsedSlots UsedSlotsOf(const State& state, const Host& host) {
+  UsedSlots used;
+  used.count = host.strays.size() + host.held.size() + host.unknown.size();
+  if (used.count > host.unknown.size()) used.busy_with = "trainers of the past";
+  if (!host.unknown.empty()) {
+    absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "a job that is not known");
+  }
+  for (const JobId& id : host.jobs) {
+    const Job& job = state.jobs.at(id);
+    auto on = job.ranks_on.find(host.name);
+    if (on == job.ranks_on.end()) continue;
+    const auto count = std::count_if(on->second.begin(), on->second.end(),
+                                     [&](uint32_t rank) { return HoldsSlot(job, job.ranks[rank]); });
+    if (count > 0) absl::StrAppend(&used.busy_with, used.busy_with.empty() ? "" : ", ", "job ", id.value());
+    used.count += static_cast<uint64_t>(count);
+  }
+  return used;
+}
+
+std::vector<HostSlots> FreeSlots(const State& state) {
+  std::vector<HostSlots> hosts;
+  for (const auto& [name, host] : state.hosts) {
+    if (!host.attached() || !host.reachable) continue;
+    UsedSlots used = UsedSlotsOf(state, host);
+    HostSlots& slots = hosts.emplace_back();
+    slots.busy_with = std::move(used.busy_with);
+    slots.name = name;
+    slots.slots = host.slots;
+    slots.free = host.slots - static_cast<uint32_t>(std::min<uint64_t>(used.count, host.slots));
+    slots.gpus = static_cast<uint32_t>(host.inventory.gpus_size());
+    slots.switch_name = LabelOf(host, "switch");
+    slots.rack = LabelOf(host, "rack");
+    slots.barred = WhyBarred(host);
+  }
+  return hosts;
+}
+
+}  // namespace trainyard

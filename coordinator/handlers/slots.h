@@ -1,0 +1,23 @@
+// Slots of hosts: how many are in use, by what, and how many are free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/state.h"
+#include "coordinator/policy/placement.h"
+
+namespace trainyard {
+
+// What uses the slots of a host, also of one that cannot be reached.
+struct UsedSlots {
+  uint64_t count = 0;
+  std::string busy_with;  // "job ab12, job cd34"
+};
+
+UsedSlots UsedSlotsOf(const State& state, const Host& host);
+
+// Returns every attached and reachable host in name order, with its free slots, and why it must not be used if so.
+std::vector<HostSlots> FreeSlots(const State& state);
+
+}  // namespace trainyard
