@@ -74,11 +74,11 @@ absl::Status CheckPromises(const Job& job) {
   if (at == v1::JOB_STATE_SUCCEEDED && !LastStepIsSaved(job.head(), job.record.restored_step())) {
     return Broken(job, "succeeded, and no checkpoint of its last step is recorded");
   }
-  if (at == v1::JOB_STATE_RUNNING && !job.store.sealed) return Broken(job, "runs with an open store");
-  if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.store.sealed) {
+  if (at == v1::JOB_STATE_RUNNING && !job.current.store.sealed) return Broken(job, "runs with an open store");
+  if ((at == v1::JOB_STATE_PLACED || at == v1::JOB_STATE_STARTING) && job.current.store.sealed) {
     return Broken(job, "forms with a sealed store");
   }
-  if ((job.store.sealed || job.nothing_desired) && job.store.log != nullptr) {
+  if ((job.current.store.sealed || job.current.nothing_desired) && job.current.store.log != nullptr) {
     return Broken(job, "values are still told of a store that is over");
   }
   if (job.head().restarts() > job.head().spec().recovery().max_restarts()) return Broken(job, "restarted too often");
@@ -86,7 +86,7 @@ absl::Status CheckPromises(const Job& job) {
       job.head().generation() > 0) {
     return Broken(job, "a generation that nothing led to");
   }
-  if (!HasTrainers(at) && !job.nothing_desired) return Broken(job, "has no group, yet desires trainers");
+  if (!HasTrainers(at) && !job.current.nothing_desired) return Broken(job, "has no group, yet desires trainers");
   if (at == v1::JOB_STATE_QUEUED || at == v1::JOB_STATE_PAUSED) {
     for (const Rank& rank : job.ranks) {
       if (!rank.ended()) return Broken(job, "has no group, yet a rank of the last one may run");

@@ -67,9 +67,9 @@ void TakeUp(Turn& turn, Job& job) {
     event.mutable_state()->set_restarts(job.head().restarts());
     turn.Publish(job, std::move(event));
   }
-  if (job.unconfirmed.empty()) return;
+  if (job.current.unconfirmed.empty()) return;
   std::vector<std::string> hosts;
-  for (const HostName& host : job.unconfirmed) {
+  for (const HostName& host : job.current.unconfirmed) {
     if (hosts.size() == 8) {
       hosts.push_back("...");
       break;

@@ -9,11 +9,11 @@ namespace trainyard {
 namespace {
 
 bool IsDesired(const Job& job, const Rank& rank) {
-  if (job.nothing_desired || rank.ended()) return false;
+  if (job.current.nothing_desired || rank.ended()) return false;
   // Told as started, yet its host attached without it: its exit is on the way, and starting it anew would be wrong.
   if (rank.missing_since != absl::InfiniteFuture()) return false;
   // After a restart of ours nothing is started until every host of the job has said what it runs.
-  return rank.seen_running || job.unconfirmed.empty();
+  return rank.seen_running || job.current.unconfirmed.empty();
 }
 
 v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& host) {
@@ -33,9 +33,9 @@ v1::DesiredTrainer MakeTrainer(const Job& job, const Rank& rank, const Host& hos
   if (job.head().checkpoints_size() > 0) {
     *trainer.mutable_restart_from() = job.head().checkpoints(job.head().checkpoints_size() - 1);
   }
-  trainer.set_go(job.store.sealed);
-  trainer.set_stop(job.stop);
-  if (job.stop) {
+  trainer.set_go(job.current.store.sealed);
+  trainer.set_stop(job.current.stop);
+  if (job.current.stop) {
     trainer.set_stop_request(job.record.stop_requests());
     // What an operator asked for can be asked for again; a cancelled job has no use for what it would make.
     trainer.set_stop_needs_save(!job.record.cancelled() && job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED);
@@ -75,7 +75,7 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
   for (const JobId& id : host.jobs) {
     const Job& job = state.jobs.at(id);
     auto on = job.ranks_on.find(host.name);
-    if (job.nothing_desired || job.held_at != 0 || on == job.ranks_on.end()) continue;
+    if (job.current.nothing_desired || job.held_at != 0 || on == job.ranks_on.end()) continue;
     for (uint32_t rank : on->second) {
       if (IsDesired(job, job.ranks[rank])) *desired.add_trainers() = MakeTrainer(job, job.ranks[rank], host);
     }
@@ -141,7 +141,7 @@ void MarkRemoved(State& state, const Host& host) {
   for (const JobId& id : host.jobs) {
     Job& job = state.jobs.at(id);
     auto on = job.ranks_on.find(host.name);
-    if (!job.nothing_desired || on == job.ranks_on.end()) continue;
+    if (!job.current.nothing_desired || on == job.ranks_on.end()) continue;
     for (uint32_t index : on->second) {
       Rank& rank = job.ranks[index];
       if (rank.removed_at_revision == 0) rank.removed_at_revision = host.record.revision();

@@ -134,7 +134,7 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
   v1::JobState at = job.state();
   state.by_submission[job.record.submit_index()] = job.id;
   state.next_submit_index = std::max(state.next_submit_index, job.record.submit_index() + 1);
-  job.progress_at = now;
+  job.current.progress_at = now;
   for (const v1::AvoidedHost& avoided : job.record.avoided()) {
     job.avoid_until[HostName(avoided.host())] = now + kAvoidLeast;
   }
@@ -159,13 +159,13 @@ absl::Status IndexJob(Job& job, absl::Time now, State& state) {
 
   state.active.insert(job.id);
   bool formed = std::all_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.ready(); });
-  job.store.sealed = formed;
+  job.current.store.sealed = formed;
   // A stop that was asked for while steps were made is asked for again; any other end goes on as an end.
   bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
-  job.stop = at == v1::JOB_STATE_STOPPING && formed && asked && !job.record.has_failure();
-  job.nothing_desired = at == v1::JOB_STATE_RECOVERING || (at == v1::JOB_STATE_STOPPING && !job.stop);
+  job.current.stop = at == v1::JOB_STATE_STOPPING && formed && asked && !job.record.has_failure();
+  job.current.nothing_desired = at == v1::JOB_STATE_RECOVERING || (at == v1::JOB_STATE_STOPPING && !job.current.stop);
   for (const Rank& rank : job.ranks) {
-    if (!rank.ended()) job.unconfirmed.insert(rank.host());
+    if (!rank.ended()) job.current.unconfirmed.insert(rank.host());
   }
   return absl::OkStatus();
 }

@@ -93,25 +93,40 @@ struct ValueStore {
   uint64_t sessions_of = 0;
 };
 
-// How a running group gets on. Soft, but for what JobRecord.phases keeps.
+// The progress of a running group as a whole: whether it hangs, and since when.
 struct HangWatch {
   uint64_t generation = 0;                        // that the rest is of; 0: none runs
   absl::Time since = absl::InfinitePast();        // no stall began before
   absl::Time progress_at = absl::InfinitePast();  // when any rank last moved
-  std::map<std::string, PhaseTimes> times;        // by phase; over generations
   std::set<uint32_t> suspects;                    // ranks that others wait for, while nothing moves
-  std::string told;                               // of a stall that is going on; empty: none was told
+  std::string told;                               // the published stall that still lasts; empty: none
   bool told_learned = false;
-  bool stalled = false;                               // as judged last
-  absl::Time stalled_since = absl::InfiniteFuture();  // of the one told
-  absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: a stall was in them
-  absl::Time stragglers_judged_at = absl::InfinitePast();
+  bool stalled = false;                               // as last decided
+  absl::Time stalled_since = absl::InfiniteFuture();  // of the published one
 };
 
 // What the ledger of goodput stood at when rank 0 told that this step was completed.
 struct StepMark {
   uint64_t step = 0;
   uint64_t train_ms = 0;
+};
+
+// What is known of the current generation beyond its ranks. Soft. BeginGeneration (handlers/begin_generation.h) replaces
+// it as a whole; a coordinator that finds the job in its store derives it from the records (records.cc).
+struct GenerationState {
+  bool nothing_desired = true;                            // its trainers are not in any desired state
+  bool stop = false;                                      // its trainers are asked to stop at the next step
+  absl::Time drop_at = absl::InfiniteFuture();            // when desired trainers are dropped: a grace ends
+  absl::Time drop_by = absl::InfiniteFuture();            // the same, however long an evaluation or a save takes
+  absl::Time finished_at = absl::InfiniteFuture();        // when the last rank reported that all steps are made
+  absl::Time unreachable_since = absl::InfiniteFuture();  // since when none of its hosts can be reached
+  absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
+  absl::Time reports_until = absl::InfiniteFuture();      // until when step reports on their way are awaited
+  std::set<HostName> unconfirmed;                         // hosts of a job from the store that have not attached yet
+  ValueStore store;
+  std::deque<StepMark> step_marks;  // of the newest steps, by step
+  HangWatch hang;
+  bool network_slow = false;  // a notice that its ranks wait for a network was published
 };
 
 struct Job {
@@ -126,32 +141,20 @@ struct Job {
   v1::ToldRecord told;
   bool told_changed = false;
 
-  // Soft: the current generation.
-  bool nothing_desired = true;                      // its trainers are not in any desired state
-  bool stop = false;                                // stop at the next step, as cancelled
-  absl::Time drop_at = absl::InfiniteFuture();      // when desired trainers are dropped (grace of a stop or of a cause)
-  absl::Time drop_by = absl::InfiniteFuture();      // however long an evaluation or a save goes on
-  absl::Time finished_at = absl::InfiniteFuture();  // every rank has told that all steps are made
-  absl::Time unreachable_since = absl::InfiniteFuture();  // no host of it can be reached
-  absl::Time progress_at = absl::InfinitePast();          // last progress in forming the group
-  absl::Time restart_at = absl::InfinitePast();           // not placed again before
-  absl::Time reports_until = absl::InfiniteFuture();      // waits for step reports that are on their way
-  double longest_s = 0;                             // step, evaluation or save seen: a stop must be given that time
-  std::map<HostName, PathLook> path_looks;          // for its newest checkpoint, while it cannot be reached
-  bool kept_told = false;                           // that it is not given up, as nobody else has that
-  uint64_t reports_dropped = 0;                     // step reports, of which nobody was told yet
-  absl::Time drops_since = absl::InfiniteFuture();  // the first of a span was told then; infinite: none runs
-  ValueStore store;
-  std::set<HostName> unconfirmed;  // hosts of a job found in the store that have not attached yet
-
-  std::deque<StepMark> step_marks;  // of this generation's newest steps, by step
-
-  HangWatch hang;
-  bool network_slow = false;  // that its ranks wait for a network was told
-  // Of each `auto` that only hosts decide: what each of them came to, and why.
-  std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
+  GenerationState current;
 
   // Soft: over generations.
+  absl::Time restart_at = absl::InfinitePast();     // not placed again before
+  double longest_s = 0;                             // longest step, evaluation or save: how long a stop may take
+  std::map<HostName, PathLook> path_looks;          // for its newest checkpoint, while it cannot be reached
+  bool kept_told = false;                           // that it is not given up, as nobody else has that
+  uint64_t reports_dropped = 0;                     // step reports whose loss was not published yet
+  absl::Time drops_since = absl::InfiniteFuture();  // the first loss of a minute was published then; infinite: none
+  // Of each `auto` that only hosts decide: what each of them came to, and why.
+  std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
+  std::map<std::string, PhaseTimes> phase_times;      // how long each phase takes (JobRecord.phases keeps the longest)
+  absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: they had a stall
+  absl::Time stragglers_judged_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before
   // A host runs this generation, which is above the recorded one: the store is older than what runs (restored from a
   // copy). The job is held: nothing of it is ended, started or decided. 0: it is not.

@@ -247,8 +247,8 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     state.active.insert(job.id);
   } else {
     state.active.erase(job.id);
-    job.nothing_desired = true;
-    job.unconfirmed.clear();
+    job.current.nothing_desired = true;
+    job.current.unconfirmed.clear();
     job.head().set_unreachable(false);
   }
   if (to == v1::JOB_STATE_PAUSED) PushAll(job);

@@ -33,7 +33,7 @@ bool AllDone(const Job& job) {
   return std::all_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     const v1::TrainerExited& exit = rank.record.exit();
     bool left = exit.cause() == v1::TrainerExited::CAUSE_EXIT && exit.code() == kExitDone;
-    bool killed = job.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
+    bool killed = job.current.nothing_desired && (exit.cause() == v1::TrainerExited::CAUSE_STOPPED || !rank.exited());
     return rank.ended() && (left || killed) && rank.record.finished() && !rank.record.stopped() &&
            rank.record.finished_step() >= steps;
   });
@@ -59,9 +59,9 @@ void AdvanceForming(Turn& turn, Job& job) {
     turn.Move(job, LifecycleEvent::kTrainerStarted, "trainers run; the group forms");
   }
   if (job.state() != v1::JOB_STATE_STARTING || !AllReady(job)) return;
-  job.store.sealed = true;
+  job.current.store.sealed = true;
   CloseStore(job);
-  job.progress_at = turn.now;
+  job.current.progress_at = turn.now;
   for (const auto& [host, ranks] : job.ranks_on) StopAvoiding(turn, job, host);
   turn.Move(job, LifecycleEvent::kAllReady,
             absl::StrCat(AllOf(job.ranks.size(), "rank is ready", "ranks are ready"), "; first step ",
@@ -103,8 +103,8 @@ bool AdvanceDone(Turn& turn, Job& job) {
     return false;
   }
   if (ReportsAreBehind(job)) {
-    if (job.reports_until == absl::InfiniteFuture()) job.reports_until = turn.now + kReportsGrace;
-    if (turn.now < job.reports_until) return true;
+    if (job.current.reports_until == absl::InfiniteFuture()) job.current.reports_until = turn.now + kReportsGrace;
+    if (turn.now < job.current.reports_until) return true;
     turn.Notice(job, "warning",
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
@@ -162,7 +162,7 @@ void AdvanceStopping(Turn& turn, Job& job) {
 }
 
 void AdvanceRecovering(Turn& turn, Job& job) {
-  if (!job.nothing_desired || !AllEnded(job)) return;
+  if (!job.current.nothing_desired || !AllEnded(job)) return;
   uint64_t index = job.record.submit_index();
   if (turn.state.queue.contains(index)) return;
   CountFailure(turn, job);
@@ -204,11 +204,11 @@ void AdvanceJob(Turn& turn, Job& job) {
   if (job.held_at != 0) return;
   // A failure of the time when not every host had attached.
   bool ending = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING;
-  if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.unconfirmed.empty()) {
+  if (HasTrainers(job.state()) && !ending && job.record.has_failure() && job.current.unconfirmed.empty()) {
     DecideFailure(turn, job);
     return;
   }
-  if (job.finished_at == absl::InfiniteFuture() && AllFinished(job)) job.finished_at = turn.now;
+  if (job.current.finished_at == absl::InfiniteFuture() && AllFinished(job)) job.current.finished_at = turn.now;
   switch (job.state()) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:

@@ -164,9 +164,9 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
       rank.removed_at_revision = 0;
       rank.dropped_at = absl::InfiniteFuture();  // this life of the daemon has yet to try
     }
-    bool was_unconfirmed = !job.unconfirmed.empty();
-    job.unconfirmed.erase(host.name);
-    if (was_unconfirmed && job.unconfirmed.empty()) {
+    bool was_unconfirmed = !job.current.unconfirmed.empty();
+    job.current.unconfirmed.erase(host.name);
+    if (was_unconfirmed && job.current.unconfirmed.empty()) {
       turn.Decide(job, "adoption", "info", "every host of the job has attached again; its ranks go on as they are");
       turn.PushAll(job);
     }

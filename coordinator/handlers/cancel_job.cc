@@ -42,7 +42,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
     job.record.clear_ending();
     turn.SetReason(job, std::move(text));
     // The stop that is under way may be undone by a failed save; this one is not.
-    if (job.stop && !job.nothing_desired) StopAtStep(turn, job);
+    if (job.current.stop && !job.current.nothing_desired) StopAtStep(turn, job);
     turn.Save(job);
     turn.Touch(job);
     return;
@@ -60,7 +60,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
 // REQUIRES: the job has not ended.
 absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
   const bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
-  const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.nothing_desired;
+  const bool leaving = job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.current.nothing_desired;
   if (job.held_at != 0 || (!stepping && !leaving)) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id.value(), " is ", StateName(job.state()), " (",
                                                       job.head().reason(), "): it makes no steps now that could be ",

@@ -80,9 +80,9 @@ void AnswerWish(Job& job, uint64_t saved_step) {
 
 // What was trained after this step is not held by a checkpoint of it; it may be long ago.
 uint64_t TrainedSince(const Job& job, uint64_t step) {
-  auto after = std::upper_bound(job.step_marks.begin(), job.step_marks.end(), step,
+  auto after = std::upper_bound(job.current.step_marks.begin(), job.current.step_marks.end(), step,
                                 [](uint64_t of, const StepMark& mark) { return of < mark.step; });
-  if (after == job.step_marks.begin()) return 0;
+  if (after == job.current.step_marks.begin()) return 0;
   const uint64_t now_ms = job.record.goodput().train_ms();
   return now_ms - std::min(now_ms, std::prev(after)->train_ms);
 }
@@ -162,8 +162,8 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
                                                 CutText(failed.message(), 4096), last ? "" : "; training goes on"));
   turn.Publish(job, std::move(event));
   // It was the save before a stop, and the ranks have gone on; unless somebody wanted more than that stop since.
-  bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.stop &&
-                job.state() == v1::JOB_STATE_STOPPING && !job.nothing_desired && !job.record.cancelled() &&
+  bool undone = failed.stop_request() != 0 && failed.stop_request() == job.record.stop_requests() && job.current.stop &&
+                job.state() == v1::JOB_STATE_STOPPING && !job.current.nothing_desired && !job.record.cancelled() &&
                 !job.record.has_failure();
   if (!undone) return;
   UndoStop(turn, job, absl::StrCat("step ", failed.step(), " could not be saved: ", CutText(failed.message(), 1024)));

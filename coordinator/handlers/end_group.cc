@@ -37,11 +37,11 @@ bool IsEnding(const Job& job) {
 
 void KillAfterCause(Turn& turn, Job& job) {
   if (AwaitsStacks(job)) {
-    job.drop_at = std::min(job.drop_at, turn.now + kStackWait);
+    job.current.drop_at = std::min(job.current.drop_at, turn.now + kStackWait);
   } else if (HasOwnCause(job.record.failure().kind())) {
     DropTrainers(turn, job);
   } else {
-    job.drop_at = std::min(job.drop_at, turn.now + kCauseGrace);
+    job.current.drop_at = std::min(job.current.drop_at, turn.now + kCauseGrace);
   }
   turn.Touch(job);
 }
@@ -87,11 +87,11 @@ absl::Duration StopGraceMost(const Job& job) {
 }
 
 void StopAtStep(Turn& turn, Job& job) {
-  job.stop = true;
+  job.current.stop = true;
   job.record.set_stop_requests(job.record.stop_requests() + 1);
   turn.Save(job);
-  job.drop_at = turn.now + StopGrace(job);
-  job.drop_by = turn.now + StopGraceMost(job);
+  job.current.drop_at = turn.now + StopGrace(job);
+  job.current.drop_by = turn.now + StopGraceMost(job);
   turn.PushAll(job);
   turn.Touch(job);
 }
@@ -125,8 +125,8 @@ void UndoStop(Turn& turn, Job& job, const std::string& why) {
           ? absl::StrCat("the job was not cancelled: ", why, "; it goes on (without --save it ends)")
           : absl::StrCat("the job was not ", ending == v1::JobRecord::ENDING_PAUSE ? "paused" : "restarted", ": ", why,
                          "; training goes on (--now ends it without)");
-  job.stop = false;
-  job.drop_at = job.drop_by = absl::InfiniteFuture();
+  job.current.stop = false;
+  job.current.drop_at = job.current.drop_by = absl::InfiniteFuture();
   job.record.clear_ending_reason();
   turn.Decide(job, "operator", "error", text);
   turn.Move(job, LifecycleEvent::kStopUndone, std::move(text));
@@ -135,10 +135,10 @@ void UndoStop(Turn& turn, Job& job, const std::string& why) {
 }
 
 void DropTrainers(Turn& turn, Job& job) {
-  job.drop_at = absl::InfiniteFuture();
-  if (job.nothing_desired) return;
+  job.current.drop_at = absl::InfiniteFuture();
+  if (job.current.nothing_desired) return;
   AccountGoodput(turn, job);
-  job.nothing_desired = true;
+  job.current.nothing_desired = true;
   CloseStore(job);
   turn.PushAll(job);
   turn.Touch(job);
@@ -164,12 +164,12 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   turn.Save(job);
   // It was to be cancelled with what it has made, and that is not saved yet.
   if (job.state() == v1::JOB_STATE_STOPPING && job.record.ending() == v1::JobRecord::ENDING_CANCEL &&
-      !job.nothing_desired && !AnyFinished(job)) {
+      !job.current.nothing_desired && !AnyFinished(job)) {
     UndoStop(turn, job, failure.text());
   }
   bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   if (job.state() == v1::JOB_STATE_STOPPING && asked) return FailEnding(turn, job);
-  if (!IsEnding(job) && !job.unconfirmed.empty()) {
+  if (!IsEnding(job) && !job.current.unconfirmed.empty()) {
     turn.Decide(job, "adoption", "warning",
                 absl::StrCat(failure.text(), "; what follows is decided once every host has attached or is lost"));
     return;
@@ -202,7 +202,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   rank.record.clear_gone();
   rank.phase = "ended";
   turn.SaveRank(job, rank.record.rank());
-  bool stop_asked = job.stop || job.nothing_desired;
+  bool stop_asked = job.current.stop || job.current.nothing_desired;
   bool stopped_unasked = rank.record.finished() && rank.record.stopped() && !stop_asked;
   uint64_t steps = job.head().spec().train().steps();
   bool finished = rank.record.finished() && (rank.record.stopped() ? stop_asked : rank.record.finished_step() >= steps);
@@ -211,7 +211,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
                             .host = host,
                             .told_finished = finished,
                             .stopped_unasked = stopped_unasked,
-                            .was_desired = !job.nothing_desired,
+                            .was_desired = !job.current.nothing_desired,
                             .exit = &rank.record.exit()});
   if (failure.has_value()) {
     FailGeneration(turn, job, *failure);

@@ -26,8 +26,8 @@ constexpr size_t kWordBytes = 128;
 
 PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   PhaseFacts facts;
-  auto times = job.hang.times.find(std::string(phase));
-  if (times != job.hang.times.end()) facts.learned_s = times->second.longest();
+  auto times = job.phase_times.find(std::string(phase));
+  if (times != job.phase_times.end()) facts.learned_s = times->second.longest();
   for (const v1::PhaseRecord& record : job.record.phases()) {
     if (record.phase() != phase) continue;
     facts.doublings = record.doublings();
@@ -39,7 +39,7 @@ PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
 
 HangFacts GatherFacts(const Turn& turn, const Job& job) {
   HangFacts facts;
-  facts.since = job.hang.since;
+  facts.since = job.current.hang.since;
   facts.restart = job.head().spec().recovery().on_hang() != v1::ON_HANG_NOTIFY;
   for (const Rank& rank : job.ranks) {
     RankPosition stand = rank.stand;
@@ -88,7 +88,7 @@ void ForgetLooks(Turn& turn, Job& job) {
 
 // What was told of a stall is over: the ranks go on.
 void EndStall(Turn& turn, Job& job) {
-  HangWatch& watch = job.hang;
+  HangWatch& watch = job.current.hang;
   if (!watch.stalled) return;
   watch.stalled = false;
   watch.suspects.clear();
@@ -99,12 +99,12 @@ void EndStall(Turn& turn, Job& job) {
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; it was told: ", watch.told));
   // A phase that just took longer than thought is learned; one that somebody stopped is not.
-  if (watch.told_learned) watch.unlearned_until = turn.now;
+  if (watch.told_learned) job.unlearned_until = turn.now;
   watch.told.clear();
 }
 
 void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
-  HangWatch& watch = job.hang;
+  HangWatch& watch = job.current.hang;
   watch.stalled = true;
   watch.suspects.clear();
   watch.suspects.insert(decision.culprits.begin(), decision.culprits.end());
@@ -142,8 +142,8 @@ absl::Duration LastSavePatience(const Job& job) {
 }
 
 void JudgeJobHang(Turn& turn, Job& job) {
-  HangWatch& watch = job.hang;
-  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired || job.held_at != 0) {
+  HangWatch& watch = job.current.hang;
+  if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.held_at != 0) {
     watch.generation = 0;
     watch.stalled = false;
     watch.suspects.clear();
@@ -155,7 +155,7 @@ void JudgeJobHang(Turn& turn, Job& job) {
     watch.since = watch.progress_at = turn.now;
   }
   // What all have to say is not known before every host is back.
-  if (!job.unconfirmed.empty()) return RestartStallTimer(turn, job);
+  if (!job.current.unconfirmed.empty()) return RestartStallTimer(turn, job);
   const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
   if (still < kHangExamineAfter) return EndStall(turn, job);
   // Between two tries the ranks wait, and a sick disk is slow; what they hold is nowhere else.
@@ -205,7 +205,7 @@ bool AwaitsStacks(const Job& job) {
          });
 }
 
-void RestartStallTimer(Turn& turn, Job& job) { job.hang.since = turn.now; }
+void RestartStallTimer(Turn& turn, Job& job) { job.current.hang.since = turn.now; }
 
 absl::Duration LearnedPhaseLimit(const Job& job, absl::string_view phase) {
   PhaseFacts facts = FactsOf(job, phase);

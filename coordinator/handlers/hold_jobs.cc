@@ -33,7 +33,7 @@ void EndRecordedGroup(Turn& turn, Job& job, std::string text) {
   for (Rank& rank : job.ranks) {
     if (!rank.seen_running) MarkGone(turn, job, rank, "a later generation of the job ran after it");
   }
-  job.unconfirmed.clear();
+  job.current.unconfirmed.clear();
   switch (job.state()) {
     case v1::JOB_STATE_PLACED:
     case v1::JOB_STATE_STARTING:
@@ -68,7 +68,7 @@ void SettleHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
     // What a host runs that is about to attach is not known yet.
-    if (Runs(host, job.id) || (job.unconfirmed.contains(name) && host.reachable)) return;
+    if (Runs(host, job.id) || (job.current.unconfirmed.contains(name) && host.reachable)) return;
   }
   std::string text = absl::StrCat("generation ", job.held_at, ", which this coordinator's store did not know, has ",
                                   "ended; the job goes on from what it has saved");

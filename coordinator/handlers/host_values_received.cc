@@ -21,7 +21,7 @@ absl::Status CheckAccess(const State& state, const Host& host, const JobId& id, 
   auto it = state.jobs.find(id);
   if (it == state.jobs.end()) return absl::AbortedError(absl::StrCat("there is no job ", id.value()));
   const Job& job = it->second;
-  if (generation != job.head().generation() || IsFinal(job.state()) || job.nothing_desired) {
+  if (generation != job.head().generation() || IsFinal(job.state()) || job.current.nothing_desired) {
     return absl::AbortedError(absl::StrCat("generation ", generation, " of job ", id.value(), " is over; the job is ",
                                            StateName(job.state()), " at generation ", job.head().generation()));
   }
@@ -55,17 +55,17 @@ absl::Status CheckPut(const ValueStore& store, const v1::StoreValue& value, bool
 
 // A thousand ranks put, each for a thousand hosts: the list is made once a change of them, not once a put.
 SessionList SessionsOf(const State& state, Job& job) {
-  if (job.store.sessions == nullptr || job.store.sessions_of != state.session_changes) {
+  if (job.current.store.sessions == nullptr || job.current.store.sessions_of != state.session_changes) {
     auto list = std::make_shared<std::vector<SessionId>>();
     list->reserve(job.ranks_on.size());
     for (const auto& [name, ranks] : job.ranks_on) {
       const Host& host = state.hosts.at(name);
       if (host.attached()) list->push_back(host.session);
     }
-    job.store.sessions = std::move(list);
-    job.store.sessions_of = state.session_changes;
+    job.current.store.sessions = std::move(list);
+    job.current.store.sessions_of = state.session_changes;
   }
-  return job.store.sessions;
+  return job.current.store.sessions;
 }
 
 void Refuse(v1::StoreValues& answer, const v1::StoreValue& value, const absl::Status& status) {
@@ -78,14 +78,15 @@ void Refuse(v1::StoreValues& answer, const v1::StoreValue& value, const absl::St
 // Returns whether the store has grown.
 bool Add(Job& job, v1::StoreValue& value, v1::StoreValues& answer) {
   bool known = false;
-  absl::Status status = CheckPut(job.store, value, known);
+  absl::Status status = CheckPut(job.current.store, value, known);
   if (!status.ok()) Refuse(answer, value, status);
   if (!status.ok() || known) return false;
   auto shared = std::make_shared<const v1::StoreValue>(std::move(value));
-  job.store.bytes += shared->name().size() + shared->value().size();
-  job.store.values[shared->name()] = shared;
-  if (job.store.log == nullptr) job.store.log = std::make_shared<ValueLog>(job.id, job.head().generation());
-  job.store.log->values.push_back(std::move(shared));
+  job.current.store.bytes += shared->name().size() + shared->value().size();
+  job.current.store.values[shared->name()] = shared;
+  if (job.current.store.log == nullptr)
+    job.current.store.log = std::make_shared<ValueLog>(job.id, job.head().generation());
+  job.current.store.log->values.push_back(std::move(shared));
   return true;
 }
 
@@ -105,8 +106,8 @@ void Run(Turn& turn, HostValuesReceived& event) {
     bool grown = false;
     for (v1::StoreValue& value : *put.mutable_values()) grown = Add(job, value, told) || grown;
     if (grown) {
-      job.progress_at = turn.now;
-      turn.Emit(SendValues{job.store.log, SessionsOf(turn.state, job)});
+      job.current.progress_at = turn.now;
+      turn.Emit(SendValues{job.current.store.log, SessionsOf(turn.state, job)});
     }
   } else {
     for (const v1::StoreValue& value : put.values()) Refuse(told, value, status);

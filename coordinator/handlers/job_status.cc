@@ -46,7 +46,7 @@ v1::Job MakeHead(const Job& job) {
   head.clear_decisions();
   head.set_last_step(std::max(head.last_step(), job.told.step()));
   head.set_last_loss(job.told.loss());
-  head.set_unconfirmed(!job.unconfirmed.empty());
+  head.set_unconfirmed(!job.current.unconfirmed.empty());
   head.set_events_dropped(job.record.events_dropped());
   return head;
 }

@@ -23,7 +23,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   PeerRank peer;
   peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseOf(turn.state, host);
   peer.unheard = turn.now - rank.last_report;
-  peer.suspect = job.hang.suspects.contains(rank.record.rank());
+  peer.suspect = job.current.hang.suspects.contains(rank.record.rank());
   for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
@@ -37,11 +37,12 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
 HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>& peers, std::string& broken) {
   HostLossFacts facts;
   facts.forming = job.forming();
-  facts.over = job.nothing_desired;
+  facts.over = job.current.nothing_desired;
   facts.learned_step = absl::Seconds(job.head().learned_step_s());
   facts.abandon_after = absl::Seconds(job.head().spec().recovery().abandon_after_s());
-  if (job.unreachable_since != absl::InfiniteFuture()) facts.none_reachable_for = turn.now - job.unreachable_since;
-  absl::Time progress = job.progress_at;
+  if (job.current.unreachable_since != absl::InfiniteFuture())
+    facts.none_reachable_for = turn.now - job.current.unreachable_since;
+  absl::Time progress = job.current.progress_at;
   for (const Rank& rank : job.ranks) {
     if (!IsReachable(turn.state, rank.host())) continue;
     const Host& host = turn.state.hosts.at(rank.host());
@@ -98,11 +99,12 @@ Reach ReachOf(const State& state, const Job& job) {
 void TellReach(Turn& turn, Job& job, const Reach& reach) {
   bool unreachable = !reach.silent.empty() && reach.reachable == 0;
   if (unreachable == job.head().unreachable()) {
-    if (unreachable && job.unreachable_since == absl::InfiniteFuture()) job.unreachable_since = turn.now;
+    if (unreachable && job.current.unreachable_since == absl::InfiniteFuture())
+      job.current.unreachable_since = turn.now;
     return;
   }
   job.head().set_unreachable(unreachable);
-  job.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
+  job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) StopLooking(turn, job);
   turn.Save(job);
   turn.Notice(job, unreachable ? "warning" : "info",
@@ -141,7 +143,7 @@ void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& 
 
 void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
   turn.Decide(job, rule, "warning", reason);
-  job.unconfirmed.erase(name);
+  job.current.unconfirmed.erase(name);
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end())
     LoseRanks(turn, job, host->second, reason);
   v1::FailureRecord failure = MakeFailure(v1::FailureRecord::KIND_HOST, reason);
@@ -177,7 +179,7 @@ void JudgeLosses(Turn& turn, Job& job) {
     HostLossDecision decision = DecideHostLoss(facts);
     if (!decision.lost) continue;
     if (absl::string_view(decision.rule) == "abandon" && !MayAbandon(turn, job)) return;
-    if (job.finished_at == absl::InfiniteFuture()) {
+    if (job.current.finished_at == absl::InfiniteFuture()) {
       LoseHost(turn, job, name, decision.rule, decision.reason);
     } else {
       LeaveBehind(turn, job, name, decision.reason);

@@ -69,20 +69,20 @@ void TakeBeat(Turn& turn, Host& host, const Tick::Contact& heard) {
 }
 
 void JudgeNetworkOf(Turn& turn, Job& job) {
-  if (job.state() != v1::JOB_STATE_RUNNING || job.nothing_desired || job.ranks_on.size() < 2) return;
+  if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.ranks_on.size() < 2) return;
   std::vector<WaitingRank> ranks;
   ranks.reserve(job.ranks.size());
   for (const Rank& rank : job.ranks) {
     if (!rank.ended()) ranks.push_back({.host = rank.record.host(), .trend = &rank.waiting});
   }
-  if (job.network_slow) {
+  if (job.current.network_slow) {
     if (!WaitsAsUsual(turn.now, ranks)) return;
-    job.network_slow = false;
+    job.current.network_slow = false;
     return turn.Decide(job, "network", "info", "the ranks wait for one another no longer than they used to");
   }
   std::string text = JudgeWaiting(turn.now, ranks);
   if (text.empty()) return;
-  job.network_slow = true;
+  job.current.network_slow = true;
   turn.Decide(job, "network", "warning", std::move(text));
 }
 

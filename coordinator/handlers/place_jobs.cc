@@ -11,18 +11,16 @@
 #include "common/plural.h"
 #include "coordinator/core/desired.h"
 #include "coordinator/core/history.h"
-#include "coordinator/core/records.h"
 #include "coordinator/core/turn.h"
-#include "coordinator/handlers/abandon_job.h"
 #include "coordinator/handlers/advance_job.h"
 #include "coordinator/handlers/avoid_hosts.h"
+#include "coordinator/handlers/begin_generation.h"
 #include "coordinator/handlers/late_reports.h"
 #include "coordinator/handlers/log_readers.h"
 #include "coordinator/handlers/slots.h"
 #include "coordinator/policy/device.h"
 #include "coordinator/policy/placement.h"
 #include "coordinator/policy/rank_assignment.h"
-#include "coordinator/policy/recovery.h"
 #include "coordinator/policy/saves.h"
 #include "spec/device_rules.h"
 
@@ -33,30 +31,6 @@ constexpr size_t kJobsNamed = 3;
 constexpr size_t kReasonBytes = 512;
 constexpr char kThreadsKey[] = "resources.threads_per_rank";
 constexpr char kSharedMemoryKey[] = "network.shared_memory";
-
-void ForgetGeneration(Turn& turn, Job& job) {
-  for (const auto& [name, ranks] : job.ranks_on) {
-    auto host = turn.state.hosts.find(name);
-    if (host == turn.state.hosts.end()) continue;
-    host->second.jobs.erase(job.id);
-    turn.Push(name);  // a host that has no part in the next generation keeps nothing of the job
-  }
-  for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
-    turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
-  }
-}
-
-void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
-  job.ranks.assign(places.size(), Rank());
-  for (size_t i = 0; i < places.size(); ++i) {
-    job.ranks[i].record.set_rank(static_cast<uint32_t>(i));
-    job.ranks[i].record.set_host(places[i].value());
-    turn.SaveRank(job, static_cast<uint32_t>(i));
-  }
-  job.record.set_rank_count(places.size());
-  IndexRanks(job);
-  for (const auto& [name, ranks] : job.ranks_on) turn.state.hosts.at(name).jobs.insert(job.id);
-}
 
 v1::ResolvedKey& DecisionOf(Job& job, absl::string_view key) {
   for (v1::ResolvedKey& known : *job.head().mutable_decisions()) {
@@ -129,37 +103,15 @@ void ChooseDevice(const State& state, Job& job) {
   told.set_reason(CutText(decision.reason, kReasonBytes));
 }
 
-void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
-  bool failed = job.state() == v1::JOB_STATE_RECOVERING;
-  bool again = job.head().generation() > 0 || job.past_generation > 0;
-  std::vector<HostName> previous;
-  for (const Rank& rank : job.ranks) previous.push_back(rank.host());
-  std::vector<HostName> places = AssignRanks(*decision.ranks_by_host, previous);
+std::vector<HostName> HostsOfRanks(const Job& job) {
+  std::vector<HostName> hosts;
+  for (const Rank& rank : job.ranks) hosts.push_back(rank.host());
+  return hosts;
+}
 
-  ForgetGeneration(turn, job);
-  // Above any that ran, also one that this store did not know of.
-  job.head().set_generation(std::max(job.head().generation(), job.past_generation) + 1);
-  if (failed && !IsPaidByTheJob(job.record.failure().kind())) failed = false;
-  if (failed) job.head().set_restarts(job.head().restarts() + 1);
-  job.head().set_planned_restarts(static_cast<uint32_t>(job.head().generation() - 1 - job.head().restarts()));
-  job.record.clear_failure();
-  job.record.clear_stop_requests();
-  // A wish that no save has answered is put to the new group once.
-  job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
-  job.step_marks.clear();
-  job.store = ValueStore();
-  job.nothing_desired = false;
-  job.stop = false;
-  job.drop_at = job.drop_by = absl::InfiniteFuture();
-  job.finished_at = absl::InfiniteFuture();
-  job.unreachable_since = absl::InfiniteFuture();
-  job.head().set_unreachable(false);
-  StopLooking(turn, job);
-  job.reports_until = absl::InfiniteFuture();
-  job.progress_at = turn.now;
-  job.network_slow = false;
-  job.unconfirmed.clear();
-  SetRanks(turn, job, places);
+void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
+  const bool again = job.head().generation() > 0 || job.past_generation > 0;
+  BeginGeneration(turn, job, AssignRanks(*decision.ranks_by_host, HostsOfRanks(job)));
   ChooseDevice(turn.state, job);
   DecideThreads(turn.state, job);
   DecideSharedMemory(job);
@@ -171,12 +123,6 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
   turn.PushAll(job);
   MoveLogsOfJob(turn, job);
-}
-
-std::vector<HostName> HostsOfRanks(const Job& job) {
-  std::vector<HostName> hosts;
-  for (const Rank& rank : job.ranks) hosts.push_back(rank.host());
-  return hosts;
 }
 
 // A job that is started again is only placed once everything of its old generation has ended, and not before its time.

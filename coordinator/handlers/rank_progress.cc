@@ -40,9 +40,10 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
     const v1::PhaseTime& time = report.phase_times(i);
     if (!IsMeasured(time.phase()) || !(time.longest_s() > 0)) continue;
     // A stall was in it.
-    if (made_at - absl::Seconds(time.longest_s()) < job.hang.unlearned_until) continue;
-    if (job.hang.told_learned && !job.hang.told.empty() && made_at > job.hang.stalled_since) continue;
-    PhaseTimes& times = job.hang.times[time.phase()];
+    if (made_at - absl::Seconds(time.longest_s()) < job.unlearned_until) continue;
+    if (job.current.hang.told_learned && !job.current.hang.told.empty() && made_at > job.current.hang.stalled_since)
+      continue;
+    PhaseTimes& times = job.phase_times[time.phase()];
     times.Add(report.last_step(), time.longest_s());
     if (time.phase() == "train") job.head().set_learned_step_s(times.longest());
     v1::PhaseRecord& record = PhaseRecordOf(job, time.phase());
@@ -116,7 +117,7 @@ void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& repo
   stand.phase_s = report.phase_s();
   if (!SamePosition(stand, report)) {
     stand.progress_at = turn.now;
-    job.hang.progress_at = turn.now;
+    job.current.hang.progress_at = turn.now;
   }
   stand.phase = CutText(report.phase(), kPhaseBytes);
   stand.last_step = report.last_step();

@@ -82,16 +82,16 @@ absl::Time StepCompletedAt(absl::Time now, const Rank& rank, const v1::RankRepor
 
 // A checkpoint of this step may be told long after it. The longer ago, the fewer marks.
 void MarkStep(Job& job, uint64_t step) {
-  job.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
-  if (job.step_marks.size() <= kStepMarks) return;
+  job.current.step_marks.push_back({.step = step, .train_ms = job.record.goodput().train_ms()});
+  if (job.current.step_marks.size() <= kStepMarks) return;
   bool keep = false;
-  std::erase_if(job.step_marks, [&keep](const StepMark&) { return keep = !keep; });
+  std::erase_if(job.current.step_marks, [&keep](const StepMark&) { return keep = !keep; });
 }
 
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
-    if (rank.phase != report.phase()) job.progress_at = turn.now;
+    if (rank.phase != report.phase()) job.current.progress_at = turn.now;
     rank.phase = CutText(report.phase(), kWordBytes);
   }
   if (report.last_step() > rank.last_step) {
@@ -127,7 +127,7 @@ void Run(Turn& turn, RankReportsReceived& event) {
     if (!current) continue;  // of a generation that is over: no report of it counts
     TakeReport(turn, job, job.ranks[report.key().rank()], report);
     ReleaseHeldAck(turn, turn.state.hosts.at(host), job);
-    if (job.reports_until != absl::InfiniteFuture()) turn.Touch(job);
+    if (job.current.reports_until != absl::InfiniteFuture()) turn.Touch(job);
   }
 }
 

@@ -15,7 +15,7 @@ void Run(Turn& turn, RevisionApplied& event) {
   ForgetUnheard(turn, host);
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
-    if (!job.nothing_desired) continue;
+    if (!job.current.nothing_desired) continue;
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
       bool never_started = !rank.record.started() && !rank.seen_running && !rank.ended();

@@ -103,7 +103,7 @@ void Forget(Turn& turn, const Host& host, const std::string& reason) {
                      WithReason(absl::StrCat("host ", name.value(), " is forgotten"), reason));
   for (auto& [id, job] : turn.state.jobs) {
     StopAvoiding(turn, job, name);
-    job.unconfirmed.erase(name);
+    job.current.unconfirmed.erase(name);
   }
   turn.state.incarnations.erase(host.incarnation());
   turn.Delete(HostKey(name));

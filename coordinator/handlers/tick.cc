@@ -53,13 +53,13 @@ void EndMissingTrainers(Turn& turn, Job& job) {
 }
 
 void JudgeFormation(Turn& turn, Job& job) {
-  if (!job.forming() || turn.now - job.progress_at < kFormationLimit) return;
+  if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit) return;
   // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
     auto host = turn.state.hosts.find(on.first);
     return host == turn.state.hosts.end() || !host->second.reachable;
   });
-  if (waits || !job.unconfirmed.empty()) return;
+  if (waits || !job.current.unconfirmed.empty()) return;
   std::vector<std::string> missing;
   for (const Rank& rank : job.ranks) {
     if (rank.record.ready()) continue;
@@ -77,7 +77,7 @@ void JudgeFormation(Turn& turn, Job& job) {
 }
 
 void EndUnkillable(Turn& turn, Job& job) {
-  if (!job.nothing_desired) return;
+  if (!job.current.nothing_desired) return;
   for (Rank& rank : job.ranks) {
     if (rank.ended() || rank.removed_at_revision == 0) continue;
     auto host = turn.state.hosts.find(rank.host());
@@ -108,7 +108,7 @@ std::string TellLeaver(const Turn& turn, const Rank& rank) {
 
 // Every rank has told its last step, but not every one has left.
 void EndLeavers(Turn& turn, Job& job) {
-  if (turn.now - job.finished_at < kLeaveLimit || job.nothing_desired || AllEnded(job)) return;
+  if (turn.now - job.current.finished_at < kLeaveLimit || job.current.nothing_desired || AllEnded(job)) return;
   std::vector<std::string> leavers;
   for (const Rank& rank : job.ranks) {
     if (rank.ended()) continue;
@@ -123,10 +123,10 @@ void EndLeavers(Turn& turn, Job& job) {
 
 // A stop waits for an evaluation or a save that is under way or is given its name, within drop_by.
 bool MayStillStop(const Turn& turn, const Job& job) {
-  if (!job.stop) return false;
+  if (!job.current.stop) return false;
   // A stop that is not to lose anything waits until the ranks give up saving, which they do by themselves.
   if (!job.record.cancelled() && LastSaveIsRetried(job)) return true;
-  if (turn.now >= job.drop_by) return false;
+  if (turn.now >= job.current.drop_by) return false;
   return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
     bool busy = rank.phase == "save" || rank.phase == "evaluate" || rank.phase == "leaving";
     return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;
@@ -141,18 +141,18 @@ void TickJob(Turn& turn, Job& job) {
   JudgeFormation(turn, job);
   EndUnkillable(turn, job);
   EndLeavers(turn, job);
-  if (turn.now >= job.drop_at && !MayStillStop(turn, job)) {
-    if (job.state() == v1::JOB_STATE_STOPPING && job.stop && !job.record.has_failure()) {
+  if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) {
+    if (job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.record.has_failure()) {
       turn.Notice(job, "warning", "the ranks did not stop in time; they are killed");
     }
     DropTrainers(turn, job);
   }
   // A stop that was under way when the coordinator was restarted gets its grace anew.
-  if (job.stop && !job.nothing_desired && job.drop_at == absl::InfiniteFuture()) {
-    job.drop_at = turn.now + StopGrace(job);
-    job.drop_by = turn.now + StopGraceMost(job);
+  if (job.current.stop && !job.current.nothing_desired && job.current.drop_at == absl::InfiniteFuture()) {
+    job.current.drop_at = turn.now + StopGrace(job);
+    job.current.drop_by = turn.now + StopGraceMost(job);
   }
-  if (turn.now >= job.reports_until) turn.Touch(job);
+  if (turn.now >= job.current.reports_until) turn.Touch(job);
   if (job.state() == v1::JOB_STATE_RECOVERING) {
     turn.Touch(job);
     if (turn.state.queue.contains(job.record.submit_index()) && turn.now >= job.restart_at &&

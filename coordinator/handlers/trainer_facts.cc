@@ -30,14 +30,14 @@ void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started
   rank.record.set_pid(started.pid());
   rank.seen_running = true;
   rank.record.clear_gone();
-  job.progress_at = turn.now;
+  job.current.progress_at = turn.now;
 }
 
 void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& registered) {
   if (rank.record.registered()) return;
   rank.record.set_started(true);
   rank.phase = "joining";
-  job.progress_at = turn.now;
+  job.current.progress_at = turn.now;
   if (registered.spec_digest() == job.head().spec_digest()) {
     rank.record.set_registered(true);
     return;
@@ -55,7 +55,7 @@ void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
   rank.record.set_first_step(ready.first_step());
   rank.phase = "ready";
   if (rank.record.rank() == 0) BeganAnew(turn, job);
-  job.progress_at = turn.now;
+  job.current.progress_at = turn.now;
 }
 
 void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken) {

@@ -1,0 +1,58 @@
+#include "coordinator/handlers/begin_generation.h"
+
+#include <algorithm>
+
+#include "coordinator/core/records.h"
+#include "coordinator/handlers/abandon_job.h"
+#include "coordinator/policy/recovery.h"
+
+namespace trainyard {
+namespace {
+
+void ForgetGeneration(Turn& turn, Job& job) {
+  for (const auto& [name, ranks] : job.ranks_on) {
+    auto host = turn.state.hosts.find(name);
+    if (host == turn.state.hosts.end()) continue;
+    host->second.jobs.erase(job.id);
+    turn.Push(name);  // a host that has no part in the next generation keeps nothing of the job
+  }
+  for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
+    turn.Delete(RankPartKey(job.id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
+  }
+}
+
+void SetRanks(Turn& turn, Job& job, const std::vector<HostName>& places) {
+  job.ranks.assign(places.size(), Rank());
+  for (size_t i = 0; i < places.size(); ++i) {
+    job.ranks[i].record.set_rank(static_cast<uint32_t>(i));
+    job.ranks[i].record.set_host(places[i].value());
+    turn.SaveRank(job, static_cast<uint32_t>(i));
+  }
+  job.record.set_rank_count(places.size());
+  IndexRanks(job);
+  for (const auto& [name, ranks] : job.ranks_on) turn.state.hosts.at(name).jobs.insert(job.id);
+}
+
+}  // namespace
+
+void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places) {
+  v1::Job& head = job.head();
+  const bool takes_restart = job.state() == v1::JOB_STATE_RECOVERING && IsPaidByTheJob(job.record.failure().kind());
+  ForgetGeneration(turn, job);
+  // Above any that ran, also one that this store did not know of.
+  head.set_generation(std::max(head.generation(), job.past_generation) + 1);
+  if (takes_restart) head.set_restarts(head.restarts() + 1);
+  head.set_planned_restarts(static_cast<uint32_t>(head.generation() - 1 - head.restarts()));
+  head.set_unreachable(false);
+  job.record.clear_failure();
+  job.record.clear_stop_requests();
+  // A requested save that no save has answered is requested from the new group once.
+  job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
+  StopLooking(turn, job);
+  job.current = GenerationState();
+  job.current.nothing_desired = false;
+  job.current.progress_at = turn.now;
+  SetRanks(turn, job, places);
+}
+
+}  // namespace trainyard
