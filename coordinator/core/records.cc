@@ -50,7 +50,10 @@ absl::Status LoadRankPart(const std::string& key, const std::string& value, Stat
     if (record.rank() >= it->second.ranks.size()) return Unreadable(key);
     Rank& rank = it->second.ranks[record.rank()];
     rank.record = record;
-    rank.phase = record.has_exit() ? "ended" : record.ready() ? "ready" : record.registered() ? "joining" : "starting";
+    rank.phase = record.has_exit()     ? Phase::kEnded
+                 : record.ready()      ? Phase::kReady
+                 : record.registered() ? Phase::kJoining
+                                       : Phase::kStarting;
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
+#include "common/phase.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/event.h"
 #include "coordinator/core/history.h"
@@ -56,7 +57,7 @@ struct Rank {
   uint32_t local_world_size = 0;
 
   // Soft.
-  std::string phase = "starting";
+  ReportedPhase phase = Phase::kStarting;
   uint64_t last_step = 0;
   absl::Time last_report = absl::InfinitePast();
   bool seen_running = false;  // told by `started` or by its host's Hello in this life of the coordinator
@@ -152,7 +153,7 @@ struct Job {
   absl::Time drops_since = absl::InfiniteFuture();  // the first loss of a minute was published then; infinite: none
   // Of each `auto` that only hosts decide: what each of them came to, and why.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
-  std::map<std::string, PhaseTimes> phase_times;      // how long each phase takes (JobRecord.phases keeps the longest)
+  std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
   absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: they had a stall
   absl::Time stragglers_judged_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before

@@ -1,7 +1,5 @@
 #include "coordinator/handlers/account_goodput.h"
 
-#include <string>
-
 #include "coordinator/core/turn.h"
 #include "coordinator/policy/goodput.h"
 
@@ -11,8 +9,10 @@ v1::GoodputRecord AccountedTo(const Job& job, absl::Time steady) {
   v1::GoodputRecord ledger = job.record.goodput();
   GoodputFacts facts{.state = job.state(), .generation = job.head().generation()};
   facts.makes_steps = !job.current.nothing_desired && job.current.store.sealed;
-  const std::string phase = job.ranks.empty() ? "" : job.ranks.front().phase;
-  facts.saves = phase == "save" || phase == "leaving";
+  if (!job.ranks.empty()) {
+    const ReportedPhase& phase = job.ranks.front().phase;
+    facts.saves = phase == Phase::kSave || phase == Phase::kLeaving;
+  }
   if (!IsFinal(job.state())) Account(PartOf(facts), absl::ToUnixMillis(steady), job.world_size(), ledger);
   return ledger;
 }

@@ -200,7 +200,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
   kept.set_message(CutText(exit.message(), 1024));
   *rank.record.mutable_exit() = std::move(kept);
   rank.record.clear_gone();
-  rank.phase = "ended";
+  rank.phase = Phase::kEnded;
   turn.SaveRank(job, rank.record.rank());
   bool stop_asked = job.current.stop || job.current.nothing_desired;
   bool stopped_unasked = rank.record.finished() && rank.record.stopped() && !stop_asked;

@@ -26,8 +26,10 @@ constexpr size_t kWordBytes = 128;
 
 PhaseFacts FactsOf(const Job& job, absl::string_view phase) {
   PhaseFacts facts;
-  auto times = job.phase_times.find(std::string(phase));
-  if (times != job.phase_times.end()) facts.learned_s = times->second.longest();
+  if (const std::optional<Phase> known = ParsePhase(phase)) {
+    auto times = job.phase_times.find(*known);
+    if (times != job.phase_times.end()) facts.learned_s = times->second.longest();
+  }
   for (const v1::PhaseRecord& record : job.record.phases()) {
     if (record.phase() != phase) continue;
     facts.doublings = record.doublings();
@@ -47,12 +49,14 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
     stand.host = rank.record.host();
     auto host = turn.state.hosts.find(rank.host());
     stand.reachable = host != turn.state.hosts.end() && host->second.reachable && host->second.attached();
-    stand.ended = rank.ended() || rank.record.finished() || stand.phase == "ended";
+    stand.ended = rank.ended() || rank.record.finished() || stand.phase == PhaseName(Phase::kEnded);
     if (rank.look.has_value()) {
       if (rank.look->answer.has_value()) stand.examination = &*rank.look->answer;
       if (!rank.look->answer.has_value() && turn.now - rank.look->asked_at < kExaminationWait) facts.asked = true;
     }
-    auto [phase, is_new] = facts.phases.try_emplace(stand.phase == "ready" ? "first_step" : stand.phase);
+    // A rank that is ready makes its first step next.
+    const bool ready = stand.phase == PhaseName(Phase::kReady);
+    auto [phase, is_new] = facts.phases.try_emplace(ready ? PhaseName(Phase::kFirstStep) : stand.phase);
     if (is_new) phase->second = FactsOf(job, phase->first);
     facts.ranks.push_back(std::move(stand));
   }

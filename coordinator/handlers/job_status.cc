@@ -16,7 +16,7 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
   status.set_rank(rank.record.rank());
   status.set_host(rank.record.host());
   status.set_generation(job.head().generation());
-  status.set_phase(rank.ended() ? "ended" : rank.phase);
+  status.set_phase(rank.ended() ? PhaseName(Phase::kEnded) : rank.phase.name());
   status.set_last_step(rank.last_step);
   if (rank.last_report > absl::InfinitePast()) {
     status.set_last_report_age_s(absl::ToDoubleSeconds(std::max(now - rank.last_report, absl::ZeroDuration())));

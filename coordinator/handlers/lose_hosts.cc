@@ -29,7 +29,7 @@ PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host
   }
   // Steps are judged by when the last one was completed; of a phase whose time is not learned nothing is concluded.
   peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.stand.phase_s);
-  peer.phase_limit = rank.phase == "train" ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase);
+  peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase.name());
   return peer;
 }
 
@@ -70,8 +70,8 @@ bool HasBegun(const Job& job, const HostName& name) {
   if (stepped) return true;
   const std::vector<uint32_t>& ranks = job.ranks_on.at(name);
   return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t index) {
-    const std::string& phase = job.ranks[index].phase;
-    return phase != "starting" && phase != "joining" && phase != "ready";
+    const ReportedPhase& phase = job.ranks[index].phase;
+    return phase != Phase::kStarting && phase != Phase::kJoining && phase != Phase::kReady;
   });
 }
 

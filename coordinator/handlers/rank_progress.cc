@@ -1,6 +1,7 @@
 #include "coordinator/handlers/rank_progress.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -31,21 +32,22 @@ v1::PhaseRecord* FindPhase(Job& job, absl::string_view phase) {
 }
 
 // The phases there are; others would let a trainer fill our memory.
-bool IsMeasured(absl::string_view phase) {
-  return phase == "first_step" || phase == "train" || phase == "evaluate" || phase == "save";
+bool IsMeasured(std::optional<Phase> phase) {
+  return phase == Phase::kFirstStep || phase == Phase::kTrain || phase == Phase::kEvaluate || phase == Phase::kSave;
 }
 
 void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_at) {
   for (int i = 0; i < report.phase_times_size() && i < static_cast<int>(kPhaseTimes); ++i) {
     const v1::PhaseTime& time = report.phase_times(i);
-    if (!IsMeasured(time.phase()) || !(time.longest_s() > 0)) continue;
+    const std::optional<Phase> phase = ParsePhase(time.phase());
+    if (!IsMeasured(phase) || !(time.longest_s() > 0)) continue;
     // A stall was in it.
     if (made_at - absl::Seconds(time.longest_s()) < job.unlearned_until) continue;
     if (job.current.hang.told_learned && !job.current.hang.told.empty() && made_at > job.current.hang.stalled_since)
       continue;
-    PhaseTimes& times = job.phase_times[time.phase()];
+    PhaseTimes& times = job.phase_times[*phase];
     times.Add(report.last_step(), time.longest_s());
-    if (time.phase() == "train") job.head().set_learned_step_s(times.longest());
+    if (phase == Phase::kTrain) job.head().set_learned_step_s(times.longest());
     v1::PhaseRecord& record = PhaseRecordOf(job, time.phase());
     if (times.longest() > kOutgrown * record.learned_s()) {
       record.set_learned_s(times.longest());

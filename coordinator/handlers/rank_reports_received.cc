@@ -91,8 +91,8 @@ void MarkStep(Job& job, uint64_t step) {
 void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
-    if (rank.phase != report.phase()) job.current.progress_at = turn.now;
-    rank.phase = CutText(report.phase(), kWordBytes);
+    if (rank.phase.name() != report.phase()) job.current.progress_at = turn.now;
+    rank.phase = ReportedPhase(CutText(report.phase(), kWordBytes));
   }
   if (report.last_step() > rank.last_step) {
     rank.last_step = report.last_step();

@@ -67,7 +67,7 @@ void JudgeFormation(Turn& turn, Job& job) {
       missing.push_back("...");
       break;
     }
-    missing.push_back(absl::StrCat(rank.record.rank(), " on ", rank.record.host(), " (", rank.phase, ")"));
+    missing.push_back(absl::StrCat(rank.record.rank(), " on ", rank.record.host(), " (", rank.phase.name(), ")"));
   }
   FailGeneration(
       turn, job,
@@ -128,7 +128,7 @@ bool MayStillStop(const Turn& turn, const Job& job) {
   if (!job.record.cancelled() && LastSaveIsRetried(job)) return true;
   if (turn.now >= job.current.drop_by) return false;
   return std::any_of(job.ranks.begin(), job.ranks.end(), [&](const Rank& rank) {
-    bool busy = rank.phase == "save" || rank.phase == "evaluate" || rank.phase == "leaving";
+    bool busy = rank.phase == Phase::kSave || rank.phase == Phase::kEvaluate || rank.phase == Phase::kLeaving;
     return !rank.ended() && busy && turn.now - rank.last_report <= turn.state.options.lease;
   });
 }

@@ -36,7 +36,7 @@ void Started(Turn& turn, Job& job, Rank& rank, const v1::TrainerStarted& started
 void Registered(Turn& turn, Job& job, Rank& rank, const v1::TrainerRegistered& registered) {
   if (rank.record.registered()) return;
   rank.record.set_started(true);
-  rank.phase = "joining";
+  rank.phase = Phase::kJoining;
   job.current.progress_at = turn.now;
   if (registered.spec_digest() == job.head().spec_digest()) {
     rank.record.set_registered(true);
@@ -53,7 +53,7 @@ void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
   if (!rank.record.registered() || rank.record.ready()) return;
   rank.record.set_ready(true);
   rank.record.set_first_step(ready.first_step());
-  rank.phase = "ready";
+  rank.phase = Phase::kReady;
   if (rank.record.rank() == 0) BeganAnew(turn, job);
   job.current.progress_at = turn.now;
 }

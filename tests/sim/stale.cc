@@ -15,7 +15,7 @@ std::string Print(const State& state, const JobId& id) {
   std::string print =
       absl::StrCat(job.record.SerializeAsString(), job.told.SerializeAsString(), job.history.last_sequence());
   for (const Rank& rank : job.ranks)
-    absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase, rank.last_step);
+    absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase.name(), rank.last_step);
   return print;
 }
 

@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/key_value_store.h"
+#include "common/phase.h"
 #include "worker/link/config.h"
 
 namespace trainyard {
@@ -130,11 +131,6 @@ struct EvalRecord {
   uint64_t tokens = 0;
   double seconds = 0;
 };
-
-// Names of RankStatus.phase. Leaving: the work is done, and the rank waits for the coordinator's answer about the last
-// save. How long that takes depends on the network, so hang detection does not learn the duration of this phase.
-enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
-const char* PhaseName(Phase phase);
 
 // Totals since the trainer started.
 struct WorkTotals {

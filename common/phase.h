@@ -1,0 +1,36 @@
+// The phases of a rank, as trainers report them and status shows them (RankStatus.phase). Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace trainyard {
+
+// kLeaving: all steps are made, and the rank waits for the coordinator's answer about the last save. How long that takes
+// depends on the network, so no time is learned for it.
+enum class Phase { kStarting, kJoining, kReady, kFirstStep, kTrain, kEvaluate, kSave, kLeaving, kEnded };
+
+// "first_step".
+const char* PhaseName(Phase phase);
+
+// None: it is no phase of this version; a newer trainer may report such a phase.
+std::optional<Phase> ParsePhase(absl::string_view name);
+
+// A phase as a rank reported it. One that this version does not know is kept as text, so that status can show it.
+class ReportedPhase {
+ public:
+  ReportedPhase(Phase phase) : known_(phase), name_(PhaseName(phase)) {}  // NOLINT(google-explicit-constructor)
+  explicit ReportedPhase(std::string name) : known_(ParsePhase(name)), name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  bool operator==(Phase phase) const { return known_ == phase; }
+
+ private:
+  std::optional<Phase> known_;
+  std::string name_;
+};
+
+}  // namespace trainyard
