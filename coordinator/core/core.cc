@@ -76,7 +76,7 @@ void TakeUp(Turn& turn, Job& job) {
     }
     hosts.push_back(host.value());
   }
-  turn.Decide(job, "adoption", "info",
+  turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
               absl::StrCat("a new coordinator took the job up; it waits for ", absl::StrJoin(hosts, ", "),
                            " to attach and decides nothing until then"));
 }
@@ -88,10 +88,10 @@ void TellAway(Turn& turn, absl::Duration away, bool held_up) {
                                             " by a store that took nothing (was its disk full?)")
                              : absl::StrCat("the coordinator was away for ", lasted, " (stopped or suspended)");
   absl::StrAppend(&text, "; no host counts as silent for it");
-  turn.DecideCluster(HostName(), "", "warning", text);
+  turn.DecideCluster(HostName(), DecisionRule::kNone, NoticeLevel::kWarning, text);
   if (away < turn.state.options.lease) return;
   for (auto& [id, job] : turn.state.jobs) {
-    if (HasTrainers(job.state())) turn.Notice(job, "warning", text);
+    if (HasTrainers(job.state())) turn.Notice(job, NoticeLevel::kWarning, text);
   }
 }
 
@@ -113,7 +113,8 @@ Output Core::Start(CoreTime time) {
   Turn turn(state_, time);
   for (std::string& key : state_.orphans) turn.Delete(std::move(key));
   state_.orphans.clear();
-  turn.DecideCluster(HostName(), state_.jobs.empty() ? "" : "adoption", "info",
+  turn.DecideCluster(HostName(), state_.jobs.empty() ? DecisionRule::kNone : DecisionRule::kAdoption,
+                     NoticeLevel::kInfo,
                      absl::StrCat("coordinator ", kVersion, " started with ", Plural(state_.jobs.size(), "job"), ", ",
                                   state_.active.size(), " of them with trainers that may be running"));
   for (auto& [id, job] : state_.jobs) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/policy/notice.h"
 
 namespace trainyard {
 namespace {
@@ -24,7 +25,8 @@ bool IsSeen(const v1::Event& event, const WatchPosition& position) {
 // What people do not need to understand how a job came to its state: saves that were made (the newest are in the job),
 // and what was recorded without a decision.
 bool IsRepetitive(const v1::Event& event) {
-  if (event.has_notice()) return event.notice().level() == "info" && event.notice().rule().empty();
+  if (event.has_notice())
+    return event.notice().level() == LevelName(NoticeLevel::kInfo) && event.notice().rule().empty();
   return event.has_checkpoint();
 }
 

@@ -37,8 +37,9 @@ void CutTexts(v1::Event& event) {
   if (event.has_state()) cut(event.mutable_state()->mutable_reason());
 }
 
-WriteLog::Level ToLogLevel(absl::string_view level) {
-  return level == "info" ? WriteLog::Level::kInfo : WriteLog::Level::kWarning;
+// An error of a job is a warning for the operator: an error in the log is one of the coordinator itself.
+WriteLog::Level ToLogLevel(NoticeLevel level) {
+  return level == NoticeLevel::kInfo ? WriteLog::Level::kInfo : WriteLog::Level::kWarning;
 }
 
 }  // namespace
@@ -160,29 +161,29 @@ void Turn::ForgetReports(Job& job) {
   job.kept_parts.clear();
 }
 
-void Turn::Notice(Job& job, absl::string_view level, std::string text) {
+void Turn::Notice(Job& job, NoticeLevel level, std::string text) {
   v1::Event event;
-  event.mutable_notice()->set_level(std::string(level));
+  event.mutable_notice()->set_level(LevelName(level));
   event.mutable_notice()->set_text(std::move(text));
   Publish(job, std::move(event));
 }
 
-void Turn::Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text) {
+void Turn::Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text) {
   Emit(WriteLog{ToLogLevel(level), absl::StrCat("job ", job.id.value(), ": ", text)});
   v1::Event event;
-  event.mutable_notice()->set_level(std::string(level));
+  event.mutable_notice()->set_level(LevelName(level));
   event.mutable_notice()->set_text(std::move(text));
-  event.mutable_notice()->set_rule(std::string(rule));
+  event.mutable_notice()->set_rule(RuleName(rule));
   Publish(job, std::move(event));
 }
 
-void Turn::DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text) {
+void Turn::DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text) {
   Emit(WriteLog{ToLogLevel(level), text});
   v1::Event event;
   event.set_host(host.value());
-  event.mutable_notice()->set_level(std::string(level));
+  event.mutable_notice()->set_level(LevelName(level));
   event.mutable_notice()->set_text(std::move(text));
-  event.mutable_notice()->set_rule(std::string(rule));
+  event.mutable_notice()->set_rule(RuleName(rule));
   PublishClusterEvent(std::move(event));
 }
 

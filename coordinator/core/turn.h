@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "coordinator/core/core_time.h"
 #include "coordinator/core/effect.h"
 #include "coordinator/core/state.h"
 #include "coordinator/policy/lifecycle.h"
+#include "coordinator/policy/notice.h"
 
 namespace trainyard {
 
@@ -56,13 +56,12 @@ class Turn {
   // Adds a durable event to the job's history: watchers get it, metrics count it, the next coordinator knows it. Texts
   // are cut to limits::kDurableTextBytes.
   void Publish(Job& job, v1::Event event);
-  void Notice(Job& job, absl::string_view level, std::string text);
-  // A decision that was made about the job, by which rule, and in words on what facts: a notice that `why` shows. Also
-  // logged. Rules: placement, restart, give_up, host_lost, abandon, hang, straggler, network, disk, adoption,
-  // checkpoint, resume, operator.
-  void Decide(Job& job, absl::string_view rule, absl::string_view level, std::string text);
-  // The same about a host (empty: the cluster as a whole), as a durable event of the cluster. `rule` may be empty.
-  void DecideCluster(const HostName& host, absl::string_view rule, absl::string_view level, std::string text);
+  void Notice(Job& job, NoticeLevel level, std::string text);
+  // A decision about the job, the rule by which it was made, and the facts in words: a notice that `why` shows. Also
+  // logged.
+  void Decide(Job& job, DecisionRule rule, NoticeLevel level, std::string text);
+  // The same about a host (empty: the cluster as a whole), as a durable event of the cluster.
+  void DecideCluster(const HostName& host, DecisionRule rule, NoticeLevel level, std::string text);
   // A step or an evaluation: watchers get it, metrics count it where `is_new`; not durable.
   void PublishReport(Job& job, v1::Event event, bool is_new);
   // The newest step and evaluation reports go to the store: nobody will tell them again.

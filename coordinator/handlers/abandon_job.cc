@@ -80,7 +80,7 @@ bool MayAbandon(Turn& turn, Job& job) {
   if (awaited || job.kept_told) return false;
   job.kept_told = true;
   turn.Decide(
-      job, "abandon", "warning",
+      job, DecisionRule::kAbandon, NoticeLevel::kWarning,
       absl::StrCat("recovery.abandon_after_s has passed, but too few hosts could go on from the checkpoint of step ",
                    newest.step(), ": ", newest.path(), " is not on ",
                    told.empty() ? "any that is attached" : JoinFirst(told, kHostsNamed),

@@ -73,7 +73,7 @@ void AdvanceForming(Turn& turn, Job& job) {
 void TellUnnamed(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
-  turn.Decide(job, "checkpoint", "warning",
+  turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
               absl::StrCat("the checkpoint of step ", granted->step(), " is complete and was granted its name, ",
                            granted->path(),
                            ", but nobody told that it has got it; a job that goes on from the folder "
@@ -105,7 +105,7 @@ bool AdvanceDone(Turn& turn, Job& job) {
   if (ReportsAreBehind(job)) {
     if (job.current.reports_until == absl::InfiniteFuture()) job.current.reports_until = turn.now + kReportsGrace;
     if (turn.now < job.current.reports_until) return true;
-    turn.Notice(job, "warning",
+    turn.Notice(job, NoticeLevel::kWarning,
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }

@@ -167,7 +167,8 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
     bool was_unconfirmed = !job.current.unconfirmed.empty();
     job.current.unconfirmed.erase(host.name);
     if (was_unconfirmed && job.current.unconfirmed.empty()) {
-      turn.Decide(job, "adoption", "info", "every host of the job has attached again; its ranks go on as they are");
+      turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
+                  "every host of the job has attached again; its ranks go on as they are");
       turn.PushAll(job);
     }
     turn.Touch(job);
@@ -194,7 +195,7 @@ void TellNewDaemon(Turn& turn, const Host& host) {
       const bool lost = job.ranks[index].missing_since != absl::InfiniteFuture();
       ranks.push_back(absl::StrCat(index, lost ? " (not found)" : ""));
     }
-    turn.Decide(job, "adoption", "info",
+    turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kInfo,
                 absl::StrCat("a new daemon of host ", host.name.value(), " took up rank ", absl::StrJoin(ranks, ", ")));
   }
 }
@@ -229,7 +230,7 @@ void Run(Turn& turn, AttachHost& event) {
   if (known && was_reachable) {
     turn.Info(std::move(text));
   } else {
-    turn.DecideCluster(name, "", "info", std::move(text));
+    turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo, std::move(text));
   }
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);

@@ -36,7 +36,7 @@ void Cancel(Turn& turn, Job& job, const std::string& reason) {
   job.record.set_cancelled(true);
   job.record.set_cancel_reason(CutText(reason, 1024));
   std::string text = CancelText("cancelled", reason);
-  turn.Decide(job, "operator", "info", text);
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, text);
   if (job.state() == v1::JOB_STATE_STOPPING) {
     // It was being ended to be paused or restarted: the same end, with another outcome.
     job.record.clear_ending();

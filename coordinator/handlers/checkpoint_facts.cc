@@ -44,7 +44,7 @@ void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady
   if (FindGrant(words, word.generation(), word.step(), word.manifest_hash()) != nullptr) return;  // it is told already
   word.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
   if (word.refused()) {
-    turn.Decide(job, "checkpoint", "warning",
+    turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                 absl::StrCat("the checkpoint of step ", word.step(), " that rank 0 on ", rank.record.host(),
                              " has ready does not get its name: ", word.reason()));
   } else {
@@ -102,7 +102,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
   CheckpointGrants& words = *job.record.mutable_grants();
   if (std::string why = WhyImpossible(head, words, saved); !why.empty()) {
-    turn.Decide(job, "checkpoint", "error",
+    turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kError,
                 absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
     return;
   }
@@ -143,7 +143,7 @@ void ForgetSave(Turn& turn, Job& job, const Rank& rank, uint64_t step) {
 void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
   ForgetSave(turn, job, rank, failed.step());
   if (failed.withdrawn()) {
-    turn.Decide(job, "checkpoint", "info",
+    turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo,
                 absl::StrCat("the complete checkpoint of step ", failed.step(),
                              " made room for a newer one before it had a name"));
     return;
@@ -154,8 +154,8 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", CutText(failed.message(), 1024)));
   v1::Event event;
-  event.mutable_notice()->set_level("error");
-  event.mutable_notice()->set_rule("checkpoint");
+  event.mutable_notice()->set_level(LevelName(NoticeLevel::kError));
+  event.mutable_notice()->set_rule(RuleName(DecisionRule::kCheckpoint));
   event.mutable_notice()->set_failed_save_step(failed.step());
   event.mutable_notice()->set_text(absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(),
                                                 " could not save step ", failed.step(), ": ",
@@ -189,7 +189,7 @@ void SettleGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
       info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
       Record(turn, job, info);
     } else if (!word.refused() && (restored == nullptr || word.step() >= restored->step())) {
-      turn.Decide(job, "checkpoint", "warning",
+      turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
                   absl::StrCat("the checkpoint of step ", word.step(), " that generation ", word.generation(),
                                " was granted could not be used; ",
                                restored == nullptr ? "training begins anew"
@@ -203,7 +203,7 @@ void SettleGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
 void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
   const uint64_t told = std::max(job.reported_step, job.told.step());
   if (job.generation().value() == 1 || restored_step <= told) return;
-  turn.Notice(job, "warning",
+  turn.Notice(job, NoticeLevel::kWarning,
               absl::StrCat("reports of steps ", told + 1, " to ", restored_step,
                            " did not arrive: the group that made them was lost"));
 }
@@ -216,7 +216,8 @@ void TellChanges(Turn& turn, Job& job, const v1::RestorePoint& restored) {
         CutText(absl::StrCat("goes on from step ", restored.step(), " with another ", change.key(), ": ",
                              change.value(), change.reason().empty() ? "" : "; ", change.reason()),
                 limits::kDurableTextBytes);
-    if (!WasTold(job, "resume", text)) turn.Decide(job, "resume", "warning", text);
+    if (!WasTold(job, DecisionRule::kResume, text))
+      turn.Decide(job, DecisionRule::kResume, NoticeLevel::kWarning, text);
   }
 }
 
@@ -241,16 +242,17 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
   turn.Save(job);
   for (int i = 0; i < std::min(restored.passed_over_size(), limits::kPassedOverReported); ++i) {
-    turn.Decide(job, "checkpoint", "warning", CutText(restored.passed_over(i), limits::kDurableTextBytes));
+    turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
+                CutText(restored.passed_over(i), limits::kDurableTextBytes));
   }
   int younger = FirstAt(job.head(), restored.step() + 1);
   if (younger < job.head().checkpoints_size()) {
-    turn.Notice(job, "warning",
+    turn.Notice(job, NoticeLevel::kWarning,
                 absl::StrCat("the checkpoint of step ", job.head().checkpoints(younger).step(),
                              " could not be used; restored from step ", restored.step(), ", ", restored.path()));
     EraseFrom(job.head(), younger);
   } else {
-    turn.Notice(job, "info", absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
+    turn.Notice(job, NoticeLevel::kInfo, absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }
   TellChanges(turn, job, restored);
   SettleGrants(turn, job, &restored);

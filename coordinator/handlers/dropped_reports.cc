@@ -19,7 +19,7 @@ void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
     return;
   }
   job.drops_since = turn.now;
-  turn.Notice(job, "warning",
+  turn.Notice(job, NoticeLevel::kWarning,
               absl::StrCat(Plural(count, "step report was", "step reports were"), " dropped by the daemon on ",
                            rank.record.host(), " while it could not reach the coordinator"));
 }
@@ -28,7 +28,7 @@ void TellDroppedReports(Turn& turn, Job& job) {
   if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
   if (job.reports_dropped > 0) {
     turn.Notice(
-        job, "warning",
+        job, NoticeLevel::kWarning,
         absl::StrCat(Plural(job.reports_dropped, "more step report was", "more step reports were"), " dropped in the ",
                      absl::FormatDuration(absl::Trunc(turn.now - job.drops_since, absl::Seconds(1))), " since then"));
   }

@@ -26,9 +26,9 @@ namespace {
 // before what is left is killed: dying ranks tell within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
 
-absl::string_view RuleOf(v1::FailureRecord::Kind kind, bool restart) {
-  if (!restart) return "give_up";
-  return kind == v1::FailureRecord::KIND_HANG ? "hang" : "restart";
+DecisionRule RuleOf(v1::FailureRecord::Kind kind, bool restart) {
+  if (!restart) return DecisionRule::kGiveUp;
+  return kind == v1::FailureRecord::KIND_HANG ? DecisionRule::kHang : DecisionRule::kRestart;
 }
 
 bool IsEnding(const Job& job) {
@@ -55,11 +55,11 @@ void FailEnding(Turn& turn, Job& job) {
   const bool remakes = failure.kind() == v1::FailureRecord::KIND_UNSAVED && goes_on;
   if (IsForGood(failure.kind()) && !remakes && !job.record.cancelled()) {
     job.record.clear_ending();
-    turn.Decide(job, "give_up", "error", failure.text());
+    turn.Decide(job, DecisionRule::kGiveUp, NoticeLevel::kError, failure.text());
     turn.SetReason(job, failure.text());
   } else {
     // It ends anyway, but not at a step any more.
-    turn.Notice(job, "warning", absl::StrCat(failure.text(), "; the group was being ended anyway"));
+    turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(failure.text(), "; the group was being ended anyway"));
   }
   KillAfterCause(turn, job);
 }
@@ -72,7 +72,7 @@ void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExit
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
   for (const std::string& line : exit.last_lines()) absl::StrAppend(&text, "\n  ", line);
-  turn.Notice(job, "warning", std::move(text));
+  turn.Notice(job, NoticeLevel::kWarning, std::move(text));
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
   bool stepping = job.state() == v1::JOB_STATE_RUNNING && !job.record.has_failure();
   job.record.set_ending(ending);
   job.record.set_ending_reason(reason);
-  turn.Decide(job, "operator", "info", reason);
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
   turn.Move(job, LifecycleEvent::kStopAsked, std::move(reason));
   if (stepping && !now) {
     StopAtStep(turn, job);
@@ -113,7 +113,7 @@ void EndGroup(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string re
 void ChangeEnding(Turn& turn, Job& job, v1::JobRecord::Ending ending, std::string reason) {
   job.record.set_ending(ending);
   job.record.set_ending_reason(reason);
-  turn.Decide(job, "operator", "info", reason);
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
   turn.SetReason(job, std::move(reason));
   turn.Save(job);
 }
@@ -128,7 +128,7 @@ void UndoStop(Turn& turn, Job& job, const std::string& why) {
   job.current.stop = false;
   job.current.drop_at = job.current.drop_by = absl::InfiniteFuture();
   job.record.clear_ending_reason();
-  turn.Decide(job, "operator", "error", text);
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kError, text);
   turn.Move(job, LifecycleEvent::kStopUndone, std::move(text));
   RestartStallTimer(turn, job);
   turn.PushAll(job);
@@ -157,7 +157,7 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   if (job.record.has_failure() && !IsBetterCause(failure, job.record.failure())) {
     // A consequence, or one more of the same: told where it says something new.
     bool own = HasOwnCause(failure.kind());
-    if (own && failure.text() != job.record.failure().text()) turn.Notice(job, "warning", failure.text());
+    if (own && failure.text() != job.record.failure().text()) turn.Notice(job, NoticeLevel::kWarning, failure.text());
     return;
   }
   *job.record.mutable_failure() = failure;
@@ -170,7 +170,7 @@ void FailGeneration(Turn& turn, Job& job, const v1::FailureRecord& failure) {
   bool asked = job.record.cancelled() || job.record.ending() != v1::JobRecord::ENDING_UNSPECIFIED;
   if (job.state() == v1::JOB_STATE_STOPPING && asked) return FailEnding(turn, job);
   if (!IsEnding(job) && !job.current.unconfirmed.empty()) {
-    turn.Decide(job, "adoption", "warning",
+    turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kWarning,
                 absl::StrCat(failure.text(), "; what follows is decided once every host has attached or is lost"));
     return;
   }
@@ -189,7 +189,8 @@ void DecideFailure(Turn& turn, Job& job) {
   } else {
     turn.SetReason(job, decision.reason);
   }
-  turn.Decide(job, RuleOf(failure.kind(), decision.restart), decision.restart ? "warning" : "error", decision.reason);
+  turn.Decide(job, RuleOf(failure.kind(), decision.restart),
+              decision.restart ? NoticeLevel::kWarning : NoticeLevel::kError, decision.reason);
   KillAfterCause(turn, job);
 }
 

@@ -98,7 +98,7 @@ void EndStall(Turn& turn, Job& job) {
   watch.suspects.clear();
   ForgetLooks(turn, job);
   if (watch.told.empty()) return;
-  turn.Decide(job, "hang", "info",
+  turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo,
               absl::StrCat("the ranks go on after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
                            "; it was told: ", watch.told));
@@ -122,7 +122,7 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
     watch.told_learned = decision.learned;
     watch.stalled_since = decision.stalled_since;
     const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
-    turn.Decide(job, "hang", "warning", absl::StrCat(decision.reason, "; left alone", why));
+    turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning, absl::StrCat(decision.reason, "; left alone", why));
     return;
   }
   if (!decision.phase.empty()) {
@@ -179,7 +179,7 @@ void TakeStack(Turn& turn, Job& job, const Rank& rank) {
                         seen.stack_note().empty() ? ":" : "):");
     for (const std::string& frame : seen.stack()) absl::StrAppend(&text, "\n  ", frame);
   }
-  turn.Decide(job, "hang", "info", std::move(text));
+  turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo, std::move(text));
   if (job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_STOPPING) {
     if (job.record.failure().kind() == v1::FailureRecord::KIND_HANG && !AwaitsStacks(job)) DropTrainers(turn, job);
   }

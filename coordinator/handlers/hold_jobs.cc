@@ -59,7 +59,7 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
                                   " of the job, and this coordinator's store knows ", job.head().generation(),
                                   ": it was restored from an older copy. Nothing of the job is ended or started: start "
                                   "the coordinator on the newer store, wait for the job's end, or cancel it");
-  turn.Decide(job, "adoption", "error", text);
+  turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kError, text);
   turn.SetReason(job, std::move(text));
   turn.PushAll(job);
 }
@@ -74,7 +74,7 @@ void SettleHeld(Turn& turn, Job& job) {
                                   "ended; the job goes on from what it has saved");
   job.past_generation = std::max(job.past_generation, job.held_at);
   job.held_at = 0;
-  turn.Decide(job, "adoption", "warning", text);
+  turn.Decide(job, DecisionRule::kAdoption, NoticeLevel::kWarning, text);
   EndRecordedGroup(turn, job, std::move(text));
   RestartStallTimer(turn, job);
   turn.PushAll(job);
@@ -104,7 +104,7 @@ bool IsUnknown(const State& state, const v1::TrainerKey& key) {
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key) {
   host.unknown.push_back(key);
   if (!turn.state.unknown.insert(JobId(key.job_id())).second) return;
-  turn.DecideCluster(host.name, "adoption", "error",
+  turn.DecideCluster(host.name, DecisionRule::kAdoption, NoticeLevel::kError,
                      absl::StrCat("host ", host.name.value(), " runs job ", key.job_id(),
                                   ", which this coordinator's store does not know: it was restored from an older copy. "
                                   "The job is left alone: start the coordinator on the newer store, wait for the job's "
@@ -119,7 +119,7 @@ void SettleUnknown(Turn& turn) {
   }
   for (const JobId& id : ended) {
     turn.state.unknown.erase(id);
-    turn.DecideCluster(HostName(), "adoption", "info",
+    turn.DecideCluster(HostName(), DecisionRule::kAdoption, NoticeLevel::kInfo,
                        absl::StrCat("job ", id.value(),
                                     ", which this coordinator's store does not know, has ended; its slots are free"));
   }
@@ -150,7 +150,7 @@ std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::str
   std::string text = WithReason(absl::StrCat("job ", id.value(), ", which this coordinator's store does not know, is ",
                                              "cancelled; its trainers on ", absl::StrJoin(hosts, ", "), " are ended"),
                                 reason);
-  turn.DecideCluster(HostName(), "operator", "info", text);
+  turn.DecideCluster(HostName(), DecisionRule::kOperator, NoticeLevel::kInfo, text);
   v1::Job job;
   job.set_job_id(id.value());
   job.set_state(v1::JOB_STATE_STOPPING);

@@ -11,7 +11,7 @@ void Run(Turn& turn, HostDraining& event) {
   Host& host = turn.state.hosts.at(session->second);
   if (host.draining == event.draining) return;
   host.draining = event.draining;
-  turn.DecideCluster(host.name, "", "info",
+  turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kInfo,
                      absl::StrCat("host ", host.name.value(),
                                   event.draining ? ": its daemon is about to leave; nothing new is placed there"
                                                  : ": its daemon stays after all"));

@@ -14,13 +14,14 @@ namespace {
 
 void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
   std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
-  turn.DecideCluster(host.name, "", "warning", absl::StrCat(text, "; its trainers may go on"));
+  turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kWarning,
+                     absl::StrCat(text, "; its trainers may go on"));
   std::vector<JobId> jobs(host.jobs.begin(), host.jobs.end());
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
     if (!HasTrainers(job.state())) continue;
-    if (job.forming()) turn.Notice(job, "warning", text + "; forming waits for it");
-    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, "warning", text + "; its ranks may go on");
+    if (job.forming()) turn.Notice(job, NoticeLevel::kWarning, text + "; forming waits for it");
+    if (job.state() == v1::JOB_STATE_RUNNING) turn.Notice(job, NoticeLevel::kWarning, text + "; its ranks may go on");
   }
   turn.ScheduleAll();
 }
@@ -43,7 +44,8 @@ void JudgeHosts(Turn& turn) {
     if (!judged.reachable) {
       TellUnreachable(turn, host, judged.reason);
     } else {
-      turn.DecideCluster(name, "", "info", absl::StrCat("host ", name.value(), " is reachable again"));
+      turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo,
+                         absl::StrCat("host ", name.value(), " is reachable again"));
       for (const JobId& id : host.jobs) RestartStallTimer(turn, turn.state.jobs.at(id));
       turn.ScheduleAll();
     }

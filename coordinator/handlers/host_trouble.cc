@@ -25,10 +25,11 @@ void Run(Turn& turn, HostTrouble& event) {
   const std::string& name = host.name.value();
   if (!had && !host.trouble.empty()) {
     turn.DecideCluster(
-        host.name, "", "error",
+        host.name, DecisionRule::kNone, NoticeLevel::kError,
         absl::StrCat("host ", name, ": ", host.trouble, "; nothing is placed there until that is mended"));
   } else if (had && host.trouble.empty()) {
-    turn.DecideCluster(host.name, "", "info", absl::StrCat("host ", name, " can be given ranks again"));
+    turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kInfo,
+                       absl::StrCat("host ", name, " can be given ranks again"));
   }
   turn.ScheduleAll();
 }

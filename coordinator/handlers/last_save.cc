@@ -13,16 +13,15 @@
 namespace trainyard {
 namespace {
 
-constexpr char kRule[] = "checkpoint";
 constexpr char kMadeAfterAll[] = "the last save is made after all";
 constexpr size_t kErrorBytes = 1'024;
 
 }  // namespace
 
-bool WasTold(const Job& job, absl::string_view rule, absl::string_view text) {
+bool WasTold(const Job& job, DecisionRule rule, absl::string_view text) {
   const auto& events = job.history.durable();
   return std::any_of(events.begin(), events.end(), [&](const EventPtr& event) {
-    return event->generation() == job.head().generation() && event->notice().rule() == rule &&
+    return event->generation() == job.head().generation() && event->notice().rule() == RuleName(rule) &&
            event->notice().text() == text;
   });
 }
@@ -44,11 +43,11 @@ void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::Checkp
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
   const std::string text =
       absl::StrCat("the last save fails and is tried again: ", who, CutText(failed.message(), kErrorBytes));
-  if (!WasTold(job, kRule, text)) {
+  if (!WasTold(job, DecisionRule::kCheckpoint, text)) {
     turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
     v1::Event event;
-    event.mutable_notice()->set_level("error");
-    event.mutable_notice()->set_rule(kRule);
+    event.mutable_notice()->set_level(LevelName(NoticeLevel::kError));
+    event.mutable_notice()->set_rule(RuleName(DecisionRule::kCheckpoint));
     event.mutable_notice()->set_failed_save_step(failed.step());
     event.mutable_notice()->set_text(text);
     turn.Publish(job, std::move(event));
@@ -57,7 +56,7 @@ void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::Checkp
 }
 
 void TellLastSaveMade(Turn& turn, Job& job) {
-  turn.Decide(job, kRule, "info", kMadeAfterAll);
+  turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo, kMadeAfterAll);
   if (job.state() == v1::JOB_STATE_RUNNING) turn.SetReason(job, kMadeAfterAll);
 }
 

@@ -14,6 +14,6 @@ void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::Checkp
 void TellLastSaveMade(Turn& turn, Job& job);
 
 // Whether the job's history has this notice for its current generation.
-bool WasTold(const Job& job, absl::string_view rule, absl::string_view text);
+bool WasTold(const Job& job, DecisionRule rule, absl::string_view text);
 
 }  // namespace trainyard

@@ -107,7 +107,7 @@ void TellReach(Turn& turn, Job& job, const Reach& reach) {
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
   if (!unreachable) StopLooking(turn, job);
   turn.Save(job);
-  turn.Notice(job, unreachable ? "warning" : "info",
+  turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
               unreachable
                   ? absl::StrCat("no host with a rank that still runs can be reached; the job is left alone for ",
                                  job.head().spec().recovery().abandon_after_s(),
@@ -132,7 +132,7 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
 
 // Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
 void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
-  turn.Notice(job, "warning", absl::StrCat(reason, "; its ranks had made all steps"));
+  turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
     LoseRanks(turn, job, host->second, reason);
   }
@@ -141,8 +141,8 @@ void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& 
 
 }  // namespace
 
-void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason) {
-  turn.Decide(job, rule, "warning", reason);
+void LoseHost(Turn& turn, Job& job, const HostName& name, DecisionRule rule, const std::string& reason) {
+  turn.Decide(job, rule, NoticeLevel::kWarning, reason);
   job.current.unconfirmed.erase(name);
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end())
     LoseRanks(turn, job, host->second, reason);
@@ -159,7 +159,7 @@ void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
     if (!IsReachable(turn.state, name)) names.push_back(name);
   }
   for (const HostName& name : names) {
-    LoseHost(turn, job, name, "operator", absl::StrCat("host ", name.value(), " is lost: ", why));
+    LoseHost(turn, job, name, DecisionRule::kOperator, absl::StrCat("host ", name.value(), " is lost: ", why));
   }
 }
 
@@ -178,7 +178,7 @@ void JudgeLosses(Turn& turn, Job& job) {
     facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);
     if (!decision.lost) continue;
-    if (absl::string_view(decision.rule) == "abandon" && !MayAbandon(turn, job)) return;
+    if (decision.rule == DecisionRule::kAbandon && !MayAbandon(turn, job)) return;
     if (job.current.finished_at == absl::InfiniteFuture()) {
       LoseHost(turn, job, name, decision.rule, decision.reason);
     } else {

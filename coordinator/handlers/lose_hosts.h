@@ -12,7 +12,7 @@ namespace trainyard {
 void JudgeLosses(Turn& turn, Job& job);
 
 // The host is lost for the job: its ranks there have ended.
-void LoseHost(Turn& turn, Job& job, const HostName& name, const char* rule, const std::string& reason);
+void LoseHost(Turn& turn, Job& job, const HostName& name, DecisionRule rule, const std::string& reason);
 // The same for every unreachable host of the job, because an operator asked for it.
 void LoseUnreachable(Turn& turn, Job& job, const std::string& why);
 

@@ -18,8 +18,7 @@ constexpr uint64_t kDiskFull = 64 << 10;
 constexpr uint64_t kDiskHasRoom = 256 << 10;
 
 // To the jobs whose ranks run there; the cluster's events have it in any case.
-void TellOfHost(Turn& turn, const Host& host, absl::string_view rule, absl::string_view level,
-                const std::string& text) {
+void TellOfHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel level, const std::string& text) {
   turn.DecideCluster(host.name, rule, level, text);
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
@@ -30,12 +29,12 @@ void TellOfHost(Turn& turn, const Host& host, absl::string_view rule, absl::stri
 void JudgeArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
   switch (host.arrivals.Add(turn.now, clock_offset)) {
     case ArrivalTrend::Change::kLate:
-      return TellOfHost(turn, host, "network", "warning",
+      return TellOfHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kWarning,
                         absl::StrCat("what host ", host.name.value(), " sends to the coordinator arrives ",
                                      absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
                                      " late: the network is slow, or one of the two is very busy"));
     case ArrivalTrend::Change::kPunctual:
-      return TellOfHost(turn, host, "network", "info",
+      return TellOfHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kInfo,
                         absl::StrCat("what host ", host.name.value(), " sends arrives in time again"));
     case ArrivalTrend::Change::kNone:
       return;
@@ -47,10 +46,10 @@ void JudgeDisk(Turn& turn, Host& host) {
   if (full == host.disk_full) return;
   host.disk_full = full;
   if (!full)
-    return TellOfHost(turn, host, "disk", "info",
+    return TellOfHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
                       absl::StrCat("the disk of host ", host.name.value(), " has room again"));
   TellOfHost(
-      turn, host, "disk", "warning",
+      turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
       absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
                    host.disk_free_bytes, " bytes free): what happens there is kept in memory until there is room"));
 }
@@ -78,12 +77,13 @@ void JudgeNetworkOf(Turn& turn, Job& job) {
   if (job.current.network_slow) {
     if (!WaitsAsUsual(turn.now, ranks)) return;
     job.current.network_slow = false;
-    return turn.Decide(job, "network", "info", "the ranks wait for one another no longer than they used to");
+    return turn.Decide(job, DecisionRule::kNetwork, NoticeLevel::kInfo,
+                       "the ranks wait for one another no longer than they used to");
   }
   std::string text = JudgeWaiting(turn.now, ranks);
   if (text.empty()) return;
   job.current.network_slow = true;
-  turn.Decide(job, "network", "warning", std::move(text));
+  turn.Decide(job, DecisionRule::kNetwork, NoticeLevel::kWarning, std::move(text));
 }
 
 }  // namespace trainyard

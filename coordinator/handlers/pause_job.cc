@@ -23,7 +23,7 @@ absl::Status Pause(Turn& turn, Job& job, const v1::PauseRequest& request) {
     case v1::JOB_STATE_PAUSED:
       return absl::OkStatus();
     case v1::JOB_STATE_QUEUED:
-      turn.Decide(job, "operator", "info", reason);
+      turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
       turn.Move(job, LifecycleEvent::kPause, std::move(reason));
       return absl::OkStatus();
     case v1::JOB_STATE_PLACED:

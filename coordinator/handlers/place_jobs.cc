@@ -119,7 +119,7 @@ void Place(Turn& turn, Job& job, const PlacementDecision& decision) {
   uint64_t step = job.record.restored_step();
   step = NewestKeptStep(job.head(), job.record.grants()).value_or(step);
   if (again && step > 0) absl::StrAppend(&reason, ", from step ", step);
-  turn.Decide(job, "placement", "info", reason);
+  turn.Decide(job, DecisionRule::kPlacement, NoticeLevel::kInfo, reason);
   turn.Move(job, LifecycleEvent::kPlaced, std::move(reason));
   turn.PushAll(job);
   MoveLogsOfJob(turn, job);

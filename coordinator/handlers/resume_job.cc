@@ -37,7 +37,7 @@ absl::Status Resume(Turn& turn, Job& job, const v1::ResumeRequest& request) {
                                                       " and no checkpoint holds them: resuming it makes "
                                                       "them again; say so with --from-start, or cancel the job"));
   }
-  turn.Decide(job, "operator", "info", reason);
+  turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, reason);
   StopAvoidingAll(turn, job);
   turn.Move(job, LifecycleEvent::kResume, std::move(reason));
   return absl::OkStatus();

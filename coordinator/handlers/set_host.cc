@@ -53,7 +53,8 @@ std::vector<JobId> JobsOn(const State& state, const Host& host) {
 void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
   std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is drained"), request.reason());
   std::vector<JobId> jobs = JobsOn(turn.state, host);
-  turn.DecideCluster(host.name, "operator", "info", absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
+  turn.DecideCluster(host.name, DecisionRule::kOperator, NoticeLevel::kInfo,
+                     absl::StrCat(text, "; jobs with ranks there: ", jobs.size()));
   for (const JobId& id : jobs) {
     Job& job = turn.state.jobs.at(id);
     // A group that is being ended leaves the host anyway, and is not placed on a cordoned one again.
@@ -66,10 +67,10 @@ void Drain(Turn& turn, Host& host, const v1::SetHostRequest& request) {
 
 void Lose(Turn& turn, Host& host, const std::string& reason) {
   std::string text = WithReason(absl::StrCat("host ", host.name.value(), " is lost: the operator says so"), reason);
-  turn.DecideCluster(host.name, "operator", "warning", text);
+  turn.DecideCluster(host.name, DecisionRule::kOperator, NoticeLevel::kWarning, text);
   for (const JobId& id : JobsOn(turn.state, host)) {
     Job& job = turn.state.jobs.at(id);
-    LoseHost(turn, job, host.name, "operator", text);
+    LoseHost(turn, job, host.name, DecisionRule::kOperator, text);
   }
 }
 
@@ -99,7 +100,7 @@ absl::Status CheckForgettable(const State& state, const Host& host) {
 // Nothing of it is left but what its jobs' records and the events tell.
 void Forget(Turn& turn, const Host& host, const std::string& reason) {
   const HostName name = host.name;
-  turn.DecideCluster(name, "operator", "info",
+  turn.DecideCluster(name, DecisionRule::kOperator, NoticeLevel::kInfo,
                      WithReason(absl::StrCat("host ", name.value(), " is forgotten"), reason));
   for (auto& [id, job] : turn.state.jobs) {
     StopAvoiding(turn, job, name);
@@ -118,14 +119,14 @@ absl::Status Set(Turn& turn, const v1::SetHostRequest& request) {
   switch (request.action()) {
     case v1::SetHostRequest::ACTION_CORDON:
       Cordon(turn, host, request.reason());
-      turn.DecideCluster(host.name, "operator", "info",
+      turn.DecideCluster(host.name, DecisionRule::kOperator, NoticeLevel::kInfo,
                          WithReason(absl::StrCat("host ", name, " is cordoned"), request.reason()));
       break;
     case v1::SetHostRequest::ACTION_UNCORDON:
       host.record.set_cordoned(false);
       host.record.clear_cordon_reason();
       turn.Save(host);
-      turn.DecideCluster(host.name, "operator", "info",
+      turn.DecideCluster(host.name, DecisionRule::kOperator, NoticeLevel::kInfo,
                          WithReason(absl::StrCat("host ", name, " is in use again"), request.reason()));
       break;
     case v1::SetHostRequest::ACTION_DRAIN:

@@ -33,7 +33,7 @@ void JudgeStragglersOf(Turn& turn, Job& job) {
     job.ranks[i].straggler = facts[i].named;
   }
   for (StragglerChange& change : changes) {
-    turn.Decide(job, "straggler", change.named ? "warning" : "info", std::move(change.text));
+    turn.Decide(job, DecisionRule::kStraggler, change.named ? NoticeLevel::kWarning : NoticeLevel::kInfo, std::move(change.text));
   }
 }
 

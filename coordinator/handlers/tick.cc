@@ -91,7 +91,7 @@ void EndUnkillable(Turn& turn, Job& job) {
     std::string why =
         absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " was not ended by SIGKILL in ",
                      absl::FormatDuration(kKillLimit), "; it counts as gone and its slot as taken");
-    turn.Notice(job, "error", why);
+    turn.Notice(job, NoticeLevel::kError, why);
     MarkGone(turn, job, rank, std::move(why));
   }
 }
@@ -115,7 +115,7 @@ void EndLeavers(Turn& turn, Job& job) {
     leavers.push_back(leavers.size() < 3 ? TellLeaver(turn, rank) : "...");
     if (leavers.size() > 3) break;
   }
-  turn.Notice(job, "warning",
+  turn.Notice(job, NoticeLevel::kWarning,
               absl::StrCat("every rank has made all steps, but not left within ", absl::FormatDuration(kLeaveLimit),
                            ": ", absl::StrJoin(leavers, ", "), "; what is left of the group is killed"));
   DropTrainers(turn, job);
@@ -143,7 +143,7 @@ void TickJob(Turn& turn, Job& job) {
   EndLeavers(turn, job);
   if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) {
     if (job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.record.has_failure()) {
-      turn.Notice(job, "warning", "the ranks did not stop in time; they are killed");
+      turn.Notice(job, NoticeLevel::kWarning, "the ranks did not stop in time; they are killed");
     }
     DropTrainers(turn, job);
   }

@@ -9,13 +9,15 @@ namespace {
 
 std::string Tell(absl::Duration time) { return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(100))); }
 
-HostLossDecision Lost(const HostLossFacts& facts, const char* rule, absl::string_view why) {
+HostLossDecision Lost(const HostLossFacts& facts, DecisionRule rule, absl::string_view why) {
   return {.lost = true,
           .rule = rule,
           .reason = absl::StrCat("host ", facts.host, " is lost: no contact for ", Tell(facts.silent), ", and ", why)};
 }
 
-HostLossDecision Kept(std::string why) { return {.lost = false, .rule = "host_lost", .reason = std::move(why)}; }
+HostLossDecision Kept(std::string why) {
+  return {.lost = false, .rule = DecisionRule::kHostLost, .reason = std::move(why)};
+}
 
 // Rule (b). If it does not apply, the reason says what is missing, for `trainctl why`.
 HostLossDecision DecideStall(const HostLossFacts& facts) {
@@ -40,7 +42,7 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
     return Kept(facts.begun ? "its peers may still complete a step" : "its ranks may be waiting for the word to go");
   }
   return Lost(
-      facts, "host_lost",
+      facts, DecisionRule::kHostLost,
       absl::StrCat("every reachable rank waits in ", operation, ", no step completed for ", Tell(stalled), " (limit ",
                    Tell(limit), ")", facts.begun ? "" : "; its ranks were not heard to have begun"));
 }
@@ -50,21 +52,21 @@ HostLossDecision DecideStall(const HostLossFacts& facts) {
 HostLossDecision DecideHostLoss(const HostLossFacts& facts) {
   if (facts.silent <= facts.lease) return Kept("its lease still runs");
   if (facts.none_reachable_for > absl::ZeroDuration() && facts.none_reachable_for >= facts.abandon_after) {
-    return Lost(facts, "abandon",
+    return Lost(facts, DecisionRule::kAbandon,
                 absl::StrCat("no host of the job was reachable for ", Tell(facts.none_reachable_for),
                              " (recovery.abandon_after_s ", absl::ToDoubleSeconds(facts.abandon_after), ")"));
   }
-  if (!facts.broken.empty()) return Lost(facts, "host_lost", facts.broken);
+  if (!facts.broken.empty()) return Lost(facts, DecisionRule::kHostLost, facts.broken);
   if (facts.over) {
     // At least one rank has ended or is being killed; unreachable ranks cannot complete a step alone.
     if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
     if (!facts.peers.empty()) return Kept("reachable ranks of the group are still being ended");
-    return Lost(facts, "host_lost", "every reachable rank of the group has ended");
+    return Lost(facts, DecisionRule::kHostLost, "every reachable rank of the group has ended");
   }
   if (facts.forming) {
     if (facts.reachable_ranks == 0) return Kept("no host of the job is reachable");
     if (facts.since_progress < kFormingPatience) return Kept("forming waits for it");
-    return Lost(facts, "host_lost",
+    return Lost(facts, DecisionRule::kHostLost,
                 absl::StrCat("the group that forms has not moved for ", Tell(facts.since_progress), " (limit ",
                              Tell(kFormingPatience), ")"));
   }

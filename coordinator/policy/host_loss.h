@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "coordinator/policy/notice.h"
 
 namespace trainyard {
 
@@ -63,8 +64,8 @@ struct HostLossFacts {
 
 struct HostLossDecision {
   bool lost = false;
-  const char* rule = "host_lost";  // or abandon
-  std::string reason;              // "host w2 is lost: not heard of for 3.2s, and ..."; not lost: what is missing
+  DecisionRule rule = DecisionRule::kHostLost;  // or kAbandon
+  std::string reason;  // "host w2 is lost: not heard of for 3.2s, and ..."; not lost: what is missing
 };
 
 HostLossDecision DecideHostLoss(const HostLossFacts& facts);

@@ -63,7 +63,7 @@ TEST(HostLoss, StallOfAllPeersInOneOperation_LosesTheHost_AfterMostOfALeaseAndTw
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.since_progress = absl::Milliseconds(3'400);
   EXPECT_TRUE(stalled.Decide().lost);
-  EXPECT_STREQ(stalled.Decide().rule, "host_lost");
+  EXPECT_EQ(stalled.Decide().rule, DecisionRule::kHostLost);
   EXPECT_THAT(stalled.Decide().reason, HasSubstr("every reachable rank waits in all-reduce 17"));
 }
 
@@ -175,7 +175,7 @@ TEST(HostLoss, WithNoHostReachable_OnlyAbandonDecides) {
   EXPECT_FALSE(stalled.Decide().lost);
   stalled.facts.none_reachable_for = absl::Seconds(600);
   EXPECT_TRUE(stalled.Decide().lost);
-  EXPECT_STREQ(stalled.Decide().rule, "abandon");
+  EXPECT_EQ(stalled.Decide().rule, DecisionRule::kAbandon);
 }
 
 }  // namespace

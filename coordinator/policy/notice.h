@@ -1,0 +1,31 @@
+// The level of a notice (service.proto) and the rule by which a decision was made, with their names on the wire. Pure.
+#pragma once
+
+namespace trainyard {
+
+enum class NoticeLevel { kInfo, kWarning, kError };
+
+// "warning".
+const char* LevelName(NoticeLevel level);
+
+enum class DecisionRule {
+  kNone,  // not a decision
+  kPlacement,
+  kRestart,
+  kGiveUp,
+  kHostLost,
+  kAbandon,
+  kHang,
+  kStraggler,
+  kNetwork,
+  kDisk,
+  kAdoption,
+  kCheckpoint,
+  kResume,
+  kOperator,
+};
+
+// "host_lost"; empty for kNone.
+const char* RuleName(DecisionRule rule);
+
+}  // namespace trainyard
