@@ -13,6 +13,7 @@
 #include "common/strict_yaml.h"
 #include "common/user_path.h"
 #include "common/version.h"
+#include "coordinator/core/event_table.h"
 #include "coordinator/policy/lifecycle.h"
 #include "coordinator/rpc/server.h"
 #include "trainyard/v1/config.pb.h"
@@ -27,6 +28,7 @@ struct Flags {
   bool allow_local_users = false;
   bool version = false;
   bool print_lifecycle = false;
+  bool print_events = false;
   int lifeline_fd = -1;
   int ready_fd = -1;
 };
@@ -52,6 +54,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "when serving, write one line of JSON with the addresses to this descriptor");
   app.add_flag("--version", flags.version, "print the version");
   app.add_flag("--print-lifecycle", flags.print_lifecycle, "print the table of job states of ARCHITECTURE.md");
+  app.add_flag("--print-events", flags.print_events, "print the table of events of ARCHITECTURE.md");
 }
 
 // Flags override the file; a flag is checked like the same key of a file, so both have the same ranges and values.
@@ -122,6 +125,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   }
   if (flags.version) return CommandLine{.print = absl::StrCat("trainyard-coordinator ", kVersion, "\n"), .options = {}};
   if (flags.print_lifecycle) return CommandLine{.print = PrintLifecycle(), .options = {}};
+  if (flags.print_events) return CommandLine{.print = PrintEvents(), .options = {}};
 
   v1::CoordinatorConfig config;
   if (flags.config) {

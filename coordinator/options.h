@@ -26,7 +26,7 @@ struct CoordinatorOptions {
 };
 
 struct CommandLine {
-  // Set: print this and exit with 0 (--help, --version, --print-lifecycle).
+  // Set: print this and exit with 0 (--help, --version, --print-lifecycle, --print-events).
   std::string print;
   CoordinatorOptions options;
 };

@@ -18,36 +18,6 @@
 namespace trainyard {
 namespace {
 
-struct Namer {
-  const char* operator()(const SubmitJob&) const { return "submit_job"; }
-  const char* operator()(const GetJob&) const { return "get_job"; }
-  const char* operator()(const ListJobs&) const { return "list_jobs"; }
-  const char* operator()(const CancelJob&) const { return "cancel_job"; }
-  const char* operator()(const RestartJob&) const { return "restart_job"; }
-  const char* operator()(const FindJobs&) const { return "find_jobs"; }
-  const char* operator()(const PauseJob&) const { return "pause_job"; }
-  const char* operator()(const SaveJob&) const { return "save_job"; }
-  const char* operator()(const ResumeJob&) const { return "resume_job"; }
-  const char* operator()(const SetHost&) const { return "set_host"; }
-  const char* operator()(const GetServerInfo&) const { return "get_server_info"; }
-  const char* operator()(const ListHosts&) const { return "list_hosts"; }
-  const char* operator()(const ListEvents&) const { return "list_events"; }
-  const char* operator()(const HostDraining&) const { return "host_draining"; }
-  const char* operator()(const HostTrouble&) const { return "host_trouble"; }
-  const char* operator()(const WatchJob&) const { return "watch_job"; }
-  const char* operator()(const WatchClosed&) const { return "watch_closed"; }
-  const char* operator()(const OpenLogs&) const { return "open_logs"; }
-  const char* operator()(const LogsClosed&) const { return "logs_closed"; }
-  const char* operator()(const LogPushEnded&) const { return "log_push_ended"; }
-  const char* operator()(const AttachHost&) const { return "attach_host"; }
-  const char* operator()(const DetachHost&) const { return "detach_host"; }
-  const char* operator()(const HostFactsReceived&) const { return "host_facts"; }
-  const char* operator()(const RankReportsReceived&) const { return "rank_reports"; }
-  const char* operator()(const RevisionApplied&) const { return "revision_applied"; }
-  const char* operator()(const HostValuesReceived&) const { return "host_values"; }
-  const char* operator()(const Tick&) const { return "tick"; }
-};
-
 // The job's last state, where its history has it; a store of a version without events has none.
 const v1::StateChange* LastState(const Job& job) {
   for (auto event = job.history.durable().rbegin(); event != job.history.durable().rend(); ++event) {
@@ -96,8 +66,6 @@ void TellAway(Turn& turn, absl::Duration away, bool held_up) {
 }
 
 }  // namespace
-
-const char* NameOf(const Event& event) { return std::visit(Namer(), event); }
 
 absl::StatusOr<std::unique_ptr<Core>> Core::New(CoreOptions options,
                                                 const std::vector<std::pair<std::string, std::string>>& records,

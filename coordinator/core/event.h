@@ -187,10 +187,11 @@ struct Tick {
   std::vector<Contact> contacts;
 };
 
-using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, ListHosts, ListEvents, CancelJob, RestartJob,
-                           PauseJob, SaveJob, ResumeJob, SetHost, GetServerInfo, WatchJob, WatchClosed, HostDraining,
-                           HostTrouble, OpenLogs, LogsClosed, LogPushEnded, AttachHost, DetachHost, HostFactsReceived,
-                           RankReportsReceived, RevisionApplied, HostValuesReceived, Tick>;
+// event_table.cc lists them in the same order.
+using Event = std::variant<SubmitJob, GetJob, ListJobs, FindJobs, CancelJob, RestartJob, PauseJob, ResumeJob, SaveJob,
+                           SetHost, GetServerInfo, ListHosts, ListEvents, WatchJob, WatchClosed, OpenLogs, LogsClosed,
+                           AttachHost, DetachHost, HostDraining, HostTrouble, RevisionApplied, HostFactsReceived,
+                           RankReportsReceived, HostValuesReceived, LogPushEnded, Tick>;
 
 // "submit_job": a label of metrics.
 const char* NameOf(const Event& event);

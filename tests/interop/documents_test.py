@@ -94,11 +94,19 @@ def test_links_of_the_documents_lead_somewhere():
             assert path.exists(), f"{document.relative_to(harness.ROOT)} leads to {target}"
 
 
-def test_the_architecture_shows_the_lifecycle_that_the_code_uses():
-    printed = subprocess.run([harness.BIN / "trainyard-coordinator", "--print-lifecycle"], check=True,
-                             capture_output=True,
+@pytest.mark.parametrize("table", ["lifecycle", "events"])
+def test_the_architecture_shows_the_table_that_the_code_uses(table):
+    printed = subprocess.run([harness.BIN / "trainyard-coordinator", f"--print-{table}"], check=True, capture_output=True,
                              text=True).stdout
 
-    text = (harness.ROOT / "ARCHITECTURE.md").read_text()
-    shown = text.split("<!-- lifecycle -->\n")[1].split("<!-- /lifecycle -->")[0]
+    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split(f"<!-- {table} -->\n")[1].split(f"<!-- /{table} -->")[0]
     assert shown == printed
+
+
+def test_each_event_of_the_coordinator_has_a_handler_file_of_its_name():
+    shown = (harness.ROOT / "ARCHITECTURE.md").read_text().split("<!-- events -->\n")[1].split("<!-- /events -->")[0]
+    events = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in re.findall(r"^\| ([A-Z]\w+) \| [a-z]", shown, re.M)}
+
+    handlers = {path.stem for path in (harness.ROOT / "coordinator" / "handlers").glob("*.cc")
+                if "\nvoid Run(Turn& turn, " in path.read_text()}
+    assert events == handlers
