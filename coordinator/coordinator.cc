@@ -135,7 +135,7 @@ absl::Status Coordinator::StartLoop(const CoordinatorOptions& options, Clock& cl
             jobs_unfinished_ = core.state().jobs.size() - core.state().finished.size();
           },
       .stalled = [this](const std::string& why) { server_->SetStalled(why); },
-      .look_at_store = [this] { return store_->CheckPlace(); },
+      .check_store = [this] { return store_->CheckPlace(); },
       .failed =
           [this, failed = std::move(failed)](const absl::Status& status) {
             backed_up_ = true;  // a foreign or damaged store must not replace the existing backup

@@ -120,9 +120,9 @@ absl::Status CheckSlots(const State& state, const Host& host) {
     if (on == job.ranks_on.end()) continue;
     for (uint32_t rank : on->second) used += job.ranks[rank].ended() ? 0 : 1;
   }
-  if (used <= host.most_slots || host.most_slots == 0) return absl::OkStatus();  // 0: not attached yet
+  if (used <= host.max_slots || host.max_slots == 0) return absl::OkStatus();  // 0: not attached yet
   return absl::InternalError(
-      absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.most_slots, " slots"));
+      absl::StrCat("host ", host.name.value(), " has ", used, " ranks in ", host.max_slots, " slots"));
 }
 
 // Watchers: sequences rise, stay below what was reserved, and a job that is over keeps nobody waiting.
@@ -160,16 +160,16 @@ absl::Status CheckGrants(const Job& job) {
   const v1::Job& head = job.head();
   if (job.record.grants_size() > kWordsKept) return Broken(job, "keeps too many words on checkpoints");
   std::map<uint64_t, uint64_t> granted;  // newest step by generation
-  for (const v1::CheckpointGrant& word : job.record.grants()) {
-    if (word.generation() > head.generation()) return Broken(job, "has a word on a checkpoint of a later generation");
-    if (word.refused() == word.reason().empty()) return Broken(job, "refused a checkpoint without a reason");
-    if (word.refused()) continue;
-    uint64_t& newest = granted[word.generation()];
-    if (word.step() <= newest) return Broken(job, absl::StrCat("granted step ", word.step(), " twice or backward"));
-    newest = word.step();
+  for (const v1::CheckpointGrant& grant : job.record.grants()) {
+    if (grant.generation() > head.generation()) return Broken(job, "has a word on a checkpoint of a later generation");
+    if (grant.refused() == grant.reason().empty()) return Broken(job, "refused a checkpoint without a reason");
+    if (grant.refused()) continue;
+    uint64_t& newest = granted[grant.generation()];
+    if (grant.step() <= newest) return Broken(job, absl::StrCat("granted step ", grant.step(), " twice or backward"));
+    newest = grant.step();
     for (const v1::CheckpointInfo& info : head.checkpoints()) {
-      if (info.generation() == word.generation() && info.step() == word.step()) {
-        return Broken(job, absl::StrCat("step ", word.step(), " is recorded and still granted"));
+      if (info.generation() == grant.generation() && info.step() == grant.step()) {
+        return Broken(job, absl::StrCat("step ", grant.step(), " is recorded and still granted"));
       }
     }
   }

@@ -27,7 +27,7 @@ const v1::StateChange* LastState(const Job& job) {
 }
 
 // A job of the store: watchers that come back find everything that was told of it, and its state as it is now.
-void TakeUp(Turn& turn, Job& job) {
+void AdoptJob(Turn& turn, Job& job) {
   turn.ReserveSequences(job);
   const v1::StateChange* last = LastState(job);
   if (last == nullptr || last->state() != job.state()) {
@@ -52,7 +52,7 @@ void TakeUp(Turn& turn, Job& job) {
 }
 
 // Also to the jobs that may have waited for it, where a host would have been unreachable by then.
-void TellAway(Turn& turn, absl::Duration away, bool held_up) {
+void PublishAbsence(Turn& turn, absl::Duration away, bool held_up) {
   std::string lasted = absl::FormatDuration(absl::Trunc(away, absl::Milliseconds(100)));
   std::string text = held_up ? absl::StrCat("the coordinator was held up for ", lasted,
                                             " by a store that took nothing (was its disk full?)")
@@ -86,7 +86,7 @@ Output Core::Start(CoreTime time) {
                      absl::StrCat("coordinator ", kVersion, " started with ", Plural(state_.jobs.size(), "job"), ", ",
                                   state_.active.size(), " of them with trainers that may be running"));
   for (auto& [id, job] : state_.jobs) {
-    TakeUp(turn, job);
+    AdoptJob(turn, job);
     if (!IsFinal(job.state())) turn.Touch(job);
   }
   if (!state_.jobs.empty()) {
@@ -99,7 +99,7 @@ Output Core::Start(CoreTime time) {
 Output Core::Handle(Event event, CoreTime time) {
   Turn turn(state_, time);
   if (absl::Duration away = time.steady - time.now; away > state_.away) {
-    TellAway(turn, away - state_.away, time.held_up);
+    PublishAbsence(turn, away - state_.away, time.held_up);
     state_.away = away;
   }
   std::visit([&turn](auto& what) { Run(turn, what); }, event);

@@ -22,7 +22,7 @@ constexpr size_t kBatchEvents = 1'024;
 // More than that is not held.
 constexpr size_t kHoldRecords = 1'024;
 constexpr absl::Duration kTickInterval = absl::Milliseconds(100);
-constexpr absl::Duration kLookInterval = absl::Seconds(1);
+constexpr absl::Duration kStoreCheckInterval = absl::Seconds(1);
 // A store that takes nothing is tried again after 50 ms, doubling up to a second, and said to be so every 30 s.
 constexpr absl::Duration kRetryMin = absl::Milliseconds(50);
 constexpr absl::Duration kRetryMax = absl::Seconds(1);
@@ -80,7 +80,9 @@ bool IsAwaited(const Effect& effect) {
       effect);
 }
 
-bool IsForNow(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsResourceExhausted(status); }
+bool IsTransient(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
 
 }  // namespace
 
@@ -128,9 +130,9 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   size_t taken = batch.size();
   Clock& wall = options_.wall == nullptr ? *options_.clock : *options_.wall;
   const CoreTime now = last_now_ = time_.Advance(options_.clock->TimeNow(), wall.TimeNow());
-  if (options_.look_at_store && now.steady >= next_look_) {
-    next_look_ = now.steady + kLookInterval;
-    if (absl::Status place = options_.look_at_store(); !place.ok() && !IsForNow(place)) return place;
+  if (options_.check_store && now.steady >= next_store_check_) {
+    next_store_check_ = now.steady + kStoreCheckInterval;
+    if (absl::Status place = options_.check_store(); !place.ok() && !IsTransient(place)) return place;
   }
   Unwritten unwritten = std::exchange(held_, {});
   LoopRound& round = unwritten.round;
@@ -148,7 +150,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
   if (now.steady >= next_tick_) {
     // Behind the batch: what was heard before these events were handled must not overtake them.
     Tick tick{options_.heard ? options_.heard() : std::vector<Tick::Contact>()};
-    for (Tick::Contact& heard : tick.contacts) heard.time = time_.FromSteady(heard.time);
+    for (Tick::Contact& contact : tick.contacts) contact.time = time_.FromSteady(contact.time);
     batch.push_back(std::move(tick));
     next_tick_ = now.steady + kTickInterval;
   }
@@ -164,7 +166,7 @@ absl::StatusOr<size_t> CoreLoop::RunOnce(absl::Time until) {
 #endif
   }
   round.handle_time += absl::Now() - begin;
-  if (held_until_ == absl::InfiniteFuture()) held_until_ = now.steady + kHoldMost;
+  if (held_until_ == absl::InfiniteFuture()) held_until_ = now.steady + kHoldMax;
   if (MayHold(unwritten) && now.steady < held_until_) {
     held_ = std::move(unwritten);
     flush_at_ = options_.clock->TimeNow() + options_.sink->Flush();
@@ -187,7 +189,7 @@ absl::Status CoreLoop::Write(Unwritten unwritten) {
   for (; unwritten.written < unwritten.commits.size(); ++unwritten.written) {
     absl::StatusOr<uint64_t> revision = options_.store->Commit(unwritten.commits[unwritten.written], revision_);
     if (!revision.ok()) {
-      if (!IsForNow(revision.status())) return revision.status();
+      if (!IsTransient(revision.status())) return revision.status();
       Stall(std::move(unwritten), revision.status());
       return absl::OkStatus();
     }

@@ -5,7 +5,7 @@
 // acknowledged, calls are refused with the reason, and reads are answered from memory (the one exception to the above).
 // The store is tried again until it takes what it refused; no time passes for the core meanwhile.
 //
-// A batch that leads to nothing but acknowledgements is held for up to kHoldMost, to be written with what follows:
+// A batch that leads to nothing but acknowledgements is held for up to kHoldMax, to be written with what follows:
 // while a group forms, its ranks' facts come one by one, and a disk write for each would be what all of them wait for.
 //
 // What the core must not have comes in here: the clock, the disk, the network (as a sink of effects). Start, then Stop
@@ -67,7 +67,7 @@ class CoreLoop {
     std::function<void(const std::string& why)> stalled = nullptr;
     // Whether the store still lies where it was opened; asked once a second, so that a coordinator that has nothing to
     // write notices it as well. May be empty. Unavailable: nobody can say so now. Any other error ends the loop.
-    std::function<absl::Status()> look_at_store = nullptr;
+    std::function<absl::Status()> check_store = nullptr;
     // The store is not ours any more, gone, or damaged. The loop has ended; nothing was released that is not durable.
     std::function<void(absl::Status)> failed;
   };
@@ -82,7 +82,7 @@ class CoreLoop {
   void Stop();
 
   // A batch is held no longer than that; an acknowledgement waits longer to go out with others.
-  static constexpr absl::Duration kHoldMost = absl::Milliseconds(10);
+  static constexpr absl::Duration kHoldMax = absl::Milliseconds(10);
 
   // One round without the thread, for tests. Returns the number of events handled.
   absl::StatusOr<size_t> RunOnce(absl::Time until);
@@ -123,7 +123,7 @@ class CoreLoop {
   CoreClock time_;
   CoreTime last_now_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
-  absl::Time next_look_ = absl::InfinitePast();
+  absl::Time next_store_check_ = absl::InfinitePast();
   absl::Time flush_at_ = absl::InfiniteFuture();
   std::thread thread_;  // last: uses all of the above
 };

@@ -86,22 +86,22 @@ v1::CoordinatorMessage MakeDesired(const State& state, const Host& host) {
     if (on == job.ranks_on.end()) continue;
     for (uint32_t index : on->second) {
       const Rank& rank = job.ranks[index];
-      if (!rank.look.has_value() || rank.look->answer.has_value()) continue;
+      if (!rank.examination.has_value() || rank.examination->answer.has_value()) continue;
       v1::ExamineRequest& request = *desired.add_examine();
-      request.set_request_id(rank.look->request_id);
+      request.set_request_id(rank.examination->request_id);
       request.mutable_key()->set_job_id(job.id.value());
       request.mutable_key()->set_generation(job.generation().value());
       request.mutable_key()->set_rank(index);
-      request.set_with_stack(rank.look->with_stack);
+      request.set_with_stack(rank.examination->with_stack);
     }
   }
-  for (const JobId& id : state.looking) {
+  for (const JobId& id : state.with_path_queries) {
     const Job& job = state.jobs.at(id);
-    auto look = job.path_looks.find(host.name);
-    if (look == job.path_looks.end() || look->second.answer.has_value()) continue;
+    auto query = job.path_queries.find(host.name);
+    if (query == job.path_queries.end() || query->second.answer.has_value()) continue;
     v1::PathRequest& request = *desired.add_look_for();
-    request.set_request_id(look->second.request_id);
-    request.set_path(look->second.path);
+    request.set_request_id(query->second.request_id);
+    request.set_path(query->second.path);
   }
   for (const v1::RunningTrainer& running : host.held) {
     const Job& job = state.jobs.at(JobId(running.key().job_id()));

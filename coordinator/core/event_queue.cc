@@ -8,7 +8,7 @@
 namespace trainyard {
 
 size_t QueuedBytes(const Event& event) {
-  if (const auto* told = std::get_if<RankReportsReceived>(&event)) return told->bytes;
+  if (const auto* received = std::get_if<RankReportsReceived>(&event)) return received->bytes;
   if (const auto* facts = std::get_if<HostFactsReceived>(&event)) return facts->bytes;
   return 0;
 }
@@ -36,11 +36,12 @@ bool EventQueue::Post(Event event) {
 bool EventQueue::PostUnwoken(Event event, bool& wake) {
   std::lock_guard<std::mutex> lock(mu_);
   if (closed_) return true;
-  if (auto* told = std::get_if<RankReportsReceived>(&event)) {
+  if (auto* received = std::get_if<RankReportsReceived>(&event)) {
     // Half full is crowded: facts and calls must find room.
-    if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*told)) return !IsFull();
-    told->bytes = told->reports.ByteSizeLong();
-    report_bytes_ += told->bytes;
+    if ((events_.size() >= limit_ / 2 || report_bytes_ >= report_bytes_limit_ / 2) && !Thin(*received))
+      return !IsFull();
+    received->bytes = received->reports.ByteSizeLong();
+    report_bytes_ += received->bytes;
   } else if (auto* facts = std::get_if<HostFactsReceived>(&event)) {
     facts->bytes = facts->batch.ByteSizeLong();
     fact_bytes_ += facts->bytes;
@@ -50,8 +51,8 @@ bool EventQueue::PostUnwoken(Event event, bool& wake) {
   return !IsFull();
 }
 
-bool EventQueue::Thin(RankReportsReceived& told) {
-  auto* reports = told.reports.mutable_reports();
+bool EventQueue::Thin(RankReportsReceived& received) {
+  auto* reports = received.reports.mutable_reports();
   int kept = 0;
   for (int i = 0; i < reports->size(); ++i) {
     const v1::RankReport& report = reports->Get(i);
@@ -95,7 +96,7 @@ std::vector<Event> EventQueue::Take(absl::Duration wait, size_t most) {
     std::move(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count), std::back_inserter(taken));
     events_.erase(events_.begin(), events_.begin() + static_cast<ptrdiff_t>(count));
     for (const Event& event : taken) {
-      if (const auto* told = std::get_if<RankReportsReceived>(&event)) report_bytes_ -= told->bytes;
+      if (const auto* received = std::get_if<RankReportsReceived>(&event)) report_bytes_ -= received->bytes;
       if (const auto* facts = std::get_if<HostFactsReceived>(&event)) fact_bytes_ -= facts->bytes;
     }
     if (!IsFull(2) || closed_) resumed.swap(paused_);

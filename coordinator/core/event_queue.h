@@ -56,7 +56,7 @@ class EventQueue {
   template <typename Ready>
   bool Await(std::unique_lock<std::mutex>& lock, absl::Duration wait, Ready ready) const;
   // Leaves out of `told` what need not wait. Returns whether anything is left.
-  bool Thin(RankReportsReceived& told);
+  bool Thin(RankReportsReceived& received);
   bool IsFull() const { return IsFull(1); }
   // Of 1 / `part` of each limit.
   bool IsFull(size_t part) const {

@@ -38,18 +38,22 @@ constexpr auto kTable = MakeTable(
     Row<SetHost>{{"SetHost", "set_host", kClient, "Cordons, drains, gives up or forgets a host"}},
     Row<GetServerInfo>{{"GetServerInfo", "get_server_info", kClient, "Returns version, cluster and free slots"}},
     Row<ListHosts>{{"ListHosts", "list_hosts", kClient, "Returns every known host"}},
-    Row<ListEvents>{{"ListEvents", "list_events", kClient, "Returns the durable events of a job or the cluster by pages"}},
+    Row<ListEvents>{
+        {"ListEvents", "list_events", kClient, "Returns the durable events of a job or the cluster by pages"}},
     Row<WatchJob>{{"WatchJob", "watch_job", kClient, "Requests the events of a job after a position"}},
     Row<WatchClosed>{{"WatchClosed", "watch_closed", kClient, "A watcher has disconnected"}},
     Row<OpenLogs>{{"OpenLogs", "open_logs", kClient, "Requests the output of ranks"}},
     Row<LogsClosed>{{"LogsClosed", "logs_closed", kClient, "A reader of output has disconnected"}},
-    Row<AttachHost>{{"AttachHost", "attach_host", kDaemon, "A stream has opened; its Hello lists the trainers that run"}},
+    Row<AttachHost>{
+        {"AttachHost", "attach_host", kDaemon, "A stream has opened; its Hello lists the trainers that run"}},
     Row<DetachHost>{{"DetachHost", "detach_host", kDaemon, "A stream has ended; the trainers continue"}},
     Row<HostDraining>{{"HostDraining", "host_draining", kDaemon, "The daemon is about to leave, or stays after all"}},
     Row<HostTrouble>{{"HostTrouble", "host_trouble", kDaemon, "The host can run no trainer now, or can again"}},
     Row<RevisionApplied>{{"RevisionApplied", "revision_applied", kDaemon, "The host has applied a desired state"}},
-    Row<HostFactsReceived>{{"HostFactsReceived", "host_facts", kDaemon, "Facts about trainers: started, ready, saved, exited"}},
-    Row<RankReportsReceived>{{"RankReportsReceived", "rank_reports", kDaemon, "Reports of ranks: phase, progress, steps, evaluations"}},
+    Row<HostFactsReceived>{
+        {"HostFactsReceived", "host_facts", kDaemon, "Facts about trainers: started, ready, saved, exited"}},
+    Row<RankReportsReceived>{
+        {"RankReportsReceived", "rank_reports", kDaemon, "Reports of ranks: phase, progress, steps, evaluations"}},
     Row<HostValuesReceived>{{"HostValuesReceived", "host_values", kDaemon, "Rendezvous values that ranks have put"}},
     Row<LogPushEnded>{{"LogPushEnded", "log_push_ended", kDaemon, "All output of one log request was sent"}},
     Row<Tick>{{"Tick", "tick", kTimer, "Ten times a second: leases, graces, hangs, lost hosts, forming groups"}});
@@ -62,7 +66,8 @@ const char* NameOf(const Event& event) { return kTable[event.index()].name; }
 
 std::string PrintEvents() {
   std::string text = "| Event | From | Meaning |\n|---|---|---|\n";
-  for (const EventRow& row : kTable) absl::StrAppend(&text, "| ", row.type, " | ", row.from, " | ", row.meaning, " |\n");
+  for (const EventRow& row : kTable)
+    absl::StrAppend(&text, "| ", row.type, " | ", row.from, " | ", row.meaning, " |\n");
   return text;
 }
 

@@ -44,7 +44,7 @@ std::vector<uint64_t> History::AddDurable(EventPtr event) {
   durable_bytes_ += event->ByteSizeLong();
   durable_.push_back(std::move(event));
   std::vector<uint64_t> dropped;
-  while (durable_.size() > limits_.durable) dropped.push_back(DropLeast());
+  while (durable_.size() > limits_.durable) dropped.push_back(DropLeastImportant());
   return dropped;
 }
 
@@ -67,12 +67,12 @@ std::vector<uint64_t> History::Shrink(size_t bytes, size_t least, Dropped what) 
     }
   }
   if (what == Dropped::kRepetitive) return dropped;
-  while (durable_bytes_ > goal && durable_.size() > std::max<size_t>(least, 1)) dropped.push_back(DropLeast());
+  while (durable_bytes_ > goal && durable_.size() > std::max<size_t>(least, 1)) dropped.push_back(DropLeastImportant());
   return dropped;
 }
 
 // The oldest that repeats itself, else the oldest beyond the first ones.
-uint64_t History::DropLeast() {
+uint64_t History::DropLeastImportant() {
   const auto newest = std::prev(durable_.end());
   auto least = std::find_if(durable_.begin(), newest, [](const EventPtr& event) { return IsRepetitive(*event); });
   if (least != newest) return DropAt(static_cast<size_t>(least - durable_.begin()));

@@ -56,7 +56,7 @@ class History {
   uint64_t last_sequence() const;
 
  private:
-  uint64_t DropLeast();
+  uint64_t DropLeastImportant();
   uint64_t DropAt(size_t index);
 
   Limits limits_;

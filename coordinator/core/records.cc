@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kHostPrefix[] = "host/";
 constexpr char kJobPrefix[] = "job/";
-constexpr char kToldPrefix[] = "told/";
+constexpr char kPublishedPrefix[] = "told/";
 constexpr char kRankPrefix[] = "rank/";
 constexpr char kEventPrefix[] = "event/";
 constexpr char kReportPrefix[] = "reports/";
@@ -116,16 +116,16 @@ absl::Status LoadReports(const std::string& key, const std::string& value, State
     return absl::OkStatus();
   }
   Job& job = it->second;
-  job.kept_parts.insert(part);
+  job.stored_parts.insert(part);
   for (v1::Event& event : *message.mutable_events()) {
     uint64_t& newest = event.has_step() ? job.reported_step : job.reported_eval;
     uint64_t number = event.has_step() ? event.step().step() : event.eval().step();
-    if (number <= newest || event.sequence() <= job.kept_sequence) continue;
+    if (number <= newest || event.sequence() <= job.stored_sequence) continue;
     newest = number;
-    job.kept_sequence = event.sequence();
+    job.stored_sequence = event.sequence();
     job.history.AddReport(std::make_shared<const v1::Event>(std::move(event)));
   }
-  job.last_sequence = std::max(job.last_sequence, job.kept_sequence);
+  job.last_sequence = std::max(job.last_sequence, job.stored_sequence);
   return absl::OkStatus();
 }
 
@@ -179,7 +179,7 @@ std::string RankPartKey(const JobId& job, uint64_t generation, uint32_t part) {
   return absl::StrCat(kRankPrefix, job.value(), "/", generation, "/", part);
 }
 std::string JobKey(const JobId& job) { return absl::StrCat(kJobPrefix, job.value()); }
-std::string ToldKey(const JobId& job) { return absl::StrCat(kToldPrefix, job.value()); }
+std::string PublishedKey(const JobId& job) { return absl::StrCat(kPublishedPrefix, job.value()); }
 
 // A v1::RankPart, written without one: it is made for every fact, and copying the ranks would be most of that.
 Record RankPartRecord(const Job& job, uint32_t part) {
@@ -205,7 +205,7 @@ Record MakeJobRecord(Job& job) {
   job.record.set_longest_s(job.longest_s);
   return {JobKey(job.id), job.record.SerializeAsString()};
 }
-Record MakeToldRecord(const Job& job) { return {ToldKey(job.id), job.told.SerializeAsString()}; }
+Record MakePublishedRecord(const Job& job) { return {PublishedKey(job.id), job.published.SerializeAsString()}; }
 
 std::string ReportPartKey(const JobId& job, uint64_t part) {
   return absl::StrCat(kReportPrefix, job.value(), "/", absl::Dec(part, absl::kZeroPad20));
@@ -271,9 +271,9 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
     absl::string_view rest = key;
     if (absl::StartsWith(key, kRankPrefix)) {
       RETURN_IF_ERROR(LoadRankPart(key, value, state));
-    } else if (absl::ConsumePrefix(&rest, kToldPrefix)) {
+    } else if (absl::ConsumePrefix(&rest, kPublishedPrefix)) {
       auto it = state.jobs.find(JobId(rest));
-      if (it != state.jobs.end() && !it->second.told.ParseFromString(value)) return Unreadable(key);
+      if (it != state.jobs.end() && !it->second.published.ParseFromString(value)) return Unreadable(key);
       if (it == state.jobs.end()) state.orphans.push_back(key);
     } else if (absl::StartsWith(key, kEventPrefix)) {
       RETURN_IF_ERROR(LoadEvent(key, value, state));
@@ -286,7 +286,7 @@ absl::Status LoadState(const std::vector<std::pair<std::string, std::string>>& r
     return state.jobs.at(a).head().finished_unix_ms() < state.jobs.at(b).head().finished_unix_ms();
   });
   for (auto& [name, host] : state.hosts) {
-    host.last_heard = now;
+    host.last_contact = now;
     host.applied_fact = host.record.acked_fact();
     host.reachable = true;  // until its lease, counted from now, has run out
     if (host.record.incarnation() != 0) state.incarnations[host.incarnation()] = name;

@@ -21,14 +21,14 @@ inline constexpr char kClusterKey[] = "meta/cluster";
 
 std::string RankPartKey(const JobId& job, uint64_t generation, uint32_t part);
 std::string JobKey(const JobId& job);
-std::string ToldKey(const JobId& job);
+std::string PublishedKey(const JobId& job);
 std::string ReportPartKey(const JobId& job, uint64_t part);
 // `job` empty: of the cluster.
 std::string EventKey(const JobId& job, uint64_t sequence);
 
 Record RankPartRecord(const Job& job, uint32_t part);
 Record MakeJobRecord(Job& job);
-Record MakeToldRecord(const Job& job);
+Record MakePublishedRecord(const Job& job);
 Record MakeHostRecord(const Host& host);
 std::string HostKey(const HostName& host);
 // Of the id of a job that was pushed out of the history (State::forgotten); the value is the id.

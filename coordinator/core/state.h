@@ -35,7 +35,7 @@ struct CoreOptions {
 };
 
 // A daemon was asked to look at a rank's process.
-struct Look {
+struct ExaminationCall {
   std::string request_id;
   absl::Time asked_at;
   bool with_stack = false;
@@ -43,7 +43,7 @@ struct Look {
 };
 
 // A host was asked whether it has a path.
-struct PathLook {
+struct PathQuery {
   std::string request_id;
   std::string path;
   absl::Time asked_at;
@@ -60,17 +60,17 @@ struct Rank {
   ReportedPhase phase = Phase::kStarting;
   uint64_t last_step = 0;
   absl::Time last_report = absl::InfinitePast();
-  bool seen_running = false;  // told by `started` or by its host's Hello in this life of the coordinator
-  bool broke = false;         // told that a collective broke
+  bool seen_running = false;     // told by `started` or by its host's Hello in this life of the coordinator
+  bool reported_broken = false;  // told that a collective reported_broken
   absl::Time missing_since = absl::InfiniteFuture();  // its host attached without it and has not told its exit
   uint64_t removed_at_revision = 0;  // the desired state that first lacked it; 0: still desired, or host away
   absl::Time dropped_at = absl::InfiniteFuture();  // its host is known to be ending it since
   // Of its steps, as far as this life of the coordinator saw: when the newest was completed.
   absl::Time step_at = absl::InfinitePast();
-  RankPosition stand;  // what hangs are judged by
-  double cpu_s = 0;    // of its process, as told at `cpu_at`
+  RankPosition position;  // what hangs are judged by
+  double cpu_s = 0;       // of its process, as told at `cpu_at`
   absl::Time cpu_at = absl::InfinitePast();
-  std::optional<Look> look;
+  std::optional<ExaminationCall> examination;
   ComputeWindow computing;
   WaitTrend waiting;
   absl::Time slow_since = absl::InfiniteFuture();
@@ -100,8 +100,8 @@ struct HangWatch {
   absl::Time since = absl::InfinitePast();        // no stall began before
   absl::Time progress_at = absl::InfinitePast();  // when any rank last moved
   std::set<uint32_t> suspects;                    // ranks that others wait for, while nothing moves
-  std::string told;                               // the published stall that still lasts; empty: none
-  bool told_learned = false;
+  std::string published;                          // the published stall that still lasts; empty: none
+  bool published_is_learned = false;
   bool stalled = false;                               // as last decided
   absl::Time stalled_since = absl::InfiniteFuture();  // of the published one
 };
@@ -138,24 +138,24 @@ struct Job {
   std::vector<Rank> ranks;
   std::map<HostName, std::vector<uint32_t>> ranks_on;  // an index of `ranks`
 
-  // Durable, late (ToldRecord): how far watchers were told.
-  v1::ToldRecord told;
-  bool told_changed = false;
+  // Durable, late (PublishedRecord): how far watchers were told.
+  v1::PublishedRecord published;
+  bool published_changed = false;
 
   GenerationState current;
 
   // Soft: over generations.
   absl::Time restart_at = absl::InfinitePast();     // not placed again before
   double longest_s = 0;                             // longest step, evaluation or save: how long a stop may take
-  std::map<HostName, PathLook> path_looks;          // for its newest checkpoint, while it cannot be reached
-  bool kept_told = false;                           // that it is not given up, as nobody else has that
+  std::map<HostName, PathQuery> path_queries;       // for its newest checkpoint, while it cannot be reached
+  bool abandon_refused = false;                     // that it is not given up, as nobody else has that
   uint64_t reports_dropped = 0;                     // step reports whose loss was not published yet
   absl::Time drops_since = absl::InfiniteFuture();  // the first loss of a minute was published then; infinite: none
   // Of each `auto` that only hosts decide: what each of them came to, and why.
   std::map<std::string, std::map<HostName, v1::ResolvedKey>> host_decisions;
   std::map<Phase, PhaseTimes> phase_times;            // how long each phase takes (JobRecord.phases keeps the longest)
   absl::Time unlearned_until = absl::InfinitePast();  // phases that began before are not learned: they had a stall
-  absl::Time stragglers_judged_at = absl::InfinitePast();
+  absl::Time stragglers_checked_at = absl::InfinitePast();
   std::map<HostName, absl::Time> avoid_until;  // of `record.avoided`: not placed there before
   // A host runs this generation, which is above the recorded one: the store is older than what runs (restored from a
   // copy). The job is held: nothing of it is ended, started or decided. 0: it is not.
@@ -176,8 +176,8 @@ struct Job {
 
   // Reports that lie in the store (ReportPart), as no daemon keeps them any more: which parts, and up to which
   // sequence.
-  std::set<uint64_t> kept_parts;
-  uint64_t kept_sequence = 0;
+  std::set<uint64_t> stored_parts;
+  uint64_t stored_sequence = 0;
 
   v1::JobState state() const { return record.job().state(); }
   // Whether the group forms: its ranks start, load and connect.
@@ -189,7 +189,7 @@ struct Job {
 };
 
 // The end of a rank 0 whose newest step reports are still on their way: not acknowledged before they are durable.
-struct HeldAck {
+struct DelayedAck {
   uint64_t fact = 0;  // its sequence
   absl::Time until;   // then it is acknowledged without them
 };
@@ -202,16 +202,16 @@ struct Host {
   SessionId session;  // value 0: not attached
   std::string peer;
   uint32_t slots = 0;
-  uint32_t most_slots = 0;  // that it has told in this life of the coordinator
+  uint32_t max_slots = 0;  // that it has told in this life of the coordinator
   v1::Inventory inventory;
-  absl::Time last_heard = absl::InfinitePast();
+  absl::Time last_contact = absl::InfinitePast();
   absl::Time attached_at = absl::InfinitePast();
   HeartbeatGaps gaps;
   absl::Duration lease;    // grows where its messages come unevenly
   bool reachable = false;  // as judged last; changes are told
   uint64_t applied_revision = 0;
   uint64_t applied_fact = 0;  // its facts up to here have been taken; `record.acked_fact` may stay behind
-  std::map<JobId, HeldAck> held_acks;
+  std::map<JobId, DelayedAck> delayed_acks;
   bool draining = false;  // its daemon is about to leave
   std::string trouble;    // why it can run nothing now; empty: it can
   absl::Duration clock_offset;
@@ -223,7 +223,7 @@ struct Host {
   std::vector<v1::TrainerKey> unknown;   // of jobs that are not known; they are left alone, too
   std::vector<v1::TrainerKey> strays;    // trainers of the past it still runs; they hold slots until they have exited
   // Strays of which nothing was heard: with this revision applied, and nothing heard by then, they never were started.
-  std::vector<std::pair<v1::TrainerKey, uint64_t>> unheard;
+  std::vector<std::pair<v1::TrainerKey, uint64_t>> unstarted_strays;
 
   bool attached() const { return session.value() != 0; }
   Incarnation incarnation() const { return Incarnation(record.incarnation()); }
@@ -247,11 +247,11 @@ struct State {
   std::map<JobId, Job> jobs;
   std::map<uint64_t, JobId> by_submission;  // submit index → job
   uint64_t next_submit_index = 1;
-  std::set<uint64_t> queue;    // submit indexes of jobs that wait for slots
-  std::set<uint64_t> overdue;  // those of them that later jobs may no longer overtake
-  std::set<JobId> active;      // jobs with HasTrainers(state)
-  std::set<JobId> looking;     // jobs with path_looks
-  absl::Time told_saved_at = absl::InfinitePast();
+  std::set<uint64_t> queue;           // submit indexes of jobs that wait for slots
+  std::set<uint64_t> overdue;         // those of them that later jobs may no longer overtake
+  std::set<JobId> active;             // jobs with HasTrainers(state)
+  std::set<JobId> with_path_queries;  // jobs with path_queries
+  absl::Time published_saved_at = absl::InfinitePast();
   std::deque<JobId> finished;  // oldest first
   std::set<JobId> unknown;     // jobs that hosts run and this coordinator does not know, as the cluster was told
   // Durable: jobs that were pushed out of the history, or ended although they were not known, oldest first. What runs
@@ -265,7 +265,7 @@ struct State {
   absl::flat_hash_map<Incarnation, HostName> incarnations;  // current ones
   std::map<ReaderId, LogReader> readers;
 
-  // Durable: hosts that came and went, states of jobs. Bounded by itself.
+  // Durable: hosts that came and went, states of jobs. CutReport by itself.
   History cluster{{.durable = limits::kClusterEvents, .first = 0, .reports = 0}};
   uint64_t cluster_sequence = 0;
   uint64_t durable_bytes = 0;        // of all jobs' durable events

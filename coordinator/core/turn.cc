@@ -84,8 +84,8 @@ void Turn::Publish(Job& job, v1::Event event) {
   std::vector<uint64_t> dropped = job.history.AddDurable(shared);
   state.durable_bytes += job.history.durable_bytes() - bytes;  // may be less than before: the sum is right all the same
   DropEvents(job, dropped);
-  BoundEvents(job);
-  fed_.insert(job.id);
+  LimitEvents(job);
+  with_news_.insert(job.id);
   Emit(JobPublished{job.id, std::move(shared)});
 }
 
@@ -96,7 +96,7 @@ void Turn::PublishReport(Job& job, v1::Event event, bool is_new) {
   auto shared = std::make_shared<const v1::Event>(std::move(event));
   size_t dropped = job.history.AddReport(shared);
   if (dropped > 0) Emit(EventsDropped{"report", dropped});
-  fed_.insert(job.id);
+  with_news_.insert(job.id);
   if (is_new) Emit(JobPublished{job.id, std::move(shared)});
 }
 
@@ -122,7 +122,7 @@ void Turn::ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped wh
 
 // All jobs' events together have a limit. What repeats itself goes first, then what else the finished jobs have but
 // their newest, the oldest jobs first; where that is not enough, the job that records gives up its own.
-void Turn::BoundEvents(Job& job) {
+void Turn::LimitEvents(Job& job) {
   if (state.durable_bytes <= limits::kDurableEventBytes) return;
   for (auto what : {History::Dropped::kRepetitive, History::Dropped::kAny}) {
     for (const JobId& id : state.finished) {
@@ -132,33 +132,34 @@ void Turn::BoundEvents(Job& job) {
   ShrinkEvents(job, limits::kDurableEventBytes, /*least=*/1, History::Dropped::kAny);
 }
 
-void Turn::KeepReports(Job& job) {
-  if (job.history.reports().empty() || job.history.last_sequence() <= job.kept_sequence) return;
+void Turn::StoreReports(Job& job) {
+  if (job.history.reports().empty() || job.history.last_sequence() <= job.stored_sequence) return;
   JobChanges& changes = changes_[job.id];
   uint64_t first_part = 0;
   if (job.reported_step > limits::kDurableReports) {
     first_part = (job.reported_step - limits::kDurableReports) / kStepsPerReportPart;
   }
   const auto& reports = job.history.reports();
-  for (auto report = reports.rbegin(); report != reports.rend() && (*report)->sequence() > job.kept_sequence;
+  for (auto report = reports.rbegin(); report != reports.rend() && (*report)->sequence() > job.stored_sequence;
        ++report) {
     std::optional<uint64_t> part = ReportPartOf(**report);
     if (!part.has_value() || *part < first_part) continue;
     changes.report_parts.insert(*part);
-    job.kept_parts.insert(*part);
+    job.stored_parts.insert(*part);
   }
-  job.kept_sequence = reports.back()->sequence();
-  while (!job.kept_parts.empty() && *job.kept_parts.begin() < first_part) {
-    changes.dropped_report_parts.push_back(*job.kept_parts.begin());
-    job.kept_parts.erase(job.kept_parts.begin());
+  job.stored_sequence = reports.back()->sequence();
+  while (!job.stored_parts.empty() && *job.stored_parts.begin() < first_part) {
+    changes.dropped_report_parts.push_back(*job.stored_parts.begin());
+    job.stored_parts.erase(job.stored_parts.begin());
   }
 }
 
 void Turn::ForgetReports(Job& job) {
   job.history.DropReports();
   JobChanges& changes = changes_[job.id];
-  changes.dropped_report_parts.insert(changes.dropped_report_parts.end(), job.kept_parts.begin(), job.kept_parts.end());
-  job.kept_parts.clear();
+  changes.dropped_report_parts.insert(changes.dropped_report_parts.end(), job.stored_parts.begin(),
+                                      job.stored_parts.end());
+  job.stored_parts.clear();
 }
 
 void Turn::Notice(Job& job, NoticeLevel level, std::string text) {
@@ -258,7 +259,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
     job.waiting_since = now;
     Schedule(job);
   }
-  if (from == v1::JOB_STATE_RUNNING) KeepReports(job);
+  if (from == v1::JOB_STATE_RUNNING) StoreReports(job);
   if (to == v1::JOB_STATE_RUNNING && job.head().started_unix_ms() == 0) {
     job.head().set_started_unix_ms(absl::ToUnixMillis(wall));
   }
@@ -271,7 +272,7 @@ void Turn::EnterState(Job& job, v1::JobState from) {
   }
   PushAll(job);
   SavePublished(job);
-  StopLooking(*this, job);
+  EndPathQueries(*this, job);
   EndLogsOfJob(*this, job);
   state.finished.push_back(job.id);
   if (state.finished.size() > kFinishedWithReports) {
@@ -300,7 +301,7 @@ Output Turn::Finish() {
 }
 
 void Turn::FeedWatchers() {
-  for (const JobId& id : fed_) {
+  for (const JobId& id : with_news_) {
     auto it = state.jobs.find(id);
     if (it == state.jobs.end()) continue;
     Job& job = it->second;
@@ -355,9 +356,9 @@ void Turn::WriteJob(const JobId& id) {
     output_.records.push_back({ReportPartKey(id, part), std::nullopt});
   }
   for (uint64_t sequence : changes.dropped_events) output_.records.push_back({EventKey(id, sequence), std::nullopt});
-  if (changes.told) {
-    job.told_changed = false;
-    output_.records.push_back(MakeToldRecord(job));
+  if (changes.published) {
+    job.published_changed = false;
+    output_.records.push_back(MakePublishedRecord(job));
   }
   if (changes.record) output_.records.push_back(MakeJobRecord(job));
   ++groups_;

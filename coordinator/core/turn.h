@@ -39,7 +39,7 @@ class Turn {
   // Records to be written at the end of the turn.
   void Save(const Job& job) { changes_[job.id].record = true; }
   void SaveRank(const Job& job, uint32_t rank);
-  void SavePublished(const Job& job) { changes_[job.id].told = true; }
+  void SavePublished(const Job& job) { changes_[job.id].published = true; }
   void Save(const Host& host) { hosts_to_save_.insert(host.name); }
   void Delete(std::string key) { deletes_.push_back(std::move(key)); }
   void Put(Record record) { cluster_records_.push_back(std::move(record)); }
@@ -65,7 +65,7 @@ class Turn {
   // A step or an evaluation: watchers get it, metrics count it where `is_new`; not durable.
   void PublishReport(Job& job, v1::Event event, bool is_new);
   // The newest step and evaluation reports go to the store: nobody will tell them again.
-  void KeepReports(Job& job);
+  void StoreReports(Job& job);
   // Of a finished job that is not among the newest: nobody reads its steps and evaluations any more.
   void ForgetReports(Job& job);
   // Makes sure that no coordinator after this one uses the job's sequences again.
@@ -87,7 +87,7 @@ class Turn {
   void PublishClusterEvent(v1::Event event);
   void DropEvents(Job& job, const std::vector<uint64_t>& sequences);
   void ShrinkEvents(Job& job, size_t goal, size_t least, History::Dropped what);
-  void BoundEvents(Job& job);
+  void LimitEvents(Job& job);
   void FeedWatchers();
   void SendDesired();
   void WriteRecords();
@@ -96,7 +96,7 @@ class Turn {
   // What of a job is to be written.
   struct JobChanges {
     bool record = false;
-    bool told = false;
+    bool published = false;
     std::set<uint32_t> rank_parts;
     std::map<uint64_t, EventPtr> events;
     std::vector<uint64_t> dropped_events;
@@ -111,7 +111,7 @@ class Turn {
   std::set<HostName> hosts_to_save_;
   std::set<HostName> hosts_to_push_;
   std::set<JobId> touched_;
-  std::set<JobId> fed_;
+  std::set<JobId> with_news_;
   std::set<uint64_t> to_schedule_;
   bool schedule_all_ = false;
   std::vector<std::string> deletes_;

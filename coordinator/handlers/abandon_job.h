@@ -11,9 +11,9 @@ namespace trainyard {
 bool MayAbandon(Turn& turn, Job& job);
 
 // Ends the questions: a host of the job can be reached, or the job was given up.
-void StopLooking(Turn& turn, Job& job);
+void EndPathQueries(Turn& turn, Job& job);
 
 // Takes the answers of one host.
-void NotePaths(Turn& turn, const HostName& host, const v1::RankReports& reports);
+void RecordPathAnswers(Turn& turn, const HostName& host, const v1::RankReports& reports);
 
 }  // namespace trainyard

@@ -70,7 +70,7 @@ void AdvanceForming(Turn& turn, Job& job) {
 }
 
 // A granted checkpoint whose name was not heard of is complete, but the tools that read a folder want the name.
-void TellUnnamed(Turn& turn, Job& job) {
+void PublishUnnamedCheckpoint(Turn& turn, Job& job) {
   const v1::CheckpointGrant* granted = NewestGranted(job.record.grants());
   if (granted == nullptr || granted->step() < NewestKeptStep(job.head(), job.record.grants()).value_or(0)) return;
   turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
@@ -102,14 +102,14 @@ bool AdvanceDone(Turn& turn, Job& job) {
     FailUnsaved(turn, job);
     return false;
   }
-  if (ReportsAreBehind(job)) {
+  if (ReportsAreMissing(job)) {
     if (job.current.reports_until == absl::InfiniteFuture()) job.current.reports_until = turn.now + kReportsGrace;
     if (turn.now < job.current.reports_until) return true;
     turn.Notice(job, NoticeLevel::kWarning,
                 absl::StrCat("reports of steps ", job.reported_step + 1, " to ",
                              job.ranks.front().record.finished_step(), " did not arrive"));
   }
-  TellUnnamed(turn, job);
+  PublishUnnamedCheckpoint(turn, job);
   turn.Move(job, LifecycleEvent::kAllDone,
             job.head().spec().has_probe() ? std::string("every rank has told what it measured")
                                           : AllOf(job.head().spec().train().steps(), "step is made", "steps are made"));
@@ -135,7 +135,7 @@ void AdvanceStopping(Turn& turn, Job& job) {
   EndLedger(turn, job);
   const bool goes_on =
       job.record.ending() == v1::JobRecord::ENDING_PAUSE || job.record.ending() == v1::JobRecord::ENDING_RESTART;
-  if (job.record.cancelled() || !goes_on) TellUnnamed(turn, job);
+  if (job.record.cancelled() || !goes_on) PublishUnnamedCheckpoint(turn, job);
   if (job.record.ending() == v1::JobRecord::ENDING_CANCEL) {
     job.record.set_cancelled(true);
     job.record.set_cancel_reason(job.record.ending_reason());
@@ -166,9 +166,9 @@ void AdvanceRecovering(Turn& turn, Job& job) {
   uint64_t index = job.record.submit_index();
   if (turn.state.queue.contains(index)) return;
   CountFailure(turn, job);
-  bool progress = job.told.step() > job.step_at_last_failure || job.head().generation() == 1;
+  bool progress = job.published.step() > job.step_at_last_failure || job.head().generation() == 1;
   job.failures_without_progress = progress ? 0 : job.failures_without_progress + 1;
-  job.step_at_last_failure = job.told.step();
+  job.step_at_last_failure = job.published.step();
   job.restart_at = turn.now + DecideRecovery(FactsForRecovery(turn, job)).delay;
   AvoidFailedHost(turn, job);
   job.waiting_since = turn.now;
@@ -191,7 +191,7 @@ RecoveryFacts FactsForRecovery(const Turn& turn, const Job& job) {
                       .failures_without_progress = job.failures_without_progress,
                       .elsewhere = false};
   if (job.record.failure().kind() == v1::FailureRecord::KIND_START) {
-    facts.elsewhere = CouldRunWithout(turn.now, turn.state, job, {job.record.failure().host()});
+    facts.elsewhere = FitsWithout(turn.now, turn.state, job, {job.record.failure().host()});
   }
   facts.checkpoint_step = NewestKeptStep(job.head(), job.record.grants());
   if (!facts.checkpoint_step.has_value() && job.record.restored_step() > 0) {

@@ -22,7 +22,7 @@ std::string WithReason(absl::string_view what, const std::string& reason) {
 }
 
 absl::Status NoSuchJob(const State& state, const std::string& job_id) {
-  if (std::vector<std::string> hosts = HostsOfUnknown(state, JobId(job_id)); !hosts.empty()) {
+  if (std::vector<std::string> hosts = HostsWithUnknown(state, JobId(job_id)); !hosts.empty()) {
     return absl::NotFoundError(absl::StrCat("job ", job_id, " runs on ", absl::StrJoin(hosts, ", "),
                                             ", but this coordinator's store, restored from an older copy, does not "
                                             "know it; wait for its end, or end it with `trainctl cancel ",

@@ -42,9 +42,9 @@ absl::Status MakeRoom(Turn& turn) {
 }
 
 // Facts are numbered by the outbox they lie in; a daemon without one numbers those of each life anew.
-void TakeOutbox(Host& host, const std::string& outbox_id, bool new_life) {
+void UpdateOutbox(Host& host, const std::string& outbox_id, bool new_life) {
   bool same = outbox_id == host.record.outbox_id() && (!outbox_id.empty() || !new_life);
-  host.held_acks.clear();  // it tells again what is not acknowledged
+  host.delayed_acks.clear();  // it tells again what is not acknowledged
   if (!same) host.record.set_acked_fact(0);
   host.record.set_outbox_id(outbox_id);
   host.applied_fact = host.record.acked_fact();
@@ -61,7 +61,7 @@ uint32_t RanksLeft(const State& state, const Host& host) {
   return left;
 }
 
-void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
+void UpdateHost(Turn& turn, Host& host, const AttachHost& event) {
   uint64_t life = event.hello.incarnation();
   uint64_t before = host.record.incarnation();
   if (before != life) {
@@ -71,7 +71,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
     turn.state.incarnations.erase(host.incarnation());
     host.record.set_incarnation(life);
   }
-  TakeOutbox(host, event.hello.outbox_id(), before != life);
+  UpdateOutbox(host, event.hello.outbox_id(), before != life);
   turn.state.incarnations[host.incarnation()] = host.name;
   if (host.attached()) {
     turn.state.sessions.erase(host.session);
@@ -80,7 +80,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
   host.session = event.session;
   host.peer = event.peer;
   host.slots = event.hello.slots();
-  host.most_slots = std::max({host.most_slots, host.slots, RanksLeft(turn.state, host)});
+  host.max_slots = std::max({host.max_slots, host.slots, RanksLeft(turn.state, host)});
   host.attached_at = turn.now;
   host.inventory = event.hello.inventory();
   host.draining = false;
@@ -89,7 +89,7 @@ void TakeLife(Turn& turn, Host& host, const AttachHost& event) {
     host.clock_offset = absl::FromUnixMillis(event.hello.time_unix_ms()) - turn.wall;
     host.arrivals.Expect(turn.now, host.clock_offset);
   }
-  host.last_heard = turn.now;
+  host.last_contact = turn.now;
   host.reachable = true;
   host.applied_revision = 0;
   host.record.set_revision(std::max(host.record.revision(), event.hello.applied_revision()));
@@ -113,7 +113,7 @@ void Welcome(Turn& turn, const Host& host, uint32_t protocol) {
 
 // A trainer that the host runs: one of a current generation is marked as running, any other holds a slot until it is
 // gone.
-void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
+void AdoptTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool of_this_cluster) {
   auto it = turn.state.jobs.find(JobId(running.key().job_id()));
   if (it == turn.state.jobs.end() && of_this_cluster && IsUnknown(turn.state, running.key())) {
     return HoldUnknown(turn, host, running.key());
@@ -144,22 +144,22 @@ void TakeTrainer(Turn& turn, Host& host, const v1::RunningTrainer& running, bool
 
 void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   host.strays.clear();
-  host.unheard.clear();
+  host.unstarted_strays.clear();
   host.unknown.clear();
   const std::vector<v1::RunningTrainer> held = std::exchange(host.held, {});
   const bool of_this_cluster = hello.cluster_id() == turn.state.options.cluster_id;
-  std::set<std::tuple<std::string, uint32_t>> told;
+  std::set<std::tuple<std::string, uint32_t>> reported;
   for (const v1::RunningTrainer& running : hello.trainers()) {
-    TakeTrainer(turn, host, running, of_this_cluster);
+    AdoptTrainer(turn, host, running, of_this_cluster);
     auto it = turn.state.jobs.find(JobId(running.key().job_id()));
     bool current = it != turn.state.jobs.end() && it->second.head().generation() == running.key().generation();
-    if (current) told.insert({running.key().job_id(), running.key().rank()});
+    if (current) reported.insert({running.key().job_id(), running.key().rank()});
   }
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
     for (uint32_t index : job.ranks_on[host.name]) {
       Rank& rank = job.ranks[index];
-      bool missing = rank.record.started() && !rank.ended() && !told.contains({id.value(), index});
+      bool missing = rank.record.started() && !rank.ended() && !reported.contains({id.value(), index});
       rank.missing_since = missing ? turn.now : absl::InfiniteFuture();
       rank.removed_at_revision = 0;
       rank.dropped_at = absl::InfiniteFuture();  // this life of the daemon has yet to try
@@ -176,13 +176,13 @@ void Reconcile(Turn& turn, Host& host, const v1::Hello& hello) {
   // What was held and has ended meanwhile.
   for (const v1::RunningTrainer& before : held) {
     auto it = turn.state.jobs.find(JobId(before.key().job_id()));
-    if (it != turn.state.jobs.end()) SettleHeld(turn, it->second);
+    if (it != turn.state.jobs.end()) ResumeHeld(turn, it->second);
   }
-  SettleUnknown(turn);
+  ForgetEndedUnknown(turn);
 }
 
 // A daemon that died and came back is what an operator looks for who sees a gap in a job's reports.
-void TellNewDaemon(Turn& turn, const Host& host) {
+void PublishNewDaemon(Turn& turn, const Host& host) {
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
     if (!HasTrainers(job.state())) continue;
@@ -217,7 +217,7 @@ void Run(Turn& turn, AttachHost& event) {
   host.name = name;
   bool known = host.record.incarnation() == event.hello.incarnation();
   bool was_reachable = host.reachable;
-  TakeLife(turn, host, event);
+  UpdateHost(turn, host, event);
   const std::string& cluster = event.hello.cluster_id();
   if (!cluster.empty() && cluster != state.options.cluster_id) {
     turn.Warn(absl::StrCat("host ", name.value(), " belonged to cluster ", cluster, " before; this is ",
@@ -234,7 +234,7 @@ void Run(Turn& turn, AttachHost& event) {
   }
   Welcome(turn, host, event.hello.protocol());
   Reconcile(turn, host, event.hello);
-  if (!known) TellNewDaemon(turn, host);
+  if (!known) PublishNewDaemon(turn, host);
   if (!known) {
     for (auto& [id, job] : state.jobs) StopAvoiding(turn, job, name);
   }

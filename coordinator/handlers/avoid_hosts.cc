@@ -11,10 +11,10 @@
 namespace trainyard {
 namespace {
 
-constexpr int kAvoidedMost = 64;
+constexpr int kAvoidedMax = 64;
 constexpr size_t kReasonBytes = 512;
 
-bool IsOfTheHost(v1::FailureRecord::Kind kind) {
+bool IsHostFailure(v1::FailureRecord::Kind kind) {
   return kind == v1::FailureRecord::KIND_CHECKPOINT || kind == v1::FailureRecord::KIND_START ||
          kind == v1::FailureRecord::KIND_NO_ROOM;
 }
@@ -24,7 +24,7 @@ v1::AvoidedHost& AvoidedRecord(Job& job, const std::string& host) {
   for (v1::AvoidedHost& known : *avoided) {
     if (known.host() == host) return known;
   }
-  if (avoided->size() >= kAvoidedMost) {
+  if (avoided->size() >= kAvoidedMax) {
     job.avoid_until.erase(HostName(avoided->begin()->host()));
     avoided->erase(avoided->begin());
   }
@@ -37,7 +37,7 @@ v1::AvoidedHost& AvoidedRecord(Job& job, const std::string& host) {
 
 void AvoidFailedHost(Turn& turn, Job& job) {
   const v1::FailureRecord& failure = job.record.failure();
-  if (!IsOfTheHost(failure.kind()) || failure.host().empty()) return;
+  if (!IsHostFailure(failure.kind()) || failure.host().empty()) return;
   v1::AvoidedHost& avoided = AvoidedRecord(job, failure.host());
   avoided.set_reason(CutText(failure.text(), kReasonBytes));
   avoided.set_times(avoided.times() + 1);

@@ -48,7 +48,7 @@ void BeginGeneration(Turn& turn, Job& job, const std::vector<HostName>& places) 
   job.record.clear_stop_requests();
   // A requested save that no save has answered is requested from the new group once.
   job.record.set_save_requests(job.record.save_awaited() ? 1 : 0);
-  StopLooking(turn, job);
+  EndPathQueries(turn, job);
   job.current = GenerationState();
   job.current.nothing_desired = false;
   job.current.progress_at = turn.now;

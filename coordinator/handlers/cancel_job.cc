@@ -81,7 +81,7 @@ absl::Status CancelSaved(Turn& turn, Job& job, const std::string& reason) {
 // Of a job that is not recorded: it may run all the same.
 Reply CancelOther(Turn& turn, const CancelJob& event) {
   Reply reply{event.call, absl::OkStatus(), {}};
-  if (event.save && !HostsOfUnknown(turn.state, event.job).empty()) {
+  if (event.save && !HostsWithUnknown(turn.state, event.job).empty()) {
     reply.status = absl::FailedPreconditionError(
         absl::StrCat("this coordinator's store does not know job ", event.job.value(),
                      ", so it cannot ask it to save; cancel it without --save, or wait for its end"));

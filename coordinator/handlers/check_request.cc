@@ -67,7 +67,7 @@ uint64_t LargestOf(const Message& message, const FieldDescriptor& field) {
   return largest;
 }
 
-std::string WrongWith(const Message& message, const FieldDescriptor& field, const Limit& limit) {
+std::string FindProblem(const Message& message, const FieldDescriptor& field, const Limit& limit) {
   const auto& r = *message.GetReflection();
   if (field.is_repeated()) {
     const int items = r.FieldSize(message, &field);
@@ -125,7 +125,7 @@ absl::Status CheckRequest(const Message& request) {
     const FieldDescriptor& field = *descriptor.field(i);
     const Limit* limit = LimitOf(field);
     if (limit == nullptr) continue;
-    std::string wrong = WrongWith(request, field, *limit);
+    std::string wrong = FindProblem(request, field, *limit);
     if (!wrong.empty()) problems.AddError({}, field.name(), wrong);
   }
   return problems.ok() ? absl::OkStatus() : BadRequestStatus(problems, descriptor, "");

@@ -21,7 +21,7 @@ namespace {
 // With checkpoint.keep 0 every one is kept on disk; the record names the newest of them.
 constexpr int kCheckpointsRecorded = 1'000;
 // Keys that a resumed job changed; its trainers' log has all.
-constexpr int kChangesTold = 32;
+constexpr int kChangesPublished = 32;
 
 void EraseFrom(v1::Job& head, int first) {
   head.mutable_checkpoints()->DeleteSubrange(first, head.checkpoints_size() - first);
@@ -36,43 +36,44 @@ int FirstAt(const v1::Job& head, uint64_t step) {
 
 // The word is recorded, and told to rank 0's host once that is durable.
 void SaveReady(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointReady& ready) {
-  CheckpointGrants& words = *job.record.mutable_grants();
+  CheckpointGrants& grants = *job.record.mutable_grants();
   for (const v1::CheckpointInfo& info : job.head().checkpoints()) {
     if (info.generation() == job.head().generation() && info.manifest_hash() == ready.manifest_hash()) return;
   }
-  v1::CheckpointGrant word = DecideGrant(job.head(), words, ready);
-  if (FindGrant(words, word.generation(), word.step(), word.manifest_hash()) != nullptr) return;  // it is told already
-  word.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
-  if (word.refused()) {
+  v1::CheckpointGrant grant = DecideGrant(job.head(), grants, ready);
+  if (FindGrant(grants, grant.generation(), grant.step(), grant.manifest_hash()) != nullptr)
+    return;  // it is told already
+  grant.set_time_unix_ms(absl::ToUnixMillis(turn.wall));
+  if (grant.refused()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
-                absl::StrCat("the checkpoint of step ", word.step(), " that rank 0 on ", rank.record.host(),
-                             " has ready does not get its name: ", word.reason()));
+                absl::StrCat("the checkpoint of step ", grant.step(), " that rank 0 on ", rank.record.host(),
+                             " has ready does not get its name: ", grant.reason()));
   } else {
-    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", word.step(), " is granted its name, ",
-                           word.path()));
+    turn.Info(absl::StrCat("job ", job.id.value(), ": the checkpoint of step ", grant.step(), " is granted its name, ",
+                           grant.path()));
   }
-  AddGrant(std::move(word), words);
+  AddGrant(std::move(grant), grants);
   turn.Save(job);
   turn.Push(rank.host());
 }
 
 // Why what rank 0 calls saved cannot be; empty: it can.
-std::string WhyImpossible(const v1::Job& head, const CheckpointGrants& words, const v1::CheckpointSaved& saved) {
+std::string FindContradiction(const v1::Job& head, const CheckpointGrants& grants, const v1::CheckpointSaved& saved) {
   if (saved.path().size() > limits::kPathBytes || saved.manifest_hash().size() > kManifestHashBytes) {
     return "its path or hash is longer than any";
   }
-  for (const v1::CheckpointGrant& word : words) {
-    if (word.generation() != head.generation() || word.step() != saved.step()) continue;
-    const bool same = word.manifest_hash() == saved.manifest_hash();
-    if (same && word.refused()) return absl::StrCat("it was refused its name: ", word.reason());
-    if (!same && !word.refused())
-      return absl::StrCat("another one was granted, of manifest hash ", word.manifest_hash());
+  for (const v1::CheckpointGrant& grant : grants) {
+    if (grant.generation() != head.generation() || grant.step() != saved.step()) continue;
+    const bool same = grant.manifest_hash() == saved.manifest_hash();
+    if (same && grant.refused()) return absl::StrCat("it was refused its name: ", grant.reason());
+    if (!same && !grant.refused())
+      return absl::StrCat("another one was granted, of manifest hash ", grant.manifest_hash());
   }
   return "";
 }
 
 // An operator's wish is answered by what is not older than it.
-void AnswerWish(Job& job, uint64_t saved_step) {
+void ClearSaveRequest(Job& job, uint64_t saved_step) {
   if (saved_step < job.record.save_asked_step()) return;
   job.record.clear_save_awaited();
   job.record.clear_save_asked_step();
@@ -100,15 +101,15 @@ void Record(Turn& turn, Job& job, const v1::CheckpointInfo& info) {
 
 void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Job& head = job.head();
-  CheckpointGrants& words = *job.record.mutable_grants();
-  if (std::string why = WhyImpossible(head, words, saved); !why.empty()) {
+  CheckpointGrants& grants = *job.record.mutable_grants();
+  if (std::string why = FindContradiction(head, grants, saved); !why.empty()) {
     turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kError,
                 absl::StrCat("rank 0 tells of a checkpoint of step ", saved.step(), " that is not recorded: ", why));
     return;
   }
   const bool retried = LastSaveIsRetried(job);
-  ForgetGrants(head.generation(), saved.step(), words);
-  AnswerWish(job, saved.step());
+  ForgetGrants(head.generation(), saved.step(), grants);
+  ClearSaveRequest(job, saved.step());
   // A generation saves forward only: what is not above its newest was told before, also if it was dropped since.
   if (head.checkpoints_size() > 0) {
     const v1::CheckpointInfo& newest = head.checkpoints(head.checkpoints_size() - 1);
@@ -130,7 +131,7 @@ void Saved(Turn& turn, Job& job, const v1::CheckpointSaved& saved) {
   v1::Event event;
   *event.mutable_checkpoint() = head.checkpoints(head.checkpoints_size() - 1);
   turn.Publish(job, std::move(event));
-  if (retried) TellLastSaveMade(turn, job);
+  if (retried) PublishLastSaveSuccess(turn, job);
 }
 
 // Nothing of it is left: no generation is to look for it.
@@ -149,7 +150,7 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
     return;
   }
   turn.Emit(SaveCounted{.failed = true, .seconds = 0});
-  if (failed.will_retry()) return TellLastSaveFailed(turn, job, rank, failed);
+  if (failed.will_retry()) return PublishLastSaveFailure(turn, job, rank, failed);
   const bool last = failed.step() >= job.head().spec().train().steps();
   turn.Warn(absl::StrCat("job ", job.id.value(), ": saving step ", failed.step(),
                          " failed: ", CutText(failed.message(), 1024)));
@@ -170,53 +171,53 @@ void SaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFail
 }
 
 // A trainer of an earlier version tells no hash.
-bool IsIt(const v1::CheckpointGrant& word, const v1::RestorePoint& restored) {
+bool IsSameCheckpoint(const v1::CheckpointGrant& grant, const v1::RestorePoint& restored) {
   const std::string& hash = restored.manifest_hash();
-  return word.step() == restored.step() && (hash.empty() || hash == word.manifest_hash());
+  return grant.step() == restored.step() && (hash.empty() || hash == grant.manifest_hash());
 }
 
 // The group has settled what earlier ones left: what they were granted has its name, or is gone. `restored`: where it
 // went on from; null: it began anew.
-void SettleGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
-  CheckpointGrants& words = *job.record.mutable_grants();
-  const CheckpointGrants before = words;
-  words.Clear();
-  for (const v1::CheckpointGrant& word : before) {
-    if (word.generation() == job.head().generation()) {
-      *words.Add() = word;
-    } else if (!word.refused() && restored != nullptr && IsIt(word, *restored)) {
-      v1::CheckpointInfo info = MakeInfo(word);
+void ResolveOldGrants(Turn& turn, Job& job, const v1::RestorePoint* restored) {
+  CheckpointGrants& grants = *job.record.mutable_grants();
+  const CheckpointGrants before = grants;
+  grants.Clear();
+  for (const v1::CheckpointGrant& grant : before) {
+    if (grant.generation() == job.head().generation()) {
+      *grants.Add() = grant;
+    } else if (!grant.refused() && restored != nullptr && IsSameCheckpoint(grant, *restored)) {
+      v1::CheckpointInfo info = MakeInfo(grant);
       info.set_recorded_unix_ms(absl::ToUnixMillis(turn.wall));
       Record(turn, job, info);
-    } else if (!word.refused() && (restored == nullptr || word.step() >= restored->step())) {
+    } else if (!grant.refused() && (restored == nullptr || grant.step() >= restored->step())) {
       turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kWarning,
-                  absl::StrCat("the checkpoint of step ", word.step(), " that generation ", word.generation(),
+                  absl::StrCat("the checkpoint of step ", grant.step(), " that generation ", grant.generation(),
                                " was granted could not be used; ",
                                restored == nullptr ? "training begins anew"
                                                    : absl::StrCat("restored from step ", restored->step())));
     }
   }
-  if (words.size() != before.size()) turn.Save(job);
+  if (grants.size() != before.size()) turn.Save(job);
 }
 
 // A group that was lost may have made, and saved, steps that nobody was told of.
-void TellUntold(Turn& turn, Job& job, uint64_t restored_step) {
-  const uint64_t told = std::max(job.reported_step, job.told.step());
-  if (job.generation().value() == 1 || restored_step <= told) return;
+void PublishMissingReports(Turn& turn, Job& job, uint64_t restored_step) {
+  const uint64_t published = std::max(job.reported_step, job.published.step());
+  if (job.generation().value() == 1 || restored_step <= published) return;
   turn.Notice(job, NoticeLevel::kWarning,
-              absl::StrCat("reports of steps ", told + 1, " to ", restored_step,
+              absl::StrCat("reports of steps ", published + 1, " to ", restored_step,
                            " did not arrive: the group that made them was lost"));
 }
 
 // What in the job's file is not as it was when the checkpoint was made, and may differ.
-void TellChanges(Turn& turn, Job& job, const v1::RestorePoint& restored) {
-  for (int i = 0; i < std::min(restored.changes_size(), kChangesTold); ++i) {
+void PublishChangedKeys(Turn& turn, Job& job, const v1::RestorePoint& restored) {
+  for (int i = 0; i < std::min(restored.changes_size(), kChangesPublished); ++i) {
     const v1::ResolvedKey& change = restored.changes(i);
     const std::string text =
         CutText(absl::StrCat("goes on from step ", restored.step(), " with another ", change.key(), ": ",
                              change.value(), change.reason().empty() ? "" : "; ", change.reason()),
                 limits::kDurableTextBytes);
-    if (!WasTold(job, DecisionRule::kResume, text))
+    if (!WasPublished(job, DecisionRule::kResume, text))
       turn.Decide(job, DecisionRule::kResume, NoticeLevel::kWarning, text);
   }
 }
@@ -236,7 +237,7 @@ void RecordRestored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
 }
 
 void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
-  TellUntold(turn, job, restored.step());
+  PublishMissingReports(turn, job, restored.step());
   job.record.set_restored_step(restored.step());
   // A job that goes on from what another one left has made those steps, though nobody was told of them here.
   job.head().set_last_step(std::max(job.head().last_step(), restored.step()));
@@ -254,25 +255,25 @@ void Restored(Turn& turn, Job& job, const v1::RestorePoint& restored) {
   } else {
     turn.Notice(job, NoticeLevel::kInfo, absl::StrCat("restored from step ", restored.step(), ", ", restored.path()));
   }
-  TellChanges(turn, job, restored);
-  SettleGrants(turn, job, &restored);
+  PublishChangedKeys(turn, job, restored);
+  ResolveOldGrants(turn, job, &restored);
   RecordRestored(turn, job, restored);
 }
 
 }  // namespace
 
-v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word) {
+v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& grant) {
   v1::CheckpointInfo info;
-  info.set_step(word.step());
-  info.set_generation(word.generation());
-  info.set_path(word.path());
-  info.set_manifest_hash(word.manifest_hash());
-  info.set_size_bytes(word.size_bytes());
-  info.set_recorded_unix_ms(word.time_unix_ms());
+  info.set_step(grant.step());
+  info.set_generation(grant.generation());
+  info.set_path(grant.path());
+  info.set_manifest_hash(grant.manifest_hash());
+  info.set_size_bytes(grant.size_bytes());
+  info.set_recorded_unix_ms(grant.time_unix_ms());
   return info;
 }
 
-void BeganAnew(Turn& turn, Job& job) { SettleGrants(turn, job, nullptr); }
+void ResolveGrantsWithoutRestore(Turn& turn, Job& job) { ResolveOldGrants(turn, job, nullptr); }
 
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
   switch (fact.kind_case()) {

@@ -11,9 +11,9 @@ namespace trainyard {
 void ApplyCheckpointFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact);
 
 // Rank 0 is ready and has reported no restore: the group starts without a checkpoint.
-void BeganAnew(Turn& turn, Job& job);
+void ResolveGrantsWithoutRestore(Turn& turn, Job& job);
 
 // Returns a granted checkpoint in the form of a recorded one.
-v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& word);
+v1::CheckpointInfo MakeInfo(const v1::CheckpointGrant& grant);
 
 }  // namespace trainyard

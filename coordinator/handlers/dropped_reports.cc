@@ -13,7 +13,7 @@ constexpr absl::Duration kDropsSpan = absl::Minutes(1);
 
 }  // namespace
 
-void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
+void RecordDroppedReports(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
   if (job.drops_since != absl::InfiniteFuture()) {
     job.reports_dropped += count;
     return;
@@ -24,7 +24,7 @@ void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count) {
                            rank.record.host(), " while it could not reach the coordinator"));
 }
 
-void TellDroppedReports(Turn& turn, Job& job) {
+void PublishDroppedReports(Turn& turn, Job& job) {
   if (job.drops_since == absl::InfiniteFuture() || turn.now - job.drops_since < kDropsSpan) return;
   if (job.reports_dropped > 0) {
     turn.Notice(

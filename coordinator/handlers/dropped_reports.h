@@ -6,9 +6,9 @@
 
 namespace trainyard {
 
-void NoteDropped(Turn& turn, Job& job, const Rank& rank, uint64_t count);
+void RecordDroppedReports(Turn& turn, Job& job, const Rank& rank, uint64_t count);
 
 // Called by the tick.
-void TellDroppedReports(Turn& turn, Job& job);
+void PublishDroppedReports(Turn& turn, Job& job);
 
 }  // namespace trainyard

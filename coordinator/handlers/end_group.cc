@@ -22,7 +22,7 @@
 namespace trainyard {
 namespace {
 
-// When peers report a broken collective before the rank that broke it has told why, the cause gets this long to arrive
+// When peers report a broken collective before the rank that reported_broken it has told why, the cause gets this long to arrive
 // before what is left is killed: dying ranks tell within milliseconds.
 constexpr absl::Duration kCauseGrace = absl::Milliseconds(300);
 
@@ -68,7 +68,7 @@ bool AnyFinished(const Job& job) {
   return std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) { return rank.record.finished(); });
 }
 
-void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExited& exit) {
+void PublishLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExited& exit) {
   if (exit.last_lines().empty()) return;
   std::string text = absl::StrCat("last output of rank ", rank.record.rank(), " on ", rank.record.host(), ":");
   for (const std::string& line : exit.last_lines()) absl::StrAppend(&text, "\n  ", line);
@@ -79,8 +79,8 @@ void TellLastLines(Turn& turn, Job& job, const Rank& rank, const v1::TrainerExit
 
 absl::Duration StopGrace(const Job& job) { return std::max(limits::kStopGrace, 3 * absl::Seconds(job.longest_s)); }
 
-absl::Duration StopGraceMost(const Job& job) {
-  const absl::Duration most = std::max(kStopGraceMost, StopGrace(job));
+absl::Duration MaxStopGrace(const Job& job) {
+  const absl::Duration most = std::max(kStopGraceMax, StopGrace(job));
   // Without its save the stop is off, so the save is given up before the group is.
   if (job.record.ending() == v1::JobRecord::ENDING_UNSPECIFIED) return most;
   return std::max(most, absl::Seconds(job.head().spec().checkpoint().timeout_s()) + StopGrace(job));
@@ -91,7 +91,7 @@ void StopAtStep(Turn& turn, Job& job) {
   job.record.set_stop_requests(job.record.stop_requests() + 1);
   turn.Save(job);
   job.current.drop_at = turn.now + StopGrace(job);
-  job.current.drop_by = turn.now + StopGraceMost(job);
+  job.current.drop_by = turn.now + MaxStopGrace(job);
   turn.PushAll(job);
   turn.Touch(job);
 }
@@ -218,7 +218,7 @@ void RankExited(Turn& turn, Job& job, Rank& rank, const v1::TrainerExited& exit)
     FailGeneration(turn, job, *failure);
     // Those of the rank that is the cause; of its victims they would only be many.
     bool is_cause = job.record.failure().text() == failure->text();
-    if (is_cause && HasOwnCause(failure->kind())) TellLastLines(turn, job, rank, exit);
+    if (is_cause && HasOwnCause(failure->kind())) PublishLastLines(turn, job, rank, exit);
   }
   turn.Touch(job);
   turn.ScheduleAll();

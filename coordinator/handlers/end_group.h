@@ -9,7 +9,7 @@
 namespace trainyard {
 
 // However long a save takes, a requested stop ends with a kill after this time.
-inline constexpr absl::Duration kStopGraceMost = absl::Minutes(10);
+inline constexpr absl::Duration kStopGraceMax = absl::Minutes(10);
 
 // The generation has failed: restart or give up, as policy/recovery decides. While the job is unconfirmed the failure is
 // only recorded; DecideFailure follows once every host has attached or is lost.
@@ -33,7 +33,7 @@ void UndoStop(Turn& turn, Job& job, const std::string& why);
 void StopAtStep(Turn& turn, Job& job);
 // How long a stop may take: it takes effect between two steps, after an evaluation or a save that is under way.
 absl::Duration StopGrace(const Job& job);
-absl::Duration StopGraceMost(const Job& job);
+absl::Duration MaxStopGrace(const Job& job);
 // Removes the generation's trainers from the desired state, so that daemons kill what is left.
 void DropTrainers(Turn& turn, Job& job);
 

@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-constexpr size_t kFoundMost = 20;
+constexpr size_t kFoundMax = 20;
 
 // Jobs that hosts run and that this coordinator does not know have an id alone; they can be cancelled.
 std::vector<JobId> UnknownJobs(const State& state, const std::string& text) {
@@ -63,8 +63,8 @@ void Run(Turn& turn, FindJobs& event) {
   const std::vector<const Job*> found = Find(turn.state, event.text, /*by_name=*/unknown.empty());
   v1::FindJobsResponse response;
   response.set_total(static_cast<uint32_t>(unknown.size() + found.size()));
-  for (size_t i = 0; i < std::min(unknown.size(), kFoundMost); ++i) response.add_jobs()->set_job_id(unknown[i].value());
-  for (size_t i = 0; i < found.size() && static_cast<size_t>(response.jobs_size()) < kFoundMost; ++i) {
+  for (size_t i = 0; i < std::min(unknown.size(), kFoundMax); ++i) response.add_jobs()->set_job_id(unknown[i].value());
+  for (size_t i = 0; i < found.size() && static_cast<size_t>(response.jobs_size()) < kFoundMax; ++i) {
     v1::FoundJob& job = *response.add_jobs();
     job.set_job_id(found[i]->id.value());
     job.set_name(found[i]->head().spec().name());

@@ -44,48 +44,50 @@ HangFacts GatherFacts(const Turn& turn, const Job& job) {
   facts.since = job.current.hang.since;
   facts.restart = job.head().spec().recovery().on_hang() != v1::ON_HANG_NOTIFY;
   for (const Rank& rank : job.ranks) {
-    RankPosition stand = rank.stand;
-    stand.rank = rank.record.rank();
-    stand.host = rank.record.host();
+    RankPosition position = rank.position;
+    position.rank = rank.record.rank();
+    position.host = rank.record.host();
     auto host = turn.state.hosts.find(rank.host());
-    stand.reachable = host != turn.state.hosts.end() && host->second.reachable && host->second.attached();
-    stand.ended = rank.ended() || rank.record.finished() || stand.phase == PhaseName(Phase::kEnded);
-    if (rank.look.has_value()) {
-      if (rank.look->answer.has_value()) stand.examination = &*rank.look->answer;
-      if (!rank.look->answer.has_value() && turn.now - rank.look->asked_at < kExaminationWait) facts.asked = true;
+    position.reachable = host != turn.state.hosts.end() && host->second.reachable && host->second.attached();
+    position.ended = rank.ended() || rank.record.finished() || position.phase == PhaseName(Phase::kEnded);
+    if (rank.examination.has_value()) {
+      if (rank.examination->answer.has_value()) position.examination = &*rank.examination->answer;
+      if (!rank.examination->answer.has_value() && turn.now - rank.examination->asked_at < kExaminationWait)
+        facts.asked = true;
     }
     // A rank that is ready makes its first step next.
-    const bool ready = stand.phase == PhaseName(Phase::kReady);
-    auto [phase, is_new] = facts.phases.try_emplace(ready ? PhaseName(Phase::kFirstStep) : stand.phase);
+    const bool ready = position.phase == PhaseName(Phase::kReady);
+    auto [phase, is_new] = facts.phases.try_emplace(ready ? PhaseName(Phase::kFirstStep) : position.phase);
     if (is_new) phase->second = FactsOf(job, phase->first);
-    facts.ranks.push_back(std::move(stand));
+    facts.ranks.push_back(std::move(position));
   }
   return facts;
 }
 
 // With a stack only where the process is to be ended anyway: to tell it, it is interrupted.
-void AskForLooks(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
+void RequestExaminations(Turn& turn, Job& job, const std::vector<uint32_t>& culprits, bool with_stack) {
   constexpr size_t kAtMost = 4;
   for (size_t i = 0; i < culprits.size() && i < kAtMost; ++i) {
     Rank& rank = job.ranks[culprits[i]];
     auto host = turn.state.hosts.find(rank.host());
     const bool can_answer = host != turn.state.hosts.end() && host->second.attached() && host->second.reachable;
     // A stopped process cannot tell where it is, and that it is stopped says enough.
-    const bool stack_is_there = can_answer && !rank.ended() && rank.stand.process_state != "T";
-    if (rank.look.has_value() || (with_stack && !stack_is_there)) continue;
-    rank.look = Look{.request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(),
-                                                ".", absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
-                     .asked_at = turn.now,
-                     .with_stack = with_stack,
-                     .answer = std::nullopt};
+    const bool stack_is_there = can_answer && !rank.ended() && rank.position.process_state != "T";
+    if (rank.examination.has_value() || (with_stack && !stack_is_there)) continue;
+    rank.examination = ExaminationCall{
+        .request_id = absl::StrCat(job.id.value(), ".g", job.head().generation(), ".r", rank.record.rank(), ".",
+                                   absl::ToUnixMillis(turn.now), with_stack ? ".stack" : ""),
+        .asked_at = turn.now,
+        .with_stack = with_stack,
+        .answer = std::nullopt};
     turn.Push(rank.host());
   }
 }
 
-void ForgetLooks(Turn& turn, Job& job) {
+void ForgetExaminations(Turn& turn, Job& job) {
   for (Rank& rank : job.ranks) {
-    if (!rank.look.has_value()) continue;
-    rank.look.reset();
+    if (!rank.examination.has_value()) continue;
+    rank.examination.reset();
     turn.Push(rank.host());
   }
 }
@@ -96,15 +98,15 @@ void EndStall(Turn& turn, Job& job) {
   if (!watch.stalled) return;
   watch.stalled = false;
   watch.suspects.clear();
-  ForgetLooks(turn, job);
-  if (watch.told.empty()) return;
+  ForgetExaminations(turn, job);
+  if (watch.published.empty()) return;
   turn.Decide(job, DecisionRule::kHang, NoticeLevel::kInfo,
               absl::StrCat("the ranks go on after ",
                            absl::FormatDuration(absl::Trunc(turn.now - watch.stalled_since, absl::Milliseconds(100))),
-                           "; it was told: ", watch.told));
+                           "; it was told: ", watch.published));
   // A phase that just took longer than thought is learned; one that somebody stopped is not.
-  if (watch.told_learned) job.unlearned_until = turn.now;
-  watch.told.clear();
+  if (watch.published_is_learned) job.unlearned_until = turn.now;
+  watch.published.clear();
 }
 
 void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
@@ -113,13 +115,13 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   watch.suspects.clear();
   watch.suspects.insert(decision.culprits.begin(), decision.culprits.end());
   if (decision.act == HangDecision::Act::kExamine) {
-    return AskForLooks(turn, job, decision.culprits, /*with_stack=*/false);
+    return RequestExaminations(turn, job, decision.culprits, /*with_stack=*/false);
   }
   if (decision.act == HangDecision::Act::kNone) return;
   if (decision.act == HangDecision::Act::kNotify) {
-    if (!watch.told.empty()) return;
-    watch.told = decision.reason;
-    watch.told_learned = decision.learned;
+    if (!watch.published.empty()) return;
+    watch.published = decision.reason;
+    watch.published_is_learned = decision.learned;
     watch.stalled_since = decision.stalled_since;
     const char* why = decision.learned ? " (recovery.on_hang: notify)" : "";
     turn.Decide(job, DecisionRule::kHang, NoticeLevel::kWarning, absl::StrCat(decision.reason, "; left alone", why));
@@ -135,23 +137,23 @@ void CarryOut(Turn& turn, Job& job, const HangDecision& decision) {
   failure.set_kind(v1::FailureRecord::KIND_HANG);
   if (!decision.culprits.empty()) failure.set_rank(decision.culprits.front());
   failure.set_text(decision.reason);
-  ForgetLooks(turn, job);
-  AskForLooks(turn, job, decision.culprits, /*with_stack=*/true);
+  ForgetExaminations(turn, job);
+  RequestExaminations(turn, job, decision.culprits, /*with_stack=*/true);
   FailGeneration(turn, job, failure);
 }
 
 // For how long nothing may move while the last save is tried again: the longest pause and a save.
-absl::Duration LastSavePatience(const Job& job) {
+absl::Duration LastSaveLimit(const Job& job) {
   return absl::Seconds(30) + absl::Seconds(job.head().spec().checkpoint().timeout_s());
 }
 
-void JudgeJobHang(Turn& turn, Job& job) {
+void CheckHang(Turn& turn, Job& job) {
   HangWatch& watch = job.current.hang;
   if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.held_at != 0) {
     watch.generation = 0;
     watch.stalled = false;
     watch.suspects.clear();
-    watch.told.clear();
+    watch.published.clear();
     return;
   }
   if (watch.generation != job.head().generation()) {
@@ -163,13 +165,13 @@ void JudgeJobHang(Turn& turn, Job& job) {
   const absl::Duration still = turn.now - std::max(watch.progress_at, watch.since);
   if (still < kHangExamineAfter) return EndStall(turn, job);
   // Between two tries the ranks wait, and a sick disk is slow; what they hold is nowhere else.
-  if (still < LastSavePatience(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
+  if (still < LastSaveLimit(job) && LastSaveIsRetried(job)) return EndStall(turn, job);
   CarryOut(turn, job, JudgeHang(turn.now, GatherFacts(turn, job)));
 }
 
 // Where a rank that hung was, for `why`; the group's end waited for that.
-void TakeStack(Turn& turn, Job& job, const Rank& rank) {
-  const v1::Examination& seen = *rank.look->answer;
+void PublishStack(Turn& turn, Job& job, const Rank& rank) {
+  const v1::Examination& seen = *rank.examination->answer;
   const std::string who = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   std::string text;
   if (seen.stack().empty()) {
@@ -187,25 +189,26 @@ void TakeStack(Turn& turn, Job& job, const Rank& rank) {
 
 }  // namespace
 
-void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination) {
-  if (!rank.look.has_value() || rank.look->request_id != examination.request_id()) return;
-  const int kFrames = rank.look->with_stack ? 32 : 8;
+void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination) {
+  if (!rank.examination.has_value() || rank.examination->request_id != examination.request_id()) return;
+  const int kFrames = rank.examination->with_stack ? 32 : 8;
   v1::Examination kept = examination;
   kept.set_state(examination.state().substr(0, 1));
   kept.set_system_call(CutText(examination.system_call(), kWordBytes));
   while (kept.stack_size() > kFrames) kept.mutable_stack()->RemoveLast();
   for (std::string& frame : *kept.mutable_stack()) frame = CutText(frame, kWordBytes);
-  bool first = !rank.look->answer.has_value();
-  rank.look->answer = std::move(kept);
+  bool first = !rank.examination->answer.has_value();
+  rank.examination->answer = std::move(kept);
   if (!first) return;
   turn.Push(rank.host());  // it is asked no more
-  if (rank.look->with_stack) TakeStack(turn, job, rank);
+  if (rank.examination->with_stack) PublishStack(turn, job, rank);
 }
 
 bool AwaitsStacks(const Job& job) {
   return job.record.failure().kind() == v1::FailureRecord::KIND_HANG &&
          std::any_of(job.ranks.begin(), job.ranks.end(), [](const Rank& rank) {
-           return rank.look.has_value() && rank.look->with_stack && !rank.look->answer.has_value() && !rank.ended();
+           return rank.examination.has_value() && rank.examination->with_stack &&
+                  !rank.examination->answer.has_value() && !rank.ended();
          });
 }
 
@@ -221,9 +224,9 @@ void JudgeHangs(Turn& turn) {
   std::vector<JobId> active(state.active.begin(), state.active.end());
   for (const JobId& id : active) {
     Job& job = state.jobs.at(id);
-    JudgeJobHang(turn, job);
-    JudgeStragglersOf(turn, job);
-    JudgeNetworkOf(turn, job);
+    CheckHang(turn, job);
+    CheckStragglers(turn, job);
+    CheckNetwork(turn, job);
   }
 }
 

@@ -11,7 +11,7 @@ namespace trainyard {
 void JudgeHangs(Turn& turn);
 
 // A daemon has examined the process of a rank.
-void NoteExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);
+void RecordExamination(Turn& turn, Job& job, Rank& rank, const v1::Examination& examination);
 
 // Whether the stack of a rank that hung is still awaited: its group is not killed before it has arrived, or kStackWait
 // has passed.

@@ -64,7 +64,7 @@ void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running
   turn.PushAll(job);
 }
 
-void SettleHeld(Turn& turn, Job& job) {
+void ResumeHeld(Turn& turn, Job& job) {
   if (job.held_at == 0) return;
   for (const auto& [name, host] : turn.state.hosts) {
     // What a host runs that is about to attach is not known yet.
@@ -112,10 +112,10 @@ void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key) {
                                   key.job_id(), "`"));
 }
 
-void SettleUnknown(Turn& turn) {
+void ForgetEndedUnknown(Turn& turn) {
   std::vector<JobId> ended;
   for (const JobId& id : turn.state.unknown) {
-    if (HostsOfUnknown(turn.state, id).empty()) ended.push_back(id);
+    if (HostsWithUnknown(turn.state, id).empty()) ended.push_back(id);
   }
   for (const JobId& id : ended) {
     turn.state.unknown.erase(id);
@@ -126,7 +126,7 @@ void SettleUnknown(Turn& turn) {
   if (!ended.empty()) turn.ScheduleAll();
 }
 
-std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id) {
+std::vector<std::string> HostsWithUnknown(const State& state, const JobId& id) {
   std::vector<std::string> hosts;
   if (!state.unknown.contains(id)) return hosts;
   for (const auto& [name, host] : state.hosts) {
@@ -136,7 +136,7 @@ std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id) {
 }
 
 std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason) {
-  const std::vector<std::string> hosts = HostsOfUnknown(turn.state, id);
+  const std::vector<std::string> hosts = HostsWithUnknown(turn.state, id);
   if (hosts.empty()) return std::nullopt;
   for (const std::string& name : hosts) {
     Host& host = turn.state.hosts.at(HostName(name));

@@ -14,7 +14,7 @@ namespace trainyard {
 // A host runs a later generation of the job than is recorded: the job is held as it is.
 void HoldJob(Turn& turn, Host& host, Job& job, const v1::RunningTrainer& running);
 // Lets the job continue once nothing of that generation runs any more.
-void SettleHeld(Turn& turn, Job& job);
+void ResumeHeld(Turn& turn, Job& job);
 // Ends what runs of that generation after all, because an operator asked for it.
 void ReleaseHeld(Turn& turn, Job& job);
 
@@ -23,9 +23,9 @@ bool IsUnknown(const State& state, const v1::TrainerKey& key);
 // A host runs a job that is not recorded at all.
 void HoldUnknown(Turn& turn, Host& host, const v1::TrainerKey& key);
 // Publishes which unknown jobs have ended.
-void SettleUnknown(Turn& turn);
+void ForgetEndedUnknown(Turn& turn);
 // Returns the hosts that run this job, which is not recorded; empty: none does.
-std::vector<std::string> HostsOfUnknown(const State& state, const JobId& id);
+std::vector<std::string> HostsWithUnknown(const State& state, const JobId& id);
 // Ends such a job, because an operator asked for it, and returns its state; none: no host runs it.
 std::optional<v1::Job> CancelUnknown(Turn& turn, const JobId& id, const std::string& reason);
 

@@ -33,40 +33,40 @@ v1::ResolvedKey Merge(const std::string& key, const std::map<HostName, v1::Resol
   v1::ResolvedKey merged;
   merged.set_key(key);
   merged.set_value(same ? first.value() : "differs by host");
-  std::vector<std::string> told;
+  std::vector<std::string> decided;
   for (const auto& [host, decision] : by_host) {
-    if (told.size() == kHostsNamed) {
-      told.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
+    if (decided.size() == kHostsNamed) {
+      decided.push_back(Plural(by_host.size() - kHostsNamed, "more host"));
       break;
     }
-    if (same && !told.empty() && decision.reason() == first.reason()) continue;
-    told.push_back(same ? decision.reason()
-                        : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
+    if (same && !decided.empty() && decision.reason() == first.reason()) continue;
+    decided.push_back(same ? decision.reason()
+                           : absl::StrCat(host.value(), ": ", decision.value(), " (", decision.reason(), ")"));
   }
-  merged.set_reason(CutText(absl::StrJoin(told, "; "), kReasonBytes));
+  merged.set_reason(CutText(absl::StrJoin(decided, "; "), kReasonBytes));
   return merged;
 }
 
 }  // namespace
 
-void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told) {
-  for (const v1::ResolvedKey& decision : told.decisions()) {
+void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& decided) {
+  for (const v1::ResolvedKey& decision : decided.decisions()) {
     if (!IsHostsKey(decision.key())) continue;
     auto& by_host = job.host_decisions[decision.key()];
     // Hosts of earlier generations have no say any more.
     if (!by_host.contains(host) && by_host.size() >= job.ranks_on.size()) {
       std::erase_if(by_host, [&](const auto& entry) { return !job.ranks_on.contains(entry.first); });
     }
-    v1::ResolvedKey& kept = by_host[host];
-    if (kept.value() == decision.value() && kept.reason() == decision.reason()) continue;
-    kept = decision;
-    kept.set_value(CutText(decision.value(), kValueBytes));
-    kept.set_reason(CutText(decision.reason(), kReasonBytes));
+    v1::ResolvedKey& newest = by_host[host];
+    if (newest.value() == decision.value() && newest.reason() == decision.reason()) continue;
+    newest = decision;
+    newest.set_value(CutText(decision.value(), kValueBytes));
+    newest.set_reason(CutText(decision.reason(), kReasonBytes));
     auto* decisions = job.head().mutable_decisions();
     auto at = std::find_if(decisions->begin(), decisions->end(),
                            [&](const v1::ResolvedKey& known) { return known.key() == decision.key(); });
     // One more of the same changes nothing: a thousand hosts must not cost a million comparisons.
-    if (at != decisions->end() && at->value() == kept.value() && at->reason() == kept.reason()) continue;
+    if (at != decisions->end() && at->value() == newest.value() && at->reason() == newest.reason()) continue;
     v1::ResolvedKey merged = Merge(decision.key(), by_host);
     if (at != decisions->end()) {
       *at = std::move(merged);

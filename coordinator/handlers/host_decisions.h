@@ -6,6 +6,6 @@
 
 namespace trainyard {
 
-void NoteHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& told);
+void RecordHostDecisions(Turn& turn, Job& job, const HostName& host, const v1::HostDecisions& decided);
 
 }  // namespace trainyard

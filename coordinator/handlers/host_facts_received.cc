@@ -35,8 +35,8 @@ bool ForgetHeld(Turn& turn, Host& host, const v1::Fact& fact) {
   if (!unknown && !held) return false;
   turn.Push(host.name);
   turn.ScheduleAll();
-  if (unknown) SettleUnknown(turn);
-  if (held) SettleHeld(turn, turn.state.jobs.at(JobId(fact.key().job_id())));
+  if (unknown) ForgetEndedUnknown(turn);
+  if (held) ResumeHeld(turn, turn.state.jobs.at(JobId(fact.key().job_id())));
   return true;
 }
 
@@ -79,7 +79,7 @@ void ApplyFact(Turn& turn, Host& host, const v1::Fact& fact) {
     default:
       ApplyTrainerFact(turn, job, rank, fact);
   }
-  if (fact.key().rank() == 0 && (fact.has_finished() || fact.has_exited())) KeepLastReports(turn, host, job, fact);
+  if (fact.key().rank() == 0 && (fact.has_finished() || fact.has_exited())) StoreLastReports(turn, host, job, fact);
   turn.Touch(job);
 }
 

@@ -12,7 +12,7 @@
 namespace trainyard {
 namespace {
 
-void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
+void PublishUnreachable(Turn& turn, const Host& host, const std::string& reason) {
   std::string text = absl::StrCat("host ", host.name.value(), " is unreachable: ", reason);
   turn.DecideCluster(host.name, DecisionRule::kNone, NoticeLevel::kWarning,
                      absl::StrCat(text, "; its trainers may go on"));
@@ -28,21 +28,21 @@ void TellUnreachable(Turn& turn, const Host& host, const std::string& reason) {
 
 }  // namespace
 
-absl::Duration LeaseOf(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
+absl::Duration LeaseFor(const State& state, const Host& host) { return std::max(host.lease, state.options.lease); }
 
 bool IsReachable(const State& state, const HostName& name) {
   auto host = state.hosts.find(name);
   return host != state.hosts.end() && host->second.reachable;
 }
 
-void JudgeHosts(Turn& turn) {
+void UpdateReachability(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
     HostJudgement judged = JudgeHost(
-        turn.now, {.attached = host.attached(), .last_heard = host.last_heard, .lease = LeaseOf(turn.state, host)});
+        turn.now, {.attached = host.attached(), .last_heard = host.last_contact, .lease = LeaseFor(turn.state, host)});
     if (judged.reachable == host.reachable) continue;
     host.reachable = judged.reachable;
     if (!judged.reachable) {
-      TellUnreachable(turn, host, judged.reason);
+      PublishUnreachable(turn, host, judged.reason);
     } else {
       turn.DecideCluster(name, DecisionRule::kNone, NoticeLevel::kInfo,
                          absl::StrCat("host ", name.value(), " is reachable again"));

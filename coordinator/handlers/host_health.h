@@ -6,12 +6,12 @@
 namespace trainyard {
 
 // Returns the host's lease: the configured one, or longer if its messages arrive unevenly.
-absl::Duration LeaseOf(const State& state, const Host& host);
+absl::Duration LeaseFor(const State& state, const Host& host);
 
 // Whether the host is known and reachable.
 bool IsReachable(const State& state, const HostName& name);
 
 // Marks hosts that became unreachable or reachable, and publishes it. Called by the tick.
-void JudgeHosts(Turn& turn);
+void UpdateReachability(Turn& turn);
 
 }  // namespace trainyard

@@ -10,7 +10,7 @@
 namespace trainyard {
 namespace {
 
-void TellInventory(const Host& host, v1::HostStatus& status) {
+void SetInventory(const Host& host, v1::HostStatus& status) {
   const v1::Inventory& inventory = host.inventory;
   status.set_cores(inventory.cores());
   status.set_memory_bytes(inventory.memory_bytes());
@@ -32,7 +32,7 @@ v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
   if (host.attached()) status.set_peer(host.peer);
   status.set_attached(host.attached());
   status.set_reachable(host.reachable);
-  status.set_last_heard_s(absl::ToDoubleSeconds(std::max(turn.now - host.last_heard, absl::ZeroDuration())));
+  status.set_last_heard_s(absl::ToDoubleSeconds(std::max(turn.now - host.last_contact, absl::ZeroDuration())));
   status.set_cordoned(host.record.cordoned());
   status.set_cordon_reason(host.record.cordon_reason());
   status.set_draining(host.draining);
@@ -41,7 +41,7 @@ v1::HostStatus MakeHostStatus(const Turn& turn, const Host& host) {
   status.set_clock_offset_s(absl::ToDoubleSeconds(host.clock_offset));
   status.set_disk_free_bytes(host.disk_free_bytes);
   status.set_incarnation(host.record.incarnation());
-  TellInventory(host, status);
+  SetInventory(host, status);
   status.set_trouble(host.trouble);
   std::set<std::string> unknown;
   for (const v1::TrainerKey& key : host.unknown) unknown.insert(key.job_id());

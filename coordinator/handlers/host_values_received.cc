@@ -98,23 +98,23 @@ void Run(Turn& turn, HostValuesReceived& event) {
   const Host& host = turn.state.hosts.at(session->second);
   v1::PutValues& put = event.put;
   SendToHost answer{event.session, {}};
-  v1::StoreValues& told = *answer.message.mutable_values();
+  v1::StoreValues& values = *answer.message.mutable_values();
   JobId id(put.job_id());
   absl::Status status = CheckAccess(turn.state, host, id, put.generation());
   if (status.ok()) {
     Job& job = turn.state.jobs.at(id);
     bool grown = false;
-    for (v1::StoreValue& value : *put.mutable_values()) grown = Add(job, value, told) || grown;
+    for (v1::StoreValue& value : *put.mutable_values()) grown = Add(job, value, values) || grown;
     if (grown) {
       job.current.progress_at = turn.now;
       turn.Emit(SendValues{job.current.store.log, SessionsOf(turn.state, job)});
     }
   } else {
-    for (const v1::StoreValue& value : put.values()) Refuse(told, value, status);
+    for (const v1::StoreValue& value : put.values()) Refuse(values, value, status);
   }
-  if (told.refused().empty()) return;
-  told.set_job_id(put.job_id());
-  told.set_generation(put.generation());
+  if (values.refused().empty()) return;
+  values.set_job_id(put.job_id());
+  values.set_generation(put.generation());
   turn.Emit(std::move(answer));
 }
 

@@ -22,8 +22,8 @@ v1::RankStatus MakeRankStatus(const Job& job, const Rank& rank, absl::Time now) 
     status.set_last_report_age_s(absl::ToDoubleSeconds(std::max(now - rank.last_report, absl::ZeroDuration())));
   }
   status.set_pid(rank.record.pid());
-  status.set_phase_s(rank.stand.phase_s);
-  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+  status.set_phase_s(rank.position.phase_s);
+  for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (!rank.exited() && !communicator.waits_in().empty()) status.set_waits_in(communicator.waits_in());
   }
   status.set_compute_s(rank.computing.StepSeconds());
@@ -44,8 +44,8 @@ v1::Job MakeHead(const Job& job) {
   v1::Job head = job.head();
   head.clear_checkpoints();
   head.clear_decisions();
-  head.set_last_step(std::max(head.last_step(), job.told.step()));
-  head.set_last_loss(job.told.loss());
+  head.set_last_step(std::max(head.last_step(), job.published.step()));
+  head.set_last_loss(job.published.loss());
   head.set_unconfirmed(!job.current.unconfirmed.empty());
   head.set_events_dropped(job.record.events_dropped());
   return head;
@@ -54,10 +54,10 @@ v1::Job MakeHead(const Job& job) {
 v1::Job MakeJob(const Turn& turn, const Job& job) {
   v1::Job message = MakeHead(job);
   *message.mutable_checkpoints() = job.head().checkpoints();
-  for (const v1::CheckpointGrant& word : job.record.grants()) {
+  for (const v1::CheckpointGrant& grant : job.record.grants()) {
     const uint64_t newest = message.checkpoints().empty() ? 0 : message.checkpoints().rbegin()->step();
-    if (word.refused() || word.step() <= newest) continue;
-    v1::CheckpointInfo& info = *message.add_checkpoints() = MakeInfo(word);
+    if (grant.refused() || grant.step() <= newest) continue;
+    v1::CheckpointInfo& info = *message.add_checkpoints() = MakeInfo(grant);
     info.set_unconfirmed(true);
   }
   *message.mutable_goodput() = MakeGoodput(AccountedTo(job, turn.steady));

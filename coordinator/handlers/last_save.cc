@@ -13,12 +13,12 @@
 namespace trainyard {
 namespace {
 
-constexpr char kMadeAfterAll[] = "the last save is made after all";
+constexpr char kLastSaveMade[] = "the last save is made after all";
 constexpr size_t kErrorBytes = 1'024;
 
 }  // namespace
 
-bool WasTold(const Job& job, DecisionRule rule, absl::string_view text) {
+bool WasPublished(const Job& job, DecisionRule rule, absl::string_view text) {
   const auto& events = job.history.durable();
   return std::any_of(events.begin(), events.end(), [&](const EventPtr& event) {
     return event->generation() == job.head().generation() && event->notice().rule() == RuleName(rule) &&
@@ -37,13 +37,13 @@ bool LastSaveIsRetried(const Job& job) {
   return false;
 }
 
-void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
+void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed) {
   // Rank 0 names the rank that failed, which may be another one.
   const bool names_rank = absl::StartsWith(failed.message(), "rank ");
   const std::string who = names_rank ? "" : absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), ": ");
   const std::string text =
       absl::StrCat("the last save fails and is tried again: ", who, CutText(failed.message(), kErrorBytes));
-  if (!WasTold(job, DecisionRule::kCheckpoint, text)) {
+  if (!WasPublished(job, DecisionRule::kCheckpoint, text)) {
     turn.Warn(absl::StrCat("job ", job.id.value(), ": ", text));
     v1::Event event;
     event.mutable_notice()->set_level(LevelName(NoticeLevel::kError));
@@ -55,9 +55,9 @@ void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::Checkp
   if (job.state() == v1::JOB_STATE_RUNNING && job.head().reason() != text) turn.SetReason(job, text);
 }
 
-void TellLastSaveMade(Turn& turn, Job& job) {
-  turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo, kMadeAfterAll);
-  if (job.state() == v1::JOB_STATE_RUNNING) turn.SetReason(job, kMadeAfterAll);
+void PublishLastSaveSuccess(Turn& turn, Job& job) {
+  turn.Decide(job, DecisionRule::kCheckpoint, NoticeLevel::kInfo, kLastSaveMade);
+  if (job.state() == v1::JOB_STATE_RUNNING) turn.SetReason(job, kLastSaveMade);
 }
 
 }  // namespace trainyard

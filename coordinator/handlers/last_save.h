@@ -10,10 +10,10 @@ namespace trainyard {
 
 // Whether that save has failed and the ranks of this generation are trying it again.
 bool LastSaveIsRetried(const Job& job);
-void TellLastSaveFailed(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed);
-void TellLastSaveMade(Turn& turn, Job& job);
+void PublishLastSaveFailure(Turn& turn, Job& job, const Rank& rank, const v1::CheckpointFailed& failed);
+void PublishLastSaveSuccess(Turn& turn, Job& job);
 
 // Whether the job's history has this notice for its current generation.
-bool WasTold(const Job& job, DecisionRule rule, absl::string_view text);
+bool WasPublished(const Job& job, DecisionRule rule, absl::string_view text);
 
 }  // namespace trainyard

@@ -11,27 +11,28 @@ namespace {
 // A rank 0 that has finished and waits for the word that this is known tells its newest steps again once its link is
 // open again: a daemon that died had them in memory alone, and its successor tells the fact, which was on disk, at
 // once.
-constexpr absl::Duration kReportsPatience = absl::Seconds(30);
+constexpr absl::Duration kReportsLimit = absl::Seconds(30);
 
 }  // namespace
 
-bool ReportsAreBehind(const Job& job) {
+bool ReportsAreMissing(const Job& job) {
   if (job.ranks.empty() || IsFinal(job.state())) return false;
   const v1::RankRecord& first = job.ranks.front().record;
   return first.finished() && first.first_step() <= first.finished_step() && job.reported_step < first.finished_step();
 }
 
-void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
-  turn.KeepReports(job);
-  if (!ReportsAreBehind(job)) return;
-  const absl::Time until = turn.now + (fact.has_exited() ? kReportsGrace : kReportsPatience);
-  HeldAck& held = host.held_acks.try_emplace(job.id, HeldAck{.fact = fact.sequence(), .until = until}).first->second;
+void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact) {
+  turn.StoreReports(job);
+  if (!ReportsAreMissing(job)) return;
+  const absl::Time until = turn.now + (fact.has_exited() ? kReportsGrace : kReportsLimit);
+  DelayedAck& held =
+      host.delayed_acks.try_emplace(job.id, DelayedAck{.fact = fact.sequence(), .until = until}).first->second;
   held.until = std::min(held.until, until);
 }
 
 void Acknowledge(Turn& turn, Host& host) {
   uint64_t acked = host.applied_fact;
-  for (const auto& [job, held] : host.held_acks) acked = std::min(acked, held.fact - 1);
+  for (const auto& [job, held] : host.delayed_acks) acked = std::min(acked, held.fact - 1);
   if (acked > host.record.acked_fact()) {
     host.record.set_acked_fact(acked);
     turn.Save(host);
@@ -41,19 +42,19 @@ void Acknowledge(Turn& turn, Host& host) {
   turn.Emit(std::move(ack));
 }
 
-void ReleaseHeldAck(Turn& turn, Host& host, const Job& job) {
-  auto held = host.held_acks.find(job.id);
-  if (held == host.held_acks.end() || (ReportsAreBehind(job) && turn.now < held->second.until)) return;
-  host.held_acks.erase(held);
+void ReleaseDelayedAck(Turn& turn, Host& host, const Job& job) {
+  auto held = host.delayed_acks.find(job.id);
+  if (held == host.delayed_acks.end() || (ReportsAreMissing(job) && turn.now < held->second.until)) return;
+  host.delayed_acks.erase(held);
   if (host.attached()) Acknowledge(turn, host);
 }
 
-void ReleaseHeldAcks(Turn& turn) {
+void ReleaseDelayedAcks(Turn& turn) {
   for (auto& [name, host] : turn.state.hosts) {
-    if (host.held_acks.empty()) continue;
-    size_t before = host.held_acks.size();
-    std::erase_if(host.held_acks, [&](const auto& held) { return turn.now >= held.second.until; });
-    if (host.held_acks.size() < before && host.attached()) Acknowledge(turn, host);
+    if (host.delayed_acks.empty()) continue;
+    size_t before = host.delayed_acks.size();
+    std::erase_if(host.delayed_acks, [&](const auto& held) { return turn.now >= held.second.until; });
+    if (host.delayed_acks.size() < before && host.attached()) Acknowledge(turn, host);
   }
 }
 

@@ -11,17 +11,17 @@ namespace trainyard {
 inline constexpr absl::Duration kReportsGrace = absl::Seconds(1);
 
 // Whether rank 0 made steps whose reports have not arrived yet.
-bool ReportsAreBehind(const Job& job);
+bool ReportsAreMissing(const Job& job);
 
 // Stores the reports that are here, and delays the acknowledgement of `fact` (rank 0 has finished or exited) if some are
 // missing.
-void KeepLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
+void StoreLastReports(Turn& turn, Host& host, Job& job, const v1::Fact& fact);
 
 // Acknowledges all facts of the host but those that wait for reports.
 void Acknowledge(Turn& turn, Host& host);
 
 // Ends the delay for this job if its reports have arrived; for all hosts and jobs whose time is over.
-void ReleaseHeldAck(Turn& turn, Host& host, const Job& job);
-void ReleaseHeldAcks(Turn& turn);
+void ReleaseDelayedAck(Turn& turn, Host& host, const Job& job);
+void ReleaseDelayedAcks(Turn& turn);
 
 }  // namespace trainyard

@@ -50,8 +50,8 @@ std::deque<EventPtr>::const_iterator FirstAfter(const std::deque<EventPtr>& even
                           [](uint64_t sequence, const EventPtr& event) { return sequence < event->sequence(); });
 }
 
-absl::StatusOr<v1::ListEventsResponse> TakeNewest(const History& history, uint64_t dropped,
-                                                  const v1::ListEventsRequest& request) {
+absl::StatusOr<v1::ListEventsResponse> ReadPage(const History& history, uint64_t dropped,
+                                                const v1::ListEventsRequest& request) {
   const auto& events = history.durable();
   v1::ListEventsResponse response;
   // A caller that asks for what follows an event has received those before it.
@@ -96,7 +96,7 @@ void Run(Turn& turn, ListEvents& event) {
     history = &it->second.history;
     dropped = it->second.record.events_dropped();
   }
-  absl::StatusOr<v1::ListEventsResponse> response = TakeNewest(*history, dropped, request);
+  absl::StatusOr<v1::ListEventsResponse> response = ReadPage(*history, dropped, request);
   if (!response.ok()) return turn.Emit(Reply{event.call, response.status(), {}});
   turn.Emit(Reply{event.call, absl::OkStatus(), *std::move(response)});
 }

@@ -21,14 +21,14 @@ namespace {
 
 PeerRank MakePeer(const Turn& turn, const Job& job, const Rank& rank, const Host& host) {
   PeerRank peer;
-  peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseOf(turn.state, host);
+  peer.reports = rank.last_report > host.attached_at && turn.now - rank.last_report <= LeaseFor(turn.state, host);
   peer.unheard = turn.now - rank.last_report;
   peer.suspect = job.current.hang.suspects.contains(rank.record.rank());
-  for (const v1::CommunicatorReport& communicator : rank.stand.communicators) {
+  for (const v1::CommunicatorReport& communicator : rank.position.communicators) {
     if (peer.waits_in.empty()) peer.waits_in = communicator.waits_in();
   }
   // Steps are judged by when the last one was completed; of a phase whose time is not learned nothing is concluded.
-  peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.stand.phase_s);
+  peer.phase_time = turn.now - rank.last_report + absl::Seconds(rank.position.phase_s);
   peer.phase_limit = rank.phase == Phase::kTrain ? absl::ZeroDuration() : LearnedPhaseLimit(job, rank.phase.name());
   return peer;
 }
@@ -47,7 +47,7 @@ HostLossFacts MakeFacts(const Turn& turn, const Job& job, std::vector<PeerRank>&
     if (!IsReachable(turn.state, rank.host())) continue;
     const Host& host = turn.state.hosts.at(rank.host());
     ++facts.reachable_ranks;
-    if (rank.broke && broken.empty()) {
+    if (rank.reported_broken && broken.empty()) {
       broken = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host(), " reports a broken collective");
     }
     if (!facts.forming) progress = std::max({progress, rank.step_at, host.attached_at});
@@ -81,7 +81,7 @@ struct Reach {
   size_t reachable = 0;
 };
 
-Reach ReachOf(const State& state, const Job& job) {
+Reach FindReach(const State& state, const Job& job) {
   Reach reach;
   for (const auto& [name, ranks] : job.ranks_on) {
     bool left = std::any_of(ranks.begin(), ranks.end(), [&](uint32_t rank) { return !job.ranks[rank].ended(); });
@@ -96,7 +96,7 @@ Reach ReachOf(const State& state, const Job& job) {
 }
 
 // Sets the flag of a job none of whose hosts can be reached.
-void TellReach(Turn& turn, Job& job, const Reach& reach) {
+void UpdateUnreachable(Turn& turn, Job& job, const Reach& reach) {
   bool unreachable = !reach.silent.empty() && reach.reachable == 0;
   if (unreachable == job.head().unreachable()) {
     if (unreachable && job.current.unreachable_since == absl::InfiniteFuture())
@@ -105,7 +105,7 @@ void TellReach(Turn& turn, Job& job, const Reach& reach) {
   }
   job.head().set_unreachable(unreachable);
   job.current.unreachable_since = unreachable ? turn.now : absl::InfiniteFuture();
-  if (!unreachable) StopLooking(turn, job);
+  if (!unreachable) EndPathQueries(turn, job);
   turn.Save(job);
   turn.Notice(job, unreachable ? NoticeLevel::kWarning : NoticeLevel::kInfo,
               unreachable
@@ -124,14 +124,14 @@ void LoseRanks(Turn& turn, Job& job, Host& host, const std::string& reason) {
     Rank& rank = job.ranks[index];
     if (!rank.ended() && host.attached()) {
       const v1::TrainerKey& key = AddStray(host, job, index);
-      if (!rank.record.started()) host.unheard.emplace_back(key, host.record.revision() + 1);
+      if (!rank.record.started()) host.unstarted_strays.emplace_back(key, host.record.revision() + 1);
     }
     MarkGone(turn, job, rank, reason);
   }
 }
 
 // Every rank has told that it made all steps: nothing is lost with a host that cannot tell how its ranks left.
-void LeaveBehind(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
+void CountAsEnded(Turn& turn, Job& job, const HostName& name, const std::string& reason) {
   turn.Notice(job, NoticeLevel::kWarning, absl::StrCat(reason, "; its ranks had made all steps"));
   if (auto host = turn.state.hosts.find(name); host != turn.state.hosts.end()) {
     LoseRanks(turn, job, host->second, reason);
@@ -163,9 +163,9 @@ void LoseUnreachable(Turn& turn, Job& job, const std::string& why) {
   }
 }
 
-void JudgeLosses(Turn& turn, Job& job) {
-  const Reach reach = ReachOf(turn.state, job);
-  TellReach(turn, job, reach);
+void CheckLostHosts(Turn& turn, Job& job) {
+  const Reach reach = FindReach(turn.state, job);
+  UpdateUnreachable(turn, job, reach);
   if (reach.silent.empty()) return;
   std::vector<PeerRank> peers;
   std::string broken;
@@ -174,15 +174,15 @@ void JudgeLosses(Turn& turn, Job& job) {
     auto host = turn.state.hosts.find(name);
     facts.host = name.value();
     facts.begun = HasBegun(job, name);
-    facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_heard;
-    facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseOf(turn.state, host->second);
+    facts.silent = host == turn.state.hosts.end() ? absl::InfiniteDuration() : turn.now - host->second.last_contact;
+    facts.lease = host == turn.state.hosts.end() ? turn.state.options.lease : LeaseFor(turn.state, host->second);
     HostLossDecision decision = DecideHostLoss(facts);
     if (!decision.lost) continue;
     if (decision.rule == DecisionRule::kAbandon && !MayAbandon(turn, job)) return;
     if (job.current.finished_at == absl::InfiniteFuture()) {
       LoseHost(turn, job, name, decision.rule, decision.reason);
     } else {
-      LeaveBehind(turn, job, name, decision.reason);
+      CountAsEnded(turn, job, name, decision.reason);
     }
   }
 }

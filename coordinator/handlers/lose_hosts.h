@@ -9,7 +9,7 @@
 namespace trainyard {
 
 // Checks the job's unreachable hosts. Called by the tick.
-void JudgeLosses(Turn& turn, Job& job);
+void CheckLostHosts(Turn& turn, Job& job);
 
 // The host is lost for the job: its ranks there have ended.
 void LoseHost(Turn& turn, Job& job, const HostName& name, DecisionRule rule, const std::string& reason);

@@ -18,7 +18,7 @@ constexpr uint64_t kDiskFull = 64 << 10;
 constexpr uint64_t kDiskHasRoom = 256 << 10;
 
 // To the jobs whose ranks run there; the cluster's events have it in any case.
-void TellOfHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel level, const std::string& text) {
+void PublishForHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel level, const std::string& text) {
   turn.DecideCluster(host.name, rule, level, text);
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
@@ -26,29 +26,30 @@ void TellOfHost(Turn& turn, const Host& host, DecisionRule rule, NoticeLevel lev
   }
 }
 
-void JudgeArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
+void CheckArrival(Turn& turn, Host& host, absl::Duration clock_offset) {
   switch (host.arrivals.Add(turn.now, clock_offset)) {
     case ArrivalTrend::Change::kLate:
-      return TellOfHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kWarning,
-                        absl::StrCat("what host ", host.name.value(), " sends to the coordinator arrives ",
-                                     absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
-                                     " late: the network is slow, or one of the two is very busy"));
+      return PublishForHost(
+          turn, host, DecisionRule::kNetwork, NoticeLevel::kWarning,
+          absl::StrCat("what host ", host.name.value(), " sends to the coordinator arrives ",
+                       absl::FormatDuration(absl::Trunc(host.arrivals.late_by(), absl::Milliseconds(1))),
+                       " late: the network is slow, or one of the two is very busy"));
     case ArrivalTrend::Change::kPunctual:
-      return TellOfHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kInfo,
-                        absl::StrCat("what host ", host.name.value(), " sends arrives in time again"));
+      return PublishForHost(turn, host, DecisionRule::kNetwork, NoticeLevel::kInfo,
+                            absl::StrCat("what host ", host.name.value(), " sends arrives in time again"));
     case ArrivalTrend::Change::kNone:
       return;
   }
 }
 
-void JudgeDisk(Turn& turn, Host& host) {
+void CheckDisk(Turn& turn, Host& host) {
   const bool full = host.disk_free_bytes < (host.disk_full ? kDiskHasRoom : kDiskFull);
   if (full == host.disk_full) return;
   host.disk_full = full;
   if (!full)
-    return TellOfHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
-                      absl::StrCat("the disk of host ", host.name.value(), " has room again"));
-  TellOfHost(
+    return PublishForHost(turn, host, DecisionRule::kDisk, NoticeLevel::kInfo,
+                          absl::StrCat("the disk of host ", host.name.value(), " has room again"));
+  PublishForHost(
       turn, host, DecisionRule::kDisk, NoticeLevel::kWarning,
       absl::StrCat("the disk of host ", host.name.value(), " that holds its daemon's state is full (",
                    host.disk_free_bytes, " bytes free): what happens there is kept in memory until there is room"));
@@ -56,18 +57,18 @@ void JudgeDisk(Turn& turn, Host& host) {
 
 }  // namespace
 
-void TakeBeat(Turn& turn, Host& host, const Tick::Contact& heard) {
-  if (heard.clock_offset.has_value()) {
-    host.clock_offset = *heard.clock_offset;
-    JudgeArrival(turn, host, *heard.clock_offset);
+void RecordHeartbeat(Turn& turn, Host& host, const Tick::Contact& contact) {
+  if (contact.clock_offset.has_value()) {
+    host.clock_offset = *contact.clock_offset;
+    CheckArrival(turn, host, *contact.clock_offset);
   }
-  if (heard.disk_free_bytes.has_value()) {
-    host.disk_free_bytes = *heard.disk_free_bytes;
-    JudgeDisk(turn, host);
+  if (contact.disk_free_bytes.has_value()) {
+    host.disk_free_bytes = *contact.disk_free_bytes;
+    CheckDisk(turn, host);
   }
 }
 
-void JudgeNetworkOf(Turn& turn, Job& job) {
+void CheckNetwork(Turn& turn, Job& job) {
   if (job.state() != v1::JOB_STATE_RUNNING || job.current.nothing_desired || job.ranks_on.size() < 2) return;
   std::vector<WaitingRank> ranks;
   ranks.reserve(job.ranks.size());

@@ -6,9 +6,9 @@
 namespace trainyard {
 
 // Takes what a host's newest heartbeat reported about its clock, its connection to the coordinator and its disk.
-void TakeBeat(Turn& turn, Host& host, const Tick::Contact& heard);
+void RecordHeartbeat(Turn& turn, Host& host, const Tick::Contact& contact);
 
 // Checks whether the ranks of a job wait for a slow network.
-void JudgeNetworkOf(Turn& turn, Job& job);
+void CheckNetwork(Turn& turn, Job& job);
 
 }  // namespace trainyard

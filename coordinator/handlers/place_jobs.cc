@@ -98,9 +98,9 @@ void ChooseDevice(const State& state, Job& job) {
     }
   }
   const DeviceDecision decision = DecideDevice(facts);
-  v1::ResolvedKey& told = DecisionOf(job, kDeviceKey);
-  told.set_value(decision.cuda ? kCudaWord : "cpu");
-  told.set_reason(CutText(decision.reason, kReasonBytes));
+  v1::ResolvedKey& device = DecisionOf(job, kDeviceKey);
+  device.set_value(decision.cuda ? kCudaWord : "cpu");
+  device.set_reason(CutText(decision.reason, kReasonBytes));
 }
 
 std::vector<HostName> HostsOfRanks(const Job& job) {
@@ -163,7 +163,7 @@ PlacementFacts MakeFacts(absl::Time now, const Job& job, const std::vector<HostS
 }
 
 // Later jobs are to leave alone what this one, which has waited for long, could use.
-void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
+void ReserveFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
   PlacementFacts facts = MakeFacts(turn.now, job, hosts);
   if (!CouldFit(facts)) return;  // however long the others wait, it would not be placed
   std::string why = absl::StrCat("kept for job ", job.id.value(), ", which has waited for ",
@@ -177,7 +177,7 @@ void KeepFor(const Turn& turn, const Job& job, std::vector<HostSlots>& hosts) {
 
 }  // namespace
 
-bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
+bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without) {
   std::vector<HostSlots> hosts = AllHosts(state);
   PlacementFacts facts = MakeFacts(now, job, hosts);
   facts.avoided = AvoidedNow(now, job, /*with_last_resorts=*/true);
@@ -197,7 +197,7 @@ void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes) {
     PlacementDecision decision = DecidePlacement(MakeFacts(turn.now, job, hosts));
     if (!decision.ranks_by_host.has_value()) {
       if (job.head().reason() != decision.reason) turn.SetReason(job, decision.reason);
-      if (turn.state.overdue.contains(index)) KeepFor(turn, job, hosts);
+      if (turn.state.overdue.contains(index)) ReserveFor(turn, job, hosts);
       continue;
     }
     for (const auto& [name, ranks] : *decision.ranks_by_host) {

@@ -14,6 +14,6 @@ namespace trainyard {
 void PlaceJobs(Turn& turn, const std::set<uint64_t>& submit_indexes);
 
 // Whether the job would fit on reachable hosts, were every slot there free, without these hosts and the avoided ones.
-bool CouldRunWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
+bool FitsWithout(absl::Time now, const State& state, const Job& job, const std::vector<std::string>& without);
 
 }  // namespace trainyard

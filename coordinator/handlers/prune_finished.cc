@@ -37,12 +37,12 @@ void PruneFinished(Turn& turn) {
     for (ReaderId reader : readers) CloseLogReader(turn, reader, absl::NotFoundError("the job was forgotten"));
     // The job's record goes first: without it the rest does not count.
     turn.Delete(JobKey(id));
-    turn.Delete(ToldKey(id));
+    turn.Delete(PublishedKey(id));
     for (size_t rank = 0; rank < job.ranks.size(); rank += kRanksPerPart) {
       turn.Delete(RankPartKey(id, job.head().generation(), static_cast<uint32_t>(rank / kRanksPerPart)));
     }
     for (const EventPtr& event : job.history.durable()) turn.Delete(EventKey(id, event->sequence()));
-    for (uint64_t part : job.kept_parts) turn.Delete(ReportPartKey(id, part));
+    for (uint64_t part : job.stored_parts) turn.Delete(ReportPartKey(id, part));
     state.durable_bytes -= job.history.durable_bytes();
     RememberForgotten(turn, id);
     turn.Emit(JobForgotten{id});

@@ -43,7 +43,8 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
     if (!IsMeasured(phase) || !(time.longest_s() > 0)) continue;
     // A stall was in it.
     if (made_at - absl::Seconds(time.longest_s()) < job.unlearned_until) continue;
-    if (job.current.hang.told_learned && !job.current.hang.told.empty() && made_at > job.current.hang.stalled_since)
+    if (job.current.hang.published_is_learned && !job.current.hang.published.empty() &&
+        made_at > job.current.hang.stalled_since)
       continue;
     PhaseTimes& times = job.phase_times[*phase];
     times.Add(report.last_step(), time.longest_s());
@@ -56,37 +57,38 @@ void Learn(Turn& turn, Job& job, const v1::RankReport& report, absl::Time made_a
   }
 }
 
-bool SamePosition(const RankPosition& stand, const v1::RankReport& report) {
-  if (stand.phase != report.phase() || stand.last_step != report.last_step()) return false;
-  if (static_cast<int>(stand.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
+bool SamePosition(const RankPosition& position, const v1::RankReport& report) {
+  if (position.phase != report.phase() || position.last_step != report.last_step()) return false;
+  if (static_cast<int>(position.communicators.size()) != std::min<int>(report.communicators_size(), kCommunicators)) {
     return false;
   }
-  for (size_t i = 0; i < stand.communicators.size(); ++i) {
+  for (size_t i = 0; i < position.communicators.size(); ++i) {
     const v1::CommunicatorReport& now = report.communicators(static_cast<int>(i));
-    if (stand.communicators[i].started() != now.started() || stand.communicators[i].completed() != now.completed()) {
+    if (position.communicators[i].started() != now.started() ||
+        position.communicators[i].completed() != now.completed()) {
       return false;
     }
   }
   return true;
 }
 
-v1::CommunicatorReport Bounded(const v1::CommunicatorReport& told) {
-  v1::CommunicatorReport kept = told;
-  kept.set_name(CutText(told.name(), kWordBytes));
-  kept.set_waits_in(CutText(told.waits_in(), kWordBytes));
-  kept.set_last_started(CutText(told.last_started(), kWordBytes));
-  return kept;
+v1::CommunicatorReport CutReport(const v1::CommunicatorReport& report) {
+  v1::CommunicatorReport cut = report;
+  cut.set_name(CutText(report.name(), kWordBytes));
+  cut.set_waits_in(CutText(report.waits_in(), kWordBytes));
+  cut.set_last_started(CutText(report.last_started(), kWordBytes));
+  return cut;
 }
 
-void NoteProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
-  RankPosition& stand = rank.stand;
-  stand.seen_at = turn.now;
-  stand.silent = report.silent();
-  stand.process_state = report.process_state().substr(0, 1);
+void RecordProcess(Turn& turn, Rank& rank, const v1::RankReport& report) {
+  RankPosition& position = rank.position;
+  position.seen_at = turn.now;
+  position.silent = report.silent();
+  position.process_state = report.process_state().substr(0, 1);
   if (turn.now - rank.cpu_at < kCpuInterval || report.cpu_total_s() <= 0) return;
   if (rank.cpu_at != absl::InfinitePast()) {
     double share = (report.cpu_total_s() - rank.cpu_s) / absl::ToDoubleSeconds(turn.now - rank.cpu_at);
-    if (share >= kBusy) stand.busy_at = turn.now;
+    if (share >= kBusy) position.busy_at = turn.now;
   }
   rank.cpu_s = report.cpu_total_s();
   rank.cpu_at = turn.now;
@@ -104,28 +106,28 @@ v1::PhaseRecord& PhaseRecordOf(Job& job, const std::string& phase) {
 }
 
 void RecordPosition(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
-  NoteProcess(turn, rank, report);
+  RecordProcess(turn, rank, report);
   absl::Time made_at = turn.now - absl::Seconds(std::clamp(report.age_s(), 0.0, 1e6));
-  RankPosition& stand = rank.stand;
+  RankPosition& position = rank.position;
   // What a daemon sends again says nothing new of the trainer itself.
-  if (report.phase().empty() || made_at < stand.told_at) return;
-  stand.told_at = made_at;
+  if (report.phase().empty() || made_at < position.told_at) return;
+  position.told_at = made_at;
   Learn(turn, job, report, made_at);
   if (report.micro_batches_made() > 0) {
     rank.computing.Add(made_at, report.compute_total_s(), report.micro_batches_made(), report.steps_made(),
                        report.wait_total_s());
     rank.waiting.Add(made_at, report.compute_total_s(), report.wait_total_s(), report.steps_made());
   }
-  stand.phase_s = report.phase_s();
-  if (!SamePosition(stand, report)) {
-    stand.progress_at = turn.now;
+  position.phase_s = report.phase_s();
+  if (!SamePosition(position, report)) {
+    position.progress_at = turn.now;
     job.current.hang.progress_at = turn.now;
   }
-  stand.phase = CutText(report.phase(), kPhaseBytes);
-  stand.last_step = report.last_step();
-  stand.communicators.clear();
+  position.phase = CutText(report.phase(), kPhaseBytes);
+  position.last_step = report.last_step();
+  position.communicators.clear();
   for (int i = 0; i < report.communicators_size() && i < static_cast<int>(kCommunicators); ++i) {
-    stand.communicators.push_back(Bounded(report.communicators(i)));
+    position.communicators.push_back(CutReport(report.communicators(i)));
   }
 }
 

@@ -21,16 +21,16 @@ constexpr size_t kStepMarks = 256;
 
 // A restart makes some steps again, with the same numbers; a daemon that re-attached tells some again. What an earlier
 // coordinator told is told once more to fill the history, and not counted: each watcher knows how far it has come.
-void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
+void PublishStep(Turn& turn, Job& job, const v1::StepReport& step) {
   // A number the job cannot have come to would hide every step after it.
   if (step.step() <= job.reported_step || step.step() > job.head().spec().train().steps()) return;
   job.reported_step = step.step();
   job.longest_s = std::max(job.longest_s, step.step_s());
-  bool is_new = step.step() > job.told.step();
+  bool is_new = step.step() > job.published.step();
   if (is_new) {
-    job.told.set_step(step.step());
-    job.told.set_loss(step.loss());
-    job.told_changed = true;
+    job.published.set_step(step.step());
+    job.published.set_loss(step.loss());
+    job.published_changed = true;
     job.head().set_last_step(step.step());
     job.head().set_last_loss(step.loss());
   }
@@ -39,14 +39,14 @@ void TellStep(Turn& turn, Job& job, const v1::StepReport& step) {
   turn.PublishReport(job, std::move(event), is_new);
 }
 
-void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
+void PublishEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
   if (eval.step() <= job.reported_eval || eval.step() > job.head().spec().train().steps()) return;
   job.reported_eval = eval.step();
   job.longest_s = std::max(job.longest_s, eval.seconds());
-  bool is_new = eval.step() > job.told.eval_step();
+  bool is_new = eval.step() > job.published.eval_step();
   if (is_new) {
-    job.told.set_eval_step(eval.step());
-    job.told_changed = true;
+    job.published.set_eval_step(eval.step());
+    job.published_changed = true;
   }
   v1::Event event;
   *event.mutable_eval() = eval;
@@ -54,18 +54,18 @@ void TellEval(Turn& turn, Job& job, const v1::EvalReport& eval) {
 }
 
 // An evaluation follows the step it was made after.
-void TellInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
+void PublishInOrder(Turn& turn, Job& job, const v1::RankReport& report) {
   int eval = 0;
   for (const v1::StepReport& step : report.steps()) {
     while (eval < report.evals_size() && report.evals(eval).step() < step.step()) {
-      TellEval(turn, job, report.evals(eval++));
+      PublishEval(turn, job, report.evals(eval++));
     }
-    TellStep(turn, job, step);
+    PublishStep(turn, job, step);
   }
-  while (eval < report.evals_size()) TellEval(turn, job, report.evals(eval++));
+  while (eval < report.evals_size()) PublishEval(turn, job, report.evals(eval++));
 }
 
-void NoteMemory(Rank& rank, const v1::RankReport& report) {
+void RecordMemory(Rank& rank, const v1::RankReport& report) {
   if (report.memory_size() == 0) return;
   rank.memory.clear();
   for (int i = 0; i < report.memory_size() && i < kMemoryKinds; ++i) {
@@ -88,7 +88,7 @@ void MarkStep(Job& job, uint64_t step) {
   std::erase_if(job.current.step_marks, [&keep](const StepMark&) { return keep = !keep; });
 }
 
-void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
+void ApplyReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) {
   if (rank.record.rank() == 0) AccountGoodput(turn, job);  // a save may begin or end here
   if (!report.phase().empty() && !rank.exited()) {
     if (rank.phase.name() != report.phase()) job.current.progress_at = turn.now;
@@ -103,12 +103,12 @@ void TakeReport(Turn& turn, Job& job, Rank& rank, const v1::RankReport& report) 
     }
   }
   RecordPosition(turn, job, rank, report);
-  NoteMemory(rank, report);
+  RecordMemory(rank, report);
   rank.last_report = turn.now - absl::Seconds(std::max(0.0, report.age_s()));
   if (rank.record.rank() != 0) return;
-  TellInOrder(turn, job, report);
-  if (rank.exited() || rank.record.finished()) turn.KeepReports(job);
-  if (report.dropped_steps() > 0) NoteDropped(turn, job, rank, report.dropped_steps());
+  PublishInOrder(turn, job, report);
+  if (rank.exited() || rank.record.finished()) turn.StoreReports(job);
+  if (report.dropped_steps() > 0) RecordDroppedReports(turn, job, rank, report.dropped_steps());
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ void Run(Turn& turn, RankReportsReceived& event) {
   auto session = turn.state.sessions.find(event.session);
   if (session == turn.state.sessions.end()) return;
   const HostName& host = session->second;
-  if (!event.reports.paths().empty()) NotePaths(turn, host, event.reports);
+  if (!event.reports.paths().empty()) RecordPathAnswers(turn, host, event.reports);
   for (const v1::RankReport& report : event.reports.reports()) {
     auto it = turn.state.jobs.find(JobId(report.key().job_id()));
     if (it == turn.state.jobs.end()) continue;
@@ -125,8 +125,8 @@ void Run(Turn& turn, RankReportsReceived& event) {
     bool current = report.key().generation() == job.head().generation() && !IsFinal(job.state()) &&
                    report.key().rank() < job.ranks.size() && job.ranks[report.key().rank()].host() == host;
     if (!current) continue;  // of a generation that is over: no report of it counts
-    TakeReport(turn, job, job.ranks[report.key().rank()], report);
-    ReleaseHeldAck(turn, turn.state.hosts.at(host), job);
+    ApplyReport(turn, job, job.ranks[report.key().rank()], report);
+    ReleaseDelayedAck(turn, turn.state.hosts.at(host), job);
     if (job.current.reports_until != absl::InfiniteFuture()) turn.Touch(job);
   }
 }

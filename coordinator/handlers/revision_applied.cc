@@ -12,7 +12,7 @@ void Run(Turn& turn, RevisionApplied& event) {
   if (session == turn.state.sessions.end()) return;
   Host& host = turn.state.hosts.at(session->second);
   host.applied_revision = event.revision;
-  ForgetUnheard(turn, host);
+  ForgetUnstartedStrays(turn, host);
   for (const JobId& id : host.jobs) {
     Job& job = turn.state.jobs.at(id);
     if (!job.current.nothing_desired) continue;

@@ -22,7 +22,7 @@ absl::Status Save(Turn& turn, Job& job, const v1::SaveRequest& request) {
   }
   job.record.set_save_requests(job.record.save_requests() + 1);
   job.record.set_save_awaited(true);
-  job.record.set_save_asked_step(std::max(job.told.step(), job.head().last_step()));
+  job.record.set_save_asked_step(std::max(job.published.step(), job.head().last_step()));
   turn.Decide(job, DecisionRule::kOperator, NoticeLevel::kInfo, WithReason("a save was asked for", request.reason()));
   turn.Save(job);
   turn.Push(job.ranks.front().host());

@@ -14,10 +14,10 @@ constexpr absl::Duration kStragglerInterval = absl::Seconds(1);
 
 }  // namespace
 
-void JudgeStragglersOf(Turn& turn, Job& job) {
+void CheckStragglers(Turn& turn, Job& job) {
   if (job.state() != v1::JOB_STATE_RUNNING || job.ranks.size() < 2) return;
-  if (turn.now - job.stragglers_judged_at < kStragglerInterval) return;
-  job.stragglers_judged_at = turn.now;
+  if (turn.now - job.stragglers_checked_at < kStragglerInterval) return;
+  job.stragglers_checked_at = turn.now;
   std::vector<StragglerFacts> facts;
   facts.reserve(job.ranks.size());
   for (const Rank& rank : job.ranks) {

@@ -5,6 +5,6 @@
 
 namespace trainyard {
 
-void JudgeStragglersOf(Turn& turn, Job& job);
+void CheckStragglers(Turn& turn, Job& job);
 
 }  // namespace trainyard

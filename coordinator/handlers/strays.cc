@@ -19,8 +19,8 @@ v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank) {
 }
 
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
-  if (!host.unheard.empty()) {
-    std::erase_if(host.unheard, [&](const auto& unheard) { return SameTrainer(unheard.first, fact.key()); });
+  if (!host.unstarted_strays.empty()) {
+    std::erase_if(host.unstarted_strays, [&](const auto& unheard) { return SameTrainer(unheard.first, fact.key()); });
   }
   if (!fact.has_exited()) return;
   auto stray = std::find_if(host.strays.begin(), host.strays.end(),
@@ -30,13 +30,13 @@ void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact) {
   turn.ScheduleAll();
 }
 
-void ForgetUnheard(Turn& turn, Host& host) {
-  for (const auto& [key, revision] : host.unheard) {
+void ForgetUnstartedStrays(Turn& turn, Host& host) {
+  for (const auto& [key, revision] : host.unstarted_strays) {
     if (host.applied_revision < revision) continue;
     std::erase_if(host.strays, [&key = key](const v1::TrainerKey& stray) { return SameTrainer(stray, key); });
     turn.ScheduleAll();
   }
-  std::erase_if(host.unheard, [&](const auto& unheard) { return host.applied_revision >= unheard.second; });
+  std::erase_if(host.unstarted_strays, [&](const auto& unheard) { return host.applied_revision >= unheard.second; });
 }
 
 }  // namespace trainyard

@@ -14,6 +14,6 @@ v1::TrainerKey& AddStray(Host& host, const Job& job, uint32_t rank);
 void ForgetStray(Turn& turn, Host& host, const v1::Fact& fact);
 
 // Frees the slots of strays that were never started, as the revision that the host has applied proves.
-void ForgetUnheard(Turn& turn, Host& host);
+void ForgetUnstartedStrays(Turn& turn, Host& host);
 
 }  // namespace trainyard

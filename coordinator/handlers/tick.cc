@@ -35,7 +35,7 @@ namespace {
 constexpr absl::Duration kFormationLimit = absl::Seconds(120);
 // A daemon that attached without a trainer it had tells its exit from the rank folder at once, if it can at all.
 constexpr absl::Duration kMissingLimit = absl::Seconds(1);
-constexpr absl::Duration kToldInterval = absl::Seconds(1);
+constexpr absl::Duration kPublishedInterval = absl::Seconds(1);
 // A process that a SIGKILL does not end (blocked in the kernel for good) counts as gone; its slot stays taken.
 constexpr absl::Duration kKillLimit = absl::Seconds(30);
 // A rank that has told its last step leaves within this, or is killed; the job has succeeded either way.
@@ -52,7 +52,7 @@ void EndMissingTrainers(Turn& turn, Job& job) {
   }
 }
 
-void JudgeFormation(Turn& turn, Job& job) {
+void CheckFormation(Turn& turn, Job& job) {
   if (!job.forming() || turn.now - job.current.progress_at < kFormationLimit) return;
   // While a host of it cannot be reached, forming waits for the host: policy/host_loss says how long.
   bool waits = std::any_of(job.ranks_on.begin(), job.ranks_on.end(), [&](const auto& on) {
@@ -97,27 +97,27 @@ void EndUnkillable(Turn& turn, Job& job) {
 }
 
 // "rank 1 on w2 (its process has ended, its shim does not tell)".
-std::string TellLeaver(const Turn& turn, const Rank& rank) {
+std::string DescribeRank(const Turn& turn, const Rank& rank) {
   std::string text = absl::StrCat("rank ", rank.record.rank(), " on ", rank.record.host());
   auto host = turn.state.hosts.find(rank.host());
-  const std::string& state = rank.stand.process_state;
+  const std::string& state = rank.position.process_state;
   if (host == turn.state.hosts.end() || !host->second.reachable) return absl::StrCat(text, " (host unreachable)");
   if (state == "Z") return absl::StrCat(text, " (its process has ended, its shim does not tell)");
   return state.empty() ? text : absl::StrCat(text, " (state ", state, ")");
 }
 
 // Every rank has told its last step, but not every one has left.
-void EndLeavers(Turn& turn, Job& job) {
+void KillRemaining(Turn& turn, Job& job) {
   if (turn.now - job.current.finished_at < kLeaveLimit || job.current.nothing_desired || AllEnded(job)) return;
-  std::vector<std::string> leavers;
+  std::vector<std::string> remaining;
   for (const Rank& rank : job.ranks) {
     if (rank.ended()) continue;
-    leavers.push_back(leavers.size() < 3 ? TellLeaver(turn, rank) : "...");
-    if (leavers.size() > 3) break;
+    remaining.push_back(remaining.size() < 3 ? DescribeRank(turn, rank) : "...");
+    if (remaining.size() > 3) break;
   }
   turn.Notice(job, NoticeLevel::kWarning,
               absl::StrCat("every rank has made all steps, but not left within ", absl::FormatDuration(kLeaveLimit),
-                           ": ", absl::StrJoin(leavers, ", "), "; what is left of the group is killed"));
+                           ": ", absl::StrJoin(remaining, ", "), "; what is left of the group is killed"));
   DropTrainers(turn, job);
 }
 
@@ -134,13 +134,13 @@ bool MayStillStop(const Turn& turn, const Job& job) {
 }
 
 void TickJob(Turn& turn, Job& job) {
-  if (job.held_at != 0) return SettleHeld(turn, job);
+  if (job.held_at != 0) return ResumeHeld(turn, job);
   EndMissingTrainers(turn, job);
-  TellDroppedReports(turn, job);
-  JudgeLosses(turn, job);
-  JudgeFormation(turn, job);
+  PublishDroppedReports(turn, job);
+  CheckLostHosts(turn, job);
+  CheckFormation(turn, job);
   EndUnkillable(turn, job);
-  EndLeavers(turn, job);
+  KillRemaining(turn, job);
   if (turn.now >= job.current.drop_at && !MayStillStop(turn, job)) {
     if (job.state() == v1::JOB_STATE_STOPPING && job.current.stop && !job.record.has_failure()) {
       turn.Notice(job, NoticeLevel::kWarning, "the ranks did not stop in time; they are killed");
@@ -150,7 +150,7 @@ void TickJob(Turn& turn, Job& job) {
   // A stop that was under way when the coordinator was restarted gets its grace anew.
   if (job.current.stop && !job.current.nothing_desired && job.current.drop_at == absl::InfiniteFuture()) {
     job.current.drop_at = turn.now + StopGrace(job);
-    job.current.drop_by = turn.now + StopGraceMost(job);
+    job.current.drop_by = turn.now + MaxStopGrace(job);
   }
   if (turn.now >= job.current.reports_until) turn.Touch(job);
   if (job.state() == v1::JOB_STATE_RECOVERING) {
@@ -188,27 +188,27 @@ void EndReaders(Turn& turn) {
 
 void Run(Turn& turn, Tick& event) {
   State& state = turn.state;
-  for (const Tick::Contact& heard : event.contacts) {
-    auto session = state.sessions.find(heard.session);
+  for (const Tick::Contact& contact : event.contacts) {
+    auto session = state.sessions.find(contact.session);
     if (session != state.sessions.end()) {
       Host& host = state.hosts.at(session->second);
-      ObserveGap(heard.time - host.last_heard, state.options.lease, host.gaps);
+      ObserveGap(contact.time - host.last_contact, state.options.lease, host.gaps);
       host.lease = LeaseOf(state.options.lease, host.gaps);
-      host.last_heard = std::max(host.last_heard, heard.time);
-      TakeBeat(turn, host, heard);
+      host.last_contact = std::max(host.last_contact, contact.time);
+      RecordHeartbeat(turn, host, contact);
     }
   }
-  JudgeHosts(turn);
+  UpdateReachability(turn);
   std::vector<JobId> active(state.active.begin(), state.active.end());
   for (const JobId& id : active) TickJob(turn, state.jobs.at(id));
   JudgeHangs(turn);
   EndReaders(turn);
-  ReleaseHeldAcks(turn);
-  if (turn.now - state.told_saved_at >= kToldInterval) {
-    state.told_saved_at = turn.now;
+  ReleaseDelayedAcks(turn);
+  if (turn.now - state.published_saved_at >= kPublishedInterval) {
+    state.published_saved_at = turn.now;
     MarkOverdue(turn);
     for (const JobId& id : active) {
-      if (state.jobs.at(id).told_changed) turn.SavePublished(state.jobs.at(id));
+      if (state.jobs.at(id).published_changed) turn.SavePublished(state.jobs.at(id));
     }
   }
 }

@@ -54,12 +54,12 @@ void Ready(Turn& turn, Job& job, Rank& rank, const v1::TrainerReady& ready) {
   rank.record.set_ready(true);
   rank.record.set_first_step(ready.first_step());
   rank.phase = Phase::kReady;
-  if (rank.record.rank() == 0) BeganAnew(turn, job);
+  if (rank.record.rank() == 0) ResolveGrantsWithoutRestore(turn, job);
   job.current.progress_at = turn.now;
 }
 
 void Broken(Turn& turn, Job& job, Rank& rank, const v1::CollectiveBroken& broken) {
-  rank.broke = true;
+  rank.reported_broken = true;
   FailGeneration(turn, job,
                  FailureOf(rank, v1::FailureRecord::KIND_COLLECTIVE,
                            absl::StrCat("reports a broken collective at step ", broken.step(), ": ",
@@ -94,11 +94,12 @@ void Finished(Turn& turn, Job& job, Rank& rank, const v1::TrainerFinished& finis
 
 // Once a rank: what it measured is told to watchers, and the doctor judges it.
 void Probed(Turn& turn, Job& job, const Rank& rank, const v1::ProbeReport& report) {
-  const bool told = std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
-    return event->has_probe() && event->generation() == job.head().generation() &&
-           event->probe().rank() == rank.record.rank();
-  });
-  if (told) return;
+  const bool published =
+      std::any_of(job.history.durable().begin(), job.history.durable().end(), [&](const EventPtr& event) {
+        return event->has_probe() && event->generation() == job.head().generation() &&
+               event->probe().rank() == rank.record.rank();
+      });
+  if (published) return;
   v1::Event event;
   *event.mutable_probe() = report;
   event.mutable_probe()->set_rank(rank.record.rank());
@@ -130,10 +131,10 @@ void ApplyTrainerFact(Turn& turn, Job& job, Rank& rank, const v1::Fact& fact) {
       Broken(turn, job, rank, fact.broken());
       break;
     case v1::Fact::kExamined:
-      NoteExamination(turn, job, rank, fact.examined());
+      RecordExamination(turn, job, rank, fact.examined());
       return;
     case v1::Fact::kDecided:
-      NoteHostDecisions(turn, job, rank.host(), fact.decided());
+      RecordHostDecisions(turn, job, rank.host(), fact.decided());
       return;
     case v1::Fact::kProbe:
       Probed(turn, job, rank, fact.probe());

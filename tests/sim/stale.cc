@@ -13,7 +13,7 @@ std::string Print(const State& state, const JobId& id) {
   if (at == state.jobs.end()) return "";
   const Job& job = at->second;
   std::string print =
-      absl::StrCat(job.record.SerializeAsString(), job.told.SerializeAsString(), job.history.last_sequence());
+      absl::StrCat(job.record.SerializeAsString(), job.published.SerializeAsString(), job.history.last_sequence());
   for (const Rank& rank : job.ranks)
     absl::StrAppend(&print, rank.record.SerializeAsString(), rank.phase.name(), rank.last_step);
   return print;

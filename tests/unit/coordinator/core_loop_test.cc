@@ -63,7 +63,7 @@ class CoreLoopTest : public testing::Test {
         .heard = nullptr,
         .observe = [this](const LoopRound& round, const Core&) { rounds_.push_back(round); },
         .stalled = [this](const std::string& why) { stalls_.push_back(why); },
-        .look_at_store = [this] { return place_; },
+        .check_store = [this] { return place_; },
         .failed = nullptr,
     });
     EXPECT_TRUE(Round().ok());
@@ -173,7 +173,7 @@ TEST_F(CoreLoopTest, FactsWithoutAWaiter_AreWrittenWithLaterOnes_OrSoon) {
   EXPECT_EQ(store_.tried, tried);
   EXPECT_EQ(sink_.acknowledged, 0) << "not durable yet";
 
-  clock_.AdvanceTime(CoreLoop::kHoldMost);
+  clock_.AdvanceTime(CoreLoop::kHoldMax);
   ASSERT_TRUE(Round().ok());
   EXPECT_EQ(store_.tried, tried + 1);
   EXPECT_EQ(sink_.acknowledged, 1);
